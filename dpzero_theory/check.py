@@ -1,0 +1,100 @@
+"""Validation of arguments: one clear line that names the argument, the rule and the value.
+
+Every public function that takes a number passes it through one of these. They raise `ValueError` (never
+`TypeError`, so that a caller has one thing to catch) and are NaN-safe: the rule is stated positively and
+anything that does not satisfy it is refused. An assumption of a theorem that a well-formed input does not
+meet raises `PreconditionError` instead; nothing is clamped.
+"""
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["PreconditionError", "choice", "integer", "precondition", "real", "real_array"]
+
+
+class PreconditionError(ValueError):
+    """An assumption of a theorem does not hold for an otherwise well-formed input."""
+
+
+def _rule(name: str, above: float, at_least: float, below: float, at_most: float) -> str:
+    low = f"{above:g} < " if at_least == -math.inf else f"{at_least:g} <= "
+    high = f" < {below:g}" if at_most == math.inf else f" <= {at_most:g}"
+    return f"{low}{name}{high}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def real(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    below: float = math.inf,
+    at_most: float = math.inf,
+) -> float:
+    """Return `value` as a finite float with above < value < below and at_least <= value <= at_most.
+
+    Raises ValueError naming `name`, the rule and the value for anything else: NaN, infinities, strings,
+    booleans, complex numbers, integers too large for a float.
+    """
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        try:
+            x = float(value)
+        except OverflowError:
+            x = math.inf
+        if math.isfinite(x) and above < x < below and at_least <= x <= at_most:
+            return x
+    rule = _rule(name, above, at_least, below, at_most)
+    raise ValueError(f"{name} must be a finite number with {rule}; got {_shown(value)}")
+
+
+def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**18) -> int:
+    """Return `value` as an int with at_least <= value <= at_most.
+
+    Integral floats such as 1e4 are accepted, 2.5 is not. Raises ValueError as `real` does.
+    """
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        if at_least <= value <= at_most and value == math.floor(value):
+            return int(value)
+    raise ValueError(f"{name} must be an integer with {at_least} <= {name} <= {at_most}; got {_shown(value)}")
+
+
+def choice(name: str, value: object, options: Collection[str]) -> str:
+    """Return `value` if it is one of `options`; raises ValueError otherwise."""
+    if isinstance(value, str) and value in options:
+        return value
+    raise ValueError(f"{name} must be one of {', '.join(options)}; got {_shown(value)}")
+
+
+def real_array(
+    name: str,
+    value: ArrayLike,
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    below: float = math.inf,
+    at_most: float = math.inf,
+) -> NDArray[np.float64]:
+    """Return `value` as a float64 array, each entry finite and within the bounds (see `real`)."""
+    rule = f"{name} must be finite with {_rule(name, above, at_least, below, at_most)}"
+    raw = np.asarray(value)
+    if raw.dtype.kind not in "fiu":
+        raise ValueError(f"{rule}; got {_shown(value)}")
+    x = raw.astype(np.float64)
+    good = np.isfinite(x) & (x > above) & (x < below) & (x >= at_least) & (x <= at_most)
+    if not good.all():
+        raise ValueError(f"{rule}; got {_shown(x[~good].flat[0].item())}")
+    return x
+
+
+def precondition(holds: bool, statement: str) -> None:
+    """Raise PreconditionError(`statement`) unless `holds` is true."""
+    if not holds:
+        raise PreconditionError(statement)
