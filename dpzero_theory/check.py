@@ -60,9 +60,9 @@ def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**1
 
     Integral floats such as 1e4 are accepted, 2.5 is not. Raises ValueError as `real` does.
     """
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        if at_least <= value <= at_most and value == math.floor(value):
-            return int(value)
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if is_number and at_least <= value <= at_most and value == math.floor(value):
+        return int(value)
     raise ValueError(f"{name} must be an integer with {at_least} <= {name} <= {at_most}; got {_shown(value)}")
 
 
