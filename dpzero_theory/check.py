@@ -8,6 +8,7 @@ meet raises `PreconditionError` instead; nothing is clamped.
 
 import math
 from collections.abc import Collection
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +31,10 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
 def real(
     name: str,
     value: object,
@@ -44,7 +49,7 @@ def real(
     Raises ValueError naming `name`, the rule and the value for anything else: NaN, infinities, strings,
     booleans, complex numbers, integers too large for a float.
     """
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+    if _is_number(value):
         try:
             x = float(value)
         except OverflowError:
@@ -60,8 +65,7 @@ def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**1
 
     Integral floats such as 1e4 are accepted, 2.5 is not. Raises ValueError as `real` does.
     """
-    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if is_number and at_least <= value <= at_most and value == math.floor(value):
+    if _is_number(value) and at_least <= value <= at_most and value == math.floor(value):
         return int(value)
     raise ValueError(f"{name} must be an integer with {at_least} <= {name} <= {at_most}; got {_shown(value)}")
 
