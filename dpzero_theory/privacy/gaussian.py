@@ -1,0 +1,259 @@
+"""Full-batch Gaussian releases: mu-GDP in closed form, and the paper's composition lemma.
+
+T adaptive releases of a query of sensitivity Delta with Gaussian noise of standard deviation sigma are exactly
+mu-GDP with mu = sqrt(T) Delta / sigma (Dong, Roth and Su, "Gaussian differential privacy", Corollary 3.3), and a
+mu-GDP mechanism is (epsilon, delta)-DP if and only if delta >= delta(epsilon; mu) with
+
+    delta(epsilon; mu) = Phi(-a) - e^epsilon Phi(-b),   a = epsilon/mu - mu/2,   b = epsilon/mu + mu/2
+
+(their Corollary 2.13; Balle and Wang 2018, Theorem 8). Since e^epsilon phi(b) = phi(a), with Mills' ratio
+R(x) = Phi(-x)/phi(x) this is phi(a) (R(a) - R(b)): a positive factor in log space times a difference that is
+evaluated without cancellation. All functions broadcast over arrays and return float64.
+"""
+
+import math
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+from scipy.optimize import elementwise
+
+from dpzero_theory import check
+
+__all__ = [
+    "RELATIONS",
+    "delta_from_gdp",
+    "epsilon_from_gdp",
+    "gdp_from_budget",
+    "log_delta_from_gdp",
+    "noise_std",
+    "paper_gdp",
+    "paper_lemma_limit",
+    "sensitivity",
+]
+
+Array = NDArray[np.float64]
+
+RELATIONS = ("replace-one", "add-remove")
+"""Neighbouring relations: one record replaced (the paper's Definition def:dp), or one added or removed."""
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+
+
+def _mills(x: Array) -> Array:
+    """R(x) = Phi(-x)/phi(x), for x >= -37."""
+    return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
+
+
+def _mills_slope(x: Array) -> Array:
+    """-R'(x) = 1 - x R(x) > 0, to full relative accuracy.
+
+    Above 5 by the continued fraction R(x) = 1/(x + k), k = 1/(x + 2/(x + 3/(x + ...))), as k/(x + k).
+    """
+    k = np.zeros_like(x)
+    tail = np.maximum(x, 5.0)
+    for j in range(60, 0, -1):
+        k = j / (tail + k)
+    return np.where(x > 5, k / (tail + k), 1 - x * _mills(x))
+
+
+def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
+    """Natural logarithm of delta(epsilon; mu), the smallest delta of a mu-GDP mechanism.
+
+    log delta = log phi(a) + log(R(a) - R(b)) with the notation of the module. The difference is the integral
+    of 1 - x R(x) over [a, b] by Gauss-Legendre when b - a = mu <= 1, a plain difference otherwise, and
+    1 - delta = phi(a) (R(-a) + R(b)) where a < 0 < 1 < mu.
+
+    Args:
+        epsilon: privacy parameter, epsilon >= 0.
+        gdp: mu of Gaussian differential privacy, mu > 0.
+
+    Returns:
+        log delta (at most 0; relative error of delta below 1e-11 for epsilon up to 1e4 and delta >= 1e-300).
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    eps = check.real_array("epsilon", epsilon, at_least=0)
+    mu = check.real_array("gdp", gdp, above=0)
+    return _log_delta(eps, mu)
+
+
+def _log_delta(eps: Array, mu: Array) -> Array:
+    eps, mu = np.broadcast_arrays(eps, mu)
+    a = eps / mu - mu / 2
+    b = eps / mu + mu / 2
+    with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
+        nodes = a[..., None] + mu[..., None] * (1 + _NODES) / 2
+        near = mu / 2 * (_mills_slope(np.where(mu[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
+        far = _mills(np.maximum(a, 0.0)) - _mills(b)
+        above = -a * a / 2 - _LOG_SQRT_2PI + np.log(np.where(mu <= 1, near, far))
+        complement = np.exp(-a * a / 2 - _LOG_SQRT_2PI) * (_mills(np.maximum(-a, 0.0)) + _mills(b))
+        return np.where((a < 0) & (mu > 1), np.log1p(-complement), above)
+
+
+def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
+    """delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2); see `log_delta_from_gdp`."""
+    return np.exp(log_delta_from_gdp(epsilon, gdp))
+
+
+def _root(function: Any, low: Array, high: Array, args: tuple[Array, ...], rising: bool) -> Array:
+    """The end of the final bracket at which `function` (monotone, sign change in [low, high]) is <= 0."""
+    found = elementwise.find_root(
+        function, (low, high), args=args, tolerances={"xatol": 0.0, "xrtol": 4e-16}, maxiter=400
+    )
+    left, right = found.bracket
+    f_left, f_right = found.f_bracket
+    low_end, high_end = np.minimum(left, right), np.maximum(left, right)
+    exact = np.where(f_left == 0, left, np.where(f_right == 0, right, np.nan))
+    return cast(Array, np.where(np.isnan(exact), low_end if rising else high_end, exact))
+
+
+def gdp_from_budget(epsilon: ArrayLike, delta: ArrayLike) -> Array:
+    """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP: the exact calibration.
+
+    The root in mu of delta(epsilon; mu) = delta (increasing in mu). Valid for every epsilon > 0.
+
+    Args:
+        epsilon: epsilon > 0.
+        delta: 0 < delta < 1.
+
+    Returns:
+        mu_exact, rounded down: delta(epsilon; mu) <= delta as evaluated, within 1e-11 relative of the root.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    eps = check.real_array("epsilon", epsilon, above=0)
+    target = check.real_array("delta", delta, above=0, below=1)
+    eps, target = np.broadcast_arrays(eps, target)
+    log_target = np.log(target)
+    z = -special.ndtri(target)
+    root = np.sqrt(z * z + 2 * eps)
+    with np.errstate(divide="ignore"):
+        low = np.where(z > 0, 2 * eps / (root + z), root - z) * (1 - 1e-9)
+    high = low
+    for _ in range(2000):
+        short = _log_delta(eps, high) < log_target
+        if not short.any():
+            break
+        high = np.where(short, 1.25 * high, high)
+    return _root(lambda mu, e, t: _log_delta(e, mu) - t, low, high, (eps, log_target), rising=True)
+
+
+def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
+    """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP.
+
+    The root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already.
+
+    Args:
+        gdp: mu > 0.
+        delta: 0 < delta < 1.
+
+    Returns:
+        epsilon, rounded up: delta(epsilon; mu) <= delta as evaluated.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    mu = check.real_array("gdp", gdp, above=0)
+    target = check.real_array("delta", delta, above=0, below=1)
+    mu, target = np.broadcast_arrays(mu, target)
+    log_target = np.log(target)
+    free = _log_delta(np.zeros_like(mu), mu) <= log_target
+    high = (mu * -special.ndtri(target) + mu * mu / 2) * (1 + 1e-9) + 1e-300
+    low = np.zeros_like(mu)
+    high = np.where(free, 1.0, high)
+    log_target = np.where(free, _log_delta(np.full_like(mu, 0.5), mu), log_target)
+    found = _root(lambda e, m, t: _log_delta(e, m) - t, low, high, (mu, log_target), rising=False)
+    return cast(Array, np.where(free, 0.0, found))
+
+
+def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
+    """The mu that the paper's composition lemma (Lemma lm:composition) prescribes for (epsilon, delta).
+
+    The lemma's variance (2 Delta sqrt(2 T log(e + epsilon/delta))/epsilon)^2 means
+    mu = sqrt(T) Delta/sigma = epsilon / sqrt(8 log(e + epsilon/delta)).
+
+    The lemma claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu is at most
+    `gdp_from_budget(epsilon, delta)`, that is up to `paper_lemma_limit(delta)`, and false above.
+
+    Args:
+        epsilon: epsilon > 0.
+        delta: 0 < delta < 1.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    eps = check.real_array("epsilon", epsilon, above=0)
+    dlt = check.real_array("delta", delta, above=0, below=1)
+    return eps / np.sqrt(8 * np.logaddexp(1.0, np.log(eps) - np.log(dlt)))
+
+
+def paper_lemma_limit(delta: float) -> float:
+    """The epsilon up to which the paper's composition lemma holds at this delta, and above which it fails.
+
+    The root of paper_gdp(epsilon, delta) = gdp_from_budget(epsilon, delta); about 91 at delta = 0.1 and 189 at
+    delta = 1e-6. The ratio of the two sides rises with epsilon (without limit, since mu_exact grows as
+    sqrt(2 epsilon) and mu_paper as epsilon / sqrt(8 log epsilon)).
+
+    Raises:
+        ValueError: delta outside (0, 1).
+    """
+    dlt = check.real("delta", delta, above=0, below=1)
+
+    def excess(epsilon: float) -> float:
+        return float(paper_gdp(epsilon, dlt) / gdp_from_budget(epsilon, dlt)) - 1
+
+    low, high = 1e-3, 1.0
+    while excess(high) < 0:
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+    return low
+
+
+def sensitivity(clip: float, n: int, relation: str) -> float:
+    """Sensitivity Delta of the average (1/n) sum_i clip_C(.) of n clipped contributions.
+
+    Replace-one: 2 C/n (the paper, after Definition def:dp). Add-remove: C/n, the sum changing by one clipped
+    term while the denominator n stays fixed and public.
+
+    Args:
+        clip: C > 0, bound on each contribution (absolute value of a scalar, Euclidean norm of a vector).
+        n: the denominator, number of samples.
+        relation: one of `RELATIONS`.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    c = check.real("clip", clip, above=0)
+    count = check.integer("n", n)
+    return (2 if check.choice("relation", relation, RELATIONS) == "replace-one" else 1) * c / count
+
+
+def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
+    """Standard deviation sigma of the noise on the released average for T full-batch steps at mu-GDP.
+
+    sigma = sqrt(T) Delta / mu with Delta from `sensitivity`. The paper writes 'variance sigma' in Algorithms 1
+    and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases (Algorithm 1)
+    it is the standard deviation of each coordinate.
+
+    Args:
+        gdp: mu > 0 of the whole run.
+        steps: T > 0, number of releases (a real number: the theorems' T is one).
+        clip: C > 0.
+        n: number of samples.
+        relation: one of `RELATIONS`.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    mu = check.real("gdp", gdp, above=0)
+    t = check.real("steps", steps, above=0)
+    return math.sqrt(t) * sensitivity(clip, n, relation) / mu
