@@ -1,8 +1,8 @@
 """Full-batch Gaussian releases: mu-GDP in closed form, and the paper's composition lemma.
 
-T adaptive releases of a query of sensitivity Delta with Gaussian noise of standard deviation sigma are exactly
-mu-GDP with mu = sqrt(T) Delta / sigma (Dong, Roth and Su, "Gaussian differential privacy", Corollary 3.3), and a
-mu-GDP mechanism is (epsilon, delta)-DP if and only if delta >= delta(epsilon; mu) with
+T adaptive releases of a query of sensitivity Delta with Gaussian noise of standard deviation sigma are
+exactly mu-GDP with mu = sqrt(T) Delta / sigma (Dong, Roth and Su, "Gaussian differential privacy",
+Corollary 3.3), and a mu-GDP mechanism is (epsilon, delta)-DP if and only if delta >= delta(epsilon; mu) with
 
     delta(epsilon; mu) = Phi(-a) - e^epsilon Phi(-b),   a = epsilon/mu - mu/2,   b = epsilon/mu + mu/2
 
@@ -95,7 +95,10 @@ def _log_delta(eps: Array, mu: Array) -> Array:
 
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2); see `log_delta_from_gdp`."""
+    """delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
+
+    Arguments and errors as for `log_delta_from_gdp`.
+    """
     return np.exp(log_delta_from_gdp(epsilon, gdp))
 
 
@@ -189,14 +192,14 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     dlt = check.real_array("delta", delta, above=0, below=1)
-    return eps / np.sqrt(8 * np.logaddexp(1.0, np.log(eps) - np.log(dlt)))
+    return cast(Array, eps / np.sqrt(8 * np.logaddexp(1.0, np.log(eps) - np.log(dlt))))
 
 
 def paper_lemma_limit(delta: float) -> float:
     """The epsilon up to which the paper's composition lemma holds at this delta, and above which it fails.
 
-    The root of paper_gdp(epsilon, delta) = gdp_from_budget(epsilon, delta); about 91 at delta = 0.1 and 189 at
-    delta = 1e-6. The ratio of the two sides rises with epsilon (without limit, since mu_exact grows as
+    The root of paper_gdp(epsilon, delta) = gdp_from_budget(epsilon, delta); about 91 at delta = 0.1 and 189
+    at delta = 1e-6. The ratio of the two sides rises with epsilon (without limit, since mu_exact grows as
     sqrt(2 epsilon) and mu_paper as epsilon / sqrt(8 log epsilon)).
 
     Raises:
@@ -240,9 +243,9 @@ def sensitivity(clip: float, n: int, relation: str) -> float:
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
     """Standard deviation sigma of the noise on the released average for T full-batch steps at mu-GDP.
 
-    sigma = sqrt(T) Delta / mu with Delta from `sensitivity`. The paper writes 'variance sigma' in Algorithms 1
-    and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases (Algorithm 1)
-    it is the standard deviation of each coordinate.
+    sigma = sqrt(T) Delta / mu with Delta from `sensitivity`. The paper writes 'variance sigma' in Algorithms
+    1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases
+    (Algorithm 1) it is the standard deviation of each coordinate.
 
     Args:
         gdp: mu > 0 of the whole run.

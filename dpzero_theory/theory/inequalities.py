@@ -1,0 +1,144 @@
+"""The un-substituted bounds of the paper's proofs, each once: before alpha, T, lambda and C are plugged in.
+
+Summing the one-step inequality of a proof over t = 0, ..., T - 1 gives, for every admissible (alpha, T, lambda, C),
+
+    E||grad F_S(x_tau)||^2 <= 2/(1 - 2 k ell alpha)
+        (gap/(alpha T) + ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p)
+
+and under the PL inequality, with the contraction rho = mu alpha (1 - 2 k ell alpha),
+
+    E[F_S(x_T) - F_S^*] <= e^(-rho T) gap
+        + (alpha/rho) (ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p) + 2 B p
+
+where (k, s, p) = (d, d, 0) for Theorem 1, Eq. (eq:onestep1); (r + 2, r, 0) for Theorem 2, Eq. (eq:onestep2);
+(r + 2, r, P(clipping ever happens)) for Theorem 3, Eq. (eq:onestep3b). The proofs bound the smoothing terms
+ell^2 lambda^2 d^2 (d + 2 s ell alpha)/8 by ell^2 lambda^2 d^3/4, which 2 k ell alpha < 1 allows; so do these.
+sigma is the noise for T releases at mu-GDP under replace-one. With the parameters of a theorem each equals the
+theorem's displayed right-hand side exactly.
+
+Parameters may be arrays (they broadcast); inadmissible points are infinite, so that a search can skip them.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpzero_theory.privacy.gaussian import noise_std
+from dpzero_theory.theory.problem import Problem
+
+__all__ = ["Inequality", "clipping_probability", "dpgd_0th", "dpgd_0th_rank", "dpzero"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Inequality:
+    """One proof's un-substituted bound for a problem at mu-GDP.
+
+    Attributes:
+        problem: the constants.
+        gdp: mu of the whole run.
+        growth: k, the factor of ell alpha in 1 - 2 k ell alpha: d, or r + 2.
+        trace: s, the factor of ell sigma^2 in E[z' H z]: d, or r.
+        clips: whether clipping may happen (Algorithm 2), or C = L d rules it out (Algorithm 1).
+    """
+
+    problem: Problem
+    gdp: float
+    growth: float
+    trace: float
+    clips: bool
+
+    def gradient(
+        self,
+        step_size: ArrayLike,
+        T: ArrayLike,
+        smoothing: ArrayLike,
+        clip: ArrayLike,
+        threshold: ArrayLike | None = None,
+    ) -> Array:
+        """Right-hand side for E||grad F_S(x_tau)||^2; arguments and result as for `last_iterate`."""
+        alpha, t = np.asarray(step_size, dtype=float), np.asarray(T, dtype=float)
+        with np.errstate(all="ignore"):
+            progress, error, _, admissible = self._terms(alpha, t, smoothing, clip, threshold)
+            value = 2 / progress * (self.problem.gap / (alpha * t) + error)
+        return np.where(admissible & ~np.isnan(value), value, math.inf)
+
+    def last_iterate(
+        self,
+        step_size: ArrayLike,
+        T: ArrayLike,
+        smoothing: ArrayLike,
+        clip: ArrayLike,
+        threshold: ArrayLike | None = None,
+    ) -> Array:
+        """Right-hand side for E[F_S(x_T) - F_S^*] under the PL inequality.
+
+        Args:
+            step_size: alpha, admissible where 2 k ell alpha < 1.
+            T: number of steps, any positive real.
+            smoothing: lambda >= 0.
+            clip: C; without clipping (Algorithm 1) admissible where C >= L d.
+            threshold: C_0 of the proof of Theorem 3, admissible where 0 < C_0 <= C - ell lambda d/2; by default
+                the largest. Clipping at step t needs some |u_t' grad f_i| >= C_0.
+
+        Returns:
+            The bound, infinite where a parameter is inadmissible.
+
+        Raises:
+            PreconditionError: the problem has no `pl`.
+        """
+        p = self.problem
+        mu = p.smoothness / p.condition_number
+        alpha, t = np.asarray(step_size, dtype=float), np.asarray(T, dtype=float)
+        with np.errstate(all="ignore"):
+            progress, error, clipping, admissible = self._terms(alpha, t, smoothing, clip, threshold)
+            contraction = np.exp(-mu * progress * alpha * t)
+            value = contraction * p.gap + error / (mu * progress) + 2 * p.loss_bound * clipping
+        return np.where(admissible & ~np.isnan(value), value, math.inf)
+
+    def _terms(
+        self, alpha: Array, t: Array, smoothing: ArrayLike, clip: ArrayLike, threshold: ArrayLike | None
+    ) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
+        """1 - 2 k ell alpha, the bracket without the gap, P(clipping ever happens), and admissibility."""
+        p = self.problem
+        smoothing, clip = np.asarray(smoothing, dtype=float), np.asarray(clip, dtype=float)
+        progress = 1 - 2 * self.growth * p.smoothness * alpha
+        variance = t * (clip * noise_std(self.gdp, 1, 1.0, p.n, "replace-one")) ** 2
+        error = (p.smoothness * smoothing) ** 2 * float(p.d) ** 3 / 4
+        error = error + p.smoothness * alpha * self.trace * variance / 2
+        largest = clip - p.smoothness * smoothing * p.d / 2
+        if not self.clips:
+            return progress, error, np.zeros(()), (progress > 0) & (alpha > 0) & (clip >= p.lipschitz * p.d)
+        c0 = largest if threshold is None else np.asarray(threshold, dtype=float)
+        clipping = clipping_probability(p, t, c0)
+        error = error + (p.lipschitz**2 * p.d + 2 * p.loss_bound / alpha) * clipping
+        admissible = (progress > 0) & (alpha > 0) & (c0 > 0) & (c0 <= largest * (1 + 1e-12))
+        return progress, error, clipping, admissible
+
+
+def clipping_probability(problem: Problem, T: ArrayLike, threshold: ArrayLike) -> Array:
+    """Union bound on P(clipping ever happens) = P(Q-bar), proof of Theorem 3 (appendix app:d-free).
+
+    2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)), by Lemma lm:sphere (ii) for each of n samples and T steps. It may exceed 1,
+    as the paper's does.
+    """
+    ratio = np.asarray(threshold, dtype=float) / problem.lipschitz
+    return 2 * math.sqrt(2 * math.pi) * problem.n * np.asarray(T, dtype=float) * np.exp(-ratio * ratio / 8)
+
+
+def dpgd_0th(problem: Problem, gdp: float) -> Inequality:
+    """Algorithm 1 under Assumption asp:smooth: the proof of Theorem 1 (thm:d-dependent) and Corollary 1."""
+    return Inequality(problem, gdp, growth=problem.d, trace=problem.d, clips=False)
+
+
+def dpgd_0th_rank(problem: Problem, gdp: float) -> Inequality:
+    """Algorithm 1 under Assumption asp:rank: the proof of Theorem 2 (thm:d-dependent-rank) and Corollary 2."""
+    return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=False)
+
+
+def dpzero(problem: Problem, gdp: float) -> Inequality:
+    """Algorithm 2 under Assumption asp:rank: the proof of Theorem 3 (thm:d-free) and Corollary 3."""
+    return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=True)

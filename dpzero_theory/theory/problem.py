@@ -1,0 +1,106 @@
+"""What a theorem takes, and what it gives back."""
+
+from dataclasses import dataclass
+
+from dpzero_theory import check
+
+__all__ = ["Prescription", "Problem"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """The constants of Assumptions asp:smooth, asp:rank and asp:pl of the paper.
+
+    Attributes:
+        n: number of samples, n >= 1.
+        d: dimension, d >= 1.
+        r: effective rank, 1 <= r <= d: tr(H) <= r ell for the matrix H of Assumption asp:rank.
+        lipschitz: L > 0, every f(x; xi) is L-Lipschitz. Unit: loss over length.
+        smoothness: ell > 0, every f(x; xi) is ell-smooth. Unit: loss over length squared.
+        gap: F_S(x_0) - F_S^* > 0. Unit: loss.
+        loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3). Unit: loss.
+        pl: mu of the PL inequality, 0 < mu <= ell, or None where it is not assumed. Unit: loss over length squared.
+
+    Raises:
+        ValueError: a field that is not a number in its range.
+        PreconditionError: r > d or pl > smoothness.
+    """
+
+    n: int
+    d: int
+    r: float
+    lipschitz: float = 1.0
+    smoothness: float = 1.0
+    gap: float = 1.0
+    loss_bound: float = 1.0
+    pl: float | None = None
+
+    def __post_init__(self) -> None:
+        clean = {
+            "n": check.integer("n", self.n),
+            "d": check.integer("d", self.d),
+            "r": check.real("r", self.r, at_least=1),
+        }
+        for name in ("lipschitz", "smoothness", "gap", "loss_bound"):
+            clean[name] = check.real(name, getattr(self, name), above=0)
+        if self.pl is not None:
+            clean["pl"] = check.real("pl", self.pl, above=0)
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+        check.precondition(
+            self.r <= self.d, f"r <= d is required (effective rank); got r = {self.r:g}, d = {self.d}"
+        )
+        if self.pl is not None:
+            check.precondition(
+                self.pl <= self.smoothness,
+                f"pl <= smoothness is required (mu <= ell); got pl = {self.pl:g}, smoothness = {self.smoothness:g}",
+            )
+
+    @property
+    def condition_number(self) -> float:
+        """kappa = ell/mu; raises PreconditionError where `pl` is None."""
+        check.precondition(self.pl is not None, "pl is required: the PL results assume the PL inequality")
+        assert self.pl is not None
+        return self.smoothness / self.pl
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prescription:
+    """Parameters of an algorithm and the bound certified for them, under replace-one with full batches.
+
+    Attributes:
+        id: which result, for example 'theorem-3'.
+        algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
+        gdp: mu of the whole run, the one number through which privacy enters.
+        step_size: alpha.
+        T: the real number of steps of the result's formula.
+        steps: the integer number of steps >= 1 to run.
+        smoothing: lambda, the largest admissible value.
+        clip: C, of a scalar (dpzero) or a vector norm (dpgd-0th).
+        noise_std: sigma of the noise on the average, per coordinate for dpgd-0th, for `steps` releases.
+        bound: the result's own right-hand side: on E||grad F_S(x_tau)||^2, or on E[F_S(x_T) - F_S^*] for PL results.
+        bound_at_steps: the un-substituted inequality at these parameters and the integer `steps`.
+        trivial_bound: what holds with no algorithm: L^2, or L^2/(2 mu) for PL results.
+        evaluations: n * steps, zeroth-order gradient computations (two losses each).
+        notes: remarks for the reader, one sentence each.
+    """
+
+    id: str
+    algorithm: str
+    gdp: float
+    step_size: float
+    T: float
+    steps: int
+    smoothing: float
+    clip: float
+    noise_std: float
+    bound: float
+    bound_at_steps: float
+    trivial_bound: float
+    evaluations: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the bound says no more than the trivial one (Remark rmk:bound takes the minimum of both)."""
+        return self.bound >= self.trivial_bound
