@@ -1,0 +1,297 @@
+"""Random directions u in R^d: sampling, exact moments, exact and bounded tails.
+
+The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian and Rademacher (random sign)
+directions share E[u] = 0 and E[u u^T] = I and differ in the fourth moments, so every moment of Lemma
+lm:sphere is written once, for the three kinds, in terms of E[u_i^4] and E[u_i^2 u_j^2]. Tails and excess
+moments are those of the sphere; by symmetry they need only the first coordinate u_1, with
+u_1^2/d ~ Beta(1/2, (d-1)/2).
+"""
+
+import math
+from typing import overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpzero_theory import check
+
+__all__ = [
+    "DIRECTIONS",
+    "covariance",
+    "curvature_mean",
+    "excess_moments",
+    "fourth_moments",
+    "mean",
+    "paper_tail",
+    "projection_curvature",
+    "projection_mean",
+    "projection_outer",
+    "projection_sample_mean",
+    "projection_sample_norm",
+    "projection_variance",
+    "sample_gaussian",
+    "sample_rademacher",
+    "sample_sphere",
+    "sphere_tail",
+    "subgaussian_tail",
+]
+
+DIRECTIONS = ("sphere", "gaussian", "rademacher")
+
+Array = NDArray[np.float64]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # on [0, 1]
+_NEGLIGIBLE = 60.0  # the integrals stop where the density has fallen by exp(-60)
+
+
+def _generator(rng: object) -> np.random.Generator:
+    if not isinstance(rng, np.random.Generator):
+        raise ValueError(f"rng must be a numpy.random.Generator; got {type(rng).__name__}")
+    return rng
+
+
+def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
+    """Draw `size` vectors uniformly from sqrt(d) S^{d-1}: u = sqrt(d) z/||z||, z ~ N(0, I).
+
+    Returns an array of shape (size, d); for d = 1 its entries are +1 and -1. Raises ValueError.
+    """
+    z = sample_gaussian(rng, size, d)
+    norms = np.linalg.norm(z, axis=1)
+    while not norms.all():  # an event of probability zero, up to rounding
+        again = norms == 0
+        z[again] = rng.standard_normal((int(again.sum()), z.shape[1]))
+        norms = np.linalg.norm(z, axis=1)
+    z *= (math.sqrt(z.shape[1]) / norms)[:, None]
+    return z
+
+
+def sample_gaussian(rng: np.random.Generator, size: int, d: int) -> Array:
+    """Draw `size` vectors from N(0, I_d) as an array of shape (size, d). Raises ValueError."""
+    shape = (check.integer("size", size), check.integer("d", d))
+    return _generator(rng).standard_normal(shape)
+
+
+def sample_rademacher(rng: np.random.Generator, size: int, d: int) -> Array:
+    """Draw `size` vectors of independent random signs, float64 of shape (size, d). Raises ValueError."""
+    shape = (check.integer("size", size), check.integer("d", d))
+    bits: Array = _generator(rng).integers(0, 2, size=shape, dtype=np.int8).astype(np.float64)
+    return 2 * bits - 1
+
+
+def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
+    """Return (E[u_i^4], E[u_i^2 u_j^2] for i != j), the numbers w_1 and w_2 of the proof of Lemma lm:sphere.
+
+    sphere: (3d/(d+2), d/(d+2)); gaussian: (3, 1); rademacher: (1, 1).
+    """
+    d = check.integer("d", d)
+    kind = check.choice("direction", direction, DIRECTIONS)
+    if kind == "sphere":
+        return 3 * (d / (d + 2)), d / (d + 2)
+    return (3.0, 1.0) if kind == "gaussian" else (1.0, 1.0)
+
+
+def _vector(a: ArrayLike) -> Array:
+    vector = check.real_array("a", a)
+    if vector.ndim != 1 or vector.size == 0:
+        raise ValueError(f"a must be a vector of shape (d,), d >= 1; got shape {vector.shape}")
+    return vector
+
+
+def _matrix(h: ArrayLike) -> Array:
+    matrix = check.real_array("h", h)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
+        raise ValueError(f"h must be a matrix of shape (d, d), d >= 1; got shape {matrix.shape}")
+    return matrix
+
+
+def mean(d: int) -> Array:
+    """E[u] = 0, shape (d,): Lemma lm:sphere (i), all three directions."""
+    return np.zeros(check.integer("d", d))
+
+
+def covariance(d: int) -> Array:
+    """E[u u^T] = I, shape (d, d): Lemma lm:sphere (i), all three directions."""
+    return np.eye(check.integer("d", d))
+
+
+def projection_mean(a: ArrayLike) -> float:
+    """E[u^T a] = 0 for a fixed vector a: Lemma lm:sphere (ii), all three directions."""
+    _vector(a)
+    return 0.0
+
+
+def projection_variance(a: ArrayLike) -> float:
+    """E[(u^T a)^2] = ||a||^2: Lemma lm:sphere (ii), all three directions."""
+    vector = _vector(a)
+    return float(vector @ vector)
+
+
+def projection_sample_mean(a: ArrayLike) -> Array:
+    """E[(u^T a) u] = a, shape (d,): Lemma lm:sphere (iii), all three directions."""
+    return _vector(a)
+
+
+def projection_sample_norm(a: ArrayLike, direction: str = "sphere") -> float:
+    """E[(u^T a)^2 ||u||^2] = (w_1 + (d-1) w_2) ||a||^2, w from `fourth_moments`: Lemma lm:sphere (iii).
+
+    d ||a||^2 on the sphere and for signs, (d+2) ||a||^2 for Gaussian directions.
+    """
+    vector = _vector(a)
+    w1, w2 = fourth_moments(vector.size, direction)
+    return float((w1 + (vector.size - 1) * w2) * (vector @ vector))
+
+
+def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
+    """E[(u^T a)^2 u u^T] = w_2 (2 a a^T + ||a||^2 I) + (w_1 - 3 w_2) diag(a_i^2), shape (d, d).
+
+    Lemma lm:sphere (iii), with w from `fourth_moments`; the last term is zero except for signs.
+    """
+    vector = _vector(a)
+    w1, w2 = fourth_moments(vector.size, direction)
+    isotropic = 2 * np.outer(vector, vector) + (vector @ vector) * np.eye(vector.size)
+    return w2 * isotropic + np.diag((w1 - 3 * w2) * vector**2)
+
+
+def curvature_mean(h: ArrayLike) -> float:
+    """E[u^T H u] = tr(H), H any real (d, d) matrix: Lemma lm:sphere (iv), all three directions."""
+    return float(np.trace(_matrix(h)))
+
+
+def projection_curvature(a: ArrayLike, h: ArrayLike, direction: str = "sphere") -> float:
+    """E[(u^T a)^2 u^T H u] = w_2 (2 a^T H a + ||a||^2 tr(H)) + (w_1 - 3 w_2) sum_i a_i^2 H_ii.
+
+    Lemma lm:sphere (iv), with w from `fourth_moments`. a has shape (d,), H any real matrix of shape (d, d).
+    """
+    vector, matrix = _vector(a), _matrix(h)
+    if matrix.shape[0] != vector.size:
+        raise ValueError(f"h must have shape ({vector.size}, {vector.size}) to match a; got {matrix.shape}")
+    w1, w2 = fourth_moments(vector.size, direction)
+    isotropic = 2 * (vector @ matrix @ vector) + (vector @ vector) * np.trace(matrix)
+    return float(w2 * isotropic + (w1 - 3 * w2) * (vector**2 @ np.diag(matrix)))
+
+
+@overload
+def sphere_tail(threshold: float, norm: float, d: int) -> float: ...
+@overload
+def sphere_tail(threshold: Array, norm: float, d: int) -> Array: ...
+def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> float | Array:
+    """P(|u^T a| >= C) exactly, for u uniform on sqrt(d) S^{d-1}: 1 - I_{C^2/(d ||a||^2)}(1/2, (d-1)/2).
+
+    threshold: C >= 0, a number or an array; norm: ||a|| > 0. Relative error below 1e-12; below 1e-308 the
+    value underflows gradually to 0. Raises ValueError.
+    """
+    c = _scaled(threshold, norm)
+    return _like(threshold, np.minimum(np.exp(_log_partial_moment(c, check.integer("d", d), 0, 0)), 1.0))
+
+
+@overload
+def subgaussian_tail(threshold: float, norm: float) -> float: ...
+@overload
+def subgaussian_tail(threshold: Array, norm: float) -> Array: ...
+def subgaussian_tail(threshold: ArrayLike, norm: float) -> float | Array:
+    """2 exp(-C^2/(2 ||a||^2)), a bound on `sphere_tail` that is sharper than the paper's for every C and d.
+
+    The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of N(0, 1), because
+    (d/2)_k >= (d/2)^k. So E[exp(s u_1)] <= exp(s^2/2), and Chernoff's bound at s = C/||a|| on both sides
+    gives the claim. The same holds for Gaussian and Rademacher directions. Not capped at 1. Arguments as
+    `sphere_tail`.
+    """
+    return _like(threshold, 2 * np.exp(-0.5 * _squared(_scaled(threshold, norm))))
+
+
+@overload
+def paper_tail(threshold: float, norm: float) -> float: ...
+@overload
+def paper_tail(threshold: Array, norm: float) -> Array: ...
+def paper_tail(threshold: ArrayLike, norm: float) -> float | Array:
+    """2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)), the bound of Lemma lm:sphere (ii).
+
+    Not capped at 1. Arguments as `sphere_tail`.
+    """
+    return _like(threshold, 2 * math.sqrt(2 * math.pi) * np.exp(-0.125 * _squared(_scaled(threshold, norm))))
+
+
+@overload
+def excess_moments(c: float, d: int) -> tuple[float, float]: ...
+@overload
+def excess_moments(c: Array, d: int) -> tuple[Array, Array]: ...
+def excess_moments(c: ArrayLike, d: int) -> tuple[float | Array, float | Array]:
+    """Return (E[(|u_1| - c)_+^2], E[(|u_1| - c)_+^2 u_1^2]) for u uniform on sqrt(d) S^{d-1}.
+
+    What clipping at c times the gradient norm removes from a directional derivative. c >= 0, a number or an
+    array (the results then have its shape). Relative error below 1e-12; values below 1e-308 underflow
+    gradually to 0, and both are exactly 0 for c >= sqrt(d). Raises ValueError.
+    """
+    x, dimension = check.real_array("c", c, at_least=0), check.integer("d", d)
+    second, weighted = (np.exp(_log_partial_moment(x, dimension, 2, power)) for power in (0, 2))
+    return _like(c, second), _like(c, weighted)
+
+
+def _scaled(threshold: ArrayLike, norm: float) -> Array:
+    with np.errstate(over="ignore"):
+        return check.real_array("threshold", threshold, at_least=0) / check.real("norm", norm, above=0)
+
+
+def _squared(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return x * x
+
+
+def _like(argument: ArrayLike, values: Array) -> float | Array:
+    return values if np.ndim(argument) else float(values)
+
+
+def _log_density_at_zero(d: int) -> float:
+    """log of the density of |u_1| at 0, 2 Gamma(d/2)/(sqrt(pi d) Gamma((d-1)/2)), for d >= 2.
+
+    For large d from log Gamma(w + 3/4) - log Gamma(w + 1/4) = log(w)/2 + 1/(64 w^2) - 5/(2048 w^4) + O(w^-6)
+    (Bernoulli polynomials at 3/4 and 1/4); gammaln and betaln cancel there.
+    """
+    if d < 200:
+        ratio = math.log(math.gamma(d / 2) / math.gamma((d - 1) / 2) / math.sqrt(d))
+    else:
+        w = d / 2 - 0.75
+        ratio = 0.5 * math.log(w / d) + 1 / (64 * w**2) - 5 / (2048 * w**4)
+    return ratio + math.log(2 / math.sqrt(math.pi))
+
+
+def _log_partial_moment(c: Array, d: int, excess_power: int, power: int) -> Array:
+    """log E[(|u_1| - c)_+^k |u_1|^j] with k = excess_power, j = power (k = 0: the event |u_1| >= c).
+
+    |u_1| has density p(x) = p(0) (1 - x^2/d)^((d-3)/2) on [0, sqrt(d)]. With x = c + t, g = d - c^2 and
+    m = sqrt(d) - c, 1 - x^2/d = (g/d) (1 - t(2c + t)/g); and t = m v (2 - v) turns the factor
+    (m - t)^((d-3)/2) into (1 - v)^(d-3), which with dt = 2 m (1 - v) dv is smooth up to the end for every
+    d >= 2. One Gauss-Legendre rule over the range where the integrand matters then suffices.
+    """
+    if d == 1:
+        with np.errstate(divide="ignore"):
+            at_one = np.log(np.maximum(1 - c, 0)) * excess_power if excess_power else np.zeros_like(c)
+            return np.where(c <= 1, at_one, -np.inf)
+    root = math.sqrt(d)
+    near = np.where(c < 2 * root, c, 0.0)
+    high = near.astype(np.float32).astype(np.float64)
+    low = near - high
+    gap = ((d - high * high) - 2 * high * low) - low * low  # d - c^2 without cancellation
+    inside = (c < 2 * root) & (gap > 0)
+    near, gap = np.where(inside, near, 0.0)[..., None], np.where(inside, gap, float(d))[..., None]
+
+    exponent = (d - 3) / 2
+    span = gap / (root + near)
+    cut = np.ones_like(span)
+    if exponent > 0:
+        decay = _NEGLIGIBLE * gap / exponent
+        cut = np.minimum(1.0, decay / (near + np.sqrt(near * near + decay)) / span)
+    v_max = cut / (1 + np.sqrt(1 - cut))
+    v = v_max * _NODES
+    t = span * v * (2 - v)
+    ratio = t * (2 * near + t) / gap
+    factored = 2 * np.log1p(-v) + np.log1p(t / (root + near))
+    shape = np.where(ratio < 0.5, np.log1p(-np.minimum(ratio, 0.5)), factored)
+    log_integrand = exponent * shape + np.log1p(-v) + excess_power * np.log(t) + power * np.log(near + t)
+    peak = log_integrand.max(axis=-1, keepdims=True)
+    integral = np.sum(_WEIGHTS * np.exp(log_integrand - peak), axis=-1, keepdims=True) * 2 * span * v_max
+    small = near * near < 0.5 * d
+    at_c = np.where(small, np.log1p(-np.where(small, near * near / d, 0.0)), np.log(gap / d))
+    result = _log_density_at_zero(d) + exponent * at_c + peak + np.log(integral)
+    return np.where(inside, result[..., 0], -np.inf)
