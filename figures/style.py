@@ -1,0 +1,106 @@
+"""One look for every figure: sizes for print, colours safe for colour-blind readers, reproducible files.
+
+The colours are those of Okabe and Ito (Color Universal Design, 2008). Each series also has its own marker and
+dash, so that a figure reads in grey. `save` writes PNG and PDF without dates, so that the same rows give the
+same bytes.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+__all__ = ["FIGURES", "SERIES", "Series", "label_panels", "save", "series", "use_style"]
+
+FIGURES = Path(__file__).parent
+COLUMN = 3.4
+PAGE = 7.0
+"""Widths in inches of one column and of the text block of a two-column paper."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """How one series is drawn: colour, marker and dash, all three distinct from those of the others."""
+
+    color: str
+    marker: str
+    dash: str | tuple[float, tuple[float, ...]]
+
+    def line(self, **changes: Any) -> dict[str, Any]:
+        """Keyword arguments for `Axes.plot` and `Axes.errorbar`."""
+        style = {"color": self.color, "marker": self.marker, "linestyle": self.dash}
+        return {**style, "markeredgecolor": "white", "markeredgewidth": 0.5, **changes}
+
+
+SERIES = (
+    Series("#0072B2", "o", "-"),
+    Series("#D55E00", "s", (0, (5, 1.5))),
+    Series("#009E73", "^", (0, (3, 1, 1, 1))),
+    Series("#CC79A7", "D", (0, (1, 1))),
+    Series("#E69F00", "v", (0, (5, 1, 1, 1, 1, 1))),
+    Series("#56B4E9", "P", (0, (2, 1))),
+    Series("#000000", "X", (0, (7, 2))),
+)
+
+
+def series(index: int) -> Series:
+    """The series of this index. Raises ValueError beyond the seven that can be told apart."""
+    if not 0 <= index < len(SERIES):
+        raise ValueError(f"index must be an integer with 0 <= index < {len(SERIES)}; got {index}")
+    return SERIES[index]
+
+
+def use_style() -> None:
+    """Set matplotlib's defaults; call it first in every figure's script."""
+    mpl.use("Agg")
+    mpl.rcParams.update(
+        {
+            "font.family": "DejaVu Sans",
+            "font.size": 8,
+            "axes.titlesize": 8.5,
+            "axes.labelsize": 8,
+            "xtick.labelsize": 7,
+            "ytick.labelsize": 7,
+            "legend.fontsize": 7,
+            "legend.frameon": False,
+            "legend.handlelength": 2.8,
+            "figure.titlesize": 9.5,
+            "figure.constrained_layout.use": True,
+            "figure.dpi": 100,
+            "savefig.dpi": 300,
+            "lines.linewidth": 1.3,
+            "lines.markersize": 4.5,
+            "errorbar.capsize": 2,
+            "axes.linewidth": 0.6,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.linewidth": 0.4,
+            "grid.color": "#d9d9d9",
+            "xtick.major.width": 0.6,
+            "ytick.major.width": 0.6,
+            "xtick.minor.width": 0.4,
+            "ytick.minor.width": 0.4,
+            "pdf.fonttype": 42,
+            "svg.hashsalt": "dpzero",
+        }
+    )
+
+
+def label_panels(axes: Any, start: str = "a") -> None:
+    """Put (a), (b), ... before the title of each of these axes."""
+    for index, axis in enumerate(axes):
+        axis.set_title(f"({chr(ord(start) + index)}) {axis.get_title()}", loc="left")
+        axis.set_title("")
+
+
+def save(figure: Figure, name: str, folder: Path = FIGURES) -> list[Path]:
+    """Write NAME.png and NAME.pdf in `folder`, the same bytes for the same figure; return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    figure.savefig(paths[0], metadata={"Software": None})
+    figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return paths
