@@ -1,0 +1,241 @@
+"""Noise for private releases: from the operating system's entropy, or from a seed in tests.
+
+A release is private only if nobody can redraw its noise. `SystemNoise` therefore takes every bit from the
+operating system, keeps no state, has no seed and cannot be saved; `SeededNoise` is for tests and its
+`private` is False. Directions and batches never come from either.
+
+Two kinds of noise. `gaussian` is float64: its law is the continuous Gaussian up to rounding, which is what
+the formulas of `gaussian.py` assume and what floating point only approximates. `discrete_gaussian` and
+`discrete_laplace` are exact: integers sampled with rational arithmetic by the algorithms of Canonne, Kamath
+and Steinke (The Discrete Gaussian for Differential Privacy, NeurIPS 2020), with no floating-point number
+anywhere; `lattice.py` accounts for them. The running time of a draw depends on the drawn value, as in every
+rejection sampler: do not publish timings.
+"""
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import NoReturn, Protocol, final, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from dpzero_theory.check import integer, real
+
+__all__ = ["NoiseSource", "SeededNoise", "SystemNoise"]
+
+Size = int | tuple[int, ...]
+Words = Iterator[int]
+
+_WORD_BITS = 64
+_WORDS_PER_READ = 32
+_LARGEST_SCALE = 2.0**56  # a draw beyond 2^63 would be 128 standard deviations out
+
+
+class NoiseSource(Protocol):
+    """What an algorithm may ask of its noise.
+
+    `private` is True only where no seed, file or other process can reproduce the draws. `size` is None for
+    one number, otherwise a shape.
+    """
+
+    @property
+    def private(self) -> bool: ...
+
+    @overload
+    def gaussian(self, std: float, size: None = None) -> float: ...
+    @overload
+    def gaussian(self, std: float, size: Size) -> NDArray[np.float64]: ...
+
+    @overload
+    def discrete_gaussian(self, scale: float | Fraction, size: None = None) -> int: ...
+    @overload
+    def discrete_gaussian(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
+
+    @overload
+    def discrete_laplace(self, scale: float | Fraction, size: None = None) -> int: ...
+    @overload
+    def discrete_laplace(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
+
+
+class _Sampler(ABC):
+    """The three laws, written over `_bytes(count)`: uniformly random bytes."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _bytes(self, count: int) -> bytes: ...
+
+    @overload
+    def gaussian(self, std: float, size: None = None) -> float: ...
+    @overload
+    def gaussian(self, std: float, size: Size) -> NDArray[np.float64]: ...
+
+    def gaussian(self, std: float, size: Size | None = None) -> float | NDArray[np.float64]:
+        """Draw N(0, std^2) in float64, std >= 0, by inversion of a 64-bit uniform.
+
+        One bit is the sign and 63 are the tail probability u = (k + 1/2)/2^64, so that the tails are resolved
+        as finely as the middle; |value| <= 9.2 std. Returns a float, or an array of shape `size`. Raises
+        ValueError for a std that is negative or not finite, and for a bad size.
+        """
+        std = real("std", std, at_least=0.0)
+        shape = _shape(size)
+        words = np.frombuffer(self._bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
+        tail = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-_WORD_BITS)
+        draws: NDArray[np.float64] = std * np.where(words & np.uint64(1), tail, -tail)
+        return float(draws) if size is None else draws
+
+    @overload
+    def discrete_gaussian(self, scale: float | Fraction, size: None = None) -> int: ...
+    @overload
+    def discrete_gaussian(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
+
+    def discrete_gaussian(self, scale: float | Fraction, size: Size | None = None) -> int | NDArray[np.int64]:
+        """Draw an integer x with probability exactly proportional to exp(-x^2/(2 scale^2)).
+
+        scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. It is the
+        parameter sigma of the law; the standard deviation is smaller, by 1e-7 of it at scale 1 and by less
+        than float64 can show from scale 1.6. Canonne, Kamath and Steinke, algorithm 3.
+        Returns an int, or an int64 array of shape `size`. Raises ValueError for a bad scale or size.
+        """
+        variance = _scale(scale) ** 2
+        a, b = variance.numerator, variance.denominator
+        return self._draw(lambda words: _discrete_gaussian(a, b, words), size)
+
+    @overload
+    def discrete_laplace(self, scale: float | Fraction, size: None = None) -> int: ...
+    @overload
+    def discrete_laplace(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
+
+    def discrete_laplace(self, scale: float | Fraction, size: Size | None = None) -> int | NDArray[np.int64]:
+        """Draw an integer x with probability exactly proportional to exp(-|x|/scale).
+
+        scale as in `discrete_gaussian`. Canonne, Kamath and Steinke, algorithm 2. Returns an int, or an int64
+        array of shape `size`. Raises ValueError for a bad scale or size.
+        """
+        exact = _scale(scale)
+        numerator, denominator = exact.numerator, exact.denominator
+        return self._draw(lambda words: _discrete_laplace(numerator, denominator, words), size)
+
+    def _draw(self, draw_one: Callable[[Words], int], size: Size | None) -> int | NDArray[np.int64]:
+        words = self._words()
+        if size is None:
+            return draw_one(words)
+        shape = _shape(size)
+        count = math.prod(shape)
+        return np.fromiter((draw_one(words) for _ in range(count)), np.int64, count).reshape(shape)
+
+    def _words(self) -> Words:
+        """Uniform 64-bit integers without end. Local to one call: nothing is kept that a fork could copy."""
+        while True:
+            yield from np.frombuffer(self._bytes(8 * _WORDS_PER_READ), dtype=np.uint64).tolist()
+
+
+@final
+class SystemNoise(_Sampler):
+    """Noise from the operating system (`os.urandom`): private, stateless, never seeded, never saved.
+
+    Pickling and copying raise TypeError: a saved source could be replayed.
+    """
+
+    __slots__ = ()
+    private = True
+
+    def _bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("SystemNoise cannot be pickled or copied: make a new one where it is needed")
+
+
+@final
+class SeededNoise(_Sampler):
+    """Reproducible noise for tests: `private` is False, whoever knows the seed knows every draw.
+
+    seed: integer >= 0. The stream is numpy's PCG64.
+    """
+
+    __slots__ = ("_generator",)
+    private = False
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.Generator(np.random.PCG64(integer("seed", seed, at_least=0)))
+
+    def _bytes(self, count: int) -> bytes:
+        return self._generator.bytes(count)
+
+
+def _shape(size: Size | None) -> tuple[int, ...]:
+    if size is None:
+        return ()
+    sizes = size if isinstance(size, tuple) else (size,)
+    return tuple(integer("size", entry, at_least=0) for entry in sizes)
+
+
+def _scale(scale: float | Fraction) -> Fraction:
+    if isinstance(scale, Fraction) and 0 < scale <= _LARGEST_SCALE:
+        return scale
+    return Fraction(real("scale", scale, above=0.0, at_most=_LARGEST_SCALE))
+
+
+def _below(limit: int, words: Words) -> int:
+    """Uniform on {0, ..., limit - 1}."""
+    bits = (limit - 1).bit_length()
+    while True:
+        value = 0
+        for _ in range(-(-bits // _WORD_BITS)):
+            value = value << _WORD_BITS | next(words)
+        value >>= -bits % _WORD_BITS
+        if value < limit:
+            return value
+
+
+def _bernoulli(a: int, b: int, words: Words) -> bool:
+    """True with probability a/b, 0 <= a <= b: compares a/b with a uniform number 64 binary digits at a time."""
+    while True:
+        digits, a = divmod(a << _WORD_BITS, b)
+        word = next(words)
+        if word != digits:
+            return word < digits
+
+
+def _bernoulli_exp(a: int, b: int, words: Words) -> bool:
+    """True with probability exp(-a/b), a >= 0 (algorithm 1): whole units first, then the series."""
+    whole, a = divmod(a, b)
+    for _ in range(whole):
+        if not _bernoulli_exp_unit(1, 1, words):
+            return False
+    return _bernoulli_exp_unit(a, b, words)
+
+
+def _bernoulli_exp_unit(a: int, b: int, words: Words) -> bool:
+    k = 1
+    while _bernoulli(a, b * k, words):
+        k += 1
+    return k % 2 == 1
+
+
+def _discrete_laplace(numerator: int, denominator: int, words: Words) -> int:
+    while True:
+        remainder = _below(numerator, words)
+        if not _bernoulli_exp_unit(remainder, numerator, words):
+            continue
+        whole = 0
+        while _bernoulli_exp_unit(1, 1, words):
+            whole += 1
+        magnitude = (remainder + numerator * whole) // denominator
+        negative = next(words) & 1
+        if magnitude or not negative:
+            return -magnitude if negative else magnitude
+
+
+def _discrete_gaussian(a: int, b: int, words: Words) -> int:
+    """Variance parameter a/b: propose from the Laplace law of scale floor(sqrt(a/b)) + 1, accept or repeat."""
+    t = math.isqrt(a // b) + 1
+    while True:
+        proposal = _discrete_laplace(t, 1, words)
+        if _bernoulli_exp((abs(proposal) * b * t - a) ** 2, 2 * a * b * t * t, words):
+            return proposal
