@@ -194,7 +194,7 @@ def _below(limit: int, words: Words) -> int:
 
 
 def _bernoulli(a: int, b: int, words: Words) -> bool:
-    """True with probability a/b, 0 <= a <= b: compares a/b with a uniform number 64 binary digits at a time."""
+    """True with probability a/b, 0 <= a <= b: compares the binary digits of a/b with random ones."""
     while True:
         digits, a = divmod(a << _WORD_BITS, b)
         word = next(words)
@@ -233,7 +233,7 @@ def _discrete_laplace(numerator: int, denominator: int, words: Words) -> int:
 
 
 def _discrete_gaussian(a: int, b: int, words: Words) -> int:
-    """Variance parameter a/b: propose from the Laplace law of scale floor(sqrt(a/b)) + 1, accept or repeat."""
+    """Variance parameter a/b: propose from the Laplace law of scale floor(sqrt(a/b)) + 1."""
     t = math.isqrt(a // b) + 1
     while True:
         proposal = _discrete_laplace(t, 1, words)
