@@ -1,0 +1,225 @@
+"""The paper's displayed statements and the un-substituted bounds of its proofs, transcribed for sympy.
+
+Nothing here is imported from the library, which is compared with these. `K` stands for log(e + epsilon/delta)
+wherever a formula is manipulated; `value` puts the logarithm back. Each `Statement` is what the paper prints
+in a theorem or corollary, each `unsubstituted_*` the last line of the proof before the parameters go in.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import sympy as sp
+
+__all__ = [
+    "COROLLARIES",
+    "STATEMENTS",
+    "SYNTHETIC",
+    "THEOREMS",
+    "B",
+    "C",
+    "C0",
+    "K",
+    "L",
+    "Statement",
+    "T",
+    "alpha",
+    "d",
+    "ell",
+    "eps",
+    "gap",
+    "lam",
+    "mu",
+    "n",
+    "paper_points",
+    "r",
+    "same",
+    "sigma",
+    "tail_probability",
+    "unsubstituted",
+    "value",
+]
+
+n, d, r, L, ell, gap, B, eps, mu, K = sp.symbols("n d r L ell gap B eps mu K", positive=True)
+alpha, T, lam, C, C0, sigma = sp.symbols("alpha T lambda C C_0 sigma", positive=True)
+kappa = ell / mu
+_HALF = sp.Rational(1, 2)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A theorem or corollary as displayed: its parameters and its right-hand side."""
+
+    id: str
+    alpha: sp.Expr
+    T: sp.Expr
+    lam: tuple[sp.Expr, ...]
+    C: sp.Expr
+    bound: sp.Expr
+    order: sp.Expr
+    log_argument: sp.Expr | None = None
+
+
+_ARG_3 = 2 * sp.sqrt(2 * sp.pi) * n**3 * eps**2 * (r + 2) * (d + 8 * ell * B * (r + 2) / L**2) / (r * K)
+_L_TILDE_3 = L * sp.sqrt(sp.log(_ARG_3))
+_ARG_C3 = (
+    32 * sp.sqrt(2 * sp.pi) * kappa * n**3 * eps**2 * (r + 2) * (d + (8 * ell * (r + 2) + mu) * B / L**2)
+) / (r * K)
+_L_TILDE_C3 = 8 * L * sp.sqrt(sp.log(_ARG_C3))
+_LOG_1 = sp.log(n**2 * eps**2 / (kappa * d**3 * K))
+_LOG_2 = sp.log(n**2 * eps**2 / (kappa * r * d**2 * K))
+_LOG_3 = sp.log(n**2 * eps**2 / (kappa * r * K))
+
+THEOREMS = (
+    Statement(
+        "thm1",
+        alpha=1 / (4 * ell * d),
+        T=n * eps / sp.sqrt(d * K),
+        lam=(4 * L / (ell * d) * (sp.sqrt(d * K) / (n * eps)) ** _HALF,),
+        C=L * d,
+        bound=16 * (gap * ell + 2 * L**2) * d * sp.sqrt(d * K) / (n * eps),
+        order=n**2 / sp.sqrt(d),
+    ),
+    Statement(
+        "thm2",
+        alpha=1 / (4 * ell * (r + 2)),
+        T=n * (r + 2) * eps / (d * sp.sqrt(r * K)),
+        lam=(4 * L / (ell * d) * (sp.sqrt(r * K) / (n * eps)) ** _HALF,),
+        C=L * d,
+        bound=16 * (gap * ell + 2 * L**2) * d * sp.sqrt(r * K) / (n * eps),
+        order=n**2 * sp.sqrt(r) / d,
+    ),
+    Statement(
+        "thm3",
+        alpha=1 / (4 * ell * (r + 2)),
+        T=n * (r + 2) * eps / (4 * sp.sqrt(r * K)),
+        lam=(
+            4 * (2 - sp.sqrt(2)) * _L_TILDE_3 / (ell * d),
+            L / sp.sqrt(d) * (sp.sqrt(r * K) / (n * eps)) ** _HALF / (ell * d),
+        ),
+        C=4 * _L_TILDE_3,
+        bound=(64 * (gap * ell + _L_TILDE_3**2) + 2 * L**2) * sp.sqrt(r * K) / (n * eps),
+        order=n**2 * sp.sqrt(r),
+        log_argument=_ARG_3,
+    ),
+)
+
+COROLLARIES = (
+    Statement(
+        "cor1",
+        alpha=1 / (4 * ell * d),
+        T=8 * kappa * d * _LOG_1,
+        lam=(2 * L / ell * sp.sqrt(K) / (n * eps),),
+        C=L * d,
+        bound=(ell * gap + 64 * L**2 * kappa * _LOG_1 + 2 * L**2) * d**3 * K / (mu * n**2 * eps**2),
+        order=n * d * kappa * _LOG_1,
+        log_argument=n**2 * eps**2 / (kappa * d**3 * K),
+    ),
+    Statement(
+        "cor2",
+        alpha=1 / (4 * ell * (r + 2)),
+        T=8 * kappa * (r + 2) * _LOG_2,
+        lam=(2 * L / (ell * sp.sqrt(d)) * sp.sqrt(r * K) / (n * eps),),
+        C=L * d,
+        bound=(ell * gap + 64 * L**2 * kappa * _LOG_2 + 2 * L**2) * r * d**2 * K / (mu * n**2 * eps**2),
+        order=n * r * kappa * _LOG_2,
+        log_argument=n**2 * eps**2 / (kappa * r * d**2 * K),
+    ),
+    Statement(
+        "cor3",
+        alpha=1 / (4 * ell * (r + 2)),
+        T=8 * kappa * (r + 2) * _LOG_3,
+        lam=(
+            (2 - sp.sqrt(2)) * _L_TILDE_C3 / (2 * ell * d),
+            4 * L / sp.sqrt(d) * sp.sqrt(r * K) / (n * eps) / (2 * ell * d),
+        ),
+        C=_L_TILDE_C3 / 2,
+        bound=(ell * gap + _LOG_3 * (L**2 + 16 * _L_TILDE_C3**2 * kappa) + 2 * L**2)
+        * (r * K / (mu * n**2 * eps**2)),
+        order=n * r * kappa * _LOG_3,
+        log_argument=n**2 * eps**2 / (kappa * r * K),
+    ),
+)
+
+STATEMENTS = {s.id: s for s in THEOREMS + COROLLARIES}
+
+noise = 4 * C * sp.sqrt(2 * T * K) / (n * eps)
+"""sigma of Algorithms 1 and 2."""
+
+
+def tail_probability() -> sp.Expr:
+    """The proof's union bound on P(clipping ever happens)."""
+    return 2 * sp.sqrt(2 * sp.pi) * n * T * sp.exp(-(C0**2) / (8 * L**2))
+
+
+def unsubstituted(id: str) -> sp.Expr:
+    """The right-hand side in (alpha, T, lambda, C, C_0) that the proof of `id` substitutes its parameters into.
+
+    Theorems: at the step size that makes 1 - 2 k ell alpha = 1/2. Corollaries: after the geometric series.
+    """
+    k = {"thm1": d, "cor1": d}.get(id, r)
+    sigma2 = noise**2
+    clipping = tail_probability() if id in ("thm3", "cor3") else sp.Integer(0)
+    if id.startswith("thm"):
+        progress = 4 * gap / (alpha * T)
+        return (
+            progress
+            + 2 * ell * alpha * k * sigma2
+            + ell**2 * d**3 * lam**2
+            + (4 * L**2 * d + 8 * B / alpha) * clipping
+        )
+    floor = ell**2 * lam**2 * d**3 / (2 * mu) + ell * alpha * k * sigma2 / mu
+    event = (2 * L**2 * d + 4 * B / alpha + 2 * B * mu) / mu * clipping
+    return sp.exp(-mu * alpha * T / 2) * gap + floor + event
+
+
+def same(a: sp.Expr, b: sp.Expr) -> bool:
+    """Whether two expressions in positive symbols are equal, symbolically."""
+    ratio = sp.powsimp(sp.expand_power_base(sp.together(a - b), force=True), force=True)
+    return bool(ratio == 0 or sp.simplify(ratio) == 0)
+
+
+SYNTHETIC: Mapping[str, float] = {
+    "n": 10_000,
+    "d": 2000,
+    "r": sum(1 / i for i in range(1, 2001)),
+    "L": 1,
+    "ell": 1,
+    "gap": 1,
+    "B": 1,
+    "eps": 2,
+    "delta": 1e-6,
+    "mu": 0.5,
+}
+"""The paper's synthetic setting, mode (c) at d = 2,000, with unit constants where the paper gives none."""
+
+
+def value(expression: sp.Expr, point: Mapping[str, float]) -> float:
+    """Evaluate at numbers for n, d, r, L, ell, gap, B, eps, delta and mu (and alpha, T, lambda, C, C_0)."""
+    numbers = {**point, "K": math.log(math.e + point["eps"] / point["delta"])}
+    symbols = sorted(expression.free_symbols, key=str)
+    return float(sp.lambdify(symbols, expression, "numpy")(*(np.float64(numbers[str(s)]) for s in symbols)))
+
+
+def paper_points(count: int = 6, seed: int = 5) -> list[dict[str, float]]:
+    """Settings with no round numbers, inside every theorem's and corollary's range (all logarithms positive)."""
+    rng = np.random.default_rng(seed)
+    points = []
+    for _ in range(count):
+        size = int(rng.integers(30, 400))
+        points.append(
+            {
+                "n": int(rng.integers(3 * 10**7, 10**9)),
+                "d": size,
+                "r": float(rng.uniform(1.1, 0.9 * size)),
+                "L": float(rng.uniform(0.3, 3)),
+                "ell": float(rng.uniform(0.5, 4)),
+                "gap": float(rng.uniform(0.2, 5)),
+                "B": float(rng.uniform(0.5, 9)),
+                "eps": float(rng.uniform(0.3, 8)),
+                "delta": float(10 ** rng.uniform(-8, -3)),
+                "mu": float(rng.uniform(0.05, 0.4)),
+            }
+        )
+    return points

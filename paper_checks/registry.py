@@ -1,0 +1,224 @@
+"""Claims of the paper, the checks that decide them, and the rule that compares the two.
+
+A claim is an entry of `claims.toml`. A check is a function registered under the claim's id; it computes a
+`Finding` and never reads the stated status. The verdict follows from the finding alone:
+
+    verified       the statement as printed holds;
+    corrected      it does not, and the correction given with the claim does;
+    contradicted   neither does.
+
+A claim with status 'not testable here' has no check, but a reason and, where one exists, the command that
+would test it. A check that compares the library with the paper raises `Disagreement` when they differ, which
+is a failure whatever the verdict.
+"""
+
+import dataclasses
+import math
+import time
+import tomllib
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+__all__ = [
+    "KINDS",
+    "NOT_TESTABLE",
+    "STATUSES",
+    "Claim",
+    "Disagreement",
+    "Finding",
+    "Plot",
+    "Result",
+    "agree",
+    "check",
+    "load_claims",
+    "registered",
+    "run",
+]
+
+NOT_TESTABLE = "not testable here"
+STATUSES = ("verified", "corrected", "contradicted", NOT_TESTABLE)
+KINDS = ("definition", "identity", "bound", "rate", "privacy", "parameter", "table arithmetic", "experiment")
+CLAIMS = Path(__file__).with_name("claims.toml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim of the paper.
+
+    Attributes:
+        id: name of the claim and of its check.
+        section: heading it is listed under.
+        label: the paper's label nearest to it ('' where there is none).
+        line: line of the paper's source.
+        anchor: a fragment of that line.
+        claim: what the paper says, in our words.
+        formula: the statement in LaTeX ('' where words suffice).
+        kind: one of KINDS.
+        status: one of STATUSES.
+        method: how the check decides.
+        tolerance: threshold, fixed beforehand.
+        evidence: what was found, in a sentence or two.
+        correction: the statement that does hold (status 'corrected').
+        reason: why it cannot be tested here (status 'not testable here').
+        command: the command that would test it ('' where there is none).
+    """
+
+    id: str
+    section: str
+    label: str = ""
+    line: int
+    anchor: str
+    claim: str
+    formula: str = ""
+    kind: str
+    status: str
+    method: str = ""
+    tolerance: str = ""
+    evidence: str = ""
+    correction: str = ""
+    reason: str = ""
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or self.status not in STATUSES:
+            raise ValueError(f"claim {self.id}: unknown kind {self.kind!r} or status {self.status!r}")
+        needed = ["reason"] if self.status == NOT_TESTABLE else ["method", "tolerance", "evidence"]
+        if self.status == "corrected":
+            needed.append("correction")
+        for name in needed:
+            if not getattr(self, name):
+                raise ValueError(f"claim {self.id}: {name} must not be empty with status {self.status!r}")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A small picture: named series of (x, y) points; `marks` are horizontal lines with a name."""
+
+    title: str
+    x: str
+    y: str
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    marks: Mapping[str, float] = field(default_factory=dict)
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        stated: whether the statement as printed holds.
+        repaired: whether the correction holds (only asked where the statement as printed does not).
+        numbers: the measured or computed values worth showing, by name.
+        plot: a picture of them.
+    """
+
+    stated: bool
+    repaired: bool = False
+    numbers: Mapping[str, float | str] = field(default_factory=dict)
+    plot: Plot | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.stated:
+            return "verified"
+        return "corrected" if self.repaired else "contradicted"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A claim with the outcome of its check: `finding` is None where it has none or where it raised `error`."""
+
+    claim: Claim
+    finding: Finding | None
+    error: str
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        if self.error:
+            return "failed"
+        return self.finding.verdict if self.finding else NOT_TESTABLE
+
+    @property
+    def agrees(self) -> bool:
+        return self.verdict == self.claim.status
+
+
+class Disagreement(AssertionError):
+    """The library and the paper's formula differ."""
+
+
+Check = Callable[[bool], Finding]
+_CHECKS: dict[str, Check] = {}
+
+
+def check(id: str) -> Callable[[Check], Check]:
+    """Register the decorated function as the check of the claim `id`.
+
+    The function takes `full`: False asks for the fast version (`--quick`), True for larger samples and grids.
+    """
+
+    def register(function: Check) -> Check:
+        if id in _CHECKS:
+            raise ValueError(f"two checks for the claim {id}")
+        _CHECKS[id] = function
+        return function
+
+    return register
+
+
+def registered() -> Mapping[str, Check]:
+    """The checks by claim id, in order of definition; import `paper_checks.checks` modules first."""
+    return dict(_CHECKS)
+
+
+def load_claims(path: Path = CLAIMS) -> list[Claim]:
+    """Read the claims. Raises ValueError for a missing or unknown field, or an id used twice."""
+    names = {f.name for f in dataclasses.fields(Claim)}
+    with path.open("rb") as file:
+        entries = tomllib.load(file)["claim"]
+    claims = []
+    for entry in entries:
+        if unknown := set(entry) - names:
+            raise ValueError(f"claim {entry.get('id')}: unknown fields {sorted(unknown)}")
+        claims.append(Claim(**entry))
+    ids = [claim.id for claim in claims]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"ids used twice: {sorted({i for i in ids if ids.count(i) > 1})}")
+    return claims
+
+
+def run(claims: Sequence[Claim], full: bool) -> Iterator[Result]:
+    """Run the check of each claim, in order. An exception becomes the result's `error`."""
+    for claim in claims:
+        start = time.perf_counter()
+        finding, error = None, ""
+        if claim.status != NOT_TESTABLE:
+            try:
+                finding = _CHECKS[claim.id](full)
+            except KeyError as missing:
+                error = f"no check for this claim ({missing})" if claim.id not in _CHECKS else _last_line()
+            except Exception:
+                error = _last_line()
+        yield Result(claim, finding, error, time.perf_counter() - start)
+
+
+def _last_line() -> str:
+    return traceback.format_exc(limit=-1).strip().splitlines()[-1]
+
+
+def agree(name: str, library: ArrayLike, paper: ArrayLike, tolerance: float = 1e-10) -> None:
+    """Raise Disagreement unless the library's value equals the paper's within a relative `tolerance`."""
+    ours, theirs = np.asarray(library, dtype=float), np.asarray(paper, dtype=float)
+    scale = max(float(np.max(np.abs(theirs), initial=0)), math.ulp(0.0))
+    worst = float(np.max(np.abs(ours - theirs), initial=0)) if ours.shape == theirs.shape else math.inf
+    if not worst <= tolerance * scale:
+        shown = np.array2string(ours, threshold=4), np.array2string(theirs, threshold=4)
+        raise Disagreement(f"{name}: the library gives {shown[0]}, the paper's formula {shown[1]}")
