@@ -1,0 +1,68 @@
+"""The two-point difference and clipping, with a rule for values that are not finite.
+
+A record whose loss overflows must not leave [-C, C]: one NaN or infinity in the average would be an event
+that reveals the record, and destroys the iterate. Each record's difference is mapped on its own, so the
+sensitivity of the clipped sum is that of the finite case:
+
+    difference   scalar clip   why
+    NaN          0             no direction is known (also inf - inf)
+    +inf, -inf   +C, -C        the limit of the clip
+
+and a gradient row with an entry that is not finite becomes the zero row.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+
+__all__ = ["clip_scalars", "clip_vectors", "two_point_difference"]
+
+Array = NDArray[np.float64]
+
+
+def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) -> Array:
+    """(f(x + lambda u; xi_i) - f(x - lambda u; xi_i))/(2 lambda), the scalar factor of eq:zo.
+
+    loss_plus, loss_minus: per-sample losses of equal shape (n,); smoothing: lambda > 0. Entries that are not
+    finite pass through, for `clip_scalars` to map. Raises ValueError: a difference of reduced losses
+    (a number instead of one per sample) could only be clipped per batch, which does not bound a record.
+    """
+    width = check.real("smoothing", smoothing, above=0)
+    plus, minus = np.asarray(loss_plus, np.float64), np.asarray(loss_minus, np.float64)
+    if plus.ndim != 1 or plus.shape != minus.shape:
+        raise ValueError(f"losses must both have shape (n,); got {plus.shape} and {minus.shape}")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (plus - minus) / (2 * width)
+
+
+def clip_scalars(values: Array, clip: float) -> Array:
+    """clip_C(s) = s min(1, C/|s|) for each entry: always in [-C, C]; see the module for NaN and infinity.
+
+    values: any shape; clip: C > 0. Raises ValueError.
+    """
+    bound = check.real("clip", clip, above=0)
+    return np.clip(np.where(np.isnan(values), 0.0, values), -bound, bound)
+
+
+def clip_vectors(rows: Array, clip: float) -> Array:
+    """clip_C(g) = g min(1, C/||g||) for each row, shape (n, d); a row that is not finite becomes zero.
+
+    The norm of a clipped row is at most C up to the rounding of one multiplication and one norm; rows whose
+    squares overflow or underflow are scaled first. clip: C > 0. Raises ValueError.
+    """
+    bound = check.real("clip", clip, above=0)
+    matrix = np.asarray(rows, np.float64)
+    if matrix.ndim != 2:
+        raise ValueError(f"rows must have shape (n, d); got {matrix.shape}")
+    size = np.abs(matrix).max(axis=1, initial=0.0)
+    good = np.isfinite(size)
+    unit = np.where(good & (size > 0), size, 1.0)[:, None]
+    scaled = np.where(good[:, None], matrix, 0.0) / unit
+    norms = np.linalg.norm(scaled, axis=1, keepdims=True)
+    # ||g|| = unit * norms, compared as norms <= C/unit so that nothing overflows; the zero row stays zero
+    with np.errstate(over="ignore"):
+        inside = norms <= bound / unit
+    factor = np.where(inside, unit, bound / np.where(norms > 0, norms, 1.0))
+    clipped: Array = scaled * factor
+    return clipped
