@@ -1,0 +1,283 @@
+"""The sharpened theorem for Algorithm 2 (DPZero): a certificate at given parameters, and the best parameters.
+
+Under Assumption asp:rank, with no bound on |F_S|, for all alpha, T, lambda, C > 0 and noise sigma with q > 0,
+
+    E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q K))/(2 q))^2,
+    q = kept - (alpha ell/2) quadratic,
+    p = L bias + e nu_1 + alpha ell (L cross + e nu_2 spread sqrt(r)),
+    K = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2 sqrt(r))^2 + r sigma^2
+                                       + (1 - q_s)/(q_s n) (L sampled + e nu_2 sqrt(r))^2),
+    e = ell lambda d/2,
+
+with the constants of `sharp_constants` at c = C/L (nu_1, nu_2 are smooth_first, smooth_second). q_s is the
+rate of Poisson sampling, 1 for full batches. Statement and proof: paper_checks/sharp_theorem.md.
+
+Whatever the minimiser does, what it returns is this bound at the parameters it returns. Inside, lengths are
+in units of L/ell and losses in units of L^2/ell, so prescriptions scale exactly.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.sharp_constants import constants
+from dpzero_theory.theory.sharp_search import (
+    MOST_STEPS,
+    Search,
+    quadratic_terms,
+    relative_gap,
+    solve_quadratic,
+    step_terms,
+)
+
+__all__ = ["Certificate", "SampledPrescription", "certificate", "prescribe", "prescribe_poisson"]
+
+SMOOTHING_SHARE = 0.01
+STEPS_SHARE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What the theorem says at given parameters.
+
+    Attributes:
+        progress: q, must be positive for the bound to be finite.
+        drift: p, in units of the gradient.
+        floor: K, in units of the squared gradient.
+        bound: bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
+        vacuous: whether bound >= L^2, which holds with no algorithm.
+    """
+
+    progress: float
+    drift: float
+    floor: float
+    bound: float
+    vacuous: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledPrescription(Prescription):
+    """A prescription for Poisson mini-batches.
+
+    Attributes:
+        sample_rate: q_s, each step includes each record independently with this probability.
+        noise_multiplier: noise of the sum over the clip, noise_std = noise_multiplier C/(q_s n).
+    """
+
+    sample_rate: float
+    noise_multiplier: float
+
+
+def certificate(
+    problem: Problem,
+    *,
+    step_size: float,
+    steps: int,
+    clip: float,
+    smoothing: float,
+    noise_std: float,
+    sample_rate: float = 1.0,
+    directions: str = "sphere",
+) -> Certificate:
+    """The bound on E||grad F_S(x_tau)||^2 for Algorithm 2, tau uniform on 0, ..., T - 1, at given parameters.
+
+    Pure numbers: no privacy statement is made; noise_std = 0 is allowed.
+
+    Args:
+        problem: the constants (n enters only with sample_rate < 1; loss_bound and pl are not used).
+        step_size: alpha > 0.
+        steps: T >= 1.
+        clip: C > 0, of the scalar finite difference.
+        smoothing: lambda > 0.
+        noise_std: sigma >= 0 of the noise on the (expected-batch) average.
+        sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
+        directions: 'sphere' (the paper's), 'gaussian' or 'rademacher'.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    p = problem
+    alpha = check.real("step_size", step_size, above=0) * p.smoothness
+    t = check.integer("steps", steps)
+    c = check.real("clip", clip, above=0) / p.lipschitz
+    e = check.real("smoothing", smoothing, above=0) * p.smoothness * p.d / (2 * p.lipschitz)
+    sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
+    rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
+    terms = step_terms(constants(np.array([c]), p.d, p.r, directions), p, e, sigma * sigma, rate)
+    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, relative_gap(p) / t, np.array([alpha])))
+    root = p.lipschitz * solve_quadratic(q, drift, floor)
+    bound = root * root
+    return Certificate(
+        progress=q,
+        drift=p.lipschitz * drift,
+        floor=p.lipschitz * p.lipschitz * floor,
+        bound=bound,
+        vacuous=bound >= p.lipschitz * p.lipschitz,
+    )
+
+
+def prescribe(
+    problem: Problem,
+    gdp: float,
+    *,
+    max_steps: int | None = None,
+    max_evaluations: int | None = None,
+    relation: str = "replace-one",
+    directions: str = "sphere",
+    smoothing_share: float = SMOOTHING_SHARE,
+    steps_share: float = STEPS_SHARE,
+) -> Prescription:
+    """The full-batch parameters with the smallest certificate at mu-GDP ('theorem-3-sharp').
+
+    The bound falls as T grows with alpha T fixed, so T is the cap; without a cap it is the smallest T whose
+    bound exceeds the infimum (T to infinity) by at most `steps_share`. lambda is the largest that costs at
+    most `smoothing_share` of the bound.
+
+    Args:
+        problem: the constants.
+        gdp: mu > 0 of the whole run.
+        max_steps: cap on T.
+        max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
+        relation: neighbouring relation, one of `privacy.gaussian.RELATIONS`.
+        directions: law of u, see `certificate`.
+        smoothing_share: in (0, 1].
+        steps_share: in (0, 1], used only without caps.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: max_evaluations below n.
+    """
+    mu = check.real("gdp", gdp, above=0)
+    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
+    cap = _step_cap(problem, max_steps, max_evaluations)
+    unit = full_batch_noise(mu, 1, 1.0, problem.n, relation)  # sigma/(C sqrt(T))
+    slack = check.real("steps_share", steps_share, above=0, at_most=1)
+    search = Search(problem, directions)
+    steps = search.enough_steps(unit, slack) if cap is None else cap
+    c, alpha = search.best(steps, unit * unit * steps, 1.0)
+    return Prescription(**_fields(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
+
+
+def prescribe_poisson(
+    problem: Problem,
+    gdp: float,
+    noise_multiplier: Callable[[float, int], float],
+    *,
+    max_evaluations: int,
+    max_steps: int | None = None,
+    sample_rate: float | None = None,
+    directions: str = "sphere",
+    smoothing_share: float = SMOOTHING_SHARE,
+) -> SampledPrescription:
+    """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
+
+    For each candidate rate q_s, T is the largest number of steps the caps allow. The rate is searched on a
+    logarithmic grid refined once around its best point; the certificate holds at whatever rate is returned.
+
+    Args:
+        problem: the constants.
+        gdp: mu of the whole run, only recorded in the result.
+        noise_multiplier: (q_s, T) -> noise standard deviation of the sum, over the clip C, that the wanted
+            privacy needs: an accountant for Poisson sampling under the wanted relation.
+        max_evaluations: cap on q_s n T, the expected number of finite differences of single samples.
+        max_steps: cap on T.
+        sample_rate: fix q_s instead of searching it.
+        directions: law of u, see `certificate`.
+        smoothing_share: as for `prescribe`.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: the caps allow no step at the given rate.
+    """
+    p = problem
+    check.real("gdp", gdp, above=0)
+    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
+    budget = check.integer("max_evaluations", max_evaluations)
+    most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
+    search = Search(p, directions)
+
+    def candidate(rate: float) -> tuple[float, float, int, float]:
+        steps = min(most, math.floor(budget / (rate * p.n) * (1 + 1e-12)))
+        check.precondition(
+            steps >= 1,
+            f"max_evaluations >= sample_rate n is required; got {budget} with sample_rate n = {rate * p.n:g}",
+        )
+        multiplier = check.real(
+            "noise_multiplier(sample_rate, steps)", noise_multiplier(rate, steps), above=0
+        )
+        y = search.coarse(steps, (multiplier / (rate * p.n)) ** 2, rate).min()
+        return float(y), rate, steps, multiplier
+
+    if sample_rate is not None:
+        _, rate, steps, multiplier = candidate(check.real("sample_rate", sample_rate, above=0, at_most=1))
+    else:
+        high = min(1.0, budget / p.n)
+        low = min(high, max(1 / p.n, budget / (p.n * most)))
+        grid = np.geomspace(low, high, 9)
+        tried = [candidate(float(min(x, high))) for x in grid]
+        i = min(range(9), key=lambda j: tried[j][0])
+        finer = np.geomspace(grid[max(i - 1, 0)], grid[min(i + 1, 8)], 9)[1:-1]
+        tried += [candidate(float(min(x, high))) for x in finer]
+        _, rate, steps, multiplier = min(tried)
+    unit = multiplier / (rate * p.n)
+    c, alpha = search.best(steps, unit * unit, rate)
+    found = _fields(search, c, alpha, steps, unit, rate, share)
+    return SampledPrescription(**found, gdp=gdp, sample_rate=rate, noise_multiplier=multiplier)
+
+
+def _step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None) -> int | None:
+    caps = []
+    if max_steps is not None:
+        caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
+    if max_evaluations is not None:
+        most = check.integer("max_evaluations", max_evaluations)
+        check.precondition(
+            most >= problem.n, f"max_evaluations >= n is required (full batch); got {most}, n = {problem.n}"
+        )
+        caps.append(min(most // problem.n, MOST_STEPS))
+    return min(caps) if caps else None
+
+
+def _fields(
+    search: Search, c: float, alpha: float, steps: int, unit: float, rate: float, share: float
+) -> dict[str, Any]:
+    """The prescription at clip c L and step size alpha/ell with noise unit C, and its certificate."""
+    p = search.problem
+    k = constants(np.array([c]), p.d, p.r, search.directions)
+
+    def root(e: float) -> float:
+        terms = step_terms(k, p, e, (unit * c) ** 2, rate)
+        parts = quadratic_terms(terms, relative_gap(p) / steps, np.array([alpha]))
+        return solve_quadratic(*(float(x[0]) for x in parts))
+
+    target = math.sqrt(1 + share) * root(0.0)
+    low, high = 0.0, root(0.0)
+    while root(high) <= target:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if root(middle) <= target else (low, middle)
+    parameters: dict[str, Any] = {
+        "step_size": alpha / p.smoothness,
+        "steps": steps,
+        "clip": c * p.lipschitz,
+        "smoothing": 2 * low * p.lipschitz / (p.smoothness * p.d),
+        "noise_std": unit * c * p.lipschitz,
+    }
+    found = certificate(p, **parameters, sample_rate=rate, directions=search.directions)
+    return parameters | {
+        "id": "theorem-3-sharp",
+        "algorithm": "dpzero",
+        "T": float(steps),
+        "bound": found.bound,
+        "bound_at_steps": found.bound,
+        "trivial_bound": p.lipschitz * p.lipschitz,
+        "evaluations": round(rate * p.n * steps),
+        "notes": (),
+    }
