@@ -47,9 +47,7 @@ class Problem:
             clean["pl"] = check.real("pl", self.pl, above=0)
         for name, value in clean.items():
             object.__setattr__(self, name, value)
-        check.precondition(
-            self.r <= self.d, f"r <= d is required (effective rank); got r = {self.r:g}, d = {self.d}"
-        )
+        check.precondition(self.r <= self.d, f"r <= d is required (effective rank); got r = {self.r:g}, d = {self.d}")
         if self.pl is not None:
             check.precondition(
                 self.pl <= self.smoothness,
