@@ -62,7 +62,8 @@ def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
         again = norms == 0
         z[again] = rng.standard_normal((int(again.sum()), z.shape[1]))
         norms = np.linalg.norm(z, axis=1)
-    z *= (math.sqrt(z.shape[1]) / norms)[:, None]
+    z /= norms[:, None]
+    z *= math.sqrt(z.shape[1])
     return z
 
 

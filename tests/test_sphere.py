@@ -1,0 +1,289 @@
+"""Lemma lm:sphere and the tails: against quadrature, enumeration, mpmath, scipy.stats and sampling."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+
+from dpzero_theory import sphere
+from tests.quadrature import gaussian_rule, sign_rule, sphere_rule
+
+RULES = {"sphere": sphere_rule, "gaussian": gaussian_rule, "rademacher": sign_rule}
+SAMPLERS = {
+    "sphere": sphere.sample_sphere,
+    "gaussian": sphere.sample_gaussian,
+    "rademacher": sphere.sample_rademacher,
+}
+exact = settings(deadline=None, derandomize=True, max_examples=60)
+entries = st.floats(-10, 10).map(lambda x: round(x, 3))
+dimensions = st.one_of(st.integers(1, 60), st.integers(1, 10**12))
+
+
+@exact
+@given(st.data(), st.integers(1, 5), st.sampled_from(sphere.DIRECTIONS))
+def test_moments_agree_with_quadrature(data, d, direction):
+    a = data.draw(arrays(float, d, elements=entries))
+    h = data.draw(arrays(float, (d, d), elements=entries))
+    u, w = RULES[direction](d)
+    dot, quadratic = u @ a, np.einsum("mi,ij,mj->m", u, h, u)
+
+    def close(value, expected):
+        scale = 1 + (a @ a) * (1 + np.abs(h).sum()) * d
+        np.testing.assert_allclose(value, expected, rtol=0, atol=1e-12 * scale)
+
+    close(sphere.mean(d), w @ u)
+    close(sphere.covariance(d), np.einsum("m,mi,mj->ij", w, u, u))
+    close(sphere.projection_mean(a), w @ dot)
+    close(sphere.projection_variance(a), w @ dot**2)
+    close(sphere.projection_sample_mean(a), (w * dot) @ u)
+    close(sphere.projection_sample_norm(a, direction), w @ (dot**2 * (u**2).sum(1)))
+    close(sphere.projection_outer(a, direction), np.einsum("m,mi,mj->ij", w * dot**2, u, u))
+    close(sphere.curvature_mean(h), w @ quadratic)
+    close(sphere.projection_curvature(a, h, direction), w @ (dot**2 * quadratic))
+    w1, w2 = sphere.fourth_moments(d, direction)
+    close(w1, w @ u[:, 0] ** 4)
+    if d > 1:
+        close(w2, w @ (u[:, 0] * u[:, 1]) ** 2)
+
+
+@pytest.mark.parametrize("direction", sphere.DIRECTIONS)
+def test_moments_agree_with_sampling(direction):
+    """200,000 draws in d = 8, threshold 5 standard errors; the formula of another direction is 10 off."""
+    rng = np.random.default_rng(1)
+    a, h = np.array([3.0, -2, 1, 1, 0, 0, 0, 0]), np.diag([4.0, 3, 2, 1, 1, 1, 1, 1])
+    u = SAMPLERS[direction](rng, 200_000, 8)
+    sample = (u @ a) ** 2 * np.einsum("mi,ij,mj->m", u, h, u)
+    error = sample.std() / math.sqrt(len(sample))
+    for other in sphere.DIRECTIONS:
+        distance = abs(sample.mean() - sphere.projection_curvature(a, h, other)) / error
+        assert distance < 5 if other == direction else distance > 10
+    outer_error = np.abs(u.T @ u / len(u) - np.eye(8)).max()
+    assert outer_error < 5 * math.sqrt(2 / len(u))
+    assert np.abs(u.mean(axis=0)).max() < 5 / math.sqrt(len(u))
+
+
+@pytest.mark.parametrize("d", [2, 3, 4, 30])
+def test_sphere_samples_have_the_beta_law_in_any_direction(d):
+    """Kolmogorov-Smirnov, 20,000 draws, p > 1e-4; for d <= 4 the normal law is refused at p < 1e-6."""
+    rng = np.random.default_rng(2)
+    u = sphere.sample_sphere(rng, 20_000, d)
+    np.testing.assert_allclose(np.linalg.norm(u, axis=1), math.sqrt(d), rtol=1e-14)
+    a = rng.standard_normal(d)
+    first = u @ a / np.linalg.norm(a)
+    assert stats.kstest(first**2 / d, stats.beta(0.5, (d - 1) / 2).cdf).pvalue > 1e-4
+    if d <= 4:
+        assert stats.kstest(first, stats.norm.cdf).pvalue < 1e-6
+
+
+def test_samples_in_one_dimension_and_signs():
+    rng = np.random.default_rng(3)
+    for draw in (sphere.sample_sphere, sphere.sample_rademacher):
+        u = draw(rng, 4000, 1)
+        assert u.shape == (4000, 1)
+        assert u.dtype == np.float64
+        assert set(u.ravel()) == {-1.0, 1.0}
+        assert abs(u.mean()) < 5 / math.sqrt(4000)
+    assert set(sphere.sample_rademacher(rng, 10, 50).ravel()) == {-1.0, 1.0}
+
+
+def test_a_zero_gaussian_vector_is_drawn_again():
+    class Zeros(np.random.Generator):
+        calls = 0
+
+        def standard_normal(self, shape):
+            self.calls += 1
+            return np.zeros(shape) if self.calls == 1 else np.ones(shape)
+
+    u = sphere.sample_sphere(Zeros(np.random.PCG64(0)), 3, 4)
+    np.testing.assert_array_equal(u, np.ones((3, 4)))
+
+
+@exact
+@given(st.floats(0, 80), st.floats(1e-3, 1e3), dimensions)
+def test_tails_are_ordered(c, norm, d):
+    threshold = c * norm
+    tail, sharp, paper = (
+        sphere.sphere_tail(threshold, norm, d),
+        sphere.subgaussian_tail(threshold, norm),
+        sphere.paper_tail(threshold, norm),
+    )
+    assert 0 <= tail <= 1
+    assert tail <= sharp <= paper
+
+
+def test_the_subgaussian_exponent_is_the_best():
+    """With 1.9 instead of 2 in 2 exp(-C^2/2) the bound fails, so the ordering test can fail."""
+    c, d = 12.0, 10**6
+    assert sphere.sphere_tail(c, 1.0, d) <= sphere.subgaussian_tail(c, 1.0)
+    assert sphere.sphere_tail(c, 1.0, d) > 2 * math.exp(-c * c / 1.9)
+
+
+def test_tail_formulas():
+    assert sphere.paper_tail(3.0, 0.5) == pytest.approx(
+        2 * math.sqrt(2 * math.pi) * math.exp(-4.5), rel=1e-15
+    )
+    assert sphere.subgaussian_tail(3.0, 0.5) == pytest.approx(2 * math.exp(-18), rel=1e-15)
+    assert sphere.subgaussian_tail(1e300, 1e-300) == 0
+    assert sphere.sphere_tail(1e300, 1e-300, 7) == 0
+    assert sphere.sphere_tail(1.0, 1.0, 1) == 1
+    assert sphere.sphere_tail(1.0 + 1e-12, 1.0, 1) == 0
+    assert sphere.sphere_tail(1.0, 1.0, 2) == pytest.approx(0.5, rel=1e-14)  # arcsine law
+    assert sphere.sphere_tail(1.0, 1.0, 3) == pytest.approx(1 - 1 / math.sqrt(3), rel=1e-14)  # uniform law
+
+
+@exact
+@given(st.floats(0, 1), st.integers(2, 10**9))
+def test_tail_agrees_with_scipy(fraction, d):
+    c = fraction * min(0.95 * math.sqrt(d), 36)
+    expected = stats.beta.sf(c * c / d, 0.5, (d - 1) / 2)
+    assert sphere.sphere_tail(c, 1.0, d) == pytest.approx(expected, rel=1e-11, abs=1e-300)
+
+
+def moment(c: float, d: int, k: int, j: int) -> mp.mpf:
+    """E[(|u_1| - c)_+^k |u_1|^j] in high precision: the binomial sum for small d, else quadrature in u_1."""
+    with mp.workdps(400 if d < 400 else 40):
+        x, n = mp.mpf(c), mp.mpf(d)
+        b = (n - 1) / 2
+        if x * x >= n:
+            return mp.mpf(0)
+        if d < 400:
+            partial = [
+                n ** (mp.mpf(q) / 2) * mp.betainc(b, mp.mpf(q + 1) / 2, 0, 1 - x * x / n) / mp.beta(0.5, b)
+                for q in range(j, j + k + 1)
+            ]
+            return sum((mp.binomial(k, i) * (-x) ** (k - i) * m for i, m in enumerate(partial)), mp.mpf(0))
+        power, at_c = (n - 3) / 2, 1 - x * x / n
+        nodes = mp.linspace(x, min(mp.sqrt(n), x + (110 / x if x > 8 else 14)), 16)
+        integral = mp.quad(lambda u: (u - x) ** k * u**j * (abs(1 - u * u / n) / at_c) ** power, nodes)
+        return 2 * integral * at_c**power / (mp.sqrt(n) * mp.beta(0.5, b))
+
+
+@pytest.mark.parametrize("d", [2, 3, 4, 5, 10, 50, 199, 200, 1000, 3000, 10**6, 10**12])
+def test_excess_moments_and_tail_to_twelve_digits(d):
+    fractions = (0.9, 1 - 1e-6, 1 - 1e-12)
+    cs = [0.0, 1e-3, 0.7, 1.5, 3.0, 8.0, 20.0, 36.5, *(f * math.sqrt(d) for f in fractions)]
+    checked = 0
+    for c in cs:
+        if c * c >= d or c > 60:
+            continue
+        results = (*sphere.excess_moments(c, d), sphere.sphere_tail(c, 1.0, d))
+        for value, (k, j) in zip(results, [(2, 0), (2, 2), (0, 0)], strict=True):
+            expected = moment(c, d, k, j)
+            if expected < mp.mpf(10) ** -300:
+                assert value < 1e-299
+            else:
+                assert abs(mp.mpf(value) / expected - 1) < 1e-12, (c, k, j)
+                checked += 1
+    assert checked >= 12
+
+
+@exact
+@given(st.floats(0, 60), dimensions)
+def test_excess_moments_properties(c, d):
+    second, weighted = sphere.excess_moments(c, d)
+    assert 0 <= c * c * second <= weighted * (1 + 1e-12)
+    assert second <= 1 + 1e-12
+    further = sphere.excess_moments(c + 0.1, d)
+    assert further[0] <= second
+    assert further[1] <= weighted
+    # never above a standard normal's: (a sqrt(s) - c)_+^2 is convex in s = chi^2_d/d
+    with mp.workdps(50):
+        x = mp.mpf(c)
+        normal = mp.erfc(x / mp.sqrt(2)) * (1 + x * x) - x * mp.sqrt(2 / mp.pi) * mp.exp(-x * x / 2)
+    assert mp.mpf(second) <= normal * (1 + mp.mpf(10) ** -11) + mp.mpf(10) ** -300
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 17, 2000, 10**12])
+def test_excess_moments_at_zero_are_the_moments(d):
+    second, weighted = sphere.excess_moments(0.0, d)
+    assert second == pytest.approx(1, rel=1e-13)
+    assert weighted == pytest.approx(sphere.fourth_moments(d)[0], rel=1e-13)
+
+
+def test_excess_moments_at_the_edges():
+    assert sphere.excess_moments(0.25, 1) == (0.5625, 0.5625)
+    assert sphere.excess_moments(1.0, 1) == (0, 0)
+    assert sphere.excess_moments(2.0, 4) == (0, 0)
+    assert sphere.excess_moments(1e200, 4) == (0, 0)
+    assert sphere.excess_moments(60.0, 10**12) == (0, 0)  # about 1e-788
+    assert 0 < sphere.excess_moments(37.5, 10**12)[0] < 1e-305
+
+
+def test_arrays_agree_with_numbers():
+    c = np.array([[0.0, 0.5, 1.0], [2.0, 5.0, 50.0]])
+    for d in (1, 2, 7, 2000):
+        second, weighted = sphere.excess_moments(c, d)
+        tail = sphere.sphere_tail(c, 2.0, d)
+        assert second.shape == weighted.shape == tail.shape == c.shape
+        for i, x in np.ndenumerate(c):
+            assert (second[i], weighted[i]) == pytest.approx(sphere.excess_moments(float(x), d), rel=1e-14)
+            assert tail[i] == pytest.approx(sphere.sphere_tail(float(x), 2.0, d), rel=1e-14)
+            assert isinstance(sphere.sphere_tail(float(x), 2.0, d), float)
+    assert sphere.paper_tail(c, 2.0).shape == sphere.subgaussian_tail(c, 2.0).shape == c.shape
+
+
+BAD = [math.nan, math.inf, -math.inf, -1.0, "1", None, 1j, True]
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("bad", [*BAD, 0, 2.5, 10**400])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda d: sphere.sample_sphere(rng, 1, d),
+        lambda d: sphere.sample_sphere(rng, d, 1),
+        lambda d: sphere.sample_gaussian(rng, 1, d),
+        lambda d: sphere.sample_rademacher(rng, 1, d),
+        lambda d: sphere.fourth_moments(d),
+        lambda d: sphere.mean(d),
+        lambda d: sphere.covariance(d),
+        lambda d: sphere.sphere_tail(1.0, 1.0, d),
+        lambda d: sphere.excess_moments(1.0, d),
+    ],
+)
+def test_bad_counts_are_refused(call, bad):
+    with pytest.raises(ValueError, match="must be an integer"):
+        call(bad)
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: sphere.sphere_tail(x, 1.0, 5),
+        lambda x: sphere.sphere_tail(1.0, x, 5),
+        lambda x: sphere.paper_tail(x, 1.0),
+        lambda x: sphere.subgaussian_tail(1.0, x),
+        lambda x: sphere.excess_moments(x, 5),
+        lambda x: sphere.excess_moments(np.array([1.0, x], dtype=object), 5),
+    ],
+)
+def test_bad_numbers_are_refused(call, bad):
+    with pytest.raises(ValueError, match="must be"):
+        call(bad)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: sphere.sphere_tail(1.0, 0.0, 5),
+        lambda: sphere.sample_sphere(np.random, 1, 5),
+        lambda: sphere.sample_gaussian(0, 1, 5),
+        lambda: sphere.fourth_moments(5, "cauchy"),
+        lambda: sphere.projection_variance([1.0, math.nan]),
+        lambda: sphere.projection_outer([[1.0]]),
+        lambda: sphere.projection_outer([]),
+        lambda: sphere.curvature_mean([1.0, 2.0]),
+        lambda: sphere.curvature_mean([[1.0, 2.0]]),
+        lambda: sphere.projection_curvature([1.0, 2.0], np.eye(3)),
+        lambda: sphere.projection_sample_norm(["a", "b"]),
+    ],
+)
+def test_bad_arguments_are_refused(call):
+    with pytest.raises(ValueError, match="must"):
+        call()
