@@ -1,0 +1,87 @@
+"""From the displayed parameters of a theorem to a `Prescription`: integer steps, noise, and the checks all share."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from dpzero_theory import check
+from dpzero_theory.privacy.gaussian import noise_std
+from dpzero_theory.theory.problem import Prescription, Problem
+
+__all__ = ["noise_level", "positive_log", "prescription", "trivial_bound"]
+
+
+def noise_level(gdp: float) -> float:
+    """sqrt(log(e + epsilon/delta))/epsilon, the one place where privacy enters the paper: 1/(2 sqrt(2) mu).
+
+    With mu from `paper_gdp` it is the paper's expression; with mu from `gdp_from_budget` it is what
+    (epsilon, delta) really needs. Raises ValueError unless mu > 0.
+    """
+    return 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
+
+
+def positive_log(value: float, statement: str) -> float:
+    """log(value), or PreconditionError(`statement`) unless 1 < value < infinity."""
+    check.precondition(1 < value < math.inf, f"{statement}; it is {value:g}")
+    return math.log(value)
+
+
+def trivial_bound(problem: Problem, pl_result: bool) -> float:
+    """What holds with no algorithm: L^2 for ||grad F||^2 (Remark rmk:bound), L^2/(2 mu) for F - F^* under PL."""
+    square = problem.lipschitz**2
+    if not pl_result:
+        return square
+    return square * problem.condition_number / (2 * problem.smoothness)
+
+
+def prescription(
+    inequality: Callable[..., Any],
+    problem: Problem,
+    gdp: float,
+    *,
+    id: str,
+    algorithm: str,
+    step_size: float,
+    T: float,
+    smoothing: float,
+    clip: float,
+    bound: float,
+) -> Prescription:
+    """The prescription with the closed form's parameters and the better integer T.
+
+    Of the two integers next to T (at least 1, Remark rmk:bound) it takes the one whose un-substituted bound is
+    smaller, and computes the noise, the evaluations and `bound_at_steps` with it.
+
+    Args:
+        inequality: (step_size, T, smoothing, clip) -> un-substituted bound, a method of `Inequality`.
+        problem: the constants.
+        gdp: mu of the whole run.
+        id, algorithm, step_size, T, smoothing, clip, bound: see `Prescription`.
+
+    Raises:
+        PreconditionError: a parameter or the bound is too large or too small for float64, or T exceeds 1e18.
+    """
+    for name, value in (("step size", step_size), ("T", T), ("smoothing", smoothing), ("clip", clip), ("bound", bound)):
+        check.precondition(0 < value < math.inf, f"{id}: the {name} is outside the range of float64 for these inputs")
+    check.precondition(T <= 1e18, f"{id}: T <= 1e18 is required; got T = {T:g}")
+    neighbours = sorted({max(1, math.floor(T)), max(1, math.ceil(T))})
+    values = [float(inequality(step_size, t, smoothing, clip)) for t in neighbours]
+    best = min(range(len(neighbours)), key=values.__getitem__)
+    steps = neighbours[best]
+    notes = () if T >= 1 else (f"T = {T:.3g} is below 1: one step is prescribed, and `bound` is not reached by it",)
+    return Prescription(
+        id=id,
+        algorithm=algorithm,
+        gdp=gdp,
+        step_size=step_size,
+        T=T,
+        steps=steps,
+        smoothing=smoothing,
+        clip=clip,
+        noise_std=noise_std(gdp, steps, clip, problem.n, "replace-one"),
+        bound=bound,
+        bound_at_steps=values[best],
+        trivial_bound=trivial_bound(problem, id.startswith("corollary")),
+        evaluations=problem.n * steps,
+        notes=notes,
+    )

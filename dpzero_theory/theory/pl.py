@@ -1,0 +1,152 @@
+"""Corollaries 1, 2 and 3 of the paper: the PL setting (appendix app:pl), bounds on E[F_S(x_T) - F_S^*].
+
+With kappa = ell/mu_PL and v as in `theorems`, each needs the argument X of its logarithm above 1, the paper's
+unstated side condition n^2 epsilon^2 > kappa d^3 log(...), kappa r d^2 log(...) and kappa r log(...).
+Full batches, replace-one relation, last iterate.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from dpzero_theory import check
+from dpzero_theory.theory import inequalities
+from dpzero_theory.theory.closed_form import noise_level, positive_log, prescription
+from dpzero_theory.theory.problem import Prescription, Problem
+
+__all__ = ["corollary_1", "corollary_2", "corollary_3"]
+
+
+def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
+    """log X with X = n^2/(kappa * spread), spread = v^2 times the corollary's power of r and d."""
+    x = problem.n**2 / (problem.condition_number * spread)
+    return positive_log(x, f"{id} requires n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1")
+
+
+def _dpgd_0th(
+    problem: Problem,
+    gdp: float,
+    inequality: Callable[..., Any],
+    *,
+    id: str,
+    condition: str,
+    step_size: float,
+    growth: float,
+    spread: float,
+    smoothing: float,
+) -> Prescription:
+    """What Corollaries 1 and 2 share: spread = d^3 v^2 or r d^2 v^2, growth = d or r + 2."""
+    p, kappa = problem, problem.condition_number
+    log = _horizon(p, spread, id, condition)
+    return prescription(
+        inequality,
+        p,
+        gdp,
+        id=id,
+        algorithm="dpgd-0th",
+        step_size=step_size,
+        T=8 * kappa * growth * log,
+        smoothing=smoothing,
+        clip=p.lipschitz * p.d,
+        bound=(p.smoothness * p.gap + 64 * p.lipschitz**2 * kappa * log + 2 * p.lipschitz**2)
+        * spread
+        * kappa
+        / (p.smoothness * p.n**2),
+    )
+
+
+def corollary_1(problem: Problem, gdp: float) -> Prescription:
+    """Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
+
+    bound = (ell gap + 64 L^2 kappa log X + 2 L^2) d^3 v^2/(mu n^2), X = n^2/(kappa d^3 v^2), with
+    alpha = 1/(4 ell d), T = 8 kappa d log X, lambda <= 2 L v/(ell n), C = L d.
+
+    Args:
+        problem: n, d, lipschitz, smoothness, gap and pl are used.
+        gdp: mu > 0 of Gaussian differential privacy, of the whole run.
+
+    Raises:
+        ValueError: gdp outside its range.
+        PreconditionError: pl is None; X <= 1; a result outside the range of float64.
+    """
+    p, v = problem, noise_level(gdp)
+    return _dpgd_0th(
+        p,
+        gdp,
+        inequalities.dpgd_0th(p, gdp).last_iterate,
+        id="corollary-1",
+        condition="kappa d^3",
+        step_size=1 / (4 * p.smoothness * p.d),
+        growth=p.d,
+        spread=float(p.d) ** 3 * v**2,
+        smoothing=2 * p.lipschitz / p.smoothness * v / p.n,
+    )
+
+
+def corollary_2(problem: Problem, gdp: float) -> Prescription:
+    """Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
+
+    bound = (ell gap + 64 L^2 kappa log X + 2 L^2) r d^2 v^2/(mu n^2), X = n^2/(kappa r d^2 v^2), with
+    alpha = 1/(4 ell (r + 2)), T = 8 kappa (r + 2) log X, lambda <= (2 L/(ell sqrt(d))) sqrt(r) v/n, C = L d.
+
+    Arguments and errors as for `corollary_1`; r is used too.
+    """
+    p, v = problem, noise_level(gdp)
+    return _dpgd_0th(
+        p,
+        gdp,
+        inequalities.dpgd_0th_rank(p, gdp).last_iterate,
+        id="corollary-2",
+        condition="kappa r d^2",
+        step_size=1 / (4 * p.smoothness * (p.r + 2)),
+        growth=p.r + 2,
+        spread=p.r * float(p.d) ** 2 * v**2,
+        smoothing=2 * p.lipschitz / (p.smoothness * math.sqrt(p.d)) * math.sqrt(p.r) * v / p.n,
+    )
+
+
+def corollary_3(problem: Problem, gdp: float) -> Prescription:
+    """Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl, |F_S(x_t)| and |F_S^*| <= B.
+
+    bound = (ell gap + log X (L^2 + 16 Lt^2 kappa) + 2 L^2) r v^2/(mu n^2), X = n^2/(kappa r v^2), with
+    alpha = 1/(4 ell (r + 2)), T = 8 kappa (r + 2) log X, C = Lt/2 and
+    lambda <= (1/(2 ell d)) min((2 - sqrt(2)) Lt, (4 L/sqrt(d)) sqrt(r) v/n), where
+    Lt^2 = 64 L^2 log(32 sqrt(2 pi) kappa n^3 (r + 2)(d + (8 ell (r + 2) + mu) B/L^2)/(r v^2)).
+
+    Args:
+        problem: every constant is used.
+        gdp: mu > 0 of Gaussian differential privacy, of the whole run.
+
+    Raises:
+        ValueError: gdp outside its range.
+        PreconditionError: pl is None; gap > 2 B, which |F_S(x_0)|, |F_S^*| <= B exclude; X <= 1; the logarithm
+            in Lt is not positive; a result outside the range of float64.
+    """
+    p, v = problem, noise_level(gdp)
+    kappa = p.condition_number
+    check.precondition(
+        p.gap <= 2 * p.loss_bound,
+        f"corollary-3 requires gap <= 2 loss_bound; got gap = {p.gap:g}, loss_bound = {p.loss_bound:g}",
+    )
+    spread = p.r * v**2
+    log = _horizon(p, spread, "corollary-3", "kappa r")
+    dimension = p.d + (8 * p.smoothness * (p.r + 2) + p.smoothness / kappa) * p.loss_bound / p.lipschitz**2
+    argument = 32 * math.sqrt(2 * math.pi) * kappa * float(p.n) ** 3 * (p.r + 2) * dimension / spread
+    log_tilde = positive_log(argument, "corollary-3 requires the argument of the logarithm in L-tilde to be above 1")
+    lipschitz_tilde = 8 * p.lipschitz * math.sqrt(log_tilde)
+    return prescription(
+        inequalities.dpzero(p, gdp).last_iterate,
+        p,
+        gdp,
+        id="corollary-3",
+        algorithm="dpzero",
+        step_size=1 / (4 * p.smoothness * (p.r + 2)),
+        T=8 * kappa * (p.r + 2) * log,
+        smoothing=min((2 - math.sqrt(2)) * lipschitz_tilde, 4 * p.lipschitz / math.sqrt(p.d) * math.sqrt(p.r) * v / p.n)
+        / (2 * p.smoothness * p.d),
+        clip=lipschitz_tilde / 2,
+        bound=(p.smoothness * p.gap + log * (p.lipschitz**2 + 16 * lipschitz_tilde**2 * kappa) + 2 * p.lipschitz**2)
+        * spread
+        * kappa
+        / (p.smoothness * p.n**2),
+    )

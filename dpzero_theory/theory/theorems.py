@@ -1,0 +1,104 @@
+"""Theorems 1, 2 and 3 of the paper: a problem and mu in, the prescribed parameters and the bound out.
+
+In the formulas v = sqrt(log(e + epsilon/delta))/epsilon, which is 1/(2 sqrt(2) mu) (`noise_level`); everything
+else is as displayed. All three are for full batches and the replace-one relation, and every bound is on
+E||grad F_S(x_tau)||^2 with tau uniform on 0, ..., T - 1.
+"""
+
+import math
+
+from dpzero_theory.theory import inequalities
+from dpzero_theory.theory.closed_form import noise_level, positive_log, prescription
+from dpzero_theory.theory.problem import Prescription, Problem
+
+__all__ = ["theorem_1", "theorem_2", "theorem_3"]
+
+
+def theorem_1(problem: Problem, gdp: float) -> Prescription:
+    """Theorem 1 (thm:d-dependent, Eq. eq:d-dependent): Algorithm 1 under Assumption asp:smooth.
+
+    bound = 16 (gap ell + 2 L^2) d sqrt(d) v/n, with alpha = 1/(4 ell d), T = n/(sqrt(d) v),
+    lambda <= (4 L/(ell d)) sqrt(sqrt(d) v/n), C = L d.
+
+    Args:
+        problem: n, d, lipschitz, smoothness and gap are used.
+        gdp: mu > 0 of the whole run.
+
+    Raises:
+        ValueError: gdp outside its range.
+        PreconditionError: a result outside the range of float64.
+    """
+    p, v = problem, noise_level(gdp)
+    rate = math.sqrt(p.d) * v / p.n
+    return prescription(
+        inequalities.dpgd_0th(p, gdp).gradient,
+        p,
+        gdp,
+        id="theorem-1",
+        algorithm="dpgd-0th",
+        step_size=1 / (4 * p.smoothness * p.d),
+        T=p.n / (math.sqrt(p.d) * v),
+        smoothing=4 * p.lipschitz / (p.smoothness * p.d) * math.sqrt(rate),
+        clip=p.lipschitz * p.d,
+        bound=16 * (p.gap * p.smoothness + 2 * p.lipschitz**2) * p.d * rate,
+    )
+
+
+def theorem_2(problem: Problem, gdp: float) -> Prescription:
+    """Theorem 2 (thm:d-dependent-rank, Eq. eq:d-dependent-rank): Algorithm 1 under Assumption asp:rank.
+
+    bound = 16 (gap ell + 2 L^2) d sqrt(r) v/n, with alpha = 1/(4 ell (r + 2)), T = n (r + 2)/(d sqrt(r) v),
+    lambda <= (4 L/(ell d)) sqrt(sqrt(r) v/n), C = L d.
+
+    Arguments and errors as for `theorem_1`; r is used too.
+    """
+    p, v = problem, noise_level(gdp)
+    rate = math.sqrt(p.r) * v / p.n
+    return prescription(
+        inequalities.dpgd_0th_rank(p, gdp).gradient,
+        p,
+        gdp,
+        id="theorem-2",
+        algorithm="dpgd-0th",
+        step_size=1 / (4 * p.smoothness * (p.r + 2)),
+        T=p.n * (p.r + 2) / (p.d * math.sqrt(p.r) * v),
+        smoothing=4 * p.lipschitz / (p.smoothness * p.d) * math.sqrt(rate),
+        clip=p.lipschitz * p.d,
+        bound=16 * (p.gap * p.smoothness + 2 * p.lipschitz**2) * p.d * rate,
+    )
+
+
+def theorem_3(problem: Problem, gdp: float) -> Prescription:
+    """Theorem 3 (thm:d-free, Eq. eq:d-free): Algorithm 2 under Assumption asp:rank with |F_S(x_t)| <= B.
+
+    bound = (64 (gap ell + Lt^2) + 2 L^2) sqrt(r) v/n, with alpha = 1/(4 ell (r + 2)),
+    T = n (r + 2)/(4 sqrt(r) v), C = 4 Lt and lambda <= (1/(ell d)) min(4 (2 - sqrt(2)) Lt, (L/sqrt(d))
+    sqrt(sqrt(r) v/n)), where Lt^2 = L^2 log(2 sqrt(2 pi) n^3 (r + 2)(d + 8 ell B (r + 2)/L^2)/(r v^2)).
+
+    Args:
+        problem: every constant but pl is used.
+        gdp: mu > 0 of the whole run.
+
+    Raises:
+        ValueError: gdp outside its range.
+        PreconditionError: the logarithm in Lt is not positive; a result outside the range of float64.
+    """
+    p, v = problem, noise_level(gdp)
+    rate = math.sqrt(p.r) * v / p.n
+    dimension = p.d + 8 * p.smoothness * p.loss_bound * (p.r + 2) / p.lipschitz**2
+    argument = 2 * math.sqrt(2 * math.pi) * p.n * (p.r + 2) * dimension / rate**2
+    log = positive_log(argument, "theorem-3 requires the argument of the logarithm in L-tilde to be above 1")
+    lipschitz_tilde = p.lipschitz * math.sqrt(log)
+    return prescription(
+        inequalities.dpzero(p, gdp).gradient,
+        p,
+        gdp,
+        id="theorem-3",
+        algorithm="dpzero",
+        step_size=1 / (4 * p.smoothness * (p.r + 2)),
+        T=p.n * (p.r + 2) / (4 * math.sqrt(p.r) * v),
+        smoothing=min(4 * (2 - math.sqrt(2)) * lipschitz_tilde, p.lipschitz / math.sqrt(p.d) * math.sqrt(rate))
+        / (p.smoothness * p.d),
+        clip=4 * lipschitz_tilde,
+        bound=(64 * (p.gap * p.smoothness + lipschitz_tilde**2) + 2 * p.lipschitz**2) * rate,
+    )
