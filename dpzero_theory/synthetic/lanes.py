@@ -1,0 +1,128 @@
+"""Lanes: many runs of one algorithm on one problem, advanced together on the same directions and noise.
+
+A lane is one set of parameters. What depends on the direction u_t and the data alone is computed once for all
+lanes; so is the noise, which every lane scales by its own standard deviation. The results of lanes are
+therefore dependent: compare them freely, but take standard errors over seeds, never over lanes.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpzero_theory import check
+
+__all__ = ["Blocks", "Draw", "Lanes", "blocks", "from_array"]
+
+Array = NDArray[np.float64]
+
+Draw = Callable[[int], Array]
+"""draw(k): the next k rows of a stream, shape (k, d) for vectors, (k,) for scalar noise."""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Parameters of L runs, arrays of shape (L,) in any order; scalars are repeated.
+
+    Attributes:
+        steps: T >= 1.
+        step_size: alpha > 0.
+        smoothing: lambda > 0; DP-GD and the quadratic, whose difference is exact for every lambda, ignore it.
+        clip: C > 0, of a scalar difference (DPZero) or of a vector's norm (DPGD-0th, DP-GD).
+        noise_std: sigma >= 0 of the released average, per coordinate for vectors.
+
+    Raises ValueError for a value out of its range, and for shapes that do not match.
+    """
+
+    steps: NDArray[np.int64]
+    step_size: Array
+    smoothing: Array
+    clip: Array
+    noise_std: Array
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        steps: ArrayLike,
+        step_size: ArrayLike,
+        clip: ArrayLike,
+        noise_std: ArrayLike,
+        smoothing: ArrayLike = 1e-4,
+    ) -> Self:
+        """Lanes from scalars or arrays that broadcast to one dimension."""
+        whole = check.real_array("steps", steps, at_least=1)
+        if not (whole == np.floor(whole)).all():
+            raise ValueError(f"steps must be integers; got {whole[whole != np.floor(whole)][0]}")
+        values = (
+            whole,
+            check.real_array("step_size", step_size, above=0),
+            check.real_array("smoothing", smoothing, above=0),
+            check.real_array("clip", clip, above=0),
+            check.real_array("noise_std", noise_std, at_least=0),
+        )
+        shaped = [np.array(value) for value in np.broadcast_arrays(*map(np.atleast_1d, values))]
+        if shaped[0].ndim != 1:
+            raise ValueError(f"lanes must be scalars or one-dimensional; got shape {shaped[0].shape}")
+        return cls(shaped[0].astype(np.int64), *shaped[1:])
+
+    @classmethod
+    def grid(
+        cls,
+        *,
+        steps: Sequence[int],
+        step_sizes: Sequence[float],
+        clips: Sequence[float],
+        noise_std: Callable[[int, float], float],
+        smoothing: float = 1e-4,
+    ) -> Self:
+        """Every combination, steps slowest and clip fastest; noise_std(T, C) gives sigma."""
+        points = list(itertools.product(steps, step_sizes, clips))
+        return cls.of(
+            steps=[t for t, _, _ in points],
+            step_size=[alpha for _, alpha, _ in points],
+            clip=[c for _, _, c in points],
+            noise_std=[noise_std(t, c) for t, _, c in points],
+            smoothing=smoothing,
+        )
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def take(self, index: NDArray[np.int64]) -> "Lanes":
+        """The lanes at `index`, in its order."""
+        return Lanes(
+            self.steps[index],
+            self.step_size[index],
+            self.smoothing[index],
+            self.clip[index],
+            self.noise_std[index],
+        )
+
+
+Blocks = list[tuple[int, int]]
+
+
+def blocks(steps: NDArray[np.int64], size: int) -> Blocks:
+    """Cut 0..max(steps) into pieces (start, stop) of at most `size`, so that no lane ends inside a piece."""
+    ends = [0, *sorted(set(steps.tolist()))]
+    return [
+        (start, min(start + size, end)) for begin, end in itertools.pairwise(ends) for start in range(begin, end, size)
+    ]
+
+
+def from_array(rows: Array) -> Draw:
+    """A stream that hands out the rows of an array; asking for more than there are raises ValueError."""
+    position = 0
+
+    def draw(count: int) -> Array:
+        nonlocal position
+        if position + count > len(rows):
+            raise ValueError(f"rows must number at least {position + count}; got {len(rows)}")
+        position += count
+        return rows[position - count : position]
+
+    return draw

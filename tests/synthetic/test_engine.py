@@ -1,0 +1,139 @@
+"""The engine equals the line-by-line algorithms on the same directions and noise, for every lane."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpzero_theory.optim import reference
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.sphere import sample_gaussian, sample_sphere
+from dpzero_theory.synthetic import engine
+from dpzero_theory.synthetic.lanes import Lanes, blocks, from_array
+from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+
+Array = NDArray[np.float64]
+TOLERANCE = 1e-9
+
+
+def quadratic(seed: int, n: int, d: int, mode: str) -> Quadratic:
+    rng = np.random.default_rng(seed)
+    return Quadratic(1 + rng.standard_normal((n, d)), paper_spectrum(mode, d))
+
+
+def lanes(seed: int, count: int, longest: int) -> Lanes:
+    """Random parameters; clipping from never to always, and noise from none to dominant."""
+    rng = np.random.default_rng(seed)
+    noise_std = np.where(rng.random(count) < 0.2, 0.0, 10 ** rng.uniform(-3, 1, count))
+    return Lanes.of(
+        steps=rng.integers(1, longest + 1, count),
+        step_size=10 ** rng.uniform(-4, 0, count),
+        clip=10 ** rng.uniform(-2, 3, count),
+        noise_std=noise_std,
+    )
+
+
+def runs(method: Callable[..., reference.Run], x0: Array, grid: Lanes, u: Array | None, **same: Any) -> list[Array]:
+    """The trajectory (T + 1, d) of each lane, by the reference."""
+    found = []
+    for lane in range(len(grid)):
+        options: dict[str, Any] = {
+            "steps": int(grid.steps[lane]),
+            "step_size": float(grid.step_size[lane]),
+            "clip": float(grid.clip[lane]),
+            "noise_std": float(grid.noise_std[lane]),
+            "noise": SeededNoise(7),
+            **same,
+        }
+        if u is not None:
+            options |= {"directions": u[: grid.steps[lane]], "smoothing": float(grid.smoothing[lane])}
+        trajectory = method(x0=x0, **options).trajectory
+        assert trajectory is not None
+        found.append(trajectory)
+    return found
+
+
+def close(actual: Array, expected: Array) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+CASES = [
+    # seed, n, d, mode, start, block
+    (1, 1, 1, "a", 0.0, 128),
+    (2, 7, 3, "b", 5.0, 4),
+    (3, 200, 20, "c", 0.0, 128),
+    (4, 50, 60, "a", -2.0, 7),
+    (5, 300, 40, "b", 0.0, 1),
+]
+
+
+@pytest.mark.parametrize("method", ["dpzero", "dpgd_0th"])
+@pytest.mark.parametrize(("seed", "n", "d", "mode", "start", "block"), CASES)
+def test_zeroth_order_lanes_equal_the_reference(
+    method: str, seed: int, n: int, d: int, mode: str, start: float, block: int
+) -> None:
+    problem = quadratic(seed, n, d, mode)
+    grid = lanes(seed, 12, 60)
+    x0 = np.full(d, start)
+    draw = sample_sphere if seed % 2 else sample_gaussian
+    u = draw(np.random.default_rng(seed), 60, d)
+    other = np.random.default_rng(seed).standard_normal(d)
+    # smoothing large enough for the reference's difference of losses to keep ten digits
+    grid = Lanes.of(steps=grid.steps, step_size=grid.step_size, clip=grid.clip, noise_std=grid.noise_std, smoothing=0.1)
+    expected = runs(getattr(reference, method), x0, grid, u, problem=problem)
+    standard = SeededNoise(7)
+    noise = (lambda k: standard.gaussian(1.0, k)) if method == "dpzero" else (lambda k: standard.gaussian(1.0, (k, d)))
+    outcome = getattr(engine, method)(
+        problem, x0, grid, directions=from_array(u), noise=noise, centers=[other], block=block
+    )
+    close(outcome.last, np.array([run[-1] for run in expected]))
+    close(outcome.average, np.array([run[:-1].mean(axis=0) for run in expected]))
+    for index, center in enumerate((problem.center, other)):
+        offsets = [run[:-1] - center for run in expected]
+        gradients = [((problem.spectrum * z) ** 2).sum(axis=1).mean() for z in offsets]
+        excess = [(problem.spectrum * z * z).sum(axis=1).mean() / 2 for z in offsets]
+        close(outcome.gradient_squared[index], np.array(gradients))
+        close(outcome.excess[index], np.array(excess))
+
+
+def test_the_grid_of_lanes_and_its_blocks() -> None:
+    grid = Lanes.grid(steps=[20, 10], step_sizes=[0.1, 1.0], clips=[1.0, 2.0, 3.0], noise_std=lambda t, c: t * c)
+    assert len(grid) == 12
+    assert grid.steps.tolist() == [20] * 6 + [10] * 6
+    assert grid.clip[:4].tolist() == [1.0, 2.0, 3.0, 1.0]
+    assert grid.noise_std[-1] == 30.0
+    assert blocks(grid.steps, 8) == [(0, 8), (8, 10), (10, 18), (18, 20)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("steps", 0),
+        ("steps", 1.5),
+        ("step_size", 0),
+        ("clip", -1),
+        ("noise_std", -1),
+        ("smoothing", float("nan")),
+    ],
+)
+def test_lanes_refuse_what_no_run_could_use(name: str, value: float) -> None:
+    good: dict[str, Any] = {"steps": 1, "step_size": 1, "clip": 1, "noise_std": 0, "smoothing": 1}
+    with pytest.raises(ValueError, match=name):
+        Lanes.of(**{**good, name: value})
+    with pytest.raises(ValueError, match="one-dimensional"):
+        Lanes.of(**{**good, "clip": np.ones((2, 2))})
+
+
+def test_a_stream_that_is_too_short_is_noticed() -> None:
+    problem = quadratic(1, 5, 2, "a")
+    u = sample_sphere(np.random.default_rng(0), 3, 2)
+    with pytest.raises(ValueError, match="rows must number"):
+        engine.dpzero(
+            problem,
+            np.zeros(2),
+            Lanes.of(steps=4, step_size=1, clip=1, noise_std=0),
+            directions=from_array(u),
+            noise=from_array(np.zeros(4)),
+        )

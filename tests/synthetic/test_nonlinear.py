@@ -1,0 +1,117 @@
+"""DPZero on many lanes equals the line-by-line algorithm, on the pseudo-Huber and the logistic loss."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, random_array
+
+from dpzero_theory.optim import reference
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.synthetic import nonlinear
+from dpzero_theory.synthetic.lanes import Lanes, from_array
+from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
+
+Array = NDArray[np.float64]
+Problem = PseudoHuber | LogisticRegression
+STEPS = 50
+
+
+def problem(kind: str, n: int, d: int) -> Problem:
+    rng = np.random.default_rng(n)
+    if kind == "pseudo-huber":
+        return PseudoHuber(1 + rng.standard_normal((n, d)), paper_spectrum("abc"[n % 3], d))
+    labels = rng.choice([-1.0, 1.0], n)
+    if kind == "sparse":
+        return LogisticRegression(csr_array(random_array((n, d), density=0.2, rng=rng)), labels, row_norm=2.0)
+    return LogisticRegression(rng.standard_normal((n, d)), labels, row_norm=30.0)
+
+
+def run_lanes(
+    loss: Problem, x0: Array, grid: Lanes, u: Array, evaluations: int, block: int, seed: int = 0
+) -> nonlinear.Outcome:
+    standard = SeededNoise(7)
+    return nonlinear.dpzero(
+        loss,
+        x0,
+        grid,
+        directions=from_array(u),
+        noise=lambda k: standard.gaussian(1.0, k),
+        rng=np.random.default_rng(seed),
+        evaluations=evaluations,
+        block=block,
+    )
+
+
+def random_grid(seed: int) -> Lanes:
+    rng = np.random.default_rng(seed)
+    return Lanes.of(
+        steps=rng.integers(1, STEPS + 1, 8),
+        step_size=10 ** rng.uniform(-2, 0, 8),
+        clip=10 ** rng.uniform(-2, 2, 8),
+        noise_std=[0, 0, 0.01, 0.01, 0.1, 0.1, 1, 1],
+        smoothing=10 ** rng.uniform(-2, 0, 8),
+    )
+
+
+@pytest.mark.parametrize("kind", ["pseudo-huber", "dense", "sparse"])
+@pytest.mark.parametrize(("n", "d", "start", "block"), [(1, 1, 0.0, 128), (30, 5, 2.0, 7), (200, 40, -1.0, 128)])
+def test_lanes_equal_the_reference(
+    kind: str, n: int, d: int, start: float, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nonlinear, "CHUNK", 256)
+    loss = problem(kind, n, d)
+    grid, x0 = random_grid(d), np.full(d, start)
+    u = sample_sphere(np.random.default_rng(1), STEPS, d)
+    outcome = run_lanes(loss, x0, grid, u, STEPS, block)
+    for lane in range(len(grid)):
+        run = reference.dpzero(
+            loss,
+            x0,
+            steps=int(grid.steps[lane]),
+            step_size=float(grid.step_size[lane]),
+            smoothing=float(grid.smoothing[lane]),
+            clip=float(grid.clip[lane]),
+            noise_std=float(grid.noise_std[lane]),
+            noise=SeededNoise(7),
+            directions=u[: grid.steps[lane]],
+        )
+        assert run.trajectory is not None
+        np.testing.assert_allclose(outcome.last[lane], run.last, rtol=1e-9, atol=1e-9)
+        squares = [np.square(loss.gradients(x).mean(axis=0)).sum() for x in run.trajectory]
+        np.testing.assert_allclose(outcome.gradient_squared[lane], np.mean(squares[:-1]), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(outcome.last_gradient_squared[lane], squares[-1], rtol=1e-9, atol=1e-12)
+
+
+def test_small_smoothing_keeps_its_digits() -> None:
+    """At lambda = 1e-12 the definition has no digit left; the formulas tend to the directional derivative."""
+    u = sample_sphere(np.random.default_rng(1), STEPS, 6)
+    for kind in ("pseudo-huber", "dense"):
+        loss = problem(kind, 40, 6)
+        last = [
+            run_lanes(
+                loss,
+                np.zeros(6),
+                Lanes.of(steps=STEPS, step_size=0.05, clip=1.0, noise_std=0.0, smoothing=width),
+                u,
+                STEPS,
+                128,
+            ).last
+            for width in (1e-12, 1e-7)
+        ]
+        np.testing.assert_allclose(last[0], last[1], atol=1e-12)
+
+
+def test_few_evaluations_estimate_the_mean_without_bias() -> None:
+    """60 independent picks of 10 of 50 iterates: the mean is within 4 standard errors, which are small."""
+    loss = problem("pseudo-huber", 50, 10)
+    grid = Lanes.of(steps=STEPS, step_size=0.1, clip=2.0, noise_std=0.01, smoothing=0.01)
+    u = sample_sphere(np.random.default_rng(1), STEPS, 10)
+    exact = run_lanes(loss, np.zeros(10), grid, u, STEPS, 128).gradient_squared[0]
+    estimates = []
+    for seed in range(60):
+        outcome = run_lanes(loss, np.zeros(10), grid, u, 10, 128, seed)
+        estimates.append(outcome.gradient_squared[0])
+    error = np.std(estimates, ddof=1) / np.sqrt(len(estimates))
+    assert 0 < error < 0.01 * exact
+    assert abs(np.mean(estimates) - exact) < 4 * error
