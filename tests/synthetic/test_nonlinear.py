@@ -103,14 +103,14 @@ def test_small_smoothing_keeps_its_digits() -> None:
 
 
 def test_few_evaluations_estimate_the_mean_without_bias() -> None:
-    """60 independent picks of 10 of 50 iterates: the mean is within 4 standard errors, which are small."""
+    """60 independent picks of 40 of 50 iterates: the mean is within 4 standard errors, which are small."""
     loss = problem("pseudo-huber", 50, 10)
     grid = Lanes.of(steps=STEPS, step_size=0.1, clip=2.0, noise_std=0.01, smoothing=0.01)
     u = sample_sphere(np.random.default_rng(1), STEPS, 10)
     exact = run_lanes(loss, np.zeros(10), grid, u, STEPS, 128).gradient_squared[0]
     estimates = []
     for seed in range(60):
-        outcome = run_lanes(loss, np.zeros(10), grid, u, 10, 128, seed)
+        outcome = run_lanes(loss, np.zeros(10), grid, u, 40, 128, seed)
         estimates.append(outcome.gradient_squared[0])
     error = np.std(estimates, ddof=1) / np.sqrt(len(estimates))
     assert 0 < error < 0.01 * exact
