@@ -1,0 +1,135 @@
+"""The paper's un-substituted inequalities at their best parameters: the third form of every result.
+
+For a fixed number of steps the bound is minimised over the step size and, for Algorithm 2, the threshold C_0, by
+a grid in logarithms that zooms in on its best point. The bound is log-convex in log alpha, and the first grid is
+fine enough in C_0 to hold its one minimum. For Algorithm 1, C = L d always.
+
+More steps at the same alpha T only help Algorithm 1 (the factor 2/(1 - 2 k ell alpha) falls to 2 as alpha -> 0),
+so without a cap the search takes the fewest steps within `STEPS_SHARE` of the best bound for any number of steps.
+The bound also falls with lambda down to 0; the lambda returned is the largest that costs about
+`SMOOTHING_SHARE`. Whatever the search does, what it returns is the inequality at the parameters it returns.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.privacy.gaussian import noise_std
+from dpzero_theory.theory.inequalities import Inequality
+from dpzero_theory.theory.problem import Prescription
+
+__all__ = ["SMOOTHING_SHARE", "STEPS_SHARE", "minimised"]
+
+SMOOTHING_SHARE = 0.01
+STEPS_SHARE = 0.05
+MOST_STEPS = 10**15
+
+Array = NDArray[np.float64]
+Range = tuple[float, float]
+
+
+def _zoom(value: Callable[..., Array], ranges: Sequence[Range], points: int = 25) -> tuple[list[float], float]:
+    """Minimise over a box of logarithms by grids that shrink around their best point; the best point and value."""
+    boxes = list(ranges)
+    best_point, best_value = [math.exp(low) for low, _ in ranges], math.inf
+    while True:
+        axes = [np.linspace(low, high, points) for low, high in boxes]
+        mesh = np.meshgrid(*(np.exp(axis) for axis in axes), indexing="ij", sparse=True)
+        values = value(*mesh)
+        index = np.unravel_index(int(np.argmin(values)), values.shape)
+        if values[index] < best_value:
+            best_value = float(values[index])
+            best_point = [float(np.exp(axis[i])) for axis, i in zip(axes, index, strict=True)]
+        cells = [2 * (high - low) / (points - 1) for low, high in boxes]
+        if max(cells) < 1e-7:
+            return best_point, best_value
+        boxes = [
+            (max(low, axis[i] - cell), min(high, axis[i] + cell))
+            for (low, high), axis, i, cell in zip(ranges, axes, index, cells, strict=True)
+        ]
+
+
+def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: int | None = None) -> Prescription:
+    """The parameters with the smallest un-substituted bound, and that bound, for one result of the paper.
+
+    Args:
+        inequality: the un-substituted inequality of the result's proof.
+        closed_form: the result's own prescription: its id, algorithm and privacy are kept.
+        max_steps: cap on T; without one, the fewest steps within `STEPS_SHARE` of the best.
+
+    Returns:
+        A prescription whose `bound` and `bound_at_steps` are the inequality at its own parameters.
+
+    Raises:
+        ValueError: max_steps outside its range.
+        PreconditionError: no admissible parameters give a finite bound.
+    """
+    p = inequality.problem
+    under_pl = closed_form.id.startswith("corollary")
+    bound = inequality.last_iterate if under_pl else inequality.gradient
+    largest_step = 1 / (2 * inequality.growth * p.smoothness)
+    alphas = (math.log(largest_step * 1e-16), math.log(largest_step * (1 - 1e-9)))
+    thresholds = (math.log(0.5 * p.lipschitz), math.log(60 * p.lipschitz))
+
+    def at(steps: float) -> tuple[list[float], float]:
+        if inequality.clips:
+            return _zoom(lambda alpha, c: bound(alpha, steps, 0.0, c), [alphas, thresholds])
+        point, value = _zoom(lambda alpha: bound(alpha, steps, 0.0, p.lipschitz * p.d), [alphas])
+        return [*point, p.lipschitz * p.d], value
+
+    steps = _steps(lambda t: at(t)[1], max_steps)
+    (alpha, threshold), value = at(steps)
+    check.precondition(math.isfinite(value), f"{closed_form.id}: no admissible parameters give a finite bound")
+
+    progress = 1 - 2 * inequality.growth * p.smoothness * alpha
+    weight = p.condition_number / (p.smoothness * progress) if under_pl else 2 / progress
+    smoothing = 2 / p.smoothness * math.sqrt(SMOOTHING_SHARE * value / weight / float(p.d) ** 3)
+    clip = threshold
+    if inequality.clips:
+        smoothing = min(smoothing, SMOOTHING_SHARE * threshold / (p.smoothness * p.d))
+        clip = threshold + p.smoothness * smoothing * p.d / 2
+    final = float(bound(alpha, steps, smoothing, clip))
+    return dataclasses.replace(
+        closed_form,
+        step_size=alpha,
+        T=float(steps),
+        steps=steps,
+        smoothing=smoothing,
+        clip=clip,
+        noise_std=noise_std(closed_form.gdp, steps, clip, p.n, "replace-one"),
+        bound=final,
+        bound_at_steps=final,
+        evaluations=p.n * steps,
+        notes=(),
+    )
+
+
+def _steps(value: Callable[[int], float], max_steps: int | None) -> int:
+    """The best number of steps under the cap, or without one the fewest within `STEPS_SHARE` of the best.
+
+    `value` falls to one minimum and then rises (Algorithm 2: C_0 grows with log T), so bisections find both.
+    """
+    cap = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
+    low, high = 1, cap
+    while high > low:
+        middle = (low + high) // 2
+        step = max(1, middle // 1000)
+        if value(middle + step) < value(middle):
+            low = middle + 1
+        else:
+            high = middle
+    if max_steps is not None:
+        return low
+    enough = value(low) * (1 + STEPS_SHARE)
+    fewest, most = 1, low
+    while most > fewest:
+        middle = math.isqrt(fewest * most)
+        if value(middle) <= enough:
+            most = middle
+        else:
+            fewest = middle + 1
+    return most
