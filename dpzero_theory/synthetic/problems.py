@@ -23,6 +23,8 @@ Rows = Array | csr_array
 
 MODES = ("a", "b", "c")
 
+_WEISZFELD_STEPS = 1000
+
 
 def paper_spectrum(mode: str, d: int) -> Array:
     """Eigenvalues of the paper's A = diag: (a) 1, (b) 1/sqrt(i), (c) 1/i for i = 1..d; shape (d,).
@@ -81,9 +83,7 @@ class Quadratic(_Distances):
     @property
     def lipschitz(self) -> float:
         """Not defined: the gradient A (x - x_i) is unbounded. Raises PreconditionError."""
-        raise check.PreconditionError(
-            "Assumption 2 (L-Lipschitz losses): the quadratic loss is not Lipschitz on R^d"
-        )
+        raise check.PreconditionError("Assumption 2 (L-Lipschitz losses): the quadratic loss is not Lipschitz on R^d")
 
     def losses(self, x: Array) -> Array:
         """f(x; x_i), shape (n,)."""
@@ -154,11 +154,11 @@ class PseudoHuber(_Distances):
 
         Weiszfeld's iteration y <- sum w_i y_i/sum w_i, w_i = 1/sqrt(1 + q_i), decreases F_S. A minimiser is
         such a weighted mean, so it lies in the convex hull of the data, and convexity bounds F_S^* from below
-        by F_S(y) + min_i grad^T (y_i - y) at any y, whether or not the iteration (at most 1000 steps) ended.
+        by F_S(y) + min_i grad^T (y_i - y) at any y, whether or not the iteration (at most 1,000 steps) ended.
         """
         y = np.zeros(self.d)
         lower, upper = 0.0, math.inf
-        for _ in range(1000):
+        for _ in range(_WEISZFELD_STEPS):
             squares = self._squared_distances(y)
             weights = _weights(squares)
             gradient = self._scaled_gradient(y, weights)
@@ -195,10 +195,9 @@ class LogisticRegression:
         self.row_norm = check.real("row_norm", row_norm, above=0)
         rows: Rows
         if isinstance(features, csr_array):
-            rows = csr_array(
-                (check.real_array("features", features.data), features.indices, features.indptr),
-                shape=features.shape,
-            )
+            check.real_array("features", features.data)
+            rows = features.astype(np.float64, copy=True)
+            rows.sum_duplicates()
         else:
             rows = check.real_array("features", features)
         if rows.ndim != 2 or 0 in rows.shape:

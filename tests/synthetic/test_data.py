@@ -1,0 +1,94 @@
+"""Data sources: laws and layouts."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpzero_theory.synthetic.data import digits, gaussian_data, hashed_words, read_labelled_sentences
+
+
+def test_gaussian_data_is_normal_with_mean_and_variance_one():
+    """Kolmogorov-Smirnov, 20,000 values, p > 1e-4; mean 0 is refused."""
+    data = gaussian_data(np.random.default_rng(0), 200, 100)
+    assert data.shape == (200, 100)
+    assert stats.kstest(data.ravel(), stats.norm(1, 1).cdf).pvalue > 1e-4
+    assert stats.kstest(data.ravel(), stats.norm(0, 1).cdf).pvalue < 1e-6
+
+
+@pytest.mark.parametrize(("n", "d"), [(0, 1), (1, 0), (math.nan, 1), (1, "2")])
+def test_gaussian_data_refuses_bad_sizes(n, d):
+    with pytest.raises(ValueError, match="must be an integer"):
+        gaussian_data(np.random.default_rng(0), n, d)
+
+
+def test_gaussian_data_refuses_other_generators():
+    with pytest.raises(ValueError, match="rng must"):
+        gaussian_data(np.random, 1, 1)
+
+
+def test_digits():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    features, labels = digits()
+    assert features.shape == (1797, 65)
+    assert (features.min(), features.max()) == (0, 1)
+    assert (features[:, -1] == 1).all()
+    assert set(labels) == {-1.0, 1.0}
+    assert (labels == 1).sum() == 896
+
+
+@pytest.mark.parametrize("header", ["", "sentence\tlabel\n"])
+def test_labelled_sentences(tmp_path, header):
+    path = tmp_path / "train.tsv"
+    path.write_text(header + "a good film \t1\nwith\ttab\t0\n", encoding="utf-8")
+    sentences, labels = read_labelled_sentences(path)
+    assert sentences == ["a good film ", "with\ttab"]
+    np.testing.assert_array_equal(labels, [1.0, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("good\t1\nbad\t2\n", "line 2"),
+        ("good\t1\n\n", "line 2"),
+        ("no tab\n", "line 1"),
+        ("good\t1\nsentence\tlabel\n", "line 2"),
+        ("", "no labelled"),
+        ("sentence\tlabel\n", "no labelled"),
+    ],
+)
+def test_bad_sentence_files_are_refused(tmp_path, text, message):
+    path = tmp_path / "bad.tsv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_labelled_sentences(path)
+
+
+def test_a_missing_sentence_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="absent"):
+        read_labelled_sentences(tmp_path / "absent.tsv")
+
+
+def test_hashed_words_count_words_and_append_a_constant():
+    counts = hashed_words(["Good, GOOD film", "", "film"], 50)
+    dense = counts.toarray()
+    assert dense.shape == (3, 50)
+    np.testing.assert_array_equal(dense[:, -1], 1)
+    np.testing.assert_array_equal(dense[:, :-1].sum(axis=1), [3, 0, 1])
+    film = int(dense[2, :-1].argmax())
+    assert dense[0, film] == 1
+    assert sorted(dense[0, :-1][dense[0, :-1] > 0]) == [1, 2]
+
+
+def test_hashed_words_of_one_record_do_not_depend_on_the_others():
+    """A vocabulary would: so the features of a record are a function of the record alone."""
+    alone = hashed_words(["a fine film"], 64).toarray()
+    together = hashed_words(["other words entirely", "a fine film"], 64).toarray()
+    np.testing.assert_array_equal(alone[0], together[1])
+
+
+@pytest.mark.parametrize("d", [0, 1, 2.5, math.nan, "8", None])
+def test_hashed_words_refuse_bad_dimensions(d):
+    with pytest.raises(ValueError, match="d must be an integer"):
+        hashed_words(["a"], d)

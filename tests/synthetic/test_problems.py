@@ -1,0 +1,330 @@
+"""The problems against plain sums, their constants against numerical derivatives and minimisers."""
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.synthetic.problems import (
+    MODES,
+    LogisticRegression,
+    PseudoHuber,
+    Quadratic,
+    paper_spectrum,
+)
+
+exact = settings(deadline=None, derandomize=True, max_examples=50)
+numbers = st.floats(-5, 5).map(lambda x: round(x, 3))
+spectra = st.floats(0.05, 3).map(lambda x: round(x, 3))
+KINDS = [Quadratic, PseudoHuber, LogisticRegression]
+
+
+def plain_loss(kind, x, point, spectrum, label, norm):
+    """f(x; xi) of one sample from its definition, in Python floats."""
+    if kind is LogisticRegression:
+        length = math.hypot(*point)
+        dot = 0.0 if length == 0 else sum(a * b for a, b in zip(x, point, strict=True)) * norm / length
+        return math.log1p(math.exp(-label * dot))
+    q = sum(a * (b - c) ** 2 for a, b, c in zip(spectrum, x, point, strict=True))
+    return q / 2 if kind is Quadratic else math.sqrt(1 + q) - 1
+
+
+def build(kind, points, spectrum, labels, norm=1.0):
+    return kind(points, labels, norm) if kind is LogisticRegression else kind(points, spectrum)
+
+
+@st.composite
+def instances(draw, kind):
+    n, d = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    points = draw(arrays(float, (n, d), elements=numbers))
+    spectrum = draw(arrays(float, d, elements=spectra))
+    labels = draw(arrays(float, n, elements=st.sampled_from([-1.0, 1.0])))
+    norm = draw(st.floats(0.1, 4))
+    x = draw(arrays(float, d, elements=numbers))
+    return build(kind, points, spectrum, labels, norm), points, spectrum, labels, norm, x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_and_gradients_agree_with_their_definition(kind):
+    @exact
+    @given(instances(kind))
+    def check(instance):
+        problem, points, spectrum, labels, norm, x = instance
+        assert (problem.n, problem.d) == points.shape
+
+        def losses(y):
+            return np.array(
+                [plain_loss(kind, y, p, spectrum, b, norm) for p, b in zip(points.tolist(), labels, strict=True)]
+            )
+
+        np.testing.assert_allclose(problem.losses(x), losses(x), rtol=1e-12, atol=1e-11)
+        assert problem.loss(x) == pytest.approx(losses(x).mean(), rel=1e-12, abs=1e-11)
+        step = 1e-3 * np.eye(problem.d)  # five-point differences: error about step^4
+        numerical = np.array(
+            [(8 * (losses(x + e) - losses(x - e)) - losses(x + 2 * e) + losses(x - 2 * e)) / 12e-3 for e in step]
+        ).T
+        np.testing.assert_allclose(problem.gradients(x), numerical, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(problem.gradient(x), numerical.mean(axis=0), rtol=0, atol=1e-8)
+
+    check()
+
+
+def hessian(problem, x, step=1e-4):
+    columns = [(problem.gradient(x + e) - problem.gradient(x - e)) / (2 * step) for e in step * np.eye(problem.d)]
+    return np.array(columns)
+
+
+@pytest.mark.parametrize("kind", [PseudoHuber, LogisticRegression])
+def test_assumption_2_holds(kind):
+    """Gradients of norm at most L; 0 <= Hess <= H; H and each sample's Hessian of norm at most ell."""
+
+    @exact
+    @given(instances(kind))
+    def check(instance):
+        problem, points, spectrum, labels, norm, x = instance
+        assert np.linalg.norm(problem.gradients(x), axis=1).max() <= problem.lipschitz * (1 + 1e-12)
+        if kind is PseudoHuber:
+            bound = np.diag(spectrum)
+            assert np.trace(bound) == pytest.approx(problem.r * problem.smoothness, rel=1e-14)
+        else:
+            lengths = np.linalg.norm(points, axis=1, keepdims=True)
+            rows = np.where(lengths > 0, points / np.where(lengths > 0, lengths, 1) * norm, 0)
+            bound = rows.T @ rows / (4 * problem.n)
+            assert problem.trace == pytest.approx(np.trace(bound), rel=1e-12, abs=1e-300)
+            assert problem.spectral_norm == pytest.approx(np.linalg.norm(bound, 2), rel=1e-12, abs=1e-300)
+        assert np.linalg.norm(bound, 2) <= problem.smoothness * (1 + 1e-12)
+        assert np.trace(bound) <= problem.r * problem.smoothness * (1 + 1e-12)
+        measured = hessian(problem, x)
+        slack = 1e-6 * (1 + problem.smoothness)
+        assert np.linalg.eigvalsh(bound - (measured + measured.T) / 2).min() >= -slack
+        assert np.linalg.eigvalsh((measured + measured.T) / 2).min() >= -slack
+        one = build(kind, points[:1], spectrum, labels[:1], norm)
+        assert np.linalg.norm(hessian(one, x), 2) <= problem.smoothness + slack
+
+    check()
+
+
+def test_constants_are_attained():
+    """L, ell and H cannot be smaller: each is reached at one point or in a limit."""
+    spectrum = np.array([2.0, 0.5])
+    huber = PseudoHuber(np.zeros((1, 2)), spectrum)
+    assert huber.lipschitz == pytest.approx(math.sqrt(2), rel=1e-15)
+    assert np.linalg.norm(huber.gradient(np.array([1e6, 0]))) == pytest.approx(math.sqrt(2), rel=1e-9)
+    np.testing.assert_allclose(hessian(huber, np.zeros(2)), np.diag(spectrum), atol=1e-7)
+    logistic = LogisticRegression([[0.3, 0.4]], [1.0], row_norm=3.0)
+    assert logistic.lipschitz == 3
+    assert np.linalg.norm(logistic.gradient(np.array([-60.0, -80]))) == pytest.approx(3, rel=1e-12)
+    assert np.linalg.norm(hessian(logistic, np.zeros(2)), 2) == pytest.approx(9 / 4, rel=1e-7)
+    assert logistic.smoothness == pytest.approx(9 / 4, rel=1e-15)
+
+
+@pytest.mark.parametrize(("mode", "power"), [("a", 0), ("b", 0.5), ("c", 1)])
+def test_paper_spectra(mode, power):
+    spectrum = paper_spectrum(mode, 2000)
+    np.testing.assert_allclose(spectrum, [i**-power for i in range(1, 2001)], rtol=1e-15)
+    problem = PseudoHuber(np.zeros((1, 2000)), spectrum)
+    assert problem.lipschitz == problem.smoothness == 1
+    assert problem.r == pytest.approx(math.fsum(i**-power for i in range(1, 2001)), rel=1e-14)
+
+
+def test_effective_rank_of_the_paper():
+    rank = PseudoHuber(np.zeros((1, 2000)), paper_spectrum("c", 2000)).r
+    assert rank == pytest.approx(8.178, abs=5e-4)
+    assert MODES == ("a", "b", "c")
+
+
+def test_the_quadratic_is_not_lipschitz_and_says_so():
+    problem = Quadratic(np.ones((2, 2)), np.array([2.0, 1.0]))
+    with pytest.raises(PreconditionError, match="not Lipschitz"):
+        _ = problem.lipschitz
+    assert (problem.smoothness, problem.r) == (2, 1.5)
+
+
+@exact
+@given(instances(Quadratic))
+def test_gap_of_the_quadratic(instance):
+    problem, points, *_, x = instance
+    assert problem.gap(points.mean(axis=0)) == pytest.approx(0, abs=1e-12)
+    assert problem.gap(x) == pytest.approx(problem.loss(x) - problem.minimum, rel=1e-9, abs=1e-11)
+    assert problem.minimum == pytest.approx(problem.losses(points.mean(axis=0)).mean(), rel=1e-9, abs=1e-11)
+    assert np.linalg.norm(problem.gradient(points.mean(axis=0))) < 1e-12
+
+
+@settings(exact, max_examples=25)
+@given(instances(PseudoHuber))
+def test_gap_of_the_pseudo_huber(instance):
+    problem, *_, x = instance
+    found = minimize(problem.loss, x, jac=problem.gradient, options={"gtol": 1e-10})
+    lower, upper = problem.minimum_bounds
+    assert lower <= upper <= lower + 2e-12 * (1 + upper)
+    assert lower <= found.fun + 1e-12 * (1 + found.fun)
+    assert upper <= found.fun + 1e-9 * (1 + found.fun)
+    assert problem.gap(x) == pytest.approx(problem.loss(x) - found.fun, rel=1e-8, abs=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_a_certificate_from_an_unfinished_search_is_still_a_bound(monkeypatch, steps):
+    points = np.array([[0.0, 1.0], [9.0, 0.0], [30.0, 4.0], [1.0, 80.0]])
+    finished = PseudoHuber(points, np.array([1.0, 0.5]))
+    lower, upper = finished.minimum_bounds
+    monkeypatch.setattr("dpzero_theory.synthetic.problems._WEISZFELD_STEPS", steps)
+    early = PseudoHuber(points, np.array([1.0, 0.5]))
+    assert early.minimum_bounds[0] < lower - 1e-3
+    assert early.minimum_bounds[1] > upper + 1e-3
+    assert early.gap(np.zeros(2)) > finished.gap(np.zeros(2))
+
+
+@exact
+@given(instances(LogisticRegression))
+def test_gap_of_logistic_regression_is_a_public_bound(instance):
+    problem, _, _, _, norm, x = instance
+    assert problem.gap(np.zeros(problem.d)) == pytest.approx(math.log(2), rel=1e-15)
+    assert problem.gap(x) >= problem.loss(x)
+    assert problem.gap(x) == pytest.approx(math.log1p(math.exp(norm * math.hypot(*x))), rel=1e-12)
+
+
+def test_logistic_regression_constants_do_not_depend_on_the_data():
+    rng = np.random.default_rng(0)
+    labels = np.array([1.0, -1.0, 1.0])
+    for points in (rng.standard_normal((3, 2)), np.zeros((3, 2)), np.array([[1e200, 1], [0, 0], [1e-200, 0]])):
+        problem = LogisticRegression(points, labels, 2.0)
+        assert (problem.lipschitz, problem.smoothness, problem.r) == (2, 1, 1)
+        assert problem.gap(np.array([3.0, 4])) == pytest.approx(math.log1p(math.exp(10)))
+        lengths = np.linalg.norm(problem.gradients(np.zeros(2)), axis=1)
+        np.testing.assert_allclose(lengths, np.where(points.any(axis=1), 1.0, 0.0), rtol=1e-14)
+    with pytest.raises(PreconditionError, match="all zero"):
+        _ = LogisticRegression(np.zeros((3, 2)), labels).effective_rank
+
+
+def test_the_effective_rank_of_logistic_regression_may_exceed_r():
+    """Orthogonal rows: H = I/(4n), so tr(H)/||H||_2 = d although tr(H) <= ell. Dense and Lanczos agree."""
+    for d in (20, 150):
+        features = np.eye(d)
+        features[0, 1] = 0.5  # separate the largest eigenvalue
+        problem = LogisticRegression(features, np.ones(d))
+        rows = features / np.linalg.norm(features, axis=1, keepdims=True)
+        expected = np.linalg.norm(rows, "fro") ** 2 / np.linalg.norm(rows, 2) ** 2
+        assert problem.effective_rank == pytest.approx(expected, rel=1e-10)
+        assert problem.effective_rank > d / 2 > problem.r == 1
+
+
+def test_sparse_and_dense_features_agree():
+    rng = np.random.default_rng(1)
+    dense = rng.standard_normal((150, 120)) * (rng.random((150, 120)) < 0.1)
+    dense[7] = 0
+    labels = np.where(rng.random(150) < 0.5, 1.0, -1.0)
+    left, right = LogisticRegression(dense, labels, 2.0), LogisticRegression(csr_array(dense), labels, 2.0)
+    x = rng.standard_normal(120)
+    for name in ("losses", "gradients", "loss", "gradient", "margins"):
+        np.testing.assert_allclose(getattr(right, name)(x), getattr(left, name)(x), rtol=1e-12, atol=1e-14)
+    assert right.trace == pytest.approx(left.trace, rel=1e-13)
+    assert right.spectral_norm == pytest.approx(left.spectral_norm, rel=1e-10)
+
+
+def test_duplicate_entries_of_sparse_features_are_summed_before_scaling():
+    """Else the norm of a row, and with it L, would be wrong."""
+    doubled = csr_array(([3.0, 3.0, 8.0], [0, 0, 1], [0, 3]), shape=(1, 2))
+    problem = LogisticRegression(doubled, [1.0])
+    np.testing.assert_allclose(problem.gradients(np.zeros(2)), [[-0.3, -0.4]], rtol=1e-14)
+    assert problem.trace == pytest.approx(0.25)
+    assert doubled.nnz == 3
+
+
+def test_logistic_losses_do_not_overflow():
+    problem = LogisticRegression([[1.0], [1.0]], [1.0, -1.0], 1.0)
+    np.testing.assert_allclose(problem.losses(np.array([1e5])), [0, 1e5])
+    np.testing.assert_allclose(problem.gradients(np.array([1e5])), [[0], [1]])
+
+
+def test_a_common_offset_of_the_data_costs_no_digits():
+    rng = np.random.default_rng(2)
+    points, x = rng.standard_normal((50, 3)), rng.standard_normal(3)
+    points[:, :] = np.round(points * 2**20) / 2**20
+    x = np.round(x * 2**20) / 2**20
+    for kind in (Quadratic, PseudoHuber):
+        near, far = kind(points, np.ones(3)), kind(points + 2.0**20, np.ones(3))
+        np.testing.assert_allclose(far.losses(x + 2.0**20), near.losses(x), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_averages_form_no_array_of_the_size_of_the_data(kind):
+    rng = np.random.default_rng(3)
+    n, d = 2000, 400
+    problem = build(kind, rng.normal(1, 1, (n, d)), paper_spectrum("c", d), np.ones(n))
+    x = np.zeros(d)
+    tracemalloc.start()
+    problem.losses(x), problem.loss(x), problem.gradient(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.1 * n * d * 8
+
+
+def test_the_data_is_not_modified():
+    points, spectrum, labels = np.ones((3, 2)), np.ones(2), np.ones(3)
+    for kind in KINDS:
+        build(kind, points, spectrum, labels, 2.0)
+    sparse = csr_array(points)
+    LogisticRegression(sparse, labels, 2.0)
+    assert (points == 1).all()
+    assert (sparse.data == 1).all()
+
+
+BAD = [math.nan, math.inf, "x", None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_data_and_points_are_refused(kind, bad):
+    with pytest.raises(ValueError, match="must be finite"):
+        build(kind, [[1.0, bad]], np.ones(2), [1.0])
+    problem = build(kind, np.ones((2, 2)), np.ones(2), np.ones(2))
+    for method in (problem.losses, problem.loss, problem.gradient, problem.gradients, problem.gap):
+        with pytest.raises(ValueError, match="x must be finite"):
+            method([1.0, bad])
+        with pytest.raises(ValueError, match="x must have shape"):
+            method(np.ones(3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("data", [np.ones(3), np.ones((0, 2)), np.ones((2, 0)), np.ones((2, 2, 2))])
+def test_bad_shapes_are_refused(kind, data):
+    with pytest.raises(ValueError, match="must have shape"):
+        build(kind, data, np.ones(2), np.ones(2))
+
+
+@pytest.mark.parametrize("kind", [Quadratic, PseudoHuber])
+@pytest.mark.parametrize("spectrum", [[1.0, 0.0], [1.0, -1.0], [1.0, math.nan], [1.0], [[1.0, 1.0]], "ab"])
+def test_bad_spectra_are_refused(kind, spectrum):
+    with pytest.raises(ValueError, match="spectrum must"):
+        kind(np.ones((2, 2)), spectrum)
+
+
+@pytest.mark.parametrize("labels", [[1.0, 0.0], [1.0], [1.0, 2.0], [1.0, math.nan], ["+", "-"]])
+def test_bad_labels_are_refused(labels):
+    with pytest.raises(ValueError, match="labels must"):
+        LogisticRegression(np.ones((2, 2)), labels)
+
+
+@pytest.mark.parametrize("norm", [0, -1.0, math.nan, math.inf, "1", None, True])
+def test_bad_row_norms_are_refused(norm):
+    with pytest.raises(ValueError, match="row_norm must"):
+        LogisticRegression(np.ones((2, 2)), [1.0, -1.0], norm)
+
+
+@pytest.mark.parametrize(("mode", "d"), [("d", 3), ("", 3), (None, 3), ("a", 0), ("a", 2.5), ("a", math.nan)])
+def test_bad_spectrum_names_are_refused(mode, d):
+    with pytest.raises(ValueError, match="must be"):
+        paper_spectrum(mode, d)
+
+
+def test_bad_sparse_features_are_refused():
+    features = csr_array(np.array([[1.0, 0], [0, math.nan]]))
+    with pytest.raises(ValueError, match="features must be finite"):
+        LogisticRegression(features, [1.0, -1.0])
