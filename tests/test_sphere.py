@@ -124,9 +124,7 @@ def test_the_subgaussian_exponent_is_the_best():
 
 
 def test_tail_formulas():
-    assert sphere.paper_tail(3.0, 0.5) == pytest.approx(
-        2 * math.sqrt(2 * math.pi) * math.exp(-4.5), rel=1e-15
-    )
+    assert sphere.paper_tail(3.0, 0.5) == pytest.approx(2 * math.sqrt(2 * math.pi) * math.exp(-4.5), rel=1e-15)
     assert sphere.subgaussian_tail(3.0, 0.5) == pytest.approx(2 * math.exp(-18), rel=1e-15)
     assert sphere.subgaussian_tail(1e300, 1e-300) == 0
     assert sphere.sphere_tail(1e300, 1e-300, 7) == 0

@@ -87,9 +87,7 @@ def dpzero(
 
     def step(x: Array) -> Array:
         u = next(stream)
-        difference = two_point_difference(
-            _losses(problem, x + width * u), _losses(problem, x - width * u), width
-        )
+        difference = two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
         z = noise.gaussian(sigma)
         updated: Array = x - alpha * (clip_scalars(difference, clip).mean() + z) * u
         return updated
@@ -127,13 +125,9 @@ def dpgd_0th(
 
     def step(x: Array) -> Array:
         u = next(stream)
-        difference = two_point_difference(
-            _losses(problem, x + width * u), _losses(problem, x - width * u), width
-        )
+        difference = two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
         z = noise.gaussian(sigma, problem.d)
-        updated: Array = x - alpha * (
-            clip_scalars(difference, clip / float(np.linalg.norm(u))).mean() * u + z
-        )
+        updated: Array = x - alpha * (clip_scalars(difference, clip / float(np.linalg.norm(u))).mean() * u + z)
         return updated
 
     return _run(step, start, count, rng, keep, callback)
@@ -164,9 +158,7 @@ def dpgd(
     def step(x: Array) -> Array:
         gradients = problem.gradients(x)
         if gradients.shape != (problem.n, problem.d):
-            raise ValueError(
-                f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}"
-            )
+            raise ValueError(f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}")
         z = noise.gaussian(sigma, problem.d)
         updated: Array = x - alpha * (clip_vectors(gradients, clip).mean(axis=0) + z)
         return updated

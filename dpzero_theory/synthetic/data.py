@@ -52,9 +52,7 @@ def read_labelled_sentences(path: str | Path) -> tuple[list[str], Array]:
             if number == 1 and (sentence, label) == ("sentence", "label"):
                 continue
             if not tab or label not in ("0", "1"):
-                raise ValueError(
-                    f"{path}, line {number}: need sentence<TAB>0 or sentence<TAB>1; got {line[:60]!r}"
-                )
+                raise ValueError(f"{path}, line {number}: need sentence<TAB>0 or sentence<TAB>1; got {line[:60]!r}")
             sentences.append(sentence)
             labels.append(1.0 if label == "1" else -1.0)
     if not sentences:
