@@ -126,7 +126,7 @@ def corollary_3(problem: Problem, gdp: float) -> Prescription:
     kappa = p.condition_number
     check.precondition(
         p.gap <= 2 * p.loss_bound,
-        f"corollary-3 requires gap <= 2 loss_bound; got gap = {p.gap:g}, loss_bound = {p.loss_bound:g}",
+        f"gap must be at most 2 loss_bound for corollary-3; got gap = {p.gap:g}, loss_bound = {p.loss_bound:g}",
     )
     spread = p.r * v**2
     log = _horizon(p, spread, "corollary-3", "kappa r")

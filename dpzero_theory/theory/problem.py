@@ -47,17 +47,17 @@ class Problem:
             clean["pl"] = check.real("pl", self.pl, above=0)
         for name, value in clean.items():
             object.__setattr__(self, name, value)
-        check.precondition(self.r <= self.d, f"r <= d is required (effective rank); got r = {self.r:g}, d = {self.d}")
+        check.precondition(self.r <= self.d, f"r must be at most d (effective rank); got r = {self.r:g}, d = {self.d}")
         if self.pl is not None:
             check.precondition(
                 self.pl <= self.smoothness,
-                f"pl <= smoothness is required (mu <= ell); got pl = {self.pl:g}, smoothness = {self.smoothness:g}",
+                f"pl must be at most smoothness (mu <= ell); got pl = {self.pl:g}, smoothness = {self.smoothness:g}",
             )
 
     @property
     def condition_number(self) -> float:
         """kappa = ell/mu; raises PreconditionError where `pl` is None."""
-        check.precondition(self.pl is not None, "pl is required: the PL results assume the PL inequality")
+        check.precondition(self.pl is not None, "pl must be given: the corollaries assume the PL inequality")
         assert self.pl is not None
         return self.smoothness / self.pl
 

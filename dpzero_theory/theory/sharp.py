@@ -208,9 +208,7 @@ def prescribe_poisson(
             steps >= 1,
             f"max_evaluations >= sample_rate n is required; got {budget} with sample_rate n = {rate * p.n:g}",
         )
-        multiplier = check.real(
-            "noise_multiplier(sample_rate, steps)", noise_multiplier(rate, steps), above=0
-        )
+        multiplier = check.real("noise_multiplier(sample_rate, steps)", noise_multiplier(rate, steps), above=0)
         y = search.coarse(steps, (multiplier / (rate * p.n)) ** 2, rate).min()
         return float(y), rate, steps, multiplier
 

@@ -113,9 +113,7 @@ def constants(clip: ArrayLike, d: int, r: float, directions: str = "sphere") -> 
     return _gaussian(c, d, r) if directions == "gaussian" else _rademacher(c, r)
 
 
-def _isotropic(
-    c: Array, tail: Tail, largest: float, chi: Array, excess2: Array, spread2: float
-) -> dict[str, Array]:
+def _isotropic(c: Array, tail: Tail, largest: float, chi: Array, excess2: Array, spread2: float) -> dict[str, Array]:
     """The constants of a rotation-invariant law of u; `tail` gives (beta, first) of `sphere_moments`.
 
     (kept, bias) comes from the tangent, at gradient norm L c/c', to the concave map
@@ -160,9 +158,7 @@ def _gaussian(c: Array, d: int, r: float) -> Constants:
         return _gaussian_excess(x, 0), math.sqrt(2 / math.pi) * np.exp(-x * x / 2)
 
     beta, first = tail(c)
-    parts = _isotropic(
-        c, tail, math.inf, (r + 2) * beta + c * first, 2 * beta + r * _gaussian_excess(c, 2), r + 2
-    )
+    parts = _isotropic(c, tail, math.inf, (r + 2) * beta + c * first, 2 * beta + r * _gaussian_excess(c, 2), r + 2)
     return Constants(
         **parts,
         spread=math.sqrt(r + 2),

@@ -55,9 +55,7 @@ def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate
 
 def relative_gap(p: Problem) -> float:
     """gap ell/L^2; raises ValueError where it leaves the range of a float."""
-    return check.real(
-        "gap smoothness/lipschitz^2", p.gap / p.lipschitz * (p.smoothness / p.lipschitz), above=0
-    )
+    return check.real("gap smoothness/lipschitz^2", p.gap / p.lipschitz * (p.smoothness / p.lipschitz), above=0)
 
 
 def quadratic_terms(terms: Terms, gap_per_step: float, alpha: Array) -> tuple[Array, Array, Array]:
@@ -139,9 +137,7 @@ class Search:
                 high = middle
         return high
 
-    def _values(
-        self, clips: Array, k: Constants, steps: int, variance: float, rate: float
-    ) -> tuple[Array, Array]:
+    def _values(self, clips: Array, k: Constants, steps: int, variance: float, rate: float) -> tuple[Array, Array]:
         terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)
         gap_per_step = relative_gap(self.problem) / steps
         y = smallest_root(terms, gap_per_step)

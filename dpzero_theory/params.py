@@ -1,0 +1,232 @@
+"""The calculator: `python -m dpzero_theory.params --n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178`.
+
+Prints, for each theorem and corollary that applies, the prescribed step size, steps, smoothing, clip and noise and
+the certified bound, with the paper's privacy calibration, the exact one, and the paper's own inequality at its
+best parameters. See the README for the symbols. Never imports torch.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dpzero_theory import check, render
+from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
+from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.results import RESULTS
+
+__all__ = ["main"]
+
+SOLVABLE = ("n", "epsilon", "d")
+SWEEPABLE = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl")
+INTEGERS = ("n", "d")
+LARGEST = 10**15
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
+
+
+def _sweep(text: str) -> tuple[str, list[float]]:
+    """NAME=START:STOP[:log|lin[:COUNT]] -> name and values; integers are rounded and made distinct."""
+    rule = "must be NAME=START:STOP:log|lin:COUNT"
+    name, _, spec = text.partition("=")
+    parts = spec.split(":")
+    if name not in SWEEPABLE or not 2 <= len(parts) <= 4:
+        raise argparse.ArgumentTypeError(f"{rule} with NAME one of {', '.join(SWEEPABLE)}; got {text!r}")
+    scale, count_text = (*parts[2:], "log", "25")[0], (*parts[3:], "25")[0]
+    try:
+        start, stop = float(parts[0]), float(parts[1])
+        count = check.integer("COUNT", float(count_text), at_least=2, at_most=10_000)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{rule} with numbers and 2 <= COUNT <= 10000; got {text!r}") from None
+    if scale not in ("log", "lin") or not 0 < start < stop < math.inf:
+        raise argparse.ArgumentTypeError(f"{rule} with 0 < START < STOP < inf; got {text!r}")
+    if scale == "log":
+        values = [start * (stop / start) ** (i / (count - 1)) for i in range(count)]
+    else:
+        values = [start + (stop - start) * i / (count - 1) for i in range(count)]
+    values[-1] = stop
+    if name in INTEGERS:
+        values = list(dict.fromkeys(round(value) for value in values))
+    return name.replace("-", "_"), values
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m dpzero_theory.params", description=__doc__, allow_abbrev=False)
+    need = parser.add_argument_group("the problem")
+    need.add_argument("--n", type=_number, help="number of samples")
+    need.add_argument("--epsilon", type=_number, help="privacy parameter, > 0")
+    need.add_argument("--delta", type=_number, required=True, help="privacy parameter, in (0, 1)")
+    need.add_argument("--d", type=_number, help="dimension")
+    need.add_argument("--r", type=_number, help="effective rank, 1 <= r <= d (default: d)")
+    need.add_argument("--lipschitz", type=_number, default=1.0, help="L (default 1)")
+    need.add_argument("--smoothness", type=_number, default=1.0, help="ell (default 1)")
+    need.add_argument("--gap", type=_number, default=1.0, help="F(x0) - F* (default 1)")
+    need.add_argument("--loss-bound", type=_number, default=1.0, help="B with |F(x_t)| <= B (default 1)")
+    need.add_argument("--pl", type=_number, help="mu of the PL inequality; adds the corollaries")
+    what = parser.add_argument_group("what to calculate")
+    what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
+    what.add_argument("--result", nargs="+", choices=list(RESULTS), metavar="ID", help="ids: " + ", ".join(RESULTS))
+    what.add_argument("--max-steps", type=_number, help="cap on the steps of everything that is minimised")
+    what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
+    what.add_argument("--target", type=_number, metavar="BOUND", help="with --solve-for: the bound to meet")
+    what.add_argument("--sweep", type=_sweep, metavar="NAME=START:STOP:log|lin:COUNT", help="a row per value")
+    out = parser.add_argument_group("output")
+    out.add_argument("--format", choices=("table", "json", "csv", "latex"), default="table")
+    out.add_argument("--plot", type=Path, metavar="FILE", help="with --sweep: draw bound against NAME")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the calculator; returns the exit status (argparse exits with 2 on bad input)."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        print(_run(args))
+    except ValueError as error:
+        parser.error(_flagged(str(error)))
+    except OSError as error:
+        parser.error(f"--plot: {error}")
+    return 0
+
+
+def _flagged(message: str) -> str:
+    """A validation message that starts with an argument's name starts with its flag instead."""
+    name, space, rest = message.partition(" ")
+    flag = "--" + name.replace("_", "-")
+    return f"{flag}{space}{rest}" if rest.startswith("must ") else message
+
+
+def _run(args: argparse.Namespace) -> str:
+    inputs = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name in SWEEPABLE}
+    _check_modes(args, inputs)
+    calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
+    if args.sweep is not None:
+        return _sweep_rows(args, inputs, calibrations)
+    if args.solve_for is not None:
+        return _solutions(args, inputs, calibrations)
+    answers, unmet = _calculate(args, inputs, args.result, calibrations)
+    if unmet and (args.result or not answers):
+        raise check.PreconditionError(unmet[0].reason)
+    shown = {**inputs, "r": inputs["d"] if inputs["r"] is None else inputs["r"]}
+    if args.format == "table":
+        return render.as_table(answers, unmet, shown)
+    if args.format == "latex":
+        return render.as_latex(answers)
+    rows = [render.row(answer) for answer in answers]
+    return render.as_csv(rows) if args.format == "csv" else render.as_json(shown, rows, unmet)
+
+
+def _check_modes(args: argparse.Namespace, inputs: dict[str, Any]) -> None:
+    """Which flags need, exclude or replace which others; raises ValueError."""
+    found = args.solve_for if args.sweep is None else args.sweep[0]
+    rules = (
+        ((args.solve_for is None) == (args.target is None), "--solve-for and --target must be given together"),
+        (args.sweep is None or args.solve_for is None, "--sweep and --solve-for must not be given together"),
+        (args.plot is None or args.sweep is not None, "--plot must come with --sweep"),
+        (
+            args.plot is None or args.plot.parent.is_dir(),
+            f"--plot must name a file in a folder; got {str(args.plot)!r}",
+        ),
+        (found is None or args.format != "latex", "--format latex must come without --sweep and --solve-for"),
+    )
+    for holds, statement in rules:
+        if not holds:
+            raise ValueError(statement)
+    for name in SOLVABLE:
+        if (inputs[name] is None) != (name == found):
+            raise ValueError(f"{name} must {'not be given: it is the one to find' if name == found else 'be given'}")
+    if args.max_steps is not None:
+        check.integer("max_steps", args.max_steps)
+
+
+def _calculate(
+    args: argparse.Namespace,
+    inputs: dict[str, Any],
+    results: Sequence[str] | None,
+    calibrations: Sequence[str],
+    minimise: bool = True,
+) -> tuple[list[Answer], list[Unmet]]:
+    fields = {name: inputs[name] for name in ("n", "d", "lipschitz", "smoothness", "gap", "loss_bound", "pl")}
+    problem = Problem(**fields, r=inputs["d"] if inputs["r"] is None else inputs["r"])
+    return calculate(
+        problem,
+        inputs["epsilon"],
+        inputs["delta"],
+        results=results,
+        calibrations=calibrations,
+        max_steps=args.max_steps,
+        minimise=minimise,
+    )
+
+
+def _sweep_rows(args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str]) -> str:
+    name, values = args.sweep
+    rows: list[dict[str, Any]] = []
+    unmet: list[Unmet] = []
+    for value in values:
+        answers, refused = _calculate(args, {**inputs, name: value}, args.result, calibrations)
+        rows += [{name: value, **render.row(answer)} for answer in answers]
+        unmet += refused
+    if not rows:
+        raise check.PreconditionError(unmet[0].reason)
+    if args.plot is not None:
+        render.plot(args.plot, name, rows)
+    given = {**inputs, name: values}
+    return _flat(args.format, name, rows, given, unmet)
+
+
+def _solutions(args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str]) -> str:
+    """For each result and calibration, the value of --solve-for at which the bound meets --target."""
+    name = args.solve_for
+    target = check.real("target", args.target, above=0)
+    lowest = 1 if inputs["r"] is None else max(1, math.ceil(check.real("r", inputs["r"], at_least=1)))
+    first = {**inputs, name: {"n": LARGEST, "epsilon": 1.0, "d": lowest}[name]}
+    ids = args.result or [answer.result.id for answer in _calculate(args, first, None, ["exact"], minimise=False)[0]]
+    rows: list[dict[str, Any]] = []
+    for id in ids:
+        for calibration in calibrations:
+
+            def meets(value: float, id: str = id, calibration: str = calibration) -> bool:
+                answers, _ = _calculate(args, {**inputs, name: value}, [id], [calibration], minimise=False)
+                return bool(answers) and answers[0].prescription.bound <= target
+
+            value: float | None
+            if name == "d":
+                value = largest_integer(meets, lowest, LARGEST)
+            elif name == "n":
+                value = smallest_integer(meets, 1, LARGEST)
+            else:
+                value = smallest_real(meets, 1e-9, 1e9)
+            if value is not None:
+                answers, _ = _calculate(args, {**inputs, name: value}, [id], [calibration])
+                rows.append({name: value, **render.row(answers[0])})
+    if not rows:
+        raise check.PreconditionError(f"no {name} meets --target {target:g} for {', '.join(ids)}")
+    return _flat(args.format, name, rows, {**inputs, "solve_for": name, "target": target}, [])
+
+
+def _flat(form: str, name: str, rows: list[dict[str, Any]], inputs: dict[str, Any], unmet: Sequence[Unmet]) -> str:
+    if form == "json":
+        return render.as_json(inputs, rows, unmet)
+    return render.as_csv(rows) if form == "csv" else render.as_rows(name, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

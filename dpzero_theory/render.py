@@ -1,0 +1,225 @@
+"""The calculator's answers as a table for people, JSON, CSV, LaTeX, or a plot of bound against a variable."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpzero_theory.theory.calculate import Answer, Unmet
+from dpzero_theory.theory.problem import Prescription
+
+__all__ = ["as_csv", "as_json", "as_latex", "as_rows", "as_table", "plot", "row"]
+
+ROWS: tuple[tuple[str, str, str, str], ...] = (
+    ("gdp", "mu", r"\mu", "privacy of the whole run (mu-GDP)"),
+    ("step_size", "alpha", r"\alpha", "step size"),
+    ("T", "T", "T", "steps of the formula"),
+    ("steps", "", r"[T]", "steps to run"),
+    ("smoothing", "lambda", r"\lambda", "smoothing"),
+    ("clip", "C", "C", "clip"),
+    ("noise_std", "sigma", r"\sigma", "noise standard deviation"),
+    ("evaluations", "n T", "nT", "gradient computations"),
+    ("bound", "bound", r"\text{bound}", "certified bound"),
+    ("bound_at_steps", "", r"\text{bound at integer } T", "inequality at the steps to run"),
+)
+"""Field of `Prescription`, letter, LaTeX, words: the order in which people read a prescription."""
+
+FORMULA_ONLY = ("T", "bound_at_steps")
+"""Rows that say nothing new where there is no closed form."""
+
+SOURCES = {
+    "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
+    "steps": "the neighbour of T with the smaller bound",
+    "noise_std": "2 C sqrt(T)/(n mu), replace-one",
+    "bound_at_steps": "un-substituted inequality",
+}
+
+
+def row(answer: Answer) -> dict[str, Any]:
+    """One answer as a flat mapping: the JSON contract's keys, and the minimised form nested under 'minimised'."""
+    p = answer.prescription
+    best = answer.best
+    return {
+        "id": p.id,
+        "algorithm": p.algorithm,
+        "calibration": answer.calibration,
+        "guarantee": answer.result.guarantee,
+        **_numbers(p),
+        "trivial_bound": p.trivial_bound,
+        "vacuous": p.vacuous,
+        "minimised": None if best is None else {**_numbers(best), "vacuous": best.vacuous},
+        "notes": list(answer.notes),
+    }
+
+
+def _numbers(prescription: Prescription) -> dict[str, float | int]:
+    return {field: getattr(prescription, field) for field, *_ in ROWS}
+
+
+def as_json(inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], unmet: Sequence[Unmet]) -> str:
+    """The contract's JSON: {"inputs": {...}, "results": [...], "unmet": [...]}; never NaN or infinity."""
+    refused = [{"id": u.result.id, "calibration": u.calibration, "reason": u.reason} for u in unmet]
+    given = {**inputs, "relation": "replace-one", "sampling": "full"}
+    return json.dumps({"inputs": given, "results": list(rows), "unmet": refused}, indent=2, allow_nan=False)
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line per result, calibration and form (closed-form, minimised)."""
+    flat: list[dict[str, Any]] = []
+    for item in rows:
+        shared = {k: v for k, v in item.items() if k not in ("minimised", "notes")}
+        notes = " ".join(item["notes"])
+        kind = "minimised" if item["id"].endswith("-sharp") else "closed-form"
+        flat.append({**shared, "form": kind, "notes": notes})
+        if item["minimised"] is not None:
+            flat.append({**shared, **item["minimised"], "form": "minimised", "notes": ""})
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue().rstrip("\n")
+
+
+def as_table(answers: Sequence[Answer], unmet: Sequence[Unmet], inputs: Mapping[str, Any]) -> str:
+    """A block per result: symbol, a column per calibration and one for the minimised form, and the source."""
+    given = "  ".join(f"{name} = {value:g}" for name, value in inputs.items() if isinstance(value, (int, float)))
+    lines = [given, "privacy: replace-one neighbours, full batches, scalar or vector Gaussian noise"]
+    for block in _by_result(answers):
+        lines += ["", *_block(block)]
+    for item in unmet:
+        lines += ["", f"{item.result.id} ({item.calibration}) does not apply: {item.reason}"]
+    return "\n".join(lines)
+
+
+def as_rows(variable: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line per row of a sweep or a solution: the variable, the result, its steps and its bounds."""
+    table = [[variable, "result", "calibration", "T", "C", "bound", "minimised"]]
+    for item in rows:
+        best = item["minimised"]
+        table.append(
+            [
+                _shown(item[variable]),
+                item["id"],
+                item["calibration"],
+                _shown(item["steps"]),
+                _shown(item["clip"]),
+                _shown(item["bound"]) + ("*" if item["vacuous"] else " "),
+                "" if best is None else _shown(best["bound"]) + ("*" if best["vacuous"] else " "),
+            ]
+        )
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
+    return "\n".join([*lines, "* not below the trivial bound"])
+
+
+def _by_result(answers: Sequence[Answer]) -> list[list[Answer]]:
+    blocks: dict[str, list[Answer]] = {}
+    for answer in answers:
+        blocks.setdefault(answer.result.id, []).append(answer)
+    return list(blocks.values())
+
+
+def _columns(block: Sequence[Answer]) -> list[tuple[str, Prescription]]:
+    columns = [(answer.calibration, answer.prescription) for answer in block]
+    last = block[-1]
+    return columns if last.best is None else [*columns, (f"{last.calibration}, minimised", last.best)]
+
+
+def _block(block: Sequence[Answer]) -> list[str]:
+    result = block[0].result
+    columns = _columns(block)
+    header = ["", "", *(name for name, _ in columns), "where it comes from"]
+    table = [header]
+    for field, letter, _, words in ROWS:
+        if result.closed_form is None and field in FORMULA_ONLY:
+            continue
+        source = result.formulas.get(field) or SOURCES.get(field, "")
+        table.append([letter, words, *(_shown(getattr(p, field)) for _, p in columns), source])
+    widths = [max(len(line[i]) for line in table) for i in range(len(header) - 1)]
+    lines = [result.title, f"  bounds {result.guarantee}; assumes {result.assumptions}"]
+    for line in table:
+        left = "  ".join(
+            f"{cell:<{w}}" if i < 2 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(line, widths, strict=False))
+        )
+        lines.append(f"  {left}  {line[-1]}".rstrip())
+    for answer in block:
+        lines += [f"  note ({answer.calibration}): {note}" for note in answer.notes]
+    return lines
+
+
+def _shown(value: float | int) -> str:
+    if isinstance(value, int):
+        return f"{value:,}" if value < 10**15 else f"{value:.3e}"
+    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
+
+
+def as_latex(answers: Sequence[Answer]) -> str:
+    """A booktabs table per result, ready for \\input."""
+    out: list[str] = []
+    for block in _by_result(answers):
+        columns = _columns(block)
+        result = block[0].result
+        out += [
+            f"% {result.title}",
+            rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}",
+            r"\toprule",
+            " & ".join(["", "", *(name for name, _ in columns)]) + r" \\",
+            r"\midrule",
+        ]
+        for field, _, latex, words in ROWS:
+            cells = [_latex_number(getattr(p, field)) for _, p in columns]
+            out.append(" & ".join([f"${latex}$", words, *cells]) + r" \\")
+        out += [r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join(out).rstrip("\n")
+
+
+def _latex_number(value: float | int) -> str:
+    text = _shown(value).replace(",", r"\,")
+    mantissa, _, exponent = text.partition("e")
+    return rf"${mantissa} \times 10^{{{int(exponent)}}}$" if exponent else f"${text}$"
+
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the bounds of a sweep against its variable, log-log, one line per result, calibration and form.
+
+    Args:
+        path: file to write; its suffix names the format (png, pdf, svg).
+        variable: key of the swept value in each row.
+        rows: rows of a sweep.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7.0, 4.4), layout="constrained")
+    ids = list(dict.fromkeys(item["id"] for item in rows))
+    for i, id in enumerate(ids):
+        for calibration, style in (("paper", "-"), ("exact", "--")):
+            mine = [item for item in rows if (item["id"], item["calibration"]) == (id, calibration)]
+            if not mine:
+                continue
+            x = [item[variable] for item in mine]
+            label = f"{id}, {calibration}"
+            axes.plot(
+                x, [m["bound"] for m in mine], style, color=PALETTE[i], marker=MARKERS[i], markersize=4, label=label
+            )
+        best = [m for m in mine if m["minimised"] is not None]
+        if best:
+            label = f"{id}, {calibration}, minimised"
+            values = [m["minimised"]["bound"] for m in best]
+            axes.plot([m[variable] for m in best], values, ":", color=PALETTE[i], label=label)
+    trivial = rows[0]["trivial_bound"]
+    axes.axhline(trivial, color="0.4", linewidth=0.8)
+    axes.text(1.0, trivial, "trivial bound", transform=axes.get_yaxis_transform(), fontsize=8, ha="right", va="bottom")
+    axes.set(xscale="log", yscale="log", xlabel=variable, ylabel=f"bound on {rows[0]['guarantee']}")
+    axes.grid(which="major", color="0.9", linewidth=0.6)
+    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.savefig(path, dpi=200)
+    plt.close(figure)

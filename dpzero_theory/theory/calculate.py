@@ -1,0 +1,121 @@
+"""Every result at a privacy budget: the calculator as a function."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpzero_theory import check
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_budget, paper_gdp
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.results import RESULTS, Result
+
+__all__ = ["CALIBRATIONS", "Answer", "Unmet", "applicable", "calculate", "calibrated_gdp"]
+
+CALIBRATIONS = ("paper", "exact")
+"""How (epsilon, delta) becomes mu: the paper's composition lemma, or the exact Gaussian trade-off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One result at one calibration.
+
+    Attributes:
+        result: which theorem or corollary.
+        calibration: one of `CALIBRATIONS`.
+        prescription: its closed form (or, for theorem-3-sharp, its minimiser).
+        best: the un-substituted inequality at its best parameters; None where there is no closed form or it was
+            not asked for.
+        notes: remarks on the privacy and the bound.
+    """
+
+    result: Result
+    calibration: str
+    prescription: Prescription
+    best: Prescription | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmet:
+    """A result that does not apply: its precondition fails for these inputs."""
+
+    result: Result
+    calibration: str
+    reason: str
+
+
+def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
+    """mu for (epsilon, delta): `paper_gdp` or `gdp_from_budget`; raises ValueError for arguments out of range."""
+    epsilon = check.real("epsilon", epsilon, above=0)
+    delta = check.real("delta", delta, above=0, below=1)
+    if check.choice("calibration", calibration, CALIBRATIONS) == "paper":
+        return float(paper_gdp(epsilon, delta))
+    return float(gdp_from_budget(epsilon, delta))
+
+
+def applicable(problem: Problem) -> tuple[str, ...]:
+    """The ids of the results whose assumptions the problem states: the corollaries only where `pl` is given."""
+    return tuple(id for id, result in RESULTS.items() if problem.pl is not None or not result.needs_pl)
+
+
+def calculate(
+    problem: Problem,
+    epsilon: float,
+    delta: float,
+    *,
+    results: Sequence[str] | None = None,
+    calibrations: Sequence[str] = CALIBRATIONS,
+    max_steps: int | None = None,
+    minimise: bool = True,
+) -> tuple[list[Answer], list[Unmet]]:
+    """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, full batches.
+
+    Args:
+        problem: the constants.
+        epsilon: epsilon > 0.
+        delta: 0 < delta < 1.
+        results: ids; by default `applicable(problem)`.
+        calibrations: subset of `CALIBRATIONS`.
+        max_steps: cap on the steps of everything that is minimised.
+        minimise: whether to minimise the un-substituted inequalities too.
+
+    Returns:
+        The answers, results in order and calibrations within each, and the results whose preconditions fail.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    answers: list[Answer] = []
+    unmet: list[Unmet] = []
+    gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
+    for id in applicable(problem) if results is None else results:
+        result = RESULTS[check.choice("result", id, RESULTS)]
+        for calibration, gdp in gdps.items():
+            try:
+                prescription = result.prescribe(problem, gdp, max_steps=max_steps)
+                best = result.best(prescription, problem, max_steps=max_steps) if minimise else None
+            except check.PreconditionError as error:
+                unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))
+                continue
+            notes = _privacy_notes(epsilon, delta, calibration, gdp) + prescription.notes + _bound_notes(prescription)
+            answers.append(
+                Answer(result=result, calibration=calibration, prescription=prescription, best=best, notes=notes)
+            )
+    return answers, unmet
+
+
+def _privacy_notes(epsilon: float, delta: float, calibration: str, gdp: float) -> tuple[str, ...]:
+    if calibration == "exact":
+        return ()
+    true_epsilon = float(epsilon_from_gdp(gdp, delta))
+    if true_epsilon > epsilon:
+        return (
+            f"the paper's composition lemma fails here: this noise gives epsilon = {true_epsilon:.6g}, not the claimed "
+            f"{epsilon:g}, at delta = {delta:g}; use the exact calibration",
+        )
+    return (f"this noise gives epsilon = {true_epsilon:.4g} at delta = {delta:g}, below the {epsilon:g} asked for",)
+
+
+def _bound_notes(prescription: Prescription) -> tuple[str, ...]:
+    if prescription.vacuous:
+        return (f"vacuous: the bound is not below the trivial {prescription.trivial_bound:.4g}",)
+    return ()

@@ -1,0 +1,170 @@
+"""The results by id: what each assumes, guarantees and prescribes, and the formulas as the paper displays them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dpzero_theory.theory import inequalities, pl, sharp, theorems
+from dpzero_theory.theory.inequalities import Inequality
+from dpzero_theory.theory.minimise import minimised
+from dpzero_theory.theory.problem import Prescription, Problem
+
+__all__ = ["RESULTS", "Result"]
+
+GRADIENT = "E||grad F_S(x_tau)||^2"
+SUBOPTIMALITY = "E[F_S(x_T) - F_S^*]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One theorem or corollary.
+
+    Attributes:
+        id: the name used on the command line, for example 'theorem-3'.
+        title: name and label in the paper.
+        assumptions: what must hold for the bound.
+        guarantee: the quantity that is bounded.
+        closed_form: (problem, gdp) -> the displayed parameters and bound; None where there is only a minimiser.
+        inequality: (problem, gdp) -> the un-substituted inequality of the proof; None where sharp replaces it.
+        formulas: field of `Prescription` -> the displayed formula; v stands for sqrt(log(e + epsilon/delta))/epsilon.
+        needs_pl: whether the PL inequality is assumed.
+    """
+
+    id: str
+    title: str
+    assumptions: str
+    guarantee: str
+    closed_form: Callable[[Problem, float], Prescription] | None
+    inequality: Callable[[Problem, float], Inequality] | None
+    formulas: Mapping[str, str]
+    needs_pl: bool = False
+
+    def prescribe(self, problem: Problem, gdp: float, *, max_steps: int | None = None) -> Prescription:
+        """The closed form, or the minimiser for a result that has no closed form (only there max_steps is used)."""
+        if self.closed_form is None:
+            return sharp.prescribe(problem, gdp, max_steps=max_steps)
+        return self.closed_form(problem, gdp)
+
+    def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:
+        """The un-substituted inequality minimised over its parameters; None where there is no closed form."""
+        if self.inequality is None:
+            return None
+        return minimised(self.inequality(problem, closed_form.gdp), closed_form, max_steps=max_steps)
+
+
+_SMOOTH = "every f L-Lipschitz; F_S ell-smooth (asp:smooth)"
+_RANK = "every f L-Lipschitz and ell-smooth; -H <= Hessian of F_S <= H, tr(H) <= r ell, ||H|| <= ell (asp:rank)"
+_BOUNDED = _RANK + "; |F_S(x_t)| <= B along the run"
+_PL = "; PL inequality (asp:pl)"
+
+_ALL = (
+    Result(
+        id="theorem-1",
+        title="Theorem 1 (thm:d-dependent), DPGD-0th",
+        assumptions=_SMOOTH,
+        guarantee=GRADIENT,
+        closed_form=theorems.theorem_1,
+        inequality=inequalities.dpgd_0th,
+        formulas={
+            "step_size": "1/(4 ell d)",
+            "T": "n/(sqrt(d) v)",
+            "smoothing": "(4 L/(ell d)) sqrt(sqrt(d) v/n)",
+            "clip": "L d",
+            "bound": "16 (gap ell + 2 L^2) d sqrt(d) v/n",
+        },
+    ),
+    Result(
+        id="theorem-2",
+        title="Theorem 2 (thm:d-dependent-rank), DPGD-0th",
+        assumptions=_RANK,
+        guarantee=GRADIENT,
+        closed_form=theorems.theorem_2,
+        inequality=inequalities.dpgd_0th_rank,
+        formulas={
+            "step_size": "1/(4 ell (r + 2))",
+            "T": "n (r + 2)/(d sqrt(r) v)",
+            "smoothing": "(4 L/(ell d)) sqrt(sqrt(r) v/n)",
+            "clip": "L d",
+            "bound": "16 (gap ell + 2 L^2) d sqrt(r) v/n",
+        },
+    ),
+    Result(
+        id="theorem-3",
+        title="Theorem 3 (thm:d-free), DPZero",
+        assumptions=_BOUNDED,
+        guarantee=GRADIENT,
+        closed_form=theorems.theorem_3,
+        inequality=inequalities.dpzero,
+        formulas={
+            "step_size": "1/(4 ell (r + 2))",
+            "T": "n (r + 2)/(4 sqrt(r) v)",
+            "smoothing": "min(4 (2 - sqrt 2) Lt, L sqrt(sqrt(r) v/(n d)))/(ell d)",
+            "clip": "4 Lt, Lt^2 = L^2 log(2 sqrt(2 pi) n^3 (r + 2)(d + 8 ell B (r + 2)/L^2)/(r v^2))",
+            "bound": "(64 (gap ell + Lt^2) + 2 L^2) sqrt(r) v/n",
+        },
+    ),
+    Result(
+        id="corollary-1",
+        title="Corollary 1 (cor:pl-d), DPGD-0th",
+        assumptions=_SMOOTH + _PL,
+        guarantee=SUBOPTIMALITY,
+        closed_form=pl.corollary_1,
+        inequality=inequalities.dpgd_0th,
+        formulas={
+            "step_size": "1/(4 ell d)",
+            "T": "8 kappa d log X, X = n^2/(kappa d^3 v^2)",
+            "smoothing": "2 L v/(ell n)",
+            "clip": "L d",
+            "bound": "(ell gap + 64 L^2 kappa log X + 2 L^2) d^3 v^2/(mu_PL n^2)",
+        },
+        needs_pl=True,
+    ),
+    Result(
+        id="corollary-2",
+        title="Corollary 2 (cor:pl-d-rank), DPGD-0th",
+        assumptions=_RANK + _PL,
+        guarantee=SUBOPTIMALITY,
+        closed_form=pl.corollary_2,
+        inequality=inequalities.dpgd_0th_rank,
+        formulas={
+            "step_size": "1/(4 ell (r + 2))",
+            "T": "8 kappa (r + 2) log X, X = n^2/(kappa r d^2 v^2)",
+            "smoothing": "2 L sqrt(r) v/(ell sqrt(d) n)",
+            "clip": "L d",
+            "bound": "(ell gap + 64 L^2 kappa log X + 2 L^2) r d^2 v^2/(mu_PL n^2)",
+        },
+        needs_pl=True,
+    ),
+    Result(
+        id="corollary-3",
+        title="Corollary 3 (cor:pl-free), DPZero",
+        assumptions=_BOUNDED + _PL + "; |F_S^*| <= B",
+        guarantee=SUBOPTIMALITY,
+        closed_form=pl.corollary_3,
+        inequality=inequalities.dpzero,
+        formulas={
+            "step_size": "1/(4 ell (r + 2))",
+            "T": "8 kappa (r + 2) log X, X = n^2/(kappa r v^2)",
+            "smoothing": "min((2 - sqrt 2) Lt, 4 L sqrt(r) v/(sqrt(d) n))/(2 ell d)",
+            "clip": "Lt/2, Lt^2 = 64 L^2 log(32 sqrt(2 pi) kappa n^3 (r + 2)(d + (8 ell (r+2) + mu_PL) B/L^2)/(r v^2))",
+            "bound": "(ell gap + log X (L^2 + 16 Lt^2 kappa) + 2 L^2) r v^2/(mu_PL n^2)",
+        },
+        needs_pl=True,
+    ),
+    Result(
+        id="theorem-3-sharp",
+        title="Theorem 3 sharpened (paper_checks/sharp_theorem.md), DPZero",
+        assumptions=_RANK,
+        guarantee=GRADIENT,
+        closed_form=None,
+        inequality=None,
+        formulas={
+            "step_size": "minimises the bound",
+            "steps": "fewest steps within 5% of the best bound, or the cap",
+            "smoothing": "largest that costs 1% of the bound",
+            "clip": "minimises the bound",
+            "bound": "((p + sqrt(p^2 + 4 q K))/(2 q))^2",
+        },
+    ),
+)
+
+RESULTS: Mapping[str, Result] = {result.id: result for result in _ALL}
