@@ -110,7 +110,7 @@ def _flagged(message: str) -> str:
     """A validation message that starts with an argument's name starts with its flag instead."""
     name, space, rest = message.partition(" ")
     flag = "--" + name.replace("_", "-")
-    return f"{flag}{space}{rest}" if rest.startswith("must ") else message
+    return f"{flag}{space}{rest}" if rest.startswith("must ") and not name.startswith("-") else message
 
 
 def _run(args: argparse.Namespace) -> str:

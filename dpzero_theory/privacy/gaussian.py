@@ -38,6 +38,7 @@ Array = NDArray[np.float64]
 RELATIONS = ("replace-one", "add-remove")
 """Neighbouring relations: one record replaced (the paper's Definition def:dp), or one added or removed."""
 
+_LARGEST = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -166,7 +167,8 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
     mu, target = np.broadcast_arrays(mu, target)
     log_target = np.log(target)
     free = _log_delta(np.zeros_like(mu), mu) <= log_target
-    high = (mu * -special.ndtri(target) + mu * mu / 2) * (1 + 1e-9) + 1e-300
+    with np.errstate(over="ignore"):
+        high = np.minimum((mu * -special.ndtri(target) + mu * mu / 2) * (1 + 1e-9) + 1e-300, _LARGEST)
     low = np.zeros_like(mu)
     high = np.where(free, 1.0, high)
     log_target = np.where(free, _log_delta(np.full_like(mu, 0.5), mu), log_target)

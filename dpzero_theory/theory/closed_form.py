@@ -1,14 +1,40 @@
 """From the displayed parameters of a theorem to a `Prescription`: integer steps, noise, and the checks all share."""
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
+
+import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.problem import Prescription, Problem
 
-__all__ = ["noise_level", "positive_log", "prescription", "trivial_bound"]
+__all__ = ["in_float_range", "noise_level", "positive_log", "prescription", "trivial_bound"]
+
+
+P = ParamSpec("P")
+
+
+def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescription]:
+    """Let arithmetic that leaves the range of float64 raise PreconditionError, never a warning, NaN or infinity."""
+
+    @functools.wraps(prescribe)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> Prescription:
+        try:
+            with np.errstate(all="ignore"):
+                prescription = prescribe(*args, **kwargs)
+        except (OverflowError, ZeroDivisionError) as error:
+            raise check.PreconditionError(f"{prescribe.__name__}: a value leaves the range of float64") from error
+        for field in ("step_size", "smoothing", "clip", "noise_std", "bound"):
+            value = getattr(prescription, field)
+            check.precondition(
+                0 < value < math.inf, f"{prescription.id}: the {field} leaves the range of float64 for these inputs"
+            )
+        return prescription
+
+    return guarded
 
 
 def noise_level(gdp: float) -> float:
@@ -59,11 +85,9 @@ def prescription(
         id, algorithm, step_size, T, smoothing, clip, bound: see `Prescription`.
 
     Raises:
-        PreconditionError: a parameter or the bound is too large or too small for float64, or T exceeds 1e18.
+        PreconditionError: T exceeds 1e18.
     """
-    for name, value in (("step size", step_size), ("T", T), ("smoothing", smoothing), ("clip", clip), ("bound", bound)):
-        check.precondition(0 < value < math.inf, f"{id}: the {name} is outside the range of float64 for these inputs")
-    check.precondition(T <= 1e18, f"{id}: T <= 1e18 is required; got T = {T:g}")
+    check.precondition(0 < T <= 1e18, f"{id} requires 0 < T <= 1e18; got T = {T:g}")
     neighbours = sorted({max(1, math.floor(T)), max(1, math.ceil(T))})
     values = [float(inequality(step_size, t, smoothing, clip)) for t in neighbours]
     best = min(range(len(neighbours)), key=values.__getitem__)

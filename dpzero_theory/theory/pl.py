@@ -11,7 +11,7 @@ from typing import Any
 
 from dpzero_theory import check
 from dpzero_theory.theory import inequalities
-from dpzero_theory.theory.closed_form import noise_level, positive_log, prescription
+from dpzero_theory.theory.closed_form import in_float_range, noise_level, positive_log, prescription
 from dpzero_theory.theory.problem import Prescription, Problem
 
 __all__ = ["corollary_1", "corollary_2", "corollary_3"]
@@ -55,6 +55,7 @@ def _dpgd_0th(
     )
 
 
+@in_float_range
 def corollary_1(problem: Problem, gdp: float) -> Prescription:
     """Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
 
@@ -83,6 +84,7 @@ def corollary_1(problem: Problem, gdp: float) -> Prescription:
     )
 
 
+@in_float_range
 def corollary_2(problem: Problem, gdp: float) -> Prescription:
     """Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
 
@@ -105,6 +107,7 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
     )
 
 
+@in_float_range
 def corollary_3(problem: Problem, gdp: float) -> Prescription:
     """Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl, |F_S(x_t)| and |F_S^*| <= B.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dpzero_theory.theory import inequalities, pl, sharp, theorems
+from dpzero_theory.theory.closed_form import in_float_range
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Prescription, Problem
@@ -41,7 +42,7 @@ class Result:
     def prescribe(self, problem: Problem, gdp: float, *, max_steps: int | None = None) -> Prescription:
         """The closed form, or the minimiser for a result that has no closed form (only there max_steps is used)."""
         if self.closed_form is None:
-            return sharp.prescribe(problem, gdp, max_steps=max_steps)
+            return in_float_range(sharp.prescribe)(problem, gdp, max_steps=max_steps)
         return self.closed_form(problem, gdp)
 
     def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:

@@ -8,12 +8,13 @@ E||grad F_S(x_tau)||^2 with tau uniform on 0, ..., T - 1.
 import math
 
 from dpzero_theory.theory import inequalities
-from dpzero_theory.theory.closed_form import noise_level, positive_log, prescription
+from dpzero_theory.theory.closed_form import in_float_range, noise_level, positive_log, prescription
 from dpzero_theory.theory.problem import Prescription, Problem
 
 __all__ = ["theorem_1", "theorem_2", "theorem_3"]
 
 
+@in_float_range
 def theorem_1(problem: Problem, gdp: float) -> Prescription:
     """Theorem 1 (thm:d-dependent, Eq. eq:d-dependent): Algorithm 1 under Assumption asp:smooth.
 
@@ -44,6 +45,7 @@ def theorem_1(problem: Problem, gdp: float) -> Prescription:
     )
 
 
+@in_float_range
 def theorem_2(problem: Problem, gdp: float) -> Prescription:
     """Theorem 2 (thm:d-dependent-rank, Eq. eq:d-dependent-rank): Algorithm 1 under Assumption asp:rank.
 
@@ -68,6 +70,7 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
     )
 
 
+@in_float_range
 def theorem_3(problem: Problem, gdp: float) -> Prescription:
     """Theorem 3 (thm:d-free, Eq. eq:d-free): Algorithm 2 under Assumption asp:rank with |F_S(x_t)| <= B.
 
