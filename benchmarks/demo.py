@@ -1,0 +1,176 @@
+"""The main job in one command: `python -m benchmarks.demo` (or `make demo`).
+
+1. Prints what the calculator prescribes at the paper's synthetic setting.
+2. Trains logistic regression on scikit-learn's digits under (epsilon, delta)-DP with the parameters of Theorem 3
+   and of its sharpened version, noise from the operating system, and prints the measured ||grad F||^2 beside the
+   certified bound.
+3. Sweeps the quadratic of the paper over the dimension and draws the rate, in out/demo/.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from matplotlib import pyplot as plt
+from numpy.typing import NDArray
+
+from benchmarks.results import write_atomically
+from dpzero_theory import params
+from dpzero_theory.optim import reference
+from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.privacy.noise import SystemNoise
+from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.synthetic import engine
+from dpzero_theory.synthetic.data import digits, gaussian_data
+from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.problems import LogisticRegression, Quadratic, paper_spectrum
+from dpzero_theory.theory import sharp, theorems
+from dpzero_theory.theory.problem import Prescription, Problem
+from figures.style import PAGE, save, series, use_style
+
+EPSILON, DELTA = 2.0, 1e-6
+DIMENSIONS = (20, 50, 100, 200, 500)
+MODES = {"a": "eigenvalues 1: r = d", "c": "eigenvalues 1/i: r = O(log d)"}
+GRID_STEPS = (20, 80, 320, 1280)
+GRID_STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
+GRID_CLIPS = (1.0, 3.0, 10.0, 30.0, 100.0)
+
+Array = NDArray[np.float64]
+
+
+def calculator() -> None:
+    """Step 1: the calculator at n = 10,000, d = 2,000, eigenvalues 1/i, (2, 1e-6)."""
+    command = f"--n 10000 --epsilon {EPSILON:g} --delta {DELTA:g} --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
+    print(f"\n1. python -m dpzero_theory.params {command}\n")
+    params.main(command.split())
+
+
+def train() -> None:
+    """Step 2: DPZero on digits with the prescribed parameters, measured beside certified."""
+    features, labels = digits()
+    loss = LogisticRegression(features, labels)
+    x0 = np.zeros(loss.d)
+    problem = Problem(
+        n=loss.n,
+        d=loss.d,
+        r=loss.r,
+        lipschitz=loss.lipschitz,
+        smoothness=loss.smoothness,
+        gap=loss.gap(x0),
+        loss_bound=2 * loss.gap(x0),
+    )
+    gdp = float(gdp_from_budget(EPSILON, DELTA))
+    paper = theorems.theorem_3(problem, gdp)
+    ours = sharp.prescribe(problem, gdp, max_steps=paper.steps)
+    print(f"\n2. Private logistic regression on digits: n = {loss.n}, d = {loss.d}, L = 1, ell = 1/4, r = 1,")
+    print(f"   (epsilon, delta) = ({EPSILON:g}, {DELTA:g}), replace-one, full batches, noise of the operating system\n")
+    print(f"   at the start: ||grad F||^2 = {_square(loss.gradient(x0)):.2e}, accuracy {_accuracy(loss, x0):.1%}\n")
+    print("                          steps   clip  sigma    certified   measured E over tau   last     accuracy")
+    for name, prescription in (("Theorem 3", paper), ("Theorem 3, sharpened", ours)):
+        mean, last = _run(loss, x0, prescription)
+        print(
+            f"   {name:<20} {prescription.steps:>7,} {prescription.clip:>6.2f} {prescription.noise_std:>6.3f} "
+            f"{prescription.bound_at_steps:>11.4g} {mean:>15.3e} {_square(loss.gradient(last)):>14.2e} "
+            f"{_accuracy(loss, last):>8.1%}"
+        )
+
+
+def _run(loss: LogisticRegression, x0: Array, p: Prescription) -> tuple[float, Array]:
+    """Mean of ||grad F(x_t)||^2 over t = 0..T-1, which is its expectation over tau, and x_T."""
+    total = 0.0
+
+    def measure(t: int, x: Array) -> None:
+        nonlocal total
+        if t < p.steps:
+            total += _square(loss.gradient(x))
+        if sys.stderr.isatty() and t % 500 == 0:
+            print(f"\r   step {t:,} of {p.steps:,}", end="\r", file=sys.stderr)
+
+    run = reference.dpzero(
+        loss,
+        x0,
+        steps=p.steps,
+        step_size=p.step_size,
+        smoothing=p.smoothing,
+        clip=p.clip,
+        noise_std=p.noise_std,
+        noise=SystemNoise(),
+        directions=np.random.default_rng(0),
+        keep=False,
+        callback=measure,
+    )
+    return total / p.steps, run.last
+
+
+def _square(vector: Array) -> float:
+    return float(vector @ vector)
+
+
+def _accuracy(loss: LogisticRegression, x: Array) -> float:
+    """Share of training samples on the right side, one on the boundary counting half."""
+    return float((np.sign(loss.margins(x)) + 1).mean() / 2)
+
+
+def sweep(folder: Path) -> Path:
+    """Step 3: best squared gradient norm over a small grid, for each dimension, mode and method; draws it."""
+    print(f"\n3. The paper's quadratic, n = 10,000, ({EPSILON:g}, {DELTA:g}): best of a small grid for each dimension")
+    print("   (one seed; the full grid, all methods and five seeds: python -m benchmarks.synthetic)\n")
+    gdp = float(gdp_from_budget(EPSILON, DELTA))
+    rng = np.random.default_rng(1)
+    methods: dict[str, Callable[..., engine.Outcome]] = {"DPZero": engine.dpzero, "DPGD-0th": engine.dpgd_0th}
+    best: dict[tuple[str, str], list[float]] = {}
+    for mode in MODES:
+        for d in DIMENSIONS:
+            problem = Quadratic(gaussian_data(rng, 10_000, d), paper_spectrum(mode, d))
+            lanes = Lanes.grid(
+                steps=GRID_STEPS,
+                step_sizes=GRID_STEP_SIZES,
+                clips=GRID_CLIPS,
+                noise_std=lambda steps, clip: noise_std(gdp, steps, clip, 10_000, "replace-one"),
+            )
+            for name, method in methods.items():
+                vector = name == "DPGD-0th"
+                outcome = method(
+                    problem,
+                    np.zeros(d),
+                    lanes,
+                    directions=lambda k, d=d: sample_sphere(rng, k, d),
+                    noise=lambda k, d=d, vector=vector: rng.standard_normal((k, d) if vector else k),
+                )
+                norms = np.linalg.norm(problem.spectrum * (outcome.last - problem.center), axis=1)
+                best.setdefault((mode, name), []).append(float(norms.min()))
+            print(f"   mode ({mode}), d = {d:>3}: " + ", ".join(f"{m} {best[mode, m][-1]:.3g}" for m in methods))
+    return _draw(best, list(methods), folder)
+
+
+def _draw(best: dict[tuple[str, str], list[float]], methods: list[str], folder: Path) -> Path:
+    use_style()
+    figure, panels = plt.subplots(1, 2, figsize=(PAGE, 2.8), sharey=True)
+    for panel, (mode, title) in zip(panels, MODES.items(), strict=True):
+        for i, method in enumerate(methods):
+            values = best[mode, method]
+            slope = np.polyfit(np.log(DIMENSIONS), np.log(values), 1)[0]
+            panel.plot(DIMENSIONS, values, label=f"{method} (slope {slope:.2f})", **series(i).line())
+        panel.set(xscale="log", yscale="log", xlabel="dimension d", title=title)
+        panel.legend()
+    panels[0].set_ylabel("best gradient norm, last iterate")
+    folder.mkdir(parents=True, exist_ok=True)
+    return save(figure, "rate_vs_dimension", folder)[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the figure (default out/demo)")
+    args = parser.parse_args()
+    start = time.perf_counter()
+    calculator()
+    train()
+    picture = sweep(args.out)
+    print(f"\nThe figure is {picture}. {time.perf_counter() - start:.0f} s in all.")
+
+
+if __name__ == "__main__":
+    main()
