@@ -220,7 +220,5 @@ def lattice_scale(epsilon: float, delta: float, steps: int, sensitivity: int) ->
 
 def _scale(scale: float) -> float:
     sigma = real("scale", scale, above=0.0)
-    precondition(
-        sigma >= _SMALLEST_SCALE, f"scale must be at least {_SMALLEST_SCALE:g} lattice units; got {sigma!r}"
-    )
+    precondition(sigma >= _SMALLEST_SCALE, f"scale must be at least {_SMALLEST_SCALE:g} lattice units; got {sigma!r}")
     return sigma

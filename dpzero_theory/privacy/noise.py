@@ -155,14 +155,14 @@ class SystemNoise(_Sampler):
 class SeededNoise(_Sampler):
     """Reproducible noise for tests: `private` is False, whoever knows the seed knows every draw.
 
-    seed: integer >= 0. The stream is numpy's PCG64.
+    seed: integer in [0, 2^64). The stream is numpy's PCG64.
     """
 
     __slots__ = ("_generator",)
     private = False
 
     def __init__(self, seed: int) -> None:
-        self._generator = np.random.Generator(np.random.PCG64(integer("seed", seed, at_least=0)))
+        self._generator = np.random.Generator(np.random.PCG64(integer("seed", seed, at_least=0, at_most=2**64 - 1)))
 
     def _bytes(self, count: int) -> bytes:
         return self._generator.bytes(count)

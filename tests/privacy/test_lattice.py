@@ -64,9 +64,7 @@ def test_two_releases_with_different_shifts_are_covered() -> None:
 def test_small_deltas_agree_with_mpmath() -> None:
     with mpmath.workdps(60):
         for scale, epsilon in [(5.0, 2.0), (3.0, 4.0)]:
-            rho = {
-                x: mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * mpmath.mpf(scale) ** 2)) for x in range(-150, 151)
-            }
+            rho = {x: mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * mpmath.mpf(scale) ** 2)) for x in range(-150, 151)}
             total = sum(rho.values())
             exact = (
                 sum(
@@ -90,9 +88,7 @@ def test_sum_gap_bounds_the_law_of_the_sum(scale: float, steps: int) -> None:
         for _ in range(steps - 1):
             law = np.convolve(law, np.array(one, dtype=object))
         x = np.arange(len(law)) - (len(law) - 1) // 2
-        rho = np.array(
-            [mpmath.exp(-(mpmath.mpf(int(v)) ** 2) / (2 * steps * mpmath.mpf(scale) ** 2)) for v in x]
-        )
+        rho = np.array([mpmath.exp(-(mpmath.mpf(int(v)) ** 2) / (2 * steps * mpmath.mpf(scale) ** 2)) for v in x])
         ratio = (law / law.sum()) / (rho / rho.sum())
         inside = np.abs(x) <= 4 * scale * math.sqrt(steps)  # away from the cut at +-w
         worst = max(abs(mpmath.log(value)) for value in ratio[inside])
@@ -109,9 +105,7 @@ def test_sum_gap_bounds_the_law_of_the_sum(scale: float, steps: int) -> None:
     st.integers(1, 60),
 )
 @example(epsilon=0.0, scale=3.0, steps=400, shift=60)
-def test_the_gap_to_the_continuous_gaussian_is_certified(
-    epsilon: float, scale: float, steps: int, shift: int
-) -> None:
+def test_the_gap_to_the_continuous_gaussian_is_certified(epsilon: float, scale: float, steps: int, shift: int) -> None:
     """The two evaluations, term by term and by the continuous formula, agree within the proved gap."""
     variance = steps * scale**2
     start, slope = epsilon * scale**2 / shift - steps * shift / 2, shift / scale**2
@@ -133,9 +127,7 @@ def test_the_gap_can_go_either_way_and_is_not_idle() -> None:
     gap = module._trapezoid_gap(0.5, 1.0, 25.0)
     summed, _ = module._summed(0.5, 1.0, 25.0)
     integral = float(
-        mpmath.quad(
-            lambda x: mpmath.exp(-(x**2) / 50) * (1 - mpmath.exp(-(x - 0.5))), [0.5, 2, 5, 10, 20, 60]
-        )
+        mpmath.quad(lambda x: mpmath.exp(-(x**2) / 50) * (1 - mpmath.exp(-(x - 0.5))), [0.5, 2, 5, 10, 20, 60])
     ) / math.sqrt(50 * math.pi)
     assert gap / 20 < abs(summed - integral) <= gap
 
@@ -170,8 +162,7 @@ def test_rounding_keeps_the_sensitivity() -> None:
     assert lattice.sensitivity("replace-one") == 14
     assert lattice.sensitivity("add-remove") == 7
     swaps = [
-        int(lattice.round([a]).sum() - lattice.round([b]).sum())
-        for a, b in zip(values, values[::-1], strict=True)
+        int(lattice.round([a]).sum() - lattice.round([b]).sum()) for a, b in zip(values, values[::-1], strict=True)
     ]
     assert max(swaps) == 14
 

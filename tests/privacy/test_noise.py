@@ -191,9 +191,7 @@ def test_bad_std(std: object) -> None:
         SystemNoise().gaussian(std)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(
-    "scale", [0, -1.0, math.nan, math.inf, "1", True, 2.0**57, Fraction(0), Fraction(-1, 3)]
-)
+@pytest.mark.parametrize("scale", [0, -1.0, math.nan, math.inf, "1", True, 2.0**57, Fraction(0), Fraction(-1, 3)])
 def test_bad_scale(scale: object) -> None:
     for draw in (SystemNoise().discrete_gaussian, SystemNoise().discrete_laplace):
         with pytest.raises(ValueError, match="scale must be"):

@@ -1,0 +1,288 @@
+"""Audit DPZero and DPGD-0th, and four ways to break them, by empirical lower bounds on their privacy.
+
+    python -m benchmarks.audit [--quick] [--out DIR]
+
+Under audit are the reference algorithms of `dpzero_theory.optim`, full batch, replace-one, with noise for
+(epsilon, delta) by the exact calibration, and the same with one fault:
+
+- no-noise: noise_std 0;
+- seed-noise: the noise comes from a generator seeded with the public seed of the directions;
+- batch-clip: the mean of the differences is clipped, instead of each difference;
+- half-sigma: the noise standard deviation is half of what it should be.
+
+The auditor sees the directions and every iterate, and knows the code and all other records. `attack`: one
+canary among real records, many short runs, log-likelihood ratio. `one-run`: every record is a canary, one long
+run, ridge regression of the signs on the releases. Both bounds of a row (epsilon and mu) hold at confidence
+97.5%, so a sound algorithm is flagged (either bound above the claim) with probability at most 5%. The sound ones
+are audited 20 times.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, stats
+
+from benchmarks.results import RESULTS, Results, read_rows
+from dpzero_theory.optim.estimator import clip_scalars, two_point_difference
+from dpzero_theory.optim.reference import dpgd_0th, dpzero
+from dpzero_theory.privacy.audit import Mechanism, attack, one_run
+from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.sphere import sample_sphere
+
+Array = NDArray[np.float64]
+
+ALGORITHMS = {"dpzero": dpzero, "dpgd-0th": dpgd_0th}
+VARIANTS = ("sound", "no-noise", "seed-noise", "batch-clip", "half-sigma")
+DELTA, CONFIDENCE, REPETITIONS = 1e-5, 0.975, 20
+CLIP, STEP_SIZE, SMOOTHING, SLOPE = 1.0, 0.01, 1e-3, 10.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """epsilon is what is claimed for all steps; canaries of the n records are linear, in d >= canaries."""
+
+    n: int
+    canaries: int
+    d: int
+    steps: int
+    epsilon: float
+
+    @cached_property
+    def gdp(self) -> float:
+        return float(gdp_from_budget(self.epsilon, DELTA))
+
+    @cached_property
+    def noise_std(self) -> float:
+        return noise_std(self.gdp, self.steps, CLIP, self.n, "replace-one")
+
+    @cached_property
+    def centres(self) -> Array:
+        """The records that are no canaries."""
+        return np.random.default_rng(0).normal(size=(self.n - self.canaries, self.d))
+
+
+ATTACK = Setting(n=10, canaries=1, d=8, steps=4, epsilon=2.0)
+ONE_RUN = Setting(n=2_000, canaries=2_000, d=2_000, steps=8_000, epsilon=2.0)
+GUESSES = 200
+
+
+class Canaries:
+    """Losses signs_i * SLOPE * x_i of the canaries, then |x - c_i|^2/2 of the other records."""
+
+    def __init__(self, setting: Setting, signs: NDArray[np.int64]) -> None:
+        self.n, self.d = setting.n, setting.d
+        self._slopes = SLOPE * signs
+        self._centres = setting.centres
+
+    def losses(self, x: Array) -> Array:
+        canaries = self._slopes * x[: len(self._slopes)]
+        return np.concatenate([canaries, 0.5 * ((x - self._centres) ** 2).sum(axis=1)])
+
+
+class Reduced:
+    """One loss, the mean: clipping it is the fault batch-clip."""
+
+    n = 1
+
+    def __init__(self, problem: Canaries) -> None:
+        self.d, self._problem = problem.d, problem
+
+    def losses(self, x: Array) -> Array:
+        return np.array([self._problem.losses(x).mean()])
+
+
+@dataclass(frozen=True)
+class Audited:
+    """An algorithm, sound or with a fault, as the auditor sees it."""
+
+    algorithm: str
+    variant: str
+    setting: Setting
+
+    def problem(self, signs: NDArray[np.int64]) -> Canaries | Reduced:
+        problem = Canaries(self.setting, signs)
+        return Reduced(problem) if self.variant == "batch-clip" else problem
+
+    def run(self, signs: NDArray[np.int64], public_seed: int, secret_seed: int) -> tuple[Array, Array, Array]:
+        """Directions (T, d), iterates (T, d) and releases along the directions (T,): all that is public."""
+        setting = self.setting
+        directions = sample_sphere(np.random.default_rng(public_seed), setting.steps, setting.d)
+        sigma = setting.noise_std * {"no-noise": 0.0, "half-sigma": 0.5}.get(self.variant, 1.0)
+        trajectory = ALGORITHMS[self.algorithm](
+            self.problem(signs),
+            np.zeros(setting.d),
+            steps=setting.steps,
+            step_size=STEP_SIZE,
+            smoothing=SMOOTHING,
+            clip=CLIP,
+            noise_std=sigma,
+            noise=SeededNoise(public_seed if self.variant == "seed-noise" else secret_seed),
+            directions=directions,
+            rng=np.random.default_rng(public_seed),
+        ).trajectory
+        assert trajectory is not None
+        releases = -np.sum(np.diff(trajectory, axis=0) * directions, axis=1) / (STEP_SIZE * self._length)
+        if self.variant == "seed-noise":
+            releases -= self._replayed(sigma, public_seed, directions)
+        return directions, trajectory[:-1], releases
+
+    @property
+    def _length(self) -> float:
+        """Of the direction for a release in units of its noise: <x_t - x_{t+1}, u_t>/(alpha length)."""
+        return self.setting.d if self.algorithm == "dpzero" else float(np.sqrt(self.setting.d))
+
+    def _replayed(self, sigma: float, public_seed: int, directions: Array) -> Array:
+        """The noise of seed-noise, which anyone can draw again."""
+        noise = SeededNoise(public_seed)
+        if self.algorithm == "dpzero":
+            return np.array([noise.gaussian(sigma) for _ in directions])
+        return np.array([noise.gaussian(sigma, u.size) @ u for u in directions]) / self._length
+
+    def contributions(self, problem: Canaries | Reduced, x: Array, u: Array) -> Array:
+        """The clipped terms whose mean is released at x along u."""
+        plus, minus = problem.losses(x + SMOOTHING * u), problem.losses(x - SMOOTHING * u)
+        factor = self.setting.d / self._length  # 1, or ||u||
+        return clip_scalars(factor * two_point_difference(plus, minus, SMOOTHING), CLIP)
+
+
+def attacker(audited: Audited, seed: int) -> Mechanism:
+    """Many runs with one canary: log-likelihood ratio of the releases, up to the factor 2 sigma^2."""
+    seeds = np.random.default_rng(seed)
+    worlds = [audited.problem(np.array([sign])) for sign in (1, -1)]
+
+    def mechanism(signs: NDArray[np.int64]) -> Array:
+        public_seed, secret_seed = (int(s) for s in seeds.integers(2**62, size=2))
+        directions, iterates, releases = audited.run(signs, public_seed, secret_seed)
+        means = np.array(
+            [
+                [audited.contributions(world, x, u).mean() for world in worlds]
+                for x, u in zip(iterates, directions, strict=True)
+            ]
+        )
+        distances = ((releases[:, None] - means) ** 2).sum(axis=0)
+        return np.array([distances[1] - distances[0]])
+
+    return mechanism
+
+
+def decoder(audited: Audited, seed: int) -> Mechanism:
+    """One run in which every record is a canary: ridge regression, the Bayes estimate for normal signs."""
+    setting = audited.setting
+    public_seed, secret_seed = (int(s) for s in np.random.default_rng(seed).integers(2**62, size=2))
+
+    def mechanism(signs: NDArray[np.int64]) -> Array:
+        directions, _, releases = audited.run(signs, public_seed, secret_seed)
+        slopes = SLOPE * (setting.d / audited._length) * directions[:, : setting.canaries]
+        weights = (slopes if audited.variant == "batch-clip" else np.clip(slopes, -CLIP, CLIP)) / setting.n
+        exact = audited.variant in ("no-noise", "seed-noise")
+        gram = weights.T @ weights + np.eye(setting.canaries) * (1e-12 if exact else setting.noise_std**2)
+        scores: Array = linalg.solve(gram, weights.T @ releases, assume_a="pos")
+        return scores
+
+    return mechanism
+
+
+def audit_row(kind: str, audited: Audited, seed: int, runs: int) -> dict[str, float | int]:
+    """One audit: the bounds and what they were computed from."""
+    if kind == "attack":
+        found = attack(attacker(audited, seed), runs=runs, delta=DELTA, confidence=CONFIDENCE)
+        return {"runs": runs, "epsilon": found.epsilon, "gdp": found.gdp}
+    once = one_run(
+        decoder(audited, seed),
+        canaries=audited.setting.canaries,
+        guesses=GUESSES,
+        delta=DELTA,
+        confidence=CONFIDENCE,
+        rng=np.random.default_rng([seed, 1]),
+    )
+    counts = {"runs": 1, "canaries": once.canaries, "guesses": once.guesses, "correct": once.correct}
+    return {**counts, "epsilon": once.epsilon, "gdp": once.gdp}
+
+
+def flagged(row: dict[str, float | int], setting: Setting) -> bool:
+    return row["epsilon"] > setting.epsilon or row["gdp"] > setting.gdp
+
+
+def _jobs(quick: bool) -> list[tuple[str, str, str, int, int]]:
+    """(kind, algorithm, variant, repetition, runs)."""
+    jobs = []
+    for algorithm in ALGORITHMS:
+        for variant in VARIANTS:
+            for kind in ("attack", "one-run"):
+                repetitions = REPETITIONS if variant == "sound" else 1
+                runs = 20_000 if variant == "sound" else 100_000
+                jobs += [(kind, algorithm, variant, k, 2_000 if quick else runs) for k in range(repetitions)]
+    return jobs
+
+
+def _summary(folder: Path) -> int:
+    """Print the verdicts; the number of failures."""
+    table = read_rows(folder)
+    limit = int(stats.binom.isf(0.01, REPETITIONS, 2 * (1 - CONFIDENCE)))
+    failures = 0
+    for (kind, algorithm, variant), rows in table.groupby(["audit", "algorithm", "variant"], sort=False):
+        count = int((rows["flagged"] == "yes").sum())
+        good = count <= limit if variant == "sound" else count == len(rows)
+        failures += not good
+        claim = rows.iloc[0]
+        print(
+            f"{kind:8} {algorithm:9} {variant:10} flagged {count}/{len(rows)}  "
+            f"epsilon >= {rows['epsilon'].max():6.3f} (claimed {claim['claimed_epsilon']:g})  "
+            f"mu >= {rows['gdp'].max():6.3f} (claimed {claim['claimed_gdp']:.3f})  "
+            f"{'ok' if good else 'FAILED'}"
+        )
+    print(f"sound: at most {limit} of {REPETITIONS} flagged is within the nominal rate (99%)")
+    return failures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description="Audit the algorithms.")
+    parser.add_argument("--quick", action="store_true", help="attacks of 2,000 runs")
+    parser.add_argument("--out", type=Path, default=RESULTS / "audit")
+    arguments = parser.parse_args(argv)
+    settings = {"attack": ATTACK, "one-run": ONE_RUN}
+    with Results(
+        arguments.out,
+        key=("audit", "algorithm", "variant", "repetition"),
+        fields=(
+            *("claimed_epsilon", "claimed_gdp", "runs", "canaries", "guesses", "correct"),
+            *("epsilon", "gdp", "flagged", "wall_s"),
+        ),
+        seeds=range(REPETITIONS),
+        device="cpu",
+        dtype="float64",
+        settings={"delta": DELTA, "confidence": CONFIDENCE, "quick": arguments.quick},
+    ) as results:
+        for kind, algorithm, variant, repetition, runs in _jobs(arguments.quick):
+            key: dict[str, str | int] = {
+                "audit": kind,
+                "algorithm": algorithm,
+                "variant": variant,
+                "repetition": repetition,
+            }
+            if results.done(**key):
+                continue
+            setting = settings[kind]
+            start = time.perf_counter()
+            row = audit_row(kind, Audited(algorithm, variant, setting), repetition, runs)
+            outcome = {
+                "claimed_epsilon": setting.epsilon,
+                "claimed_gdp": setting.gdp,
+                **row,
+                "flagged": "yes" if flagged(row, setting) else "no",
+                "wall_s": round(time.perf_counter() - start, 3),
+            }
+            results.add([{**key, **outcome}])
+    return 1 if _summary(arguments.out) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

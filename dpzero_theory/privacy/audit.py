@@ -1,0 +1,299 @@
+"""Empirical lower bounds on privacy: what a run betrays, whatever its author claims.
+
+A mechanism under audit is a function of canary signs: canary i is one of two records, chosen by signs[i] = +1
+or -1, and the mechanism runs once and returns a score for each canary, larger where it believes +1. With pairs
+of records the bounds speak of the replace-one relation; with 'the record or nothing' of add-remove. Whoever
+scores may use everything that is public (directions, iterates, all other records), never the signs.
+
+Each bound is wrong (above the truth) with probability at most 1 - confidence, on its own. Two kinds of bound:
+
+- `epsilon`, at a given delta: a mechanism that is (epsilon, delta)-DP for a smaller epsilon would have been
+  guessed this well with probability at most 1 - confidence. It supposes nothing about the mechanism.
+- `gdp`: the same for mu-GDP, so it refutes a claim of mu-GDP, which is what the full-batch algorithms here
+  claim. It is not turned into an epsilon: that would be valid only where the trade-off curve is Gaussian.
+
+**One run** (m canaries with fair independent signs, exactly r guesses, v of them right). Steinke, Nasr and
+Jagielski 2023, Theorem 5.2: with f(v) = P[Binomial(r, e^epsilon/(1 + e^epsilon)) >= v], an
+(epsilon, delta)-DP mechanism has P[V >= v] <= f(v) + 2 m delta max_{1 <= i <= m} (f(v - i) - f(v))/i.
+
+**One run, f-DP** (after Mahloujifar, Melis and Chaudhuri 2024). Let p_i = P[V = i] and F(x) = 1 - f(x) the most
+power at level x. Fix canary j and the other signs. 'j is guessed right and V >= i', with j's sign flipped in the
+data, is 'j is guessed wrong and V >= i - 1'. So f-DP, summed over j and with Jensen's inequality for the
+concave F, gives R_i <= F(H_{i-1}), where R_i = sum_{k >= i} k p_k/m, H_i = sum_{k >= i} (r - k) p_k/m and
+R_i + H_i = (r/m) P[V >= i]. Suppose P[V >= v] >= beta. Putting beta on V = v gives the smallest R_v, and going
+down, i = v, ..., 1, the least mass that H_{i-1} >= F^-1(R_i) allows, all of it on i - 1, keeps both R_i and
+P[V >= i] at their smallest (induction on R_i - R*_i >= max(0, i/(r - i) (H_i - H*_i)), * the greedy values).
+If that needs more than probability 1 in the end, then P[V >= v] < beta.
+
+**Attack** (many runs with one canary): Clopper-Pearson bounds on the rates of false positives and false
+negatives of a threshold test, which (epsilon, delta)-DP ties by FP e^epsilon + FN >= 1 - delta and mu-GDP by
+mu >= z(1 - FP) - z(FN), z the normal quantile. The threshold comes from other runs than the bound.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from dpzero_theory.check import integer, real
+
+__all__ = [
+    "Attack",
+    "Mechanism",
+    "OneRun",
+    "attack",
+    "attack_epsilon",
+    "attack_gdp",
+    "one_run",
+    "one_run_epsilon",
+    "one_run_gdp",
+    "one_run_p_value",
+    "refutes",
+]
+
+Array = NDArray[np.float64]
+Mechanism = Callable[[NDArray[np.int64]], Array]
+"""signs of shape (m,), each +1 or -1 -> scores of shape (m,), from one run."""
+
+_LARGEST = 60.0  # of an epsilon or mu that is looked for
+
+
+class OneRun(NamedTuple):
+    """Outcome of `one_run`: `correct` of `guesses`, and the lower bounds they prove."""
+
+    canaries: int
+    guesses: int
+    correct: int
+    epsilon: float
+    gdp: float
+
+
+class Attack(NamedTuple):
+    """Outcome of `attack`: runs used for the bounds, and the bounds."""
+
+    runs: int
+    epsilon: float
+    gdp: float
+
+
+def one_run(
+    mechanism: Mechanism,
+    *,
+    canaries: int,
+    guesses: int,
+    delta: float,
+    confidence: float,
+    rng: np.random.Generator,
+) -> OneRun:
+    """Audit a mechanism by a single run with many canaries.
+
+    Args:
+        mechanism: see `Mechanism`.
+        canaries: m >= 1.
+        guesses: r, even, 2 <= r <= m, fixed beforehand: the r/2 highest scores are guessed +1, the r/2 lowest
+            -1 (ties by index).
+        delta: for the bound on epsilon, 0 <= delta < 1.
+        confidence: of each bound, in (0, 1).
+        rng: draws the signs; the mechanism must not share it.
+
+    Raises:
+        ValueError: an argument outside its range, or scores that are not m numbers.
+    """
+    m = integer("canaries", canaries)
+    r = integer("guesses", guesses, at_least=2, at_most=m)
+    if r % 2:
+        raise ValueError(f"guesses must be even; got {r}")
+    signs = 2 * rng.integers(0, 2, m) - 1
+    order = np.argsort(_scores(mechanism(signs), m), kind="stable")
+    correct = int((signs[order[-(r // 2) :]] == 1).sum() + (signs[order[: r // 2]] == -1).sum())
+    return OneRun(
+        canaries=m,
+        guesses=r,
+        correct=correct,
+        epsilon=one_run_epsilon(correct, r, m, delta, confidence),
+        gdp=one_run_gdp(correct, r, m, confidence),
+    )
+
+
+def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """Upper bound on the probability of `correct` or more right guesses, for an (epsilon, delta)-DP mechanism.
+
+    The bound of Steinke, Nasr and Jagielski in the module's text, v = correct <= r = guesses <= m = canaries;
+    epsilon >= 0, 0 <= delta < 1. Returns a number in [0, 1]. Raises ValueError.
+    """
+    m, r, v = _counts(correct, guesses, canaries)
+    eps = real("epsilon", epsilon, at_least=0.0)
+    dlt = real("delta", delta, at_least=0.0, below=1.0)
+    accuracy = special.expit(eps)
+    tail = stats.binom.sf(np.arange(v, -1, -1) - 1, r, accuracy)  # f(v), f(v - 1), ..., f(0) = 1
+    slope = np.max((tail[1:] - tail[0]) / np.arange(1, v + 1), initial=0.0)
+    return min(1.0, float(tail[0] + 2 * m * dlt * slope))
+
+
+def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
+    """Lower bound on epsilon at this delta: the largest for which `one_run_p_value` <= 1 - confidence, or 0.
+
+    Arguments as for `one_run`. (Any rejected epsilon would do, as (epsilon, delta)-DP is weaker the larger
+    epsilon is and the p-value falls with `correct`.) Raises ValueError.
+    """
+    beta = _significance(confidence)
+    return _largest(lambda eps: one_run_p_value(correct, guesses, canaries, eps, delta) <= beta)
+
+
+def one_run_gdp(correct: int, guesses: int, canaries: int, confidence: float) -> float:
+    """Lower bound on mu: the largest for which mu-GDP is refuted by `correct` right guesses, or 0.
+
+    `refutes` with the Gaussian trade-off, F^-1(y) = Phi(Phi^-1(y) - mu). Arguments as for `one_run`. Raises
+    ValueError.
+    """
+    beta = _significance(confidence)
+    return _largest(
+        lambda mu: refutes(correct, guesses, canaries, lambda y: float(special.ndtr(special.ndtri(y) - mu)), beta)
+    )
+
+
+def refutes(
+    correct: int,
+    guesses: int,
+    canaries: int,
+    level: Callable[[float], float],
+    significance: float,
+) -> bool:
+    """Whether `correct` or more right guesses have probability below `significance` under f-DP.
+
+    The recursion of the module's text. level(y) = F^-1(y), the smallest level at which a test of neighbouring
+    data has power y, for 0 <= y < 1, non-decreasing; f must be symmetric. significance: beta in (0, 1). Other
+    arguments as for `one_run_p_value`. Raises ValueError.
+    """
+    m, r, v = _counts(correct, guesses, canaries)
+    beta = real("significance", significance, above=0.0, below=1.0)
+    right, wrong = beta * v / m, beta * (r - v) / m
+    for i in range(v - 1, -1, -1):
+        if right >= 1.0:
+            return True
+        needed = max(wrong, level(right))
+        right += i / (r - i) * (needed - wrong)
+        wrong = needed
+    return right + wrong > r / m * (1 + 1e-12)
+
+
+def attack(
+    mechanism: Mechanism,
+    *,
+    runs: int,
+    delta: float,
+    confidence: float,
+) -> Attack:
+    """Audit a mechanism by a threshold test over many runs with one canary.
+
+    Half of the runs choose the thresholds (one for each bound), the other half give the bounds; in each half
+    the sign is +1 as often as -1.
+
+    Args:
+        mechanism: called with signs of shape (1,).
+        runs: a multiple of 4, at least 40.
+        delta: for the bound on epsilon, 0 <= delta < 1.
+        confidence: of each bound, in (0, 1).
+
+    Raises:
+        ValueError: an argument outside its range, or a score that is not a number.
+    """
+    total = integer("runs", runs, at_least=40)
+    if total % 4:
+        raise ValueError(f"runs must be a multiple of 4; got {total}")
+    real("delta", delta, at_least=0.0, below=1.0)
+    _significance(confidence)
+    plus, minus = (
+        np.array([float(_scores(mechanism(np.array([sign])), 1)[0]) for _ in range(total // 2)]) for sign in (1, -1)
+    )
+    half = total // 4
+    thresholds = np.quantile(
+        np.concatenate([plus[:half], minus[:half]]), np.linspace(0, 1, 402)[1:-1], method="nearest"
+    )
+
+    def errors(threshold: float, part: slice) -> tuple[int, int]:
+        return int((minus[part] > threshold).sum()), int((plus[part] <= threshold).sum())
+
+    def bound(measure: Callable[[int, int], float]) -> float:
+        tuned = [measure(*errors(threshold, slice(None, half))) for threshold in thresholds]
+        return measure(*errors(float(thresholds[int(np.argmax(tuned))]), slice(half, None)))
+
+    return Attack(
+        runs=total // 2,
+        epsilon=bound(lambda fp, fn: attack_epsilon(fp, half, fn, half, delta, confidence)),
+        gdp=bound(lambda fp, fn: attack_gdp(fp, half, fn, half, confidence)),
+    )
+
+
+def attack_epsilon(
+    false_positives: int,
+    negatives: int,
+    false_negatives: int,
+    positives: int,
+    delta: float,
+    confidence: float,
+) -> float:
+    """Lower bound on epsilon: the larger of log((1 - delta - FN)/FP) and log((1 - delta - FP)/FN), or 0.
+
+    FP and FN are upper Clopper-Pearson bounds, each at confidence (1 + confidence)/2. false_positives of
+    `negatives` runs with sign -1 and false_negatives of `positives` runs with sign +1 were misjudged by a
+    fixed test. Raises ValueError.
+    """
+    fp, fn = _error_rates(false_positives, negatives, false_negatives, positives, confidence)
+    dlt = real("delta", delta, at_least=0.0, below=1.0)
+    ratios = ((1 - dlt - fn) / fp, (1 - dlt - fp) / fn)
+    return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0)])
+
+
+def attack_gdp(false_positives: int, negatives: int, false_negatives: int, positives: int, confidence: float) -> float:
+    """Lower bound on mu: Phi^-1(1 - FP) - Phi^-1(FN), or 0 where that is negative.
+
+    FP, FN and the arguments as for `attack_epsilon`. (A negative value proves nothing: both are upper bounds,
+    so its sign cannot be reversed by reversing the test.) Raises ValueError.
+    """
+    fp, fn = _error_rates(false_positives, negatives, false_negatives, positives, confidence)
+    return max(0.0, -float(special.ndtri(fp)) - float(special.ndtri(fn))) if max(fp, fn) < 1 else 0.0
+
+
+def _error_rates(
+    false_positives: int, negatives: int, false_negatives: int, positives: int, confidence: float
+) -> tuple[float, float]:
+    level = 1 - _significance(confidence) / 2
+    n, p = integer("negatives", negatives), integer("positives", positives)
+    fp = integer("false_positives", false_positives, at_least=0, at_most=n)
+    fn = integer("false_negatives", false_negatives, at_least=0, at_most=p)
+    return _clopper_pearson(fp, n, level), _clopper_pearson(fn, p, level)
+
+
+def _clopper_pearson(hits: int, trials: int, level: float) -> float:
+    """Upper end of the one-sided interval for a rate."""
+    return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, level))
+
+
+def _counts(correct: int, guesses: int, canaries: int) -> tuple[int, int, int]:
+    m = integer("canaries", canaries)
+    r = integer("guesses", guesses, at_most=m)
+    return m, r, integer("correct", correct, at_least=0, at_most=r)
+
+
+def _significance(confidence: float) -> float:
+    return 1 - real("confidence", confidence, above=0.0, below=1.0)
+
+
+def _scores(scores: Array, m: int) -> Array:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (m,) or np.isnan(values).any():
+        raise ValueError(f"scores must be {m} numbers, none NaN; got shape {values.shape}")
+    return values
+
+
+def _largest(rejected: Callable[[float], bool]) -> float:
+    """The largest x in [0, 60] at which `rejected` (true, then false) is seen true, by bisection; 0 if none."""
+    low, high = 0.0, _LARGEST
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
