@@ -31,7 +31,7 @@ __all__ = ["Outcome", "dpzero"]
 Array = NDArray[np.float64]
 Tensor = torch.Tensor
 ToTensor = Callable[[NDArray[np.generic]], Tensor]
-CHUNK = 1 << 15
+CHUNK = 1 << 17
 """How many numbers are worked on at a time, so that they stay in a core's cache."""
 
 

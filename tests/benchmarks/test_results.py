@@ -98,9 +98,7 @@ def test_bad_rows_are_refused_and_none_of_their_batch_is_saved(tmp_path: Path) -
         assert not results.done(mode="a", d=20, seed=1)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"settings": {"n": 11}}, {"dtype": "float32"}, {"fields": ["value", "other"]}]
-)
+@pytest.mark.parametrize("changes", [{"settings": {"n": 11}}, {"dtype": "float32"}, {"fields": ["value", "other"]}])
 def test_rows_of_other_settings_are_not_mixed(tmp_path: Path, changes: dict[str, Any]) -> None:
     with make(tmp_path) as results:
         results.add([row(0)])

@@ -1,0 +1,233 @@
+"""Do the certificates hold, and how far are they from what runs do?  python -m benchmarks.certificates
+
+DPZero is run with three parameter sets on losses that satisfy Assumption 2, and the measured mean of
+||grad F_S(x_tau)||^2 is put beside what is certified:
+
+- paper: Theorem 3's own parameters, with the paper's calibration of the noise;
+- paper-best: the best parameters of the paper's inequality, with the exact calibration;
+- sharp: the best parameters of the sharpened theorem, with the exact calibration.
+
+The last two may use as many steps as the first. Where even those are too many to run, `max_steps` caps them
+and the paper's own parameters are certified, but not run. Directions, noise and data come from seeds: the data
+are synthetic or public, and nothing here is a private release. x_0 = 0.
+"""
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.results import OK, RESULTS, Results
+from dpzero_theory.privacy.gaussian import gdp_from_budget, paper_gdp
+from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.synthetic import nonlinear
+from dpzero_theory.synthetic.data import digits, gaussian_data, hashed_words, read_labelled_sentences
+from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
+from dpzero_theory.theory import inequalities, sharp
+from dpzero_theory.theory.minimise import minimised
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.theorems import theorem_3
+
+__all__ = ["PARAMETERS", "PRESETS", "Cell", "main", "prescriptions", "run_cell"]
+
+DELTA = 1e-6
+SENTENCES = Path(__file__).parents[2] / "shared" / "data" / "sst2_train.tsv"
+SENTENCE_FEATURES = 1 << 14
+PARAMETERS = ("paper", "paper-best", "sharp")
+KEY = ("problem", "mode", "n", "d", "epsilon", "parameters", "seed")
+FIELDS = (
+    *("r", "lipschitz", "smoothness", "gap", "loss_bound", "delta", "relation", "calibration", "gdp"),
+    *("step_size", "steps", "smoothing", "clip", "noise_std", "bound", "sharp_bound", "trivial_bound"),
+    *("gradient_squared", "last_gradient_squared", "seconds"),
+)
+
+Loss = PseudoHuber | LogisticRegression
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One data set and the privacy budgets to run on it; mode is empty for logistic regression."""
+
+    problem: str
+    mode: str
+    n: int
+    d: int
+    epsilons: tuple[float, ...]
+    max_steps: int | None = None
+
+    def rows(self, seed: int) -> Iterator[dict[str, Any]]:
+        """The keys of this cell's rows."""
+        for epsilon in self.epsilons:
+            for name in PARAMETERS:
+                values = (self.problem, self.mode or "-", self.n, self.d, epsilon, name, seed)
+                yield dict(zip(KEY, values, strict=True))
+
+
+def _pseudo_huber(mode: str, n: int, *dimensions: int, epsilons: Sequence[float] = (2.0,)) -> list[Cell]:
+    return [Cell("pseudo-huber", mode, n, d, tuple(epsilons)) for d in dimensions]
+
+
+_FULL = [
+    *_pseudo_huber("a", 10_000, 20, 200, epsilons=(0.5, 2.0)),
+    *_pseudo_huber("b", 10_000, 20, 200, epsilons=(0.5, 2.0, 8.0)),
+    *_pseudo_huber("c", 10_000, 20, 200, epsilons=(0.5, 2.0, 8.0)),
+    Cell("digits", "", 1_797, 65, (0.5, 2.0, 8.0)),
+    *_pseudo_huber("a", 1_000, 20, 200, 2_000, epsilons=(8.0,)),
+    *_pseudo_huber("b", 1_000, 20, 200, 2_000, 20_000, epsilons=(8.0,)),
+    *_pseudo_huber("c", 1_000, 20, 200, 2_000, 20_000, 100_000, epsilons=(8.0,)),
+    *_pseudo_huber("c", 1_000, 20, 200, epsilons=(2.0,)),
+    *_pseudo_huber("b", 10_000, 2_000),
+    *_pseudo_huber("c", 10_000, 2_000),
+    Cell("sst2", "", 60_614, SENTENCE_FEATURES, (0.1, 0.5)),
+    *_pseudo_huber("c", 100_000, 20, epsilons=(0.2, 2.0)),
+    *_pseudo_huber("c", 1_000_000, 20, epsilons=(0.02,)),
+    Cell("pseudo-huber", "c", 1_000_000, 20, (2.0,), max_steps=3_000),
+]
+_SMOKE = [*_pseudo_huber("c", 1_000, 20, 200), Cell("digits", "", 1_797, 65, (2.0,))]
+PRESETS = {"smoke": _SMOKE, "full": _FULL}
+
+
+@lru_cache(maxsize=1)
+def _loss(problem: str, mode: str, n: int, d: int) -> Loss:
+    if problem == "pseudo-huber":
+        return PseudoHuber(gaussian_data(np.random.default_rng([n, d]), n, d), paper_spectrum(mode, d))
+    if problem == "digits":
+        return LogisticRegression(*digits())
+    sentences, labels = read_labelled_sentences(SENTENCES)
+    return LogisticRegression(hashed_words(sentences, d), labels)
+
+
+def prescriptions(
+    problem: Problem, epsilon: float, max_steps: int | None = None
+) -> dict[str, tuple[str, Prescription]]:
+    """The calibration and the prescription of each parameter set; max_steps: by default as many as the paper's."""
+    exact = float(gdp_from_budget(epsilon, DELTA))
+    paper = theorem_3(problem, float(paper_gdp(epsilon, DELTA)))
+    cap = paper.steps if max_steps is None else max_steps
+    best = minimised(inequalities.dpzero(problem, exact), theorem_3(problem, exact), max_steps=cap)
+    return {
+        "paper": ("paper", paper),
+        "paper-best": ("exact", best),
+        "sharp": ("exact", sharp.prescribe(problem, exact, max_steps=cap)),
+    }
+
+
+def run_cell(cell: Cell, seed: int) -> list[dict[str, Any]]:
+    """The rows of one cell and seed: all budgets and parameter sets, on shared directions and noise."""
+    started = time.perf_counter()
+    loss = _loss(cell.problem, cell.mode, cell.n, cell.d)
+    x0 = np.zeros(loss.d)
+    constants = Problem(
+        n=loss.n,
+        d=loss.d,
+        r=loss.r,
+        lipschitz=loss.lipschitz,
+        smoothness=loss.smoothness,
+        gap=loss.gap(x0),
+        loss_bound=max(loss.loss(x0), 1.0),
+    )
+    rows = []
+    for key in cell.rows(seed):
+        calibration, chosen = prescriptions(constants, key["epsilon"], cell.max_steps)[key["parameters"]]
+        at = {name: getattr(chosen, name) for name in ("step_size", "steps", "smoothing", "clip", "noise_std")}
+        fields = {name: getattr(constants, name) for name in ("r", "lipschitz", "smoothness", "gap", "loss_bound")}
+        rows.append(
+            {
+                **key,
+                **fields,
+                **at,
+                "delta": DELTA,
+                "relation": "replace-one",
+                "calibration": calibration,
+                "gdp": chosen.gdp,
+                "bound": chosen.bound,
+                "sharp_bound": sharp.certificate(constants, **at).bound,
+                "trivial_bound": chosen.trivial_bound,
+            }
+        )
+    to_run = [row for row in rows if cell.max_steps is None or row["steps"] <= cell.max_steps]
+    names = ("steps", "step_size", "smoothing", "clip", "noise_std")
+    directions, noise, picks = (np.random.default_rng([seed, stream]) for stream in range(3))
+    outcome = nonlinear.dpzero(
+        loss,
+        x0,
+        Lanes.of(**{name: [row[name] for row in to_run] for name in names}),
+        directions=lambda count: sample_sphere(directions, count, loss.d),
+        noise=noise.standard_normal,
+        rng=picks,
+    )
+    for row, mean, last in zip(to_run, outcome.gradient_squared, outcome.last_gradient_squared, strict=True):
+        row["gradient_squared"], row["last_gradient_squared"] = float(mean), float(last)
+    for row in rows:
+        row["seconds"] = round(time.perf_counter() - started, 2)
+        if not math.isfinite(row["sharp_bound"]):
+            row["sharp_bound"] = None
+    return rows
+
+
+def _job(cell: Cell, seed: int) -> list[dict[str, Any]]:
+    torch.set_num_threads(1)
+    try:
+        return run_cell(cell, seed)
+    except Exception as error:
+        return [{**key, "status": f"{type(error).__name__}: {error}"} for key in cell.rows(seed)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the preset's cells that are not in the results yet."""
+    parser = Parser(prog="benchmarks.certificates", description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=PRESETS, default="smoke")
+    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, for full benchmarks/results/NAME)")
+    parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=5)
+    parser.add_argument("--jobs", type=positive_integer("--jobs", 256), default=os.cpu_count() or 1)
+    options = parser.parse_args(arguments)
+    cells = PRESETS[options.preset]
+    if not SENTENCES.exists():
+        cells = [cell for cell in cells if cell.problem != "sst2"]
+        print(f"without SST-2: {SENTENCES.name} is not there")
+    _run(cells, options)
+
+
+def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    results = Results(
+        options.out or (RESULTS if options.preset == "full" else Path("out")) / "certificates",
+        key=KEY,
+        fields=FIELDS,
+        seeds=range(options.seeds),
+        device="cpu",
+        dtype="float64",
+        settings={"x0": "zero", "noise": "seeded: no row is a private release", "directions": "sphere"},
+    )
+    with results, ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        todo = [
+            (cell, seed)
+            for cell in cells
+            for seed in range(options.seeds)
+            if not all(results.done(**key) for key in cell.rows(seed))
+        ]
+        jobs = {pool.submit(_job, *job): job for job in todo}
+        try:
+            for finished, future in enumerate(as_completed(jobs), start=1):
+                cell, seed = jobs[future]
+                rows = future.result()
+                results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
+                note = next((row["status"] for row in rows if row.get("status", OK) != OK), OK)
+                print(f"{finished}/{len(jobs)} {cell.problem} {cell.mode} n={cell.n} d={cell.d} seed={seed}: {note}")
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+if __name__ == "__main__":
+    main()
