@@ -18,7 +18,7 @@ in units of L/ell and losses in units of L^2/ell, so prescriptions scale exactly
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,13 @@ from dpzero_theory.theory.sharp_search import (
     quadratic_terms,
     relative_gap,
     solve_quadratic,
+    step_cap,
     step_terms,
 )
 
 __all__ = ["Certificate", "SampledPrescription", "certificate", "prescribe", "prescribe_poisson"]
 
+ALGORITHMS = ("dpzero", "dpgd-0th")
 SMOOTHING_SHARE = 0.01
 STEPS_SHARE = 0.05
 
@@ -84,8 +86,9 @@ def certificate(
     noise_std: float,
     sample_rate: float = 1.0,
     directions: str = "sphere",
+    algorithm: str = "dpzero",
 ) -> Certificate:
-    """The bound on E||grad F_S(x_tau)||^2 for Algorithm 2, tau uniform on 0, ..., T - 1, at given parameters.
+    """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
 
     Pure numbers: no privacy statement is made; noise_std = 0 is allowed.
 
@@ -93,11 +96,13 @@ def certificate(
         problem: the constants (n enters only with sample_rate < 1; loss_bound and pl are not used).
         step_size: alpha > 0.
         steps: T >= 1.
-        clip: C > 0, of the scalar finite difference.
+        clip: C > 0, of the scalar finite difference (dpzero) or of the vector s_i u (dpgd-0th).
         smoothing: lambda > 0.
-        noise_std: sigma >= 0 of the noise on the (expected-batch) average.
+        noise_std: sigma >= 0 of the noise on the (expected-batch) average, per coordinate for dpgd-0th.
         sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
         directions: 'sphere' (the paper's), 'gaussian' or 'rademacher'.
+        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, not with Gaussian directions): where
+            ||u|| = sqrt(d), clip_C(s u) = clip_{C/sqrt(d)}(s) u, so both have one theorem.
 
     Raises:
         ValueError: an argument outside its range.
@@ -105,7 +110,7 @@ def certificate(
     p = problem
     alpha = check.real("step_size", step_size, above=0) * p.smoothness
     t = check.integer("steps", steps)
-    c = check.real("clip", clip, above=0) / p.lipschitz
+    c = check.real("clip", clip, above=0) / (p.lipschitz * _clip_scale(p, directions, algorithm))
     e = check.real("smoothing", smoothing, above=0) * p.smoothness * p.d / (2 * p.lipschitz)
     sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
     rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
@@ -130,10 +135,13 @@ def prescribe(
     max_evaluations: int | None = None,
     relation: str = "replace-one",
     directions: str = "sphere",
+    algorithm: str = "dpzero",
     smoothing_share: float = SMOOTHING_SHARE,
     steps_share: float = STEPS_SHARE,
 ) -> Prescription:
-    """The full-batch parameters with the smallest certificate at mu-GDP ('theorem-3-sharp').
+    """The full-batch parameters with the smallest certificate at mu-GDP.
+
+    The id is 'theorem-3-sharp', for Algorithm 1 'theorem-2-sharp'.
 
     The bound falls as T grows with alpha T fixed, so T is the cap; without a cap it is the smallest T whose
     bound exceeds the infimum (T to infinity) by at most `steps_share`. lambda is the largest that costs at
@@ -145,7 +153,7 @@ def prescribe(
         max_steps: cap on T.
         max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
         relation: neighbouring relation, one of `privacy.gaussian.RELATIONS`.
-        directions: law of u, see `certificate`.
+        directions, algorithm: see `certificate`.
         smoothing_share: in (0, 1].
         steps_share: in (0, 1], used only without caps.
 
@@ -155,13 +163,17 @@ def prescribe(
     """
     mu = check.real("gdp", gdp, above=0)
     share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
-    cap = _step_cap(problem, max_steps, max_evaluations)
-    unit = full_batch_noise(mu, 1, 1.0, problem.n, relation)  # sigma/(C sqrt(T))
+    cap = step_cap(problem, max_steps, max_evaluations)
+    scale = _clip_scale(problem, directions, algorithm)
+    unit = scale * full_batch_noise(mu, 1, 1.0, problem.n, relation)  # sigma/(C sqrt(T)), C of the scalar
     slack = check.real("steps_share", steps_share, above=0, at_most=1)
     search = Search(problem, directions)
     steps = search.enough_steps(unit, slack) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    return Prescription(**_fields(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
+    found = Prescription(**_fields(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
+    if algorithm == "dpzero":
+        return found
+    return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
 
 
 def prescribe_poisson(
@@ -229,17 +241,12 @@ def prescribe_poisson(
     return SampledPrescription(**found, gdp=gdp, sample_rate=rate, noise_multiplier=multiplier)
 
 
-def _step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None) -> int | None:
-    caps = []
-    if max_steps is not None:
-        caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
-    if max_evaluations is not None:
-        most = check.integer("max_evaluations", max_evaluations)
-        check.precondition(
-            most >= problem.n, f"max_evaluations >= n is required (full batch); got {most}, n = {problem.n}"
-        )
-        caps.append(min(most // problem.n, MOST_STEPS))
-    return min(caps) if caps else None
+def _clip_scale(p: Problem, directions: str, algorithm: str) -> float:
+    """Clip of the algorithm over that of the scalar s_i: ||u|| = sqrt(d) for Algorithm 1."""
+    if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
+        return 1.0
+    check.precondition(directions != "gaussian", "||u|| = sqrt(d) is required: no dpgd-0th with Gaussian directions")
+    return math.sqrt(p.d)
 
 
 def _fields(

@@ -53,6 +53,20 @@ def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate
     )
 
 
+def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None) -> int | None:
+    """The largest T that the caps on T and on n T allow, None without caps; PreconditionError below one step."""
+    caps = []
+    if max_steps is not None:
+        caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
+    if max_evaluations is not None:
+        most = check.integer("max_evaluations", max_evaluations)
+        check.precondition(
+            most >= problem.n, f"max_evaluations >= n is required (full batch); got {most}, n = {problem.n}"
+        )
+        caps.append(min(most // problem.n, MOST_STEPS))
+    return min(caps) if caps else None
+
+
 def relative_gap(p: Problem) -> float:
     """gap ell/L^2; raises ValueError where it leaves the range of a float."""
     return check.real("gap smoothness/lipschitz^2", p.gap / p.lipschitz * (p.smoothness / p.lipschitz), above=0)
