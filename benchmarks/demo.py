@@ -17,7 +17,6 @@ import numpy as np
 from matplotlib import pyplot as plt
 from numpy.typing import NDArray
 
-from benchmarks.results import write_atomically
 from dpzero_theory import params
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
@@ -34,7 +33,7 @@ from figures.style import PAGE, save, series, use_style
 EPSILON, DELTA = 2.0, 1e-6
 DIMENSIONS = (20, 50, 100, 200, 500)
 MODES = {"a": "eigenvalues 1: r = d", "c": "eigenvalues 1/i: r = O(log d)"}
-GRID_STEPS = (20, 80, 320, 1280)
+GRID_STEPS = (80, 320, 1280, 5120)
 GRID_STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
 GRID_CLIPS = (1.0, 3.0, 10.0, 30.0, 100.0)
 
@@ -155,6 +154,8 @@ def _draw(best: dict[tuple[str, str], list[float]], methods: list[str], folder: 
             slope = np.polyfit(np.log(DIMENSIONS), np.log(values), 1)[0]
             panel.plot(DIMENSIONS, values, label=f"{method} (slope {slope:.2f})", **series(i).line())
         panel.set(xscale="log", yscale="log", xlabel="dimension d", title=title)
+        panel.set_xticks(DIMENSIONS, [str(d) for d in DIMENSIONS])
+        panel.set_xticks([], minor=True)
         panel.legend()
     panels[0].set_ylabel("best gradient norm, last iterate")
     folder.mkdir(parents=True, exist_ok=True)

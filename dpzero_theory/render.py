@@ -217,9 +217,9 @@ def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
             axes.plot([m[variable] for m in best], values, ":", color=PALETTE[i], label=label)
     trivial = rows[0]["trivial_bound"]
     axes.axhline(trivial, color="0.4", linewidth=0.8)
-    axes.text(1.0, trivial, "trivial bound", transform=axes.get_yaxis_transform(), fontsize=8, ha="right", va="bottom")
+    axes.text(1.01, trivial, "trivial", transform=axes.get_yaxis_transform(), fontsize=8, va="center")
     axes.set(xscale="log", yscale="log", xlabel=variable, ylabel=f"bound on {rows[0]['guarantee']}")
     axes.grid(which="major", color="0.9", linewidth=0.6)
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.09, 0.5))
     figure.savefig(path, dpi=200)
     plt.close(figure)
