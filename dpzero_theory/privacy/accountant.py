@@ -1,0 +1,191 @@
+"""delta and epsilon of a recorded history of releases, as certified brackets.
+
+A history is a sequence of `pairs.Group`. Groups that are exactly Gaussian (full batch, fixed order, q = 1)
+contribute mu^2 to one mu-GDP term; the others contribute their dominating pairs. Both directions of the
+neighbouring relation are composed separately and delta is the larger of the two.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.privacy.crossing import Curve, crossing
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
+from dpzero_theory.privacy.pairs import Bracket, Group, Pair
+from dpzero_theory.privacy.quadrature import Contour, build
+from dpzero_theory.privacy.subsampled import DeltaBracket, delta_bracket
+
+__all__ = ["delta_of_history", "direction_delta", "directions", "epsilon_of_history", "notes", "total_gdp"]
+
+Parts = tuple[tuple[Pair, int], ...]
+
+_CLOSED = "closed form"
+_GDP_ACCURACY = 1e-11
+"""Relative error of `log_delta_from_gdp`'s delta, as stated there."""
+
+
+def _checked(history: Sequence[Group]) -> tuple[Group, ...]:
+    groups = tuple(history)
+    if not groups or not all(isinstance(g, Group) for g in groups):
+        raise ValueError("history must be a non-empty sequence of pairs.Group")
+    if len({g.neighboring for g in groups}) > 1:
+        raise ValueError("history must have one neighboring relation; got both")
+    return groups
+
+
+def total_gdp(history: Sequence[Group]) -> float:
+    """mu of the exactly Gaussian groups: the root of the sum of their squares."""
+    return math.hypot(*(g.gdp for g in history))
+
+
+def directions(history: Sequence[Group], *, attained: bool = False) -> tuple[Parts, ...]:
+    """The compositions whose delta is the answer: one for each direction; equal pairs are merged.
+
+    With `attained` the pairs that data attain at every step, so that their delta is a lower bound.
+    """
+    found: list[Parts] = []
+    for index in (0, 1):
+        steps: dict[Pair, int] = {}
+        for g in history:
+            pairs = g.attained() if attained else g.pairs()
+            if pairs:
+                pair = pairs[min(index, len(pairs) - 1)]
+                steps[pair] = steps.get(pair, 0) + g.steps
+        parts = tuple(steps.items())
+        if parts not in found:
+            found.append(parts)
+    return tuple(found)
+
+
+def _chernoff(epsilon: float, parts: Parts, gdp: float) -> float:
+    """An upper bound on delta(epsilon): the least of prod M_j(tau) e^{-tau epsilon} over some tau (c(tau) <= 1)."""
+    best = 0.0
+    for tau in np.geomspace(0.5, 64.0, 8):
+        total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+        try:
+            for pair, steps in parts:
+                law = build(pair, Contour(tau), math.log(1e-13 / steps))
+                log_sum = float(np.logaddexp.reduce(law.log_mass + tau * law.loss))
+                error = math.exp(law.quadrature_error(Contour(tau)) - log_sum)
+                total += steps * (log_sum + error + 1e-11 * (1 + abs(log_sum)))
+        except OverflowError:
+            break
+        best = min(best, total)
+    return math.exp(best)
+
+
+def _largest_loss(parts: Parts, gdp: float) -> float:
+    """An upper bound on the total loss: finite for `add` alone, where L <= -log(1 - q)."""
+    if gdp > 0 or any(pair.kind != "add" for pair, _ in parts):
+        return math.inf
+    return math.fsum(-steps * math.log1p(-pair.sample_rate) for pair, steps in parts)
+
+
+def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | None = None) -> DeltaBracket:
+    """delta(epsilon) of one composition, choosing the method; see `DeltaBracket`."""
+    if not parts:
+        log_delta = float(log_delta_from_gdp(epsilon, gdp))
+        value = math.exp(log_delta)
+        return DeltaBracket(
+            value * (1 - _GDP_ACCURACY),
+            value,
+            min(value * (1 + _GDP_ACCURACY), 1.0),
+            log_delta,
+            math.nan,
+            math.nan,
+            _CLOSED,
+        )
+    if _largest_loss(parts, gdp) * (1 + 1e-12) <= epsilon:
+        return DeltaBracket(0.0, 0.0, 0.0, -math.inf, math.nan, math.nan, "largest loss")
+    try:
+        return delta_bracket(epsilon, parts, gdp, start=start)
+    except OverflowError:
+        upper = _chernoff(epsilon, parts, gdp)
+        return DeltaBracket(0.0, upper, upper, math.log(max(upper, 5e-324)), math.nan, math.nan, "Chernoff bound")
+
+
+def delta_of_history(history: Sequence[Group], epsilon: float) -> Bracket:
+    """The smallest delta for which the history is (epsilon, delta)-DP.
+
+    Args:
+        history: groups of releases, all with one neighbouring relation.
+        epsilon: epsilon >= 0.
+
+    Returns:
+        A bracket; `value` is the estimate, `upper` is certified to hold.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    groups = _checked(history)
+    eps = check.real("epsilon", epsilon, at_least=0)
+    gdp = total_gdp(groups)
+    above = [direction_delta(eps, parts, gdp) for parts in directions(groups)]
+    top = max(above, key=lambda b: b.upper)
+    lower = max(b.lower for b in above)
+    if directions(groups, attained=True) != directions(groups):
+        lower = max(direction_delta(eps, parts, gdp).lower for parts in directions(groups, attained=True))
+    return Bracket(lower, max(lower, top.value), top.upper, top.method, notes(groups))
+
+
+def epsilon_of_history(history: Sequence[Group], delta: float) -> Bracket:
+    """The smallest epsilon >= 0 for which the history is (epsilon, delta)-DP.
+
+    Args:
+        history: groups of releases, all with one neighbouring relation.
+        delta: 0 < delta < 1.
+
+    Returns:
+        A bracket with value = upper, the certified private side: delta(upper) <= delta.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    groups = _checked(history)
+    target = check.real("delta", delta, above=0, below=1)
+    gdp = total_gdp(groups)
+    above, below = directions(groups), directions(groups, attained=True)
+    lower, upper, method = _epsilon(above, gdp, target)
+    if below != above:
+        lower = _epsilon(below, gdp, target)[0]
+    return Bracket(lower, upper, upper, method, notes(groups))
+
+
+def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[float, float, str]:
+    if not any(compositions):
+        found = float(epsilon_from_gdp(gdp, target))
+        slack = _GDP_ACCURACY * max(found, gdp * gdp)
+        return max(found - slack, 0.0), found + (slack if found > 0 else 0.0), _CLOSED
+
+    def curve(parts: Parts) -> Curve:
+        return lambda epsilon, tau: direction_delta(epsilon, parts, gdp, start=tau)
+
+    curves, scale = [], 0.0
+    for parts in compositions:
+        at_zero = direction_delta(0.0, parts, gdp)
+        if at_zero.upper > target:
+            curves.append(curve(parts))
+            scale = max(scale, at_zero.value)
+    if not curves:
+        return 0.0, 0.0, at_zero.method
+    start = scale * math.sqrt(2 * math.log(1 + scale / target))
+    lower, upper, point = crossing(curves, start, target)
+    return lower, upper, point.method
+
+
+def notes(groups: Sequence[Group]) -> tuple[str, ...]:
+    """What a reader must know about the certificate of this history."""
+    kinds = {(g.sampling, g.neighboring) for g in groups if g.sample_rate < 1}
+    found = []
+    if ("fixed-size", "replace-one") in kinds:
+        found.append(
+            "fixed-size, replace-one: the upper end is certified for every adaptive use; the lower end is attained by"
+            " data; the exact number is in between"
+        )
+    if any(sampling == "fixed-order" for sampling, _ in kinds):
+        found.append("fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most")
+    if any(sampling == "random-allocation" for sampling, _ in kinds):
+        found.append("random allocation: certified without amplification beyond one batch an epoch")
+    return tuple(found)
