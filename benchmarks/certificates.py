@@ -81,8 +81,10 @@ def _pseudo_huber(mode: str, n: int, *dimensions: int, epsilons: Sequence[float]
 
 _FULL = [
     *_pseudo_huber("a", 10_000, 20, 200, epsilons=(0.5, 2.0)),
-    *_pseudo_huber("b", 10_000, 20, 200, epsilons=(0.5, 2.0, 8.0)),
-    *_pseudo_huber("c", 10_000, 20, 200, epsilons=(0.5, 2.0, 8.0)),
+    *_pseudo_huber("b", 10_000, 20, epsilons=(0.5, 2.0, 8.0)),
+    *_pseudo_huber("b", 10_000, 200, epsilons=(0.5, 2.0)),
+    *_pseudo_huber("c", 10_000, 20, epsilons=(0.5, 2.0)),
+    *_pseudo_huber("c", 10_000, 200, epsilons=(0.5, 2.0, 8.0)),
     Cell("digits", "", 1_797, 65, (0.5, 2.0, 8.0)),
     *_pseudo_huber("a", 1_000, 20, 200, 2_000, epsilons=(8.0,)),
     *_pseudo_huber("b", 1_000, 20, 200, 2_000, 20_000, epsilons=(8.0,)),
@@ -92,8 +94,8 @@ _FULL = [
     *_pseudo_huber("c", 10_000, 2_000),
     Cell("sst2", "", 60_614, SENTENCE_FEATURES, (0.1, 0.5)),
     *_pseudo_huber("c", 100_000, 20, epsilons=(0.2, 2.0)),
-    *_pseudo_huber("c", 1_000_000, 20, epsilons=(0.02,)),
-    Cell("pseudo-huber", "c", 1_000_000, 20, (2.0,), max_steps=3_000),
+    *_pseudo_huber("c", 1_000_000, 20, epsilons=(0.01,)),
+    Cell("pseudo-huber", "c", 1_000_000, 20, (2.0,), max_steps=2_000),
 ]
 _SMOKE = [*_pseudo_huber("c", 1_000, 20, 200), Cell("digits", "", 1_797, 65, (2.0,))]
 PRESETS = {"smoke": _SMOKE, "full": _FULL}

@@ -11,6 +11,7 @@ from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_gaussian, sample_sphere
 from dpzero_theory.synthetic import engine
+from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Lanes, blocks, from_array
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 
@@ -90,7 +91,24 @@ def test_zeroth_order_lanes_equal_the_reference(
     )
     close(outcome.last, np.array([run[-1] for run in expected]))
     close(outcome.average, np.array([run[:-1].mean(axis=0) for run in expected]))
-    for index, center in enumerate((problem.center, other)):
+    close_forms(outcome, problem, expected, [problem.center, other])
+
+
+@pytest.mark.parametrize(("seed", "n", "d", "mode", "start", "block"), CASES)
+def test_first_order_lanes_equal_the_reference(seed: int, n: int, d: int, mode: str, start: float, block: int) -> None:
+    problem = quadratic(seed, n, d, mode)
+    grid, x0 = lanes(seed, 12, 40), np.full(d, start)
+    other = np.random.default_rng(seed).standard_normal(d)
+    expected = runs(reference.dpgd, x0, grid, None, problem=problem)
+    standard = SeededNoise(7)
+    outcome = dpgd(problem, x0, grid, noise=lambda k: standard.gaussian(1.0, (k, d)), centers=[other])
+    close(outcome.last, np.array([run[-1] for run in expected]))
+    close(outcome.average, np.array([run[:-1].mean(axis=0) for run in expected]))
+    close_forms(outcome, problem, expected, [problem.center, other])
+
+
+def close_forms(outcome: engine.Outcome, problem: Quadratic, expected: list[Array], centers: list[Array]) -> None:
+    for index, center in enumerate(centers):
         offsets = [run[:-1] - center for run in expected]
         gradients = [((problem.spectrum * z) ** 2).sum(axis=1).mean() for z in offsets]
         excess = [(problem.spectrum * z * z).sum(axis=1).mean() / 2 for z in offsets]
