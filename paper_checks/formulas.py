@@ -49,7 +49,11 @@ _HALF = sp.Rational(1, 2)
 
 @dataclass(frozen=True)
 class Statement:
-    """A theorem or corollary as displayed: its parameters and its right-hand side."""
+    """A theorem or corollary as displayed: its parameters and its right-hand side.
+
+    order: what n T is said to be O(.) of; log_argument: argument of a logarithm that must be above 1 for the display
+    to make sense; tail_argument: argument of the logarithm in L-tilde.
+    """
 
     id: str
     alpha: sp.Expr
@@ -59,6 +63,7 @@ class Statement:
     bound: sp.Expr
     order: sp.Expr
     log_argument: sp.Expr | None = None
+    tail_argument: sp.Expr | None = None
 
 
 _ARG_3 = 2 * sp.sqrt(2 * sp.pi) * n**3 * eps**2 * (r + 2) * (d + 8 * ell * B * (r + 2) / L**2) / (r * K)
@@ -102,6 +107,7 @@ THEOREMS = (
         bound=(64 * (gap * ell + _L_TILDE_3**2) + 2 * L**2) * sp.sqrt(r * K) / (n * eps),
         order=n**2 * sp.sqrt(r),
         log_argument=_ARG_3,
+        tail_argument=_ARG_3,
     ),
 )
 
@@ -139,6 +145,7 @@ COROLLARIES = (
         * (r * K / (mu * n**2 * eps**2)),
         order=n * r * kappa * _LOG_3,
         log_argument=n**2 * eps**2 / (kappa * r * K),
+        tail_argument=_ARG_C3,
     ),
 )
 
@@ -207,7 +214,7 @@ def paper_points(count: int = 6, seed: int = 5) -> list[dict[str, float]]:
     rng = np.random.default_rng(seed)
     points = []
     for _ in range(count):
-        size = int(rng.integers(30, 400))
+        size, bound = int(rng.integers(30, 400)), float(rng.uniform(0.5, 9))
         points.append(
             {
                 "n": int(rng.integers(3 * 10**7, 10**9)),
@@ -215,8 +222,8 @@ def paper_points(count: int = 6, seed: int = 5) -> list[dict[str, float]]:
                 "r": float(rng.uniform(1.1, 0.9 * size)),
                 "L": float(rng.uniform(0.3, 3)),
                 "ell": float(rng.uniform(0.5, 4)),
-                "gap": float(rng.uniform(0.2, 5)),
-                "B": float(rng.uniform(0.5, 9)),
+                "gap": bound * float(rng.uniform(0.1, 1.9)),
+                "B": bound,
                 "eps": float(rng.uniform(0.3, 8)),
                 "delta": float(10 ** rng.uniform(-8, -3)),
                 "mu": float(rng.uniform(0.05, 0.4)),

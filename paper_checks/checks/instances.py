@@ -1,0 +1,101 @@
+"""Small random problems on which the paper's inequalities are evaluated, with every constant known exactly.
+
+f_i(x) = c_i phi(a_i^T x - b_i) with |phi'| <= 1 and |phi''| <= 1, so f_i is c_i |a_i|-Lipschitz and
+c_i |a_i|^2-smooth, and -H <= grad^2 F <= H with H = (1/n) sum c_i a_i a_i^T.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Array", "Instance", "circle", "random_instance"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """a: (n, d); b, c: (n,); wave: phi = sin (nonconvex, bounded) instead of sqrt(1 + s^2) - 1 (convex)."""
+
+    a: Array
+    b: Array
+    c: Array
+    wave: bool
+
+    @property
+    def n(self) -> int:
+        return int(self.a.shape[0])
+
+    @property
+    def d(self) -> int:
+        return int(self.a.shape[1])
+
+    @property
+    def lipschitz(self) -> float:
+        return float(np.max(self.c * np.linalg.norm(self.a, axis=1)))
+
+    @property
+    def smoothness(self) -> float:
+        return float(np.max(self.c * np.sum(self.a**2, axis=1)))
+
+    @property
+    def curvature(self) -> Array:
+        """H."""
+        out: Array = (self.a * self.c[:, None]).T @ self.a / self.n
+        return out
+
+    @property
+    def r(self) -> float:
+        """tr(H)/|H|."""
+        return float(np.trace(self.curvature) / np.linalg.norm(self.curvature, 2))
+
+    @property
+    def bound(self) -> float:
+        """B with |F| <= B, for phi = sin."""
+        return float(np.mean(self.c))
+
+    def minimum(self) -> float:
+        """F*, when the a_i are linearly independent: every term is minimal at once."""
+        if np.linalg.matrix_rank(self.a) < self.n:
+            raise ValueError("the minimum is known only for linearly independent a_i")
+        return -float(np.mean(self.c)) if self.wave else 0.0
+
+    def losses(self, x: Array) -> Array:
+        """f_i(x) for x of shape (..., d), shape (..., n)."""
+        s = x @ self.a.T - self.b
+        return self.c * (np.sin(s) if self.wave else np.hypot(1, s) - 1)
+
+    def loss(self, x: Array) -> Array:
+        return self.losses(x).mean(axis=-1)
+
+    def gradients(self, x: Array) -> Array:
+        """grad f_i(x), shape (..., n, d)."""
+        s = x @ self.a.T - self.b
+        slope = np.cos(s) if self.wave else s / np.hypot(1, s)
+        return (self.c * slope)[..., None] * self.a
+
+    def gradient(self, x: Array) -> Array:
+        s = x @ self.a.T - self.b
+        slope = np.cos(s) if self.wave else s / np.hypot(1, s)
+        out: Array = (self.c * slope) @ self.a / self.n
+        return out
+
+    def differences(self, x: Array, u: Array, smoothing: float) -> Array:
+        """The finite differences (f_i(x + lambda u) - f_i(x - lambda u))/(2 lambda), shape (..., n)."""
+        step = smoothing * u
+        return (self.losses(x + step) - self.losses(x - step)) / (2 * smoothing)
+
+
+def random_instance(rng: np.random.Generator, n: int, d: int, wave: bool) -> Instance:
+    """Independent a_i with unequal lengths and, where n <= d, unequal directions; offsets and weights at random."""
+    scales = rng.uniform(0.4, 1.3, size=n)
+    a = rng.standard_normal((n, d)) * (scales / math.sqrt(d))[:, None]
+    return Instance(a, rng.uniform(-1.5, 1.5, n), rng.uniform(0.5, 1.5, n), wave)
+
+
+def circle(points: int) -> Array:
+    """Equally spaced u on sqrt(2) S^1: averages over it are exact for polynomials of degree below `points`."""
+    angle = 2 * math.pi * (np.arange(points) + 0.5) / points
+    return math.sqrt(2) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
