@@ -6,7 +6,7 @@ neighbouring relation are composed separately and delta is the larger of the two
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,9 +15,17 @@ from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
 from dpzero_theory.privacy.pairs import Bracket, Group, Pair
 from dpzero_theory.privacy.quadrature import Contour, build
-from dpzero_theory.privacy.subsampled import DeltaBracket, delta_bracket
+from dpzero_theory.privacy.subsampled import DeltaBracket, delta_bracket, delta_estimate
 
-__all__ = ["delta_of_history", "direction_delta", "directions", "epsilon_of_history", "notes", "total_gdp"]
+__all__ = [
+    "delta_of_history",
+    "direction_curve",
+    "direction_delta",
+    "directions",
+    "epsilon_of_history",
+    "notes",
+    "total_gdp",
+]
 
 Parts = tuple[tuple[Pair, int], ...]
 
@@ -106,6 +114,28 @@ def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | 
         return DeltaBracket(0.0, upper, upper, math.log(max(upper, 5e-324)), math.nan, math.nan, "Chernoff bound")
 
 
+def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
+    """The curve of delta over x, where parts_at(x) = (epsilon, composition, gdp)."""
+
+    def bracket(x: float, tau: float | None) -> DeltaBracket:
+        epsilon, parts, gdp = parts_at(x)
+        return direction_delta(epsilon, parts, gdp, start=tau)
+
+    def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
+        epsilon, parts, gdp = parts_at(x)
+        if parts and epsilon < _largest_loss(parts, gdp):
+            try:
+                found = delta_estimate(epsilon, parts, gdp, start=tau)
+            except OverflowError:
+                found = None
+            if found is not None:
+                return found
+        point = direction_delta(epsilon, parts, gdp, start=tau)
+        return point.log_value, point.tau if point.tau > 0 else None
+
+    return Curve(bracket, estimate)
+
+
 def delta_of_history(history: Sequence[Group], epsilon: float) -> Bracket:
     """The smallest delta for which the history is (epsilon, delta)-DP.
 
@@ -160,7 +190,7 @@ def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[
         return max(found - slack, 0.0), found + (slack if found > 0 else 0.0), _CLOSED
 
     def curve(parts: Parts) -> Curve:
-        return lambda epsilon, tau: direction_delta(epsilon, parts, gdp, start=tau)
+        return direction_curve(lambda epsilon: (epsilon, parts, gdp))
 
     curves, scale = [], 0.0
     for parts in compositions:
@@ -171,7 +201,7 @@ def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[
     if not curves:
         return 0.0, 0.0, at_zero.method
     start = scale * math.sqrt(2 * math.log(1 + scale / target))
-    lower, upper, point = crossing(curves, start, target)
+    lower, upper, point = crossing(curves, start, -10.0, target)
     return lower, upper, point.method
 
 

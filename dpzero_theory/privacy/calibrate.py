@@ -2,12 +2,13 @@
 
 import math
 
+from scipy.special import ndtri
+
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import direction_delta, directions, notes, total_gdp
+from dpzero_theory.privacy.accountant import direction_curve, directions, notes
 from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.privacy.pairs import Bracket, Group, group
-from dpzero_theory.privacy.subsampled import DeltaBracket
 
 __all__ = ["calibrate_noise_multiplier"]
 
@@ -55,26 +56,32 @@ def calibrate_noise_multiplier(
         f"target_delta must be below 1 - (1 - sample_rate)^steps = {reached:.6g}, the chance that a record is used at"
         f" all; got {delta!r} (any positive noise_multiplier meets it)",
     )
-    start = _central_limit(unit, float(gdp_from_budget(epsilon, delta)))
-    lower, upper, point = crossing(_curves(unit, epsilon, attained=False), start, delta)
-    if directions([unit], attained=True) != directions([unit]):
-        lower = crossing(_curves(unit, epsilon, attained=True), upper, delta)[0]
+    start, slope = _central_limit(unit, epsilon, delta)
+    above, below = directions([unit]), directions([unit], attained=True)
+    lower, upper, point = crossing(_curves(unit, epsilon, len(above), attained=False), start, slope, delta)
+    if below != above:
+        lower = crossing(_curves(unit, epsilon, len(below), attained=True), start, slope, delta)[0]
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 
-def _curves(unit: Group, epsilon: float, *, attained: bool) -> list[Curve]:
+def _curves(unit: Group, epsilon: float, count: int, *, attained: bool) -> list[Curve]:
     def curve(index: int) -> Curve:
-        def evaluate(noise: float, tau: float | None) -> DeltaBracket:
-            history = [unit.with_noise(noise)]
-            parts = directions(history, attained=attained)[index]
-            return direction_delta(epsilon, parts, total_gdp(history), start=tau)
+        return direction_curve(
+            lambda noise: (epsilon, directions([unit.with_noise(noise)], attained=attained)[index], 0.0)
+        )
 
-        return evaluate
-
-    return [curve(index) for index in range(len(directions([unit], attained=attained)))]
+    return [curve(index) for index in range(count)]
 
 
-def _central_limit(unit: Group, gdp: float) -> float:
-    """The multiplier at which q sqrt(T (e^{1/s^2} - 1)) = gdp, s in units of the sensitivity."""
+def _central_limit(unit: Group, epsilon: float, delta: float) -> tuple[float, float]:
+    """A first guess: the multiplier s at which mu = q sqrt(T (e^{1/s^2} - 1)) (s per sensitivity) would do.
+
+    mu is taken from delta = Phi(mu/2 - epsilon/mu), close below the exact one, and the slope of log delta in log s
+    from the same Gaussian.
+    """
+    z = -float(ndtri(delta))
+    root = math.sqrt(z * z + 2 * epsilon)
+    gdp = 2 * epsilon / (root + z) if z > 0 else root - z
     ratio = gdp / unit.sample_rate
-    return unit.sensitivity / math.sqrt(math.log1p(ratio * ratio / unit.steps))
+    start = unit.sensitivity / math.sqrt(math.log1p(ratio * ratio / unit.steps))
+    return start, -1 - abs((epsilon / gdp) ** 2 - gdp**2 / 4)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpzero_theory.privacy.pairs import Pair
 from dpzero_theory.privacy.quadrature import Contour, LossLaw, build, decay
 
-__all__ = ["DeltaBracket", "delta_bracket"]
+__all__ = ["DeltaBracket", "delta_bracket", "delta_estimate"]
 
 Array = NDArray[np.float64]
 
@@ -372,6 +372,37 @@ def _log_alias_moment(
     return total
 
 
+def delta_estimate(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0, *, start: float | None = None
+) -> tuple[float, float] | None:
+    """(log delta(epsilon), tau) without a certificate, several times faster; None where few nodes do not suffice.
+
+    For the steps of a root search whose answer `delta_bracket` then certifies.
+    """
+    tau = _saddle(epsilon, parts, gdp, start)
+    steps_total = sum(steps for _, steps in parts)
+    tilted = [_tilt(build(pair, Contour(tau), math.log(1e-13 / steps_total)), steps, tau) for pair, steps in parts]
+    variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
+    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+    scale = math.sqrt(variance)
+    target = 1e-10 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
+    period = max(float(np.logaddexp(0, -log_scale - math.log(target))) / tau, 16 * scale, 30 / (tau + 0.5))
+    step = 2 * math.pi / period
+    if 9 / scale > _NEAR * step:
+        return None
+    t: Array = step * np.arange(math.ceil(9 / (scale * step)) + 1.0)
+    exponent = -(gdp**2) * t**2 / 2 + 1j * t * (gdp**2 * (tau + 0.5) - epsilon)
+    for part in tilted:
+        exponent = exponent + part.steps * (_log_near(part, t, 0.0)[0] + 1j * t * part.mean)
+    z = tau + 1j * t
+    terms = np.exp(exponent) / (z * (z + 1))
+    terms[0] /= 2
+    total = float(np.sum(terms.real))
+    if not total > 0 or not abs(terms[-1]) < 1e-9 * total:
+        return None
+    return log_scale + math.log(step / math.pi * total), tau
+
+
 def _second_alias(
     epsilon: float,
     parts: Sequence[tuple[Pair, int]],
@@ -403,7 +434,7 @@ def _truncate(decay_bound: _Decay, target: float, step: float, budget: float, sc
         enough = decay_bound(grid, shifted=shifted) <= math.log(target) + np.log(math.pi * grid)
         return float(grid[np.argmax(enough)]) if enough.any() else math.inf
 
-    found = first(np.geomspace(0.1 / scale, 1e14 / scale, 1500), shifted=False)
+    found = first(np.geomspace(0.5 / scale, 1e13 / scale, 400), shifted=False)
     if found <= _NEAR * step:
         return max(found, step), 0.0
     limit = budget * step
