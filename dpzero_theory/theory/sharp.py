@@ -17,7 +17,6 @@ in units of L/ell and losses in units of L^2/ell, so prescriptions scale exactly
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +27,6 @@ from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp_constants import constants
 from dpzero_theory.theory.sharp_search import (
-    MOST_STEPS,
     Search,
     quadratic_terms,
     relative_gap,
@@ -37,7 +35,7 @@ from dpzero_theory.theory.sharp_search import (
     step_terms,
 )
 
-__all__ = ["Certificate", "SampledPrescription", "certificate", "prescribe", "prescribe_poisson"]
+__all__ = ["Certificate", "at_point", "certificate", "prescribe"]
 
 ALGORITHMS = ("dpzero", "dpgd-0th")
 SMOOTHING_SHARE = 0.01
@@ -61,19 +59,6 @@ class Certificate:
     floor: float
     bound: float
     vacuous: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampledPrescription(Prescription):
-    """A prescription for Poisson mini-batches.
-
-    Attributes:
-        sample_rate: q_s, each step includes each record independently with this probability.
-        noise_multiplier: noise of the sum over the clip, noise_std = noise_multiplier C/(q_s n).
-    """
-
-    sample_rate: float
-    noise_multiplier: float
 
 
 def certificate(
@@ -170,75 +155,10 @@ def prescribe(
     search = Search(problem, directions)
     steps = search.enough_steps(unit, slack) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    found = Prescription(**_fields(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
+    found = Prescription(**at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
     if algorithm == "dpzero":
         return found
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
-
-
-def prescribe_poisson(
-    problem: Problem,
-    gdp: float,
-    noise_multiplier: Callable[[float, int], float],
-    *,
-    max_evaluations: int,
-    max_steps: int | None = None,
-    sample_rate: float | None = None,
-    directions: str = "sphere",
-    smoothing_share: float = SMOOTHING_SHARE,
-) -> SampledPrescription:
-    """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
-
-    For each candidate rate q_s, T is the largest number of steps the caps allow. The rate is searched on a
-    logarithmic grid refined once around its best point; the certificate holds at whatever rate is returned.
-
-    Args:
-        problem: the constants.
-        gdp: mu of the whole run, only recorded in the result.
-        noise_multiplier: (q_s, T) -> noise standard deviation of the sum, over the clip C, that the wanted
-            privacy needs: an accountant for Poisson sampling under the wanted relation.
-        max_evaluations: cap on q_s n T, the expected number of finite differences of single samples.
-        max_steps: cap on T.
-        sample_rate: fix q_s instead of searching it.
-        directions: law of u, see `certificate`.
-        smoothing_share: as for `prescribe`.
-
-    Raises:
-        ValueError: an argument outside its range.
-        PreconditionError: the caps allow no step at the given rate.
-    """
-    p = problem
-    check.real("gdp", gdp, above=0)
-    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
-    budget = check.integer("max_evaluations", max_evaluations)
-    most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
-    search = Search(p, directions)
-
-    def candidate(rate: float) -> tuple[float, float, int, float]:
-        steps = min(most, math.floor(budget / (rate * p.n) * (1 + 1e-12)))
-        check.precondition(
-            steps >= 1,
-            f"max_evaluations >= sample_rate n is required; got {budget} with sample_rate n = {rate * p.n:g}",
-        )
-        multiplier = check.real("noise_multiplier(sample_rate, steps)", noise_multiplier(rate, steps), above=0)
-        y = search.coarse(steps, (multiplier / (rate * p.n)) ** 2, rate).min()
-        return float(y), rate, steps, multiplier
-
-    if sample_rate is not None:
-        _, rate, steps, multiplier = candidate(check.real("sample_rate", sample_rate, above=0, at_most=1))
-    else:
-        high = min(1.0, budget / p.n)
-        low = min(high, max(1 / p.n, budget / (p.n * most)))
-        grid = np.geomspace(low, high, 9)
-        tried = [candidate(float(min(x, high))) for x in grid]
-        i = min(range(9), key=lambda j: tried[j][0])
-        finer = np.geomspace(grid[max(i - 1, 0)], grid[min(i + 1, 8)], 9)[1:-1]
-        tried += [candidate(float(min(x, high))) for x in finer]
-        _, rate, steps, multiplier = min(tried)
-    unit = multiplier / (rate * p.n)
-    c, alpha = search.best(steps, unit * unit, rate)
-    found = _fields(search, c, alpha, steps, unit, rate, share)
-    return SampledPrescription(**found, gdp=gdp, sample_rate=rate, noise_multiplier=multiplier)
 
 
 def _clip_scale(p: Problem, directions: str, algorithm: str) -> float:
@@ -249,7 +169,7 @@ def _clip_scale(p: Problem, directions: str, algorithm: str) -> float:
     return math.sqrt(p.d)
 
 
-def _fields(
+def at_point(
     search: Search, c: float, alpha: float, steps: int, unit: float, rate: float, share: float
 ) -> dict[str, Any]:
     """The prescription at clip c L and step size alpha/ell with noise unit C, and its certificate."""
