@@ -33,7 +33,7 @@ from figures.style import PAGE, save, series, use_style
 EPSILON, DELTA = 2.0, 1e-6
 DIMENSIONS = (20, 50, 100, 200, 500)
 MODES = {"a": "eigenvalues 1: r = d", "c": "eigenvalues 1/i: r = O(log d)"}
-GRID_STEPS = (80, 320, 1280, 5120)
+GRID_STEPS = (40, 160, 640, 2560)
 GRID_STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
 GRID_CLIPS = (1.0, 3.0, 10.0, 30.0, 100.0)
 
