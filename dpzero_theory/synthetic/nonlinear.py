@@ -173,17 +173,18 @@ class _PseudoHuber:
                 self._advance(q, part, t - 1)
             v = here - self.data_part[t, part]
             middle = q + (1 + width * width * square)
-            change = v * (2 * width)
-            roots = (middle + change).sqrt_() + middle.sub_(change).sqrt_()
-            difference = v.mul_(2).div_(roots)
-            total += torch.minimum(torch.maximum(difference, -bound), bound).sum(dim=1)
+            roots = torch.addcmul(middle, v, 2 * width).sqrt_()
+            roots += middle.addcmul_(v, 2 * width, value=-1).sqrt_()
+            total += v.mul_(2 / bound).div_(roots).clamp_(-1, 1).sum(dim=1)
+        total *= clip
         self.weights += [(lane, t, (1 + self.q[lane]).rsqrt()) for lane in due]
         return total
 
     def _advance(self, q: Tensor, part: slice, t: int) -> None:
         move = self.move[t][:, None]
-        v = self.own[t][:, None] - self.data_part[t, part]
-        q.add_(v.mul_(-2).add_(move * self.gram[t, t]).mul_(move)).clamp_(min=0)
+        # q - 2 c v + c^2 w^T w with v = own - data_part
+        q.add_(move * (move * self.gram[t, t] - 2 * self.own[t][:, None]))
+        q.addcmul_(2 * move, self.data_part[t, part])
 
     def step(self, move: Tensor) -> None:
         self.move[self.t] = move
@@ -232,8 +233,9 @@ class _Logistic:
             h = width * self.data_part[t, part]
             size = h.abs()
             weight = (-size - margins).sigmoid_()
-            difference = size.mul_(2).expm1_().mul_(weight).log1p_().div_(-2 * width).mul_(h.sign_())
-            total += torch.minimum(torch.maximum(difference, -bound), bound).sum(dim=1)
+            size.mul_(2).expm1_().mul_(weight).log1p_().mul_(h.sign_())
+            total -= size.div_(2 * width * bound).clamp_(-1, 1).sum(dim=1)
+        total *= clip
         self.weights += [(lane, t, (-self.margins[lane]).sigmoid_()) for lane in due]
         return total
 
