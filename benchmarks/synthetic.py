@@ -1,0 +1,227 @@
+"""The paper's synthetic experiment (Section 5.1, app:toy), whole grid.  python -m benchmarks.synthetic
+
+Quadratic loss, n = 10,000 training and test samples from N(1, 1), (2, 1e-6)-DP, three spectra, three methods,
+and for each dimension every combination of the paper's steps, step sizes and clips (Table tab:toy-param): one
+row per combination. Noise and directions are shared by the rows of a cell and come from seeds, so no row is a
+private release.
+
+What the paper leaves open, and how it enters here:
+
+- the start x_0: `--start zero` (default) or `normal`, a draw from N(0, I);
+- the noise: `--calibration paper` (default), the noise that its algorithms state, or `exact`, the least noise
+  with the same privacy;
+- which iterate is measured: every row has the last one, the average of x_0..x_{T-1}, and the root mean square
+  over them, which is what the theorems bound (x_tau, tau uniform);
+- repetitions: `--seeds`.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.results import RESULTS, Results
+from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std, paper_gdp
+from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.synthetic import engine
+from dpzero_theory.synthetic.data import gaussian_data
+from dpzero_theory.synthetic.first_order import dpgd
+from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
+
+__all__ = ["METHODS", "PRESETS", "Cell", "Preset", "main", "paper_lanes", "run_cell", "run_method"]
+
+Array = NDArray[np.float64]
+
+EPSILON, DELTA = 2.0, 1e-6
+STEPS = tuple(10 * 2**k for k in range(10))
+STEP_SIZES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+METHODS = ("dpzero", "dpgd-0th", "dpgd")
+OUTPUTS = ("last", "average", "tau")
+KEY = ("method", "mode", "d", "start", "calibration", "seed", "steps", "step_size", "clip")
+FIELDS = tuple(
+    f"{what}_{on}_{output}" for output in OUTPUTS for what in ("gradient", "loss") for on in ("train", "test")
+)
+DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Sizes of a sweep."""
+
+    n: int
+    dimensions: tuple[int, ...]
+    steps: tuple[int, ...] = STEPS
+    step_sizes: tuple[float, ...] = STEP_SIZES
+    clips: tuple[float, ...] = CLIPS
+
+
+PAPER = Preset(10_000, (20, 50, 100, 200, 500, 1_000, 2_000))
+PRESETS = {
+    "smoke": Preset(500, (10, 20), steps=(10, 40), step_sizes=(0.01, 0.1), clips=(0.3, 3.0)),
+    "paper": PAPER,
+    "wide": Preset(10_000, (*PAPER.dimensions, 5_000, 10_000)),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One sweep: a method on one problem, all lanes."""
+
+    method: str
+    mode: str
+    d: int
+    start: str
+    calibration: str
+    seed: int
+
+
+def paper_lanes(preset: Preset, calibration: str) -> Lanes:
+    """The grid of the paper with the noise of (2, 1e-6)-DP under replacement of one record."""
+    mu = float((paper_gdp if calibration == "paper" else gdp_from_budget)(EPSILON, DELTA))
+    return Lanes.grid(
+        steps=preset.steps,
+        step_sizes=preset.step_sizes,
+        clips=preset.clips,
+        noise_std=lambda steps, clip: noise_std(mu, steps, clip, preset.n, "replace-one"),
+    )
+
+
+def run_method(
+    method: str, problem: Quadratic, x0: Array, lanes: Lanes, seed: int, centers: Sequence[Array], **place: Any
+) -> engine.Outcome:
+    """Run all lanes of one method with the directions and noise of this seed."""
+    directions, noise = (np.random.default_rng([seed, stream]) for stream in range(2))
+    vectors: Callable[[int], Array] = lambda count: noise.standard_normal((count, problem.d))  # noqa: E731
+    if method == "dpgd":
+        return dpgd(problem, x0, lanes, noise=vectors, centers=centers, **place)
+    sweep, rows = (engine.dpzero, noise.standard_normal) if method == "dpzero" else (engine.dpgd_0th, vectors)
+    return sweep(
+        problem,
+        x0,
+        lanes,
+        directions=lambda count: sample_sphere(directions, count, problem.d),
+        noise=rows,
+        centers=centers,
+        **place,
+    )
+
+
+def run_cell(cell: Cell, preset: Preset, dtype: str, device: str) -> list[dict[str, Any]]:
+    """One row per lane. A value that is not finite is left empty and makes the row's status `diverged`."""
+    train, test = _samples(preset.n, cell.d, cell.seed)
+    problem = Quadratic(train, paper_spectrum(cell.mode, cell.d))
+    center, variances = test.mean(axis=0), test.var(axis=0)
+    minima = (problem.minimum, 0.5 * float(problem.spectrum @ variances))
+    x0 = np.random.default_rng([cell.seed, 2]).standard_normal(cell.d) * (cell.start == "normal")
+    lanes = paper_lanes(preset, cell.calibration)
+    outcome = run_method(
+        cell.method, problem, x0, lanes, cell.seed, [center], dtype=getattr(torch, dtype), device=device
+    )
+    measured: dict[str, Array] = {}
+    for index, (on, at) in enumerate((("train", problem.center), ("test", center))):
+        for output, points in (("last", outcome.last), ("average", outcome.average)):
+            offsets = points - at
+            measured[f"gradient_{on}_{output}"] = np.linalg.norm(offsets * problem.spectrum, axis=1)
+            measured[f"loss_{on}_{output}"] = 0.5 * (offsets**2 @ problem.spectrum) + minima[index]
+        measured[f"gradient_{on}_tau"] = np.sqrt(outcome.gradient_squared[index])
+        measured[f"loss_{on}_tau"] = outcome.excess[index] + minima[index]
+    return [
+        _row(key, {name: values[lane] for name, values in measured.items()})
+        for lane, key in enumerate(_keys(cell, preset))
+    ]
+
+
+def _keys(cell: Cell, preset: Preset) -> Iterable[dict[str, Any]]:
+    lanes = paper_lanes(preset, cell.calibration)
+    values = (cell.method, cell.mode, cell.d, cell.start, cell.calibration, cell.seed)
+    for steps, step_size, clip in zip(lanes.steps, lanes.step_size, lanes.clip, strict=True):
+        yield dict(zip(KEY, (*values, int(steps), float(step_size), float(clip)), strict=True))
+
+
+def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
+    rounded = {name: float(f"{value:.{DIGITS}g}") for name, value in measured.items() if np.isfinite(value)}
+    return {**key, **rounded, "status": "ok" if len(rounded) == len(measured) else "diverged"}
+
+
+@lru_cache(maxsize=1)
+def _samples(n: int, d: int, seed: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng([seed, d])
+    return gaussian_data(rng, n, d), gaussian_data(rng, n, d)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the cells of the preset that are not in the results yet."""
+    parser = Parser(prog="benchmarks.synthetic", description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=PRESETS, default="smoke")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--start", choices=("zero", "normal"), default="zero")
+    parser.add_argument("--calibration", choices=("paper", "exact"), default="paper")
+    parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=1)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    parser.add_argument("--jobs", type=positive_integer("--jobs", 256), default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, for paper benchmarks/results/NAME)")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: cuda is not available on this machine")
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    preset = PRESETS[options.preset]
+    cells = [
+        Cell(method, mode, d, options.start, options.calibration, seed)
+        for seed in range(options.seeds)
+        for method in options.methods
+        for d in preset.dimensions
+        for mode in options.modes
+    ]
+    _run(cells, preset, options)
+
+
+def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace) -> None:
+    results = Results(
+        options.out or (RESULTS if options.preset == "paper" else Path("out")) / "synthetic",
+        key=KEY,
+        fields=FIELDS,
+        seeds=range(options.seeds),
+        device=options.device,
+        dtype=options.dtype,
+        settings={"n": preset.n, "epsilon": EPSILON, "delta": DELTA, "relation": "replace-one", "noise": "seeded"},
+        compress=options.preset != "smoke",
+    )
+    jobs = options.jobs if options.device == "cpu" else 1
+    with results, ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        todo = [cell for cell in cells if not all(results.done(**key) for key in _keys(cell, preset))]
+        waiting = {pool.submit(_job, cell, preset, options.dtype, options.device): cell for cell in todo}
+        try:
+            for finished, future in enumerate(as_completed(waiting), start=1):
+                rows = future.result()
+                results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
+                best = min((row.get("gradient_train_last", np.inf) for row in rows), default=np.inf)
+                print(f"{finished}/{len(todo)} {waiting[future]}: best last gradient {best:.4g}", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _job(cell: Cell, preset: Preset, dtype: str, device: str) -> list[dict[str, Any]]:
+    torch.set_num_threads(1)
+    try:
+        return run_cell(cell, preset, dtype, device)
+    except Exception as error:
+        return [{**key, "status": f"{type(error).__name__}: {error}"} for key in _keys(cell, preset)]
+
+
+if __name__ == "__main__":
+    main()
