@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, random_array
 
@@ -115,3 +116,25 @@ def test_few_evaluations_estimate_the_mean_without_bias() -> None:
     error = np.std(estimates, ddof=1) / np.sqrt(len(estimates))
     assert 0 < error < 0.01 * exact
     assert abs(np.mean(estimates) - exact) < 4 * error
+
+
+@pytest.mark.parametrize("kind", ["pseudo-huber", "dense"])
+def test_float32_changes_measurements_by_less_than_1e_4(kind: str) -> None:
+    """At the smoothing of the theorems' prescriptions, where a difference of float32 losses would be 0."""
+    loss = problem(kind, 2000, 20)
+    grid = Lanes.of(steps=500, step_size=[0.02, 0.05], clip=[10.0, 2.0], noise_std=0.1, smoothing=[1e-8, 1e-5])
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        directions, noise = np.random.default_rng(1), np.random.default_rng(2)
+        outcome = nonlinear.dpzero(
+            loss,
+            np.zeros(20),
+            grid,
+            directions=lambda k, rng=directions: sample_sphere(rng, k, 20),  # type: ignore[misc]
+            noise=noise.standard_normal,
+            rng=np.random.default_rng(3),
+            dtype=dtype,
+        )
+        found.append(np.stack([outcome.gradient_squared, outcome.last_gradient_squared]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+    assert (found[1] != found[0]).any()
