@@ -12,9 +12,15 @@ Each bound is wrong (above the truth) with probability at most 1 - confidence, o
 - `gdp`: the same for mu-GDP, so it refutes a claim of mu-GDP, which is what the full-batch algorithms here
   claim. It is not turned into an epsilon: that would be valid only where the trade-off curve is Gaussian.
 
-**One run** (m canaries with fair independent signs, exactly r guesses, v of them right). Steinke, Nasr and
-Jagielski 2023, Theorem 5.2: with f(v) = P[Binomial(r, e^epsilon/(1 + e^epsilon)) >= v], an
-(epsilon, delta)-DP mechanism has P[V >= v] <= f(v) + 2 m delta max_{1 <= i <= m} (f(v - i) - f(v))/i.
+**One run** (m canaries with fair independent signs, exactly r guesses, v of them right). After Steinke, Nasr and
+Jagielski 2023: with q = e^epsilon/(1 + e^epsilon) and f(v) = P[Binomial(r, q) >= v], an (epsilon, delta)-DP
+mechanism has P[V >= v] <= f(v) + m delta/(1 + e^epsilon). Proof. Given the scores, reveal the signs in order. If
+each guessed one agreed with its guess with probability at most q, given the earlier ones, the law of V would lie
+below the binomial, which is their Theorem 5.1. Where the probability is larger by eta_i, P[V >= v] gains at most
+eta_i. Given the earlier signs, (epsilon, delta)-DP says P[E, sign b] <= e^epsilon P[E, sign -b] + delta/2 for
+every event E of the scores; with E the scores that guess b where b has posterior above q, summed over b = +-1,
+E[eta_i] <= delta/(1 + e^epsilon). (Their own delta term, 2 m delta max_i (f(v - i) - f(v))/i, takes the gains to be
+independent of V and is too small for some mechanisms: `tests/privacy/test_audit.py` has one for m = 2.)
 
 **One run, f-DP** (after Mahloujifar, Melis and Chaudhuri 2024). Let p_i = P[V = i] and F(x) = 1 - f(x) the most
 power at level x. Fix canary j and the other signs. 'j is guessed right and V >= i', with j's sign flipped in the
@@ -121,26 +127,35 @@ def one_run(
 def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
     """Upper bound on the probability of `correct` or more right guesses, for an (epsilon, delta)-DP mechanism.
 
-    The bound of Steinke, Nasr and Jagielski in the module's text, v = correct <= r = guesses <= m = canaries;
+    f(v) + m delta/(1 + e^epsilon) of the module's text, v = correct <= r = guesses <= m = canaries;
     epsilon >= 0, 0 <= delta < 1. Returns a number in [0, 1]. Raises ValueError.
     """
     m, r, v = _counts(correct, guesses, canaries)
     eps = real("epsilon", epsilon, at_least=0.0)
     dlt = real("delta", delta, at_least=0.0, below=1.0)
-    accuracy = special.expit(eps)
-    tail = stats.binom.sf(np.arange(v, -1, -1) - 1, r, accuracy)  # f(v), f(v - 1), ..., f(0) = 1
-    slope = np.max((tail[1:] - tail[0]) / np.arange(1, v + 1), initial=0.0)
-    return min(1.0, float(tail[0] + 2 * m * dlt * slope))
+    return float(_p_values(v, r, m, np.array(eps), dlt))
 
 
 def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
-    """Lower bound on epsilon at this delta: the largest for which `one_run_p_value` <= 1 - confidence, or 0.
+    """Lower bound on epsilon at this delta: the largest with `one_run_p_value` <= 1 - confidence, or 0.
 
-    Arguments as for `one_run`. (Any rejected epsilon would do, as (epsilon, delta)-DP is weaker the larger
-    epsilon is and the p-value falls with `correct`.) Raises ValueError.
+    Arguments as for `one_run`. (A rejected epsilon rejects every smaller one, since (epsilon, delta)-DP is weaker
+    the larger epsilon is, even where the p-value of the smaller one is larger.) Raises ValueError.
     """
     beta = _significance(confidence)
-    return _largest(lambda eps: one_run_p_value(correct, guesses, canaries, eps, delta) <= beta)
+    m, r, v = _counts(correct, guesses, canaries)
+    dlt = real("delta", delta, at_least=0.0, below=1.0)
+    grid = np.linspace(0.0, _LARGEST, 1201)
+    rejected = np.flatnonzero(_p_values(v, r, m, grid, dlt) <= beta)
+    if not rejected.size:
+        return 0.0
+    last = float(grid[rejected[-1]])
+    return _largest(lambda eps: bool(_p_values(v, r, m, np.array(eps), dlt) <= beta), last, last + float(grid[1]))
+
+
+def _p_values(v: int, r: int, m: int, epsilon: Array, delta: float) -> Array:
+    tail = stats.binom.sf(v - 1, r, special.expit(epsilon))
+    return np.minimum(1.0, tail + m * delta * special.expit(-epsilon))
 
 
 def one_run_gdp(correct: int, guesses: int, canaries: int, confidence: float) -> float:
@@ -211,7 +226,7 @@ def attack(
     )
     half = total // 4
     thresholds = np.quantile(
-        np.concatenate([plus[:half], minus[:half]]), np.linspace(0, 1, 402)[1:-1], method="nearest"
+        np.concatenate([plus[:half], minus[:half]]), np.linspace(0, 1, 102)[1:-1], method="nearest"
     )
 
     def errors(threshold: float, part: slice) -> tuple[int, int]:
@@ -290,9 +305,8 @@ def _scores(scores: Array, m: int) -> Array:
     return values
 
 
-def _largest(rejected: Callable[[float], bool]) -> float:
-    """The largest x in [0, 60] at which `rejected` (true, then false) is seen true, by bisection; 0 if none."""
-    low, high = 0.0, _LARGEST
+def _largest(rejected: Callable[[float], bool], low: float = 0.0, high: float = _LARGEST) -> float:
+    """The end, seen rejected, of an initial segment of [low, high] that is `rejected`; low if there is none."""
     while high - low > 1e-9:
         middle = (low + high) / 2
         low, high = (middle, high) if rejected(middle) else (low, middle)

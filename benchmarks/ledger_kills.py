@@ -1,0 +1,131 @@
+"""Kill a writer of the ledger a thousand times and tear the last line: nothing lost, nothing spent twice.
+
+    python -m benchmarks.ledger_kills [--kills N] [--out DIR]
+
+A child process spends releases and publishes each number, once paid for, to another file; it is killed by
+SIGKILL after a random time. In half of the rounds the ledger's tail is then damaged as a crash might: the last
+line is cut anywhere, or half a line, zeros or garbage follow it. Then the ledger is opened again and must count
+every published release, with no number published twice. A last part does the same with a small plan, until it
+is spent, and beyond: the number published must not exceed the plan.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks.results import RESULTS, Results, read_rows
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
+from dpzero_theory.privacy.releases import Settings
+
+SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=1e4, clip=1.0, relation="replace-one", sampling="full")
+DAMAGES = ("none", "none", "none", "none", "cut", "half-line", "zeros", "garbage")
+BATCH, STEPS, SMALL_PLAN = 100, 10**6, 60
+SEED = 20260
+
+
+def spend_until_killed(path: Path, published: Path) -> None:
+    """The child: never returns."""
+    status = 1
+    try:
+        sink = os.open(published, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        with Ledger.open(path) as ledger:
+            while True:
+                os.write(sink, b"%d\n" % ledger.spend(SETTINGS)[0])
+    except BudgetSpentError:
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def damage(path: Path, kind: str, rng: np.random.Generator) -> None:
+    content = path.read_bytes()
+    last = len(content) - content.rfind(b"\n", 0, -1) - 1
+    if kind == "cut" and content.count(b"\n") > 2:
+        content = content[: len(content) - int(rng.integers(1, last))]
+    elif kind == "half-line":
+        content += b'{"kind": "spend", "release": 12, "count": 1, "check": "'[: int(rng.integers(1, 50))]
+    elif kind == "zeros":
+        content += bytes(int(rng.integers(1, 5000)))
+    elif kind == "garbage":
+        content += rng.bytes(60).replace(b"\n", b" ") + b"\n"
+    path.write_bytes(content)
+
+
+def one_round(path: Path, published: Path, rng: np.random.Generator) -> dict[str, str | float | int]:
+    """Kill, damage, open again, compare."""
+    child = os.fork()
+    if child == 0:
+        spend_until_killed(path, published)
+    delay = float(rng.uniform(0.0, 0.02))
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    outcome = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    kind = DAMAGES[int(rng.integers(len(DAMAGES)))]
+    damage(path, kind, rng)
+    with Ledger.open(path) as ledger:
+        counted = ledger.report().releases_spent
+    numbers = [int(line) for line in published.read_text().splitlines()] if published.exists() else []
+    return {
+        "delay_ms": round(delay * 1e3, 3),
+        "child": outcome,
+        "damage": kind,
+        "counted": counted,
+        "published": len(numbers),
+        "lost": sum(number >= counted for number in numbers),
+        "twice": len(numbers) - len(set(numbers)),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger_kills", description="Kill the ledger.")
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--out", type=Path, default=RESULTS / "ledger_kills")
+    arguments = parser.parse_args(argv)
+    if arguments.kills < 1:
+        parser.exit(2, f"--kills must be an integer at least 1; got {arguments.kills}\n")
+    with (
+        Results(
+            arguments.out,
+            key=("part", "round"),
+            fields=("steps", "delay_ms", "child", "damage", "counted", "published", "lost", "twice"),
+            seeds=(SEED,),
+            device="cpu",
+            dtype="integer",
+            settings={"kills": arguments.kills},
+        ) as results,
+        TemporaryDirectory() as folder,
+    ):
+        full = [(STEPS, min(BATCH, arguments.kills - start)) for start in range(0, arguments.kills, BATCH)]
+        for part, (steps, rounds) in enumerate([*full, (SMALL_PLAN, BATCH // 4)]):
+            if results.done(part=part, round=0):
+                continue
+            path, published = Path(folder, f"ledger-{part}.jsonl"), Path(folder, f"published-{part}")
+            rng = np.random.default_rng([SEED, part])
+            Ledger.create(path, target_epsilon=1.0, target_delta=1e-6, settings=SETTINGS, steps=steps).close()
+            key = {"part": part, "steps": steps}
+            results.add([{**key, "round": k, **one_round(path, published, rng)} for k in range(rounds)])
+    table = read_rows(arguments.out)
+    last = table.groupby("part").last()
+    lost, twice = int(table["lost"].sum()), int(table["twice"].sum())
+    wasted = int((last["counted"] - last["published"]).sum())
+    killed = int((table["child"] == -signal.SIGKILL).sum())
+    print(
+        f"{killed} kills, {int((table['damage'] != 'none').sum())} damaged tails, "
+        f"{int(last['published'].sum())} releases published: lost {lost}, spent twice {twice}, "
+        f"counted but not published {wasted}; of the plan of {SMALL_PLAN}: "
+        f"published {last['published'].iloc[-1]}, counted {last['counted'].iloc[-1]}"
+    )
+    unexpected = (table["child"] != -signal.SIGKILL) & (table["steps"] != SMALL_PLAN)
+    good = lost == twice == 0 and not unexpected.any() and (last["counted"] <= last["steps"]).all()
+    return 0 if good and wasted <= 2 * len(table) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
