@@ -6,8 +6,9 @@ in a theorem or corollary, each `unsubstituted_*` the last line of the proof bef
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import sympy as sp
@@ -205,8 +206,14 @@ SYNTHETIC: Mapping[str, float] = {
 def value(expression: sp.Expr, point: Mapping[str, float]) -> float:
     """Evaluate at numbers for n, d, r, L, ell, gap, B, eps, delta and mu (and alpha, T, lambda, C, C_0)."""
     numbers = {**point, "K": math.log(math.e + point["eps"] / point["delta"])}
+    names, function = _compiled(expression)
+    return float(function(*(np.float64(numbers[name]) for name in names)))
+
+
+@cache
+def _compiled(expression: sp.Expr) -> tuple[list[str], Callable[..., float]]:
     symbols = sorted(expression.free_symbols, key=str)
-    return float(sp.lambdify(symbols, expression, "numpy")(*(np.float64(numbers[str(s)]) for s in symbols)))
+    return [str(s) for s in symbols], sp.lambdify(symbols, expression, "numpy")
 
 
 def paper_points(count: int = 6, seed: int = 5) -> list[dict[str, float]]:

@@ -1,0 +1,195 @@
+"""The PL appendix: its setting, the steps of its proofs, and the conditions they need."""
+
+import math
+
+import numpy as np
+import sympy as sp
+
+from paper_checks import formulas as f
+from paper_checks.checks.instances import random_instance
+from paper_checks.registry import Finding, Plot, check
+
+
+@check("pl-setting")
+def _(full: bool) -> Finding:
+    """L-Lipschitz, ell-smooth and PL on all of R^d force F to be constant.
+
+    Along the ascent flow x' = grad F (which exists for ever, grad F being Lipschitz) y = F - F* has
+    y' = |grad F|^2 >= 2 mu y, so y grows at least as e^{2 mu t}; but y <= |grad F|^2/(2 mu) <= L^2/(2 mu).
+    The check solves the comparison equation, and follows the flow of two Lipschitz losses: their PL constant
+    along it, |grad F|^2/(2 (F - F*)), falls below every positive number.
+    """
+    t, mu, start = sp.symbols("t mu y_0", positive=True)
+    y = sp.Function("y")
+    solution = sp.dsolve(sp.Eq(y(t).diff(t), 2 * mu * y(t)), y(t), ics={y(0): start}).rhs
+    grows = sp.simplify(solution - start * sp.exp(2 * mu * t)) == 0
+    distance = np.geomspace(0.1, 1e6, 200)
+    huber = (distance**2 / (1 + distance**2)) / (2 * (np.sqrt(1 + distance**2) - 1))
+    logcosh = np.tanh(distance) ** 2 / (2 * (distance + np.log1p(np.exp(-2 * distance)) - math.log(2)))
+    constants = {"pseudo-Huber": huber, "log cosh": logcosh}
+    plot = Plot(
+        "PL constant of two Lipschitz losses",
+        "|x - x*|",
+        "|F'|^2/(2(F - F*))",
+        {k: (distance.tolist(), v.tolist()) for k, v in constants.items()},
+        log_x=True,
+        log_y=True,
+    )
+    smallest = max(float(v[-1]) for v in constants.values())
+    holds = smallest > 1e-3 and not grows
+    return Finding(holds, numbers={"PL constant at distance 1e6": smallest}, plot=plot)
+
+
+@check("pl-gradient-typo")
+def _(full: bool) -> Finding:
+    """The proofs of Corollaries 1 and 2 print |F_S(x_t)|^2 for |grad F_S(x_t)|^2.
+
+    As printed the step to the next line asks F^2 >= 2 mu (F - F*), false for F = (mu/2) x^2 - c near the zero of F.
+    """
+    x, c, mu = sp.symbols("x c mu", positive=True)
+    loss = mu / 2 * x**2 - c
+    zero = sp.sqrt(2 * c / mu)
+    printed = sp.simplify((loss**2 - 2 * mu * (loss + c)).subs(x, zero))
+    repaired = sp.simplify(sp.diff(loss, x) ** 2 - 2 * mu * (loss + c))
+    return Finding(
+        stated=bool(printed.subs({c: 1, mu: 1}) >= 0),
+        repaired=repaired == 0,
+        numbers={"F^2 - 2 mu (F - F*) at the zero of F, mu = c = 1": float(printed.subs({c: 1, mu: 1}))},
+    )
+
+
+def _one_step(id: str) -> Finding:
+    """The first display of the corollary's proof from the theorem's one-step bound at the prescribed alpha, in sympy.
+
+    -(alpha/4)|grad F|^2, at most (alpha/4) ell^2 lambda^2 d^3, (ell/2) alpha^2 s sigma^2; then PL gives mu alpha/2.
+    """
+    k, s = (f.d, f.d) if id == "cor1" else (f.r + 2, f.r)
+    alpha = f.STATEMENTS[id].alpha
+    progress = sp.simplify(alpha / 2 * (1 - 2 * k * f.ell * alpha) - alpha / 4) == 0
+    if id == "cor1":
+        bias = f.ell**2 / 8 * alpha * (1 + 2 * f.ell * alpha) * f.d**3
+    else:
+        bias = f.ell**2 * alpha * f.d**2 * (f.d + 2 * s * f.ell * alpha) / 8
+    slack = sp.simplify((alpha / 4 * f.ell**2 * f.d**3 - bias) / (alpha * f.ell**2 * f.d**2))
+    positive = all(f.value(slack, p) > 0 for p in f.paper_points(40))
+    contraction = sp.simplify(2 * f.mu * alpha / 4 - f.mu * alpha / 2) == 0
+    return Finding(bool(progress and positive and contraction))
+
+
+for _id in ("cor1", "cor2", "cor3"):
+    check(f"{_id}-one-step")(lambda full, _id=_id: _one_step(_id))  # type: ignore[misc]
+
+
+@check("cor3-event")
+def _(full: bool) -> Finding:
+    """The event's terms: (4L^2 d + 8B/alpha) alpha/4 = L^2 d alpha + 2B, over mu alpha/2, plus 2B, as displayed."""
+    step = sp.expand((4 * f.L**2 * f.d + 8 * f.B / f.alpha) * f.alpha / 4)
+    first = sp.simplify(step - (f.L**2 * f.d * f.alpha + 2 * f.B)) == 0
+    total = sp.simplify(2 / (f.mu * f.alpha) * step + 2 * f.B)
+    shown = (2 * f.L**2 * f.d + 4 * f.B / f.alpha + 2 * f.B * f.mu) / f.mu
+    second = sp.simplify(total - shown) == 0
+    combined = 4 * sp.sqrt(2 * sp.pi) * f.n * f.T * (f.L**2 * f.d + 2 * f.B / f.alpha + f.B * f.mu) / f.mu
+    tail = f.tail_probability() / sp.exp(-(f.C0**2) / (8 * f.L**2))
+    third = sp.simplify(shown * tail - combined) == 0
+    return Finding(bool(first and second and third))
+
+
+@check("pl-geometric")
+def _(full: bool) -> Finding:
+    """sum_{k<T} (1 - q)^k = (1 - (1 - q)^T)/q <= 1/q and (1 - q)^T <= e^{-qT}, q = mu alpha/2, exactly for T to 60."""
+    holds = True
+    for q in (sp.Rational(1, 8), sp.Rational(1, 100), sp.Rational(1, 2)):
+        for steps in (1, 2, 7, 60):
+            total = sum((1 - q) ** k for k in range(steps))
+            holds &= total == (1 - (1 - q) ** steps) / q and total <= 1 / q
+            holds &= bool((1 - q) ** steps <= sp.exp(-q * steps).evalf(30))
+    return Finding(bool(holds))
+
+
+@check("pl-contraction")
+def _(full: bool) -> Finding:
+    """0 <= 1 - mu alpha/2 < 1 as mu <= ell: F - F* <= (ell/2) dist^2 and PL's quadratic growth F - F* >= (mu/2) dist^2.
+
+    mu alpha/2 = 1/(8 kappa k) <= 1/8 with k >= 1 and kappa >= 1; kappa < 1 is impossible: numerically the PL constant
+    of random convex quadratics (seed 95) is at most their smoothness.
+    """
+    rng, worst = np.random.default_rng(95), 0.0
+    for _ in range(50):
+        m = rng.standard_normal((4, 4))
+        values = np.linalg.eigvalsh(m @ m.T)
+        worst = max(worst, float(values[0] / values[-1]))
+    rates = [f.value(f.mu * s.alpha / 2, p) for s in f.COROLLARIES for p in f.paper_points(30)]
+    return Finding(worst <= 1 and 0 < max(rates) <= 1 / 8, numbers={"largest mu alpha/2": max(rates)})
+
+
+@check("pl-proof-equality")
+def _(full: bool) -> Finding:
+    """The last lines of the proofs of Corollaries 1 and 2 are printed as equalities; with lambda below its largest value
+    they are strict inequalities: the un-substituted bound at half the largest lambda is smaller."""
+    ratios = []
+    for id in ("cor1", "cor2"):
+        s = f.STATEMENTS[id]
+        bound = f.unsubstituted(id).subs({f.C: s.C, f.lam: s.lam[0] / 2}).subs(f.T, s.T).subs(f.alpha, s.alpha)
+        ratios += [f.value(bound / s.bound, p) for p in f.paper_points()]
+    stated = all(abs(q - 1) < 1e-12 for q in ratios)
+    return Finding(stated, repaired=all(q < 1 for q in ratios), numbers={"smallest ratio": min(ratios)})
+
+
+@check("cor3-min-entry")
+def _(full: bool) -> Finding:
+    """The first entry of Corollary 3's minimum over lambda is never the smaller one.
+
+    Where the corollary applies, r K/(n eps)^2 < 1/kappa <= 1, so the second is at most 4L/sqrt(d), the first at least
+    (2 - sqrt 2) 8 L sqrt(log(32 sqrt(2 pi) 3)) = 11 L. Random settings, seed 96, as a check of the argument.
+    """
+    least = (2 - math.sqrt(2)) * 8 * math.sqrt(math.log(32 * math.sqrt(2 * math.pi) * 3))
+    rng, smaller = np.random.default_rng(96), 0
+    s = f.STATEMENTS["cor3"]
+    for _ in range(800):
+        d = float(10 ** rng.uniform(0, 5))
+        point = {**f.SYNTHETIC, "d": d, "r": float(d ** rng.uniform(0, 1)), "n": float(10 ** rng.uniform(0, 7))}
+        point["mu"], point["eps"] = float(10 ** rng.uniform(-4, 0)), float(10 ** rng.uniform(-2, 1))
+        if f.value(s.log_argument, point) > 1:
+            first, second = (f.value(x, point) for x in s.lam)
+            smaller += first < second
+    return Finding(smaller > 0 or least < 4, repaired=least > 4, numbers={"first entry at least (units of L)": least})
+
+
+@check("pl-trivial")
+def _(full: bool) -> Finding:
+    """Where the logarithm of a corollary is 0 its bound is gap + 2L^2/ell or more: no better than x_0, as rmk:bound says."""
+    excess = []
+    for id, size in (("cor1", f.d**3), ("cor2", f.r * f.d**2), ("cor3", f.r)):
+        scale = f.n * f.eps / sp.sqrt(f.ell / f.mu * size)
+        bound = f.STATEMENTS[id].bound.subs(f.K, scale**2)
+        excess.append(sp.simplify(bound - (f.gap + 2 * f.L**2 / f.ell)))
+    return Finding(all(e == 0 for e in excess))
+
+
+@check("pl-tilde-redefined")
+def _(full: bool) -> Finding:
+    """L-tilde of Corollary 3 against Theorem 3's at the same setting: 64 times the square, times a ratio of logarithms.
+
+    Stated: one symbol, one quantity (ratio within 10%). Repaired: C differs by the logarithms only.
+    """
+    s, t = f.STATEMENTS["cor3"], f.STATEMENTS["thm3"]
+    ratio = f.value(64 * sp.log(s.tail_argument) / sp.log(t.tail_argument), f.SYNTHETIC)
+    clips = f.value(s.C / t.C, f.SYNTHETIC)
+    numbers = {"ratio of the squares": ratio, "ratio of C": clips}
+    return Finding(abs(ratio - 1) < 0.1, repaired=abs(clips - 1) < 0.1, numbers=numbers)
+
+
+@check("pl-quadratic-growth")
+def _(full: bool) -> Finding:
+    """PL holds locally: on |x| <= 3 pseudo-Huber sums with independent a_i (n = d = 3) have a positive PL constant.
+
+    So the corollaries' recursion is meaningful while the iterates stay there; seed 97, 40,000 points each.
+    """
+    rng, least = np.random.default_rng(97), math.inf
+    for _ in range(5):
+        problem = random_instance(rng, 3, 3, wave=False)
+        x = rng.standard_normal((40_000, 3))
+        x *= 3 * rng.uniform(size=(40_000, 1)) ** (1 / 3) / np.linalg.norm(x, axis=1, keepdims=True)
+        gaps = problem.loss(x) - problem.minimum()
+        least = min(least, float(np.min(np.sum(problem.gradient(x) ** 2, axis=1) / (2 * gaps))))
+    return Finding(least > 0, numbers={"smallest local PL constant": least})
