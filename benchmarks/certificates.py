@@ -17,10 +17,8 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ import numpy as np
 import torch
 
 from benchmarks.arguments import Parser, positive_integer
+from benchmarks.jobs import completed
 from benchmarks.results import OK, RESULTS, Results
 from dpzero_theory.privacy.gaussian import gdp_from_budget, paper_gdp
 from dpzero_theory.sphere import sample_sphere
@@ -184,7 +183,6 @@ def run_cell(cell: Cell, seed: int) -> list[dict[str, Any]]:
 
 
 def _job(cell: Cell, seed: int) -> list[dict[str, Any]]:
-    torch.set_num_threads(1)
     try:
         return run_cell(cell, seed)
     except Exception as error:
@@ -216,23 +214,19 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
         dtype="float64, and float32 where a row says so",
         settings={"x0": "zero", "noise": "seeded: no row is a private release", "directions": "sphere"},
     )
-    with results, ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    with results:
         todo = [
             (cell, seed)
             for cell in cells
             for seed in range(options.seeds)
             if not all(results.done(**key) for key in cell.rows(seed))
         ]
-        jobs = {pool.submit(_job, *job): job for job in todo}
-        try:
-            for finished, future in enumerate(as_completed(jobs), start=1):
-                cell, seed = jobs[future]
-                rows = future.result()
-                results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
-                note = next((row["status"] for row in rows if row.get("status", OK) != OK), OK)
-                print(f"{finished}/{len(jobs)} {cell.problem} {cell.mode} n={cell.n} d={cell.d} seed={seed}: {note}")
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for count, ((cell, seed), rows) in enumerate(completed(_job, todo, options.jobs), start=1):
+            results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
+            note = next((row["status"] for row in rows if row.get("status", OK) != OK), OK)
+            print(
+                f"{count}/{len(todo)} {cell.problem} {cell.mode} n={cell.n} d={cell.d} seed={seed}: {note}", flush=True
+            )
 
 
 if __name__ == "__main__":

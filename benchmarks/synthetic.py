@@ -18,10 +18,8 @@ What the paper leaves open, and how it enters here:
 import argparse
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.arguments import Parser, positive_integer
+from benchmarks.jobs import completed
 from benchmarks.results import RESULTS, Results
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std, paper_gdp
 from dpzero_theory.sphere import sample_sphere
@@ -201,22 +200,20 @@ def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace) -> 
         settings={"n": preset.n, "epsilon": EPSILON, "delta": DELTA, "relation": "replace-one", "noise": "seeded"},
         compress=options.preset != "smoke",
     )
-    jobs = options.jobs if options.device == "cpu" else 1
-    with results, ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        todo = [cell for cell in cells if not all(results.done(**key) for key in _keys(cell, preset))]
-        waiting = {pool.submit(_job, cell, preset, options.dtype, options.device): cell for cell in todo}
-        try:
-            for finished, future in enumerate(as_completed(waiting), start=1):
-                rows = future.result()
-                results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
-                best = min((row.get("gradient_train_last", np.inf) for row in rows), default=np.inf)
-                print(f"{finished}/{len(todo)} {waiting[future]}: best last gradient {best:.4g}", flush=True)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with results:
+        todo = [
+            (cell, preset, options.dtype, options.device)
+            for cell in cells
+            if not all(results.done(**key) for key in _keys(cell, preset))
+        ]
+        workers = options.jobs if options.device == "cpu" else 1
+        for count, ((cell, *_), rows) in enumerate(completed(_job, todo, workers), start=1):
+            results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
+            best = min((row.get("gradient_train_last", np.inf) for row in rows), default=np.inf)
+            print(f"{count}/{len(todo)} {cell}: best last gradient {best:.4g}", flush=True)
 
 
 def _job(cell: Cell, preset: Preset, dtype: str, device: str) -> list[dict[str, Any]]:
-    torch.set_num_threads(1)
     try:
         return run_cell(cell, preset, dtype, device)
     except Exception as error:

@@ -62,13 +62,12 @@ def test_prescriptions_at_the_papers_setting() -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_a_failed_cell_is_kept_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificates, "ProcessPoolExecutor", _Inline)
 
     def fail(cell: certificates.Cell, seed: int) -> list[dict[str, object]]:
         raise FloatingPointError("no luck")
 
     monkeypatch.setattr(certificates, "run_cell", fail)
-    certificates.main(["--out", str(tmp_path), "--seeds", "1"])
+    certificates.main(["--out", str(tmp_path), "--seeds", "1", "--jobs", "1"])
     rows = read_rows(tmp_path, failed=True)
     assert set(rows["status"]) == {"FloatingPointError: no luck"}
     assert rows["gradient_squared"].isna().all()
@@ -86,21 +85,3 @@ def test_bad_arguments_are_one_line_and_write_nothing(
     assert message.count("\n") == 1
     assert arguments[0] in message
     assert not (tmp_path / "none").exists()
-
-
-class _Inline:
-    """Runs each job at once, in this process."""
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-    def __enter__(self) -> "_Inline":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-    def shutdown(self, *, cancel_futures: bool) -> None: ...
-
-    def submit(self, job, *arguments):  # type: ignore[no-untyped-def]
-        from concurrent.futures import Future
-
-        future: Future[object] = Future()
-        future.set_result(job(*arguments))
-        return future

@@ -1,0 +1,150 @@
+"""How much faster is the sweep than running its lanes one by one?  python -m benchmarks.sweep_speed
+
+For each method on the paper's grid (880 lanes, 900,240 steps in all) and mode (c): the time of the engine; the time
+of a few steps of `dpzero_theory.optim.reference` on the same problem, and from it that of the whole grid; and
+the time of the matrix products alone, the machine's limit for this approach. Both methods share the machine's
+state: they are timed in turn, and each row is one repetition.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.results import RESULTS, Results
+from benchmarks.synthetic import PAPER, Preset, paper_lanes, run_method
+from dpzero_theory.optim import reference
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.sphere import sample_sphere
+from dpzero_theory.synthetic.data import gaussian_data
+from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+
+__all__ = ["PRESETS", "main", "measure"]
+
+KEY = ("device", "threads", "dtype", "method", "d", "repetition")
+FIELDS = (
+    *("n", "lanes", "lane_steps", "engine_s", "reference_step_s", "reference_s", "ratio"),
+    *("product_s", "product_share", "product_gflops"),
+)
+PRESETS = {
+    "smoke": (Preset(500, (20,), steps=(10, 40), step_sizes=(0.01, 0.1), clips=(0.3, 3.0)), ("dpzero", "dpgd-0th")),
+    "full": (Preset(PAPER.n, (20, 200, 2_000)), ("dpzero", "dpgd-0th")),
+    "first-order": (Preset(PAPER.n, (20, 200, 2_000)), ("dpgd",)),
+}
+
+
+def measure(method: str, preset: Preset, d: int, dtype: torch.dtype, device: str) -> dict[str, Any]:
+    """Time one sweep, its matrix products alone, and the reference's step; the engine is warmed up first."""
+    rng = np.random.default_rng(d)
+    problem = Quadratic(gaussian_data(rng, preset.n, d), paper_spectrum("c", d))
+    lanes, x0 = paper_lanes(preset, "paper"), np.zeros(d)
+
+    def sweep(some: Lanes) -> None:
+        run_method(method, problem, x0, some, 0, [], dtype=dtype, device=device)
+
+    sweep(lanes.take(np.flatnonzero(lanes.steps == lanes.steps.min())))
+    engine = _seconds(lambda: sweep(lanes), device)
+    step = _reference_step(method, problem, steps=3 if method == "dpgd" else 10)
+    lane_steps = int(lanes.steps.sum())
+    row = {
+        "n": preset.n,
+        "lanes": len(lanes),
+        "lane_steps": lane_steps,
+        "engine_s": engine,
+        "reference_step_s": step,
+        "reference_s": step * lane_steps,
+        "ratio": step * lane_steps / engine,
+    }
+    if method != "dpgd":
+        product = _product(preset.n, d, int(lanes.steps.max()), dtype, device)
+        flops = 2.0 * preset.n * d * int(lanes.steps.max())
+        row |= {"product_s": product, "product_share": product / engine, "product_gflops": flops / product / 1e9}
+    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
+
+
+def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block: int = 128) -> float:
+    """The time of all products of directions with the data, in blocks, on operands of the engine's shapes."""
+    points = torch.randn(n, d, dtype=dtype, device=device)
+    w = torch.randn(min(block, steps), d, dtype=dtype, device=device)
+    count = -(-steps // len(w))
+
+    def products() -> None:
+        for _ in range(count):
+            w @ points.T
+
+    return _seconds(products, device)
+
+
+def _reference_step(method: str, problem: Quadratic, steps: int) -> float:
+    u = sample_sphere(np.random.default_rng(0), steps, problem.d)
+    options: dict[str, Any] = {"steps": steps, "step_size": 0.01, "clip": 3.0, "noise_std": 0.1, "keep": False}
+    if method == "dpgd":
+        run = reference.dpgd
+    else:
+        run = reference.dpzero if method == "dpzero" else reference.dpgd_0th  # type: ignore[assignment]
+        options |= {"smoothing": 1e-4, "directions": u}
+
+    def few_steps() -> None:
+        run(problem, np.zeros(problem.d), noise=SeededNoise(0), **options)
+
+    few_steps()
+    return _seconds(few_steps, "cpu") / steps
+
+
+def _seconds(work: Callable[[], None], device: str) -> float:
+    _wait(device)
+    started = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - started
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what is not in the results yet."""
+    parser = Parser(prog="benchmarks.sweep_speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=PRESETS, default="smoke")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    parser.add_argument("--threads", type=positive_integer("--threads", 1024), default=torch.get_num_threads())
+    parser.add_argument("--repetitions", type=positive_integer("--repetitions", 100), default=3)
+    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: cuda is not available on this machine")
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(options.threads)
+    preset, methods = PRESETS[options.preset]
+    results = Results(
+        options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "sweep_speed",
+        key=KEY,
+        fields=FIELDS,
+        seeds=[0],
+        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        dtype="see rows",
+        settings={"mode": "c", "calibration": "paper"},
+    )
+    with results:
+        for repetition in range(options.repetitions):
+            for d in preset.dimensions:
+                for method in methods:
+                    values = (device, options.threads, options.dtype, method, d, repetition)
+                    key = dict(zip(KEY, values, strict=True))
+                    if results.done(**key):
+                        continue
+                    row = measure(method, preset, d, getattr(torch, options.dtype), device)
+                    results.add([{**key, **row}])
+                    print(f"{method} d={d}: {row['engine_s']} s, {row['ratio']} times the reference", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The synthetic sweep: the paper's grid, rows that agree with the line-by-line algorithms, resume."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import synthetic
+from benchmarks.results import read_rows
+from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+
+TINY = synthetic.Preset(60, (5,), steps=(3, 8), step_sizes=(0.05,), clips=(0.5, 5.0))
+
+
+def test_the_grid_is_the_papers() -> None:
+    lanes = synthetic.paper_lanes(synthetic.PAPER, "paper")
+    assert len(lanes) == 10 * 11 * 8
+    assert synthetic.PAPER.dimensions == (20, 50, 100, 200, 500, 1000, 2000)
+    assert (lanes.steps.min(), lanes.steps.max()) == (10, 5120)
+    # sigma = 4 C sqrt(2 T log(e + eps/delta))/(n eps), as Algorithms 1 and 2 state it
+    sigma = 4 * lanes.clip * np.sqrt(2 * lanes.steps * np.log(np.e + 2 / 1e-6)) / (10_000 * 2)
+    np.testing.assert_allclose(lanes.noise_std, sigma, rtol=1e-12)
+    exact = synthetic.paper_lanes(synthetic.PAPER, "exact").noise_std
+    np.testing.assert_allclose(sigma / exact, 2.415, rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", synthetic.METHODS)
+@pytest.mark.parametrize("start", ["zero", "normal"])
+def test_measurements_are_those_of_the_losses(method: str, start: str) -> None:
+    """Recomputed from the definitions on the samples that the cell draws."""
+    cell = synthetic.Cell(method, "b", 5, start, "paper", 3)
+    rows = synthetic.run_cell(cell, TINY, "float64", "cpu")
+    assert len(rows) == 4
+    spectrum = paper_spectrum("b", 5)
+    train, test = synthetic._samples(60, 5, 3)
+    x0 = np.random.default_rng([3, 2]).standard_normal(5) if start == "normal" else np.zeros(5)
+    outcome = synthetic.run_method(method, Quadratic(train, spectrum), x0, synthetic.paper_lanes(TINY, "paper"), 3, [])
+    for lane, row in enumerate(rows):
+        for on, data in (("train", train), ("test", test)):
+            offsets = outcome.last[lane] - data
+            gradient = np.linalg.norm((offsets * spectrum).mean(axis=0))
+            loss = 0.5 * np.einsum("ij,j,ij->i", offsets, spectrum, offsets).mean()
+            assert row[f"gradient_{on}_last"] == pytest.approx(gradient, rel=1e-3)
+            assert row[f"loss_{on}_last"] == pytest.approx(loss, rel=1e-3)
+        assert row["loss_train_tau"] >= Quadratic(train, spectrum).minimum * 0.999
+
+
+def test_rows_of_all_lanes_are_saved_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(synthetic.PRESETS, "smoke", TINY)
+    arguments = ["--preset", "smoke", "--out", str(tmp_path), "--jobs", "1", "--device", "cpu", "--modes", "c"]
+    synthetic.main(arguments)
+    rows = read_rows(tmp_path)
+    assert len(rows) == 3 * 4
+    before = (tmp_path / "rows.csv").read_bytes()
+    synthetic.main(arguments)
+    assert (tmp_path / "rows.csv").read_bytes() == before
+    synthetic.main([*arguments, "--start", "normal", "--methods", "dpzero"])
+    assert len(read_rows(tmp_path)) == 3 * 4 + 4
+
+
+def test_a_lane_that_diverges_is_a_failed_row() -> None:
+    row = synthetic._row({"method": "dpgd"}, {"gradient_train_last": np.inf, "loss_train_last": 1.0})
+    assert row == {"method": "dpgd", "loss_train_last": 1.0, "status": "diverged"}
