@@ -20,7 +20,7 @@ from scipy.stats import beta as beta_law
 
 from dpzero_theory import sphere
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
-from dpzero_theory.theory import sharp, sharp_constants
+from dpzero_theory.theory import sharp, sharp_constants, sharp_pl
 from dpzero_theory.theory.problem import Problem
 
 __all__ = ["CHECKS", "OneStep", "Outcome", "main", "one_step_problems"]
@@ -350,7 +350,7 @@ def _mean_change(case: OneStep, kind: str, rng: np.random.Generator) -> tuple[fl
     d, n = case.problem.d, case.problem.n
     start = float(case.losses(np.zeros((1, d))).mean())
     changes = []
-    total = 30_000 if d <= 500 else 1000
+    total = 15_000 if d <= 500 else 1000
     for _ in range(0, total, block := max(1, min(total, 4_000_000 // d))):
         u = _DRAW[kind](rng, block, d)
         differences = (case.losses(case.smoothing * u) - case.losses(-case.smoothing * u)) / (2 * case.smoothing)
@@ -464,9 +464,9 @@ def minimiser() -> Outcome:
     for n, d, r, cap in ((10_000, 2000, 8.178, 4672), (1000, 50, 50, 300), (10**6, 10**5, 12, 10**5), (100, 1, 1, 5)):
         problem = Problem(n=n, d=d, r=r)
         p = sharp.prescribe(problem, gdp, max_steps=cap)
-        for clip in p.clip * np.geomspace(0.2, 5, 60):
+        for clip in p.clip * np.geomspace(0.2, 5, 31):
             sigma = noise_std(gdp, p.steps, clip, n, "replace-one")
-            for step_size in p.step_size * np.geomspace(0.1, 10, 60):
+            for step_size in p.step_size * np.geomspace(0.1, 10, 31):
                 other = sharp.certificate(
                     problem, step_size=step_size, steps=p.steps, clip=clip, smoothing=1e-14 / d, noise_std=sigma
                 )
@@ -526,6 +526,116 @@ def sign_moments() -> Outcome:
     return _outcome(worst, 1 + 1e-12, "excess moments of sign sums over their bounds, all signs: largest ratio")
 
 
+# Sections 7 and 8: Algorithm 1, and the last iterate under the PL inequality.
+
+
+def vector_noise() -> Outcome:
+    """Algorithm 1: clip of s u is clip of s at C/sqrt(d) times u, and one step with vector noise obeys the bound."""
+    rng = np.random.default_rng(SEED + 11)
+    worst = -math.inf
+    for case in one_step_problems():
+        d = case.problem.d
+        if d > 500 or case.sample_rate < 1:
+            continue
+        clip = case.clip * math.sqrt(d)
+        u = sphere.sample_sphere(rng, 8000, d)
+        differences = (case.losses(case.smoothing * u) - case.losses(-case.smoothing * u)) / (2 * case.smoothing)
+        norms = np.abs(differences) * math.sqrt(d)  # of s_i u
+        m = (differences * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)
+        z = case.noise_std * rng.standard_normal((8000, d))
+        after = [case.losses(-case.step_size * (m[:, None] * u + s * z)).mean(axis=1) for s in (1, -1)]
+        sample = (after[0] + after[1]) / 2 - case.losses(np.zeros((1, d))).mean()
+        found = sharp.certificate(
+            case.problem,
+            step_size=case.step_size,
+            steps=1,
+            clip=clip,
+            smoothing=case.smoothing,
+            noise_std=case.noise_std,
+            algorithm="dpgd-0th",
+        )
+        g = float(np.linalg.norm(case.gradients.mean(axis=0)))
+        bound = case.step_size * (found.floor - found.progress * g * g + found.drift * g) - case.problem.gap
+        error = float(sample.std()) / math.sqrt(len(sample)) + 1e-12
+        worst = max(worst, (float(sample.mean()) - bound) / error)
+    return _outcome(worst, STANDARD_ERRORS, "one step of Algorithm 1, vector clip and noise: largest violation (z)")
+
+
+def last_iterate() -> Outcome:
+    """Section 8: 4000 runs on pseudo-Huber losses; mean of (F(x_T) - F*) on the event of staying in Omega."""
+    rng = np.random.default_rng(SEED + 12)
+    worst, shares = -math.inf, []
+    for d, schedule in ((3, "constant"), (12, "growing")):
+        data = 0.3 * rng.standard_normal((15, d)) / math.sqrt(d)
+        h = np.ones(d)
+        best = np.zeros(d)
+        for _ in range(2000):
+            best -= _huber_gradient(best[None, :], data).mean(axis=1)[0]
+        radius = 1.0
+        reach = np.sqrt(1 + (radius + np.linalg.norm(data - best, axis=1)) ** 2)
+        pl = float(np.mean(reach**-3.0))  # grad^2 f_i >= I/(1 + |x - x_i|^2)^(3/2)
+        start = best + 0.5 * h / math.sqrt(d)
+        least = _huber(best[None, :], data).mean()
+        gap = float(_huber(start[None, :], data).mean() - least)
+        problem = Problem(n=3000, d=d, r=d, gap=gap, pl=pl)
+        p = sharp_pl.prescribe_last_iterate(problem, 0.6, schedule=schedule, max_steps=400)
+        x = np.tile(start, (4000, 1))
+        inside = np.ones(4000, dtype=bool)
+        for t in range(p.steps):
+            inside &= np.linalg.norm(x - best, axis=1) <= radius
+            u = sphere.sample_sphere(rng, 4000, d)
+            rise = _huber(x + p.smoothing * u, data) - _huber(x - p.smoothing * u, data)
+            m = np.clip(rise / (2 * p.smoothing), -p.clip, p.clip).mean(axis=1)
+            noise = p.noise_std * p.noise_growth ** (p.steps - 1 - t) * rng.standard_normal(4000)
+            x = x - p.step_size * (m + noise)[:, None] * u
+        final = (_huber(x, data).mean(axis=1) - least) * inside
+        error = float(final.std()) / math.sqrt(4000)
+        worst = max(worst, (float(final.mean()) - p.bound) / error)
+        shares.append(float(final.mean()) / p.bound)
+    text = f"last iterate under PL, measured over certified {shares[0]:.2f} and {shares[1]:.2f}: violation (z)"
+    return _outcome(worst, STANDARD_ERRORS, text)
+
+
+def _huber(points: Array, data: Array) -> Array:
+    squares = ((points[:, None, :] - data[None, :, :]) ** 2).sum(axis=2)
+    values: Array = np.sqrt(1 + squares)
+    return values
+
+
+def _huber_gradient(points: Array, data: Array) -> Array:
+    steps: Array = points[:, None, :] - data[None, :, :]
+    return steps / _huber(points, data)[:, :, None]
+
+
+def growing_noise() -> Outcome:
+    """Section 8: the growing noise spends the whole budget, and no other growth has a smaller weighted noise."""
+    worst = -math.inf
+    for steps, pl, budget in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
+        problem = Problem(n=2000, d=100, r=5, pl=pl)
+        p = sharp_pl.prescribe_last_iterate(problem, budget, schedule="growing", max_steps=steps)
+        ages = np.arange(steps)  # T - 1 - t
+        sigma = p.noise_std * p.noise_growth**ages
+        spent = math.sqrt(np.sum((2 * p.clip / (2000 * sigma)) ** 2))
+        worst = max(worst, spent / budget - 1)
+        rho = p.noise_growth**-4.0
+        weighted = np.sum(rho**ages * sigma**2)
+        for growth in p.noise_growth ** np.linspace(0, 3, 31):
+            other = growth**ages
+            other *= math.sqrt(np.sum(other**-2.0)) * 2 * p.clip / (2000 * budget)
+            worst = max(worst, weighted / np.sum(rho**ages * other**2) - 1 - 1e-8)
+    return _outcome(worst, 0.0, "growing noise: budget spent, and weighted noise over other schedules, minus 1")
+
+
+def lipschitz_and_pl() -> Outcome:
+    """Section 8: on a Lipschitz F with PL near its minimum, the PL ratio G^2/(F - F*) tends to 0 far away."""
+    ratios = []
+    for distance in (1.0, 10.0, 100.0, 1e4):
+        value = math.sqrt(1 + distance**2) - 1
+        ratios.append(distance**2 / (1 + distance**2) / value)
+    ok = all(a > b for a, b in itertools.pairwise(ratios))
+    return _outcome(ratios[-1] if ok else math.inf, 1e-3, "G^2/(F - F*) of sqrt(1 + x^2) - 1 at x = 10^4")
+
+
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "tail-moments": tail_moments,
     "tail-moments-sampled": tail_moments_sampled,
@@ -548,6 +658,10 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "sign-second-moment": partial(clipped_second_moment, "rademacher"),
     "sign-moments": sign_moments,
     "other-directions": one_step_other_directions,
+    "vector-noise": vector_noise,
+    "last-iterate": last_iterate,
+    "growing-noise": growing_noise,
+    "lipschitz-and-pl": lipschitz_and_pl,
 }
 
 

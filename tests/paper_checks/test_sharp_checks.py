@@ -1,0 +1,131 @@
+"""Every check of the sharpened theorem holds, and a constant off by a factor of 2 makes one fail."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpzero_theory.privacy import gaussian
+from dpzero_theory.theory import sharp, sharp_constants, sharp_search
+from paper_checks import sharp as checks
+
+
+@pytest.mark.parametrize("name", checks.CHECKS)
+def test_check_holds(name: str) -> None:
+    outcome = checks.CHECKS[name]()
+    assert outcome.ok, outcome
+    assert outcome.text
+
+
+def test_main_prints_a_line_for_each_check_and_fails_with_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "CHECKS", {"dimension": checks.dimension})
+    assert checks.main() == 0
+    wrong = checks.Outcome(False, 2.0, 1.0, "a check that fails")
+    monkeypatch.setattr(checks, "CHECKS", {"dimension": checks.dimension, "wrong": lambda: wrong})
+    assert checks.main() == 1
+    assert capsys.readouterr().out.count("\n") == 3
+
+
+def _mutate_constants(
+    monkeypatch: pytest.MonkeyPatch,
+    mutation: Callable[[sharp_constants.Constants], sharp_constants.Constants],
+) -> None:
+    original = sharp_constants.constants
+
+    def mutated(*args: object, **kwargs: object) -> sharp_constants.Constants:
+        return mutation(original(*args, **kwargs))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sharp_constants, "constants", mutated)
+    monkeypatch.setattr(sharp, "constants", mutated)
+
+
+def test_half_tau_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = sharp_constants.excess_moments
+
+    def mutated(c: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
+        second, weighted = original(c, d)
+        return second / 4, weighted
+
+    monkeypatch.setattr(sharp_constants, "excess_moments", mutated)
+    assert not checks.tail_moments().ok
+    assert not checks.tail_moments_sampled().ok
+    assert not checks.lost_second_moment().ok
+
+
+def test_half_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
+    assert not checks.lost_second_moment().ok
+
+
+def test_half_A_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(k: sharp_constants.Constants) -> sharp_constants.Constants:
+        chi = k.spread**2 - k.quadratic
+        return replace(k, spread=k.spread / 2, quadratic=k.spread**2 / 4 - chi)
+
+    _mutate_constants(monkeypatch, half)
+    assert not checks.clipped_second_moment().ok
+    assert not checks.one_step_inequality().ok
+
+
+def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = sharp_search.step_terms
+    monkeypatch.setattr(sharp, "step_terms", lambda k, p, e, variance, rate: original(k, p, e, variance / 4, rate))
+    assert not checks.one_step_inequality().ok
+
+
+def test_half_sigma_in_the_prescription_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharp, "full_batch_noise", lambda *args: gaussian.noise_std(*args) / 2)
+    assert not checks.privacy_of_prescription().ok
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        lambda k: replace(k, bias=k.bias / 2),
+        lambda k: replace(k, kept=(1 + k.kept) / 2),
+    ],
+    ids=["bias", "theta"],
+)
+def test_half_bias_fails(
+    monkeypatch: pytest.MonkeyPatch, mutation: Callable[[sharp_constants.Constants], sharp_constants.Constants]
+) -> None:
+    _mutate_constants(monkeypatch, mutation)
+    assert not checks.clipped_inner_product().ok
+
+
+def test_half_sampled_moment_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutate_constants(monkeypatch, lambda k: replace(k, sampled=k.sampled / 2))
+    assert not checks.sampled_second_moment().ok
+
+
+def test_half_gaussian_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
+    assert not checks.lost_second_moment("gaussian").ok
+
+
+def test_one_step_problems_cover_what_they_say() -> None:
+    problems = list(checks.one_step_problems())
+    dimensions = {case.problem.d for case in problems}
+    assert min(dimensions) == 1
+    assert max(dimensions) == 10_000
+    assert any(case.problem.r == case.problem.d > 1 for case in problems)
+    assert any(case.problem.r < 1.1 for case in problems if case.problem.d > 100)
+    rng = np.random.default_rng(0)
+    clipped = 0
+    for case in problems:
+        u = checks.sphere.sample_sphere(rng, 200, case.problem.d)
+        clipped += bool(np.mean(np.abs(u @ case.gradients.T) > case.clip) > 0.01)
+        assert np.linalg.norm(case.gradients, axis=1).max() <= case.problem.lipschitz * (1 + 1e-12)
+    assert clipped > len(problems) / 3
+
+
+def test_one_step_gradients_match_differences() -> None:
+    rng = np.random.default_rng(1)
+    for case in checks.one_step_problems():
+        if case.problem.d <= 6:
+            direction = rng.standard_normal((1, case.problem.d))
+            rise = (case.losses(1e-5 * direction) - case.losses(-1e-5 * direction)) / 2e-5
+            np.testing.assert_allclose(rise[0], case.gradients @ direction[0], rtol=1e-5, atol=1e-7)
