@@ -218,7 +218,7 @@ def _jobs(quick: bool) -> list[tuple[str, str, str, int, int]]:
         for variant in VARIANTS:
             for kind in ("attack", "one-run"):
                 repetitions = REPETITIONS if variant == "sound" else 1
-                runs = 20_000 if variant == "sound" else 100_000
+                runs = 100_000 if variant == "half-sigma" else 10_000
                 jobs += [(kind, algorithm, variant, k, 2_000 if quick else runs) for k in range(repetitions)]
     return jobs
 

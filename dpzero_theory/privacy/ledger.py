@@ -28,7 +28,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.privacy.releases import Accountant, Group, Settings, full_batch_epsilon
+from dpzero_theory.privacy.pairs import Group
+from dpzero_theory.privacy.releases import Accountant, Settings, certified_epsilon
 
 __all__ = ["BudgetSpentError", "Ledger", "LedgerError", "Report"]
 
@@ -73,7 +74,7 @@ class Ledger:
         self._usable = True
         self._check, self._size = _START, 0
         self._budget: dict[str, Any] = {}
-        self._groups: list[Group] = []
+        self._spent: list[tuple[Settings, int]] = []
         self._steps, self._block, self._next = 0, 1, 0
         self._file = os.open(self.path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if _new else 0), 0o644)
         try:
@@ -97,7 +98,7 @@ class Ledger:
         settings: Settings,
         steps: int,
         block: int = 1,
-        accountant: Accountant = full_batch_epsilon,
+        accountant: Accountant = certified_epsilon,
     ) -> Self:
         """Start a ledger for `steps` releases with `settings`, which must cost at most the target.
 
@@ -107,7 +108,7 @@ class Ledger:
             settings: of every release.
             steps: T >= 1.
             block: releases per line; the calls to fsync, and what a crash can waste, are in proportion.
-            accountant: epsilon of groups; `full_batch_epsilon` is for sampling `full` only.
+            accountant: epsilon of a history of releases.
 
         Raises:
             ValueError: an argument outside its range.
@@ -164,7 +165,7 @@ class Ledger:
         steps: int,
         *,
         block: int = 1,
-        accountant: Accountant = full_batch_epsilon,
+        accountant: Accountant = certified_epsilon,
     ) -> None:
         """Give up what is left of the plan and plan `steps` releases with other settings.
 
@@ -177,32 +178,32 @@ class Ledger:
                 raise LedgerError(
                     f"{self.path}: relation is {settings.relation!r}, but {self.settings.relation!r} was planned"
                 )
-            self._append(_plan(self.groups, settings, steps, block, self._budget, accountant))
+            self._append(_plan(self.history, settings, steps, block, self._budget, accountant))
 
     @property
     def settings(self) -> Settings:
         """The settings of the current plan."""
-        return self._groups[-1].settings
+        return self._spent[-1][0]
 
     @property
-    def groups(self) -> list[Group]:
-        """What is spent: a group for each plan under which anything was."""
-        return [group for group in self._groups if group.releases]
+    def history(self) -> list[Group]:
+        """What is spent, for an accountant: a group for each plan under which anything was."""
+        return [settings.releases(count) for settings, count in self._spent if count]
 
     @property
     def releases_left(self) -> int:
         """How many releases of the current plan may still be made."""
-        return self._steps - self._groups[-1].releases
+        return self._steps - self._spent[-1][1]
 
-    def report(self, accountant: Accountant = full_batch_epsilon) -> Report:
+    def report(self, accountant: Accountant = certified_epsilon) -> Report:
         """Spent and left, in releases and in epsilon at target_delta."""
         delta = self._budget["target_delta"]
-        planned = [*self._groups[:-1], Group(self.settings, self._steps)]
+        closed = [settings.releases(count) for settings, count in self._spent[:-1] if count]
         return Report(
-            releases_spent=self._groups[-1].releases,
+            releases_spent=self._spent[-1][1],
             releases_left=self.releases_left,
-            epsilon_spent=accountant(self.groups, delta),
-            epsilon_planned=accountant([group for group in planned if group.releases], delta),
+            epsilon_spent=accountant(self.history, delta),
+            epsilon_planned=accountant([*closed, self.settings.releases(self._steps)], delta),
             target_epsilon=self._budget["target_epsilon"],
             target_delta=delta,
         )
@@ -256,7 +257,7 @@ class Ledger:
                 break
             self._apply(record)
             self._check, self._size = check, self._size + len(line) + 1
-        if not self._groups:
+        if not self._spent:
             raise LedgerError(f"{self.path}: no complete plan, so nothing was released: delete the file")
         if torn:
             # written over the torn bytes, which stay torn, and counted, until this line is whole
@@ -270,11 +271,11 @@ class Ledger:
         if kind == "budget":
             self._budget = record
         elif kind == "plan":
-            self._groups.append(Group(Settings(**record["settings"]), 0))
+            self._spent.append((Settings(**record["settings"]), 0))
             self._steps, self._block = record["steps"], record["block"]
         else:
-            settings, releases = self._groups[-1]
-            self._groups[-1] = Group(settings, releases + record["count"])
+            settings, count = self._spent[-1]
+            self._spent[-1] = settings, count + record["count"]
             self._next = record["release"] + record["count"]
 
 
@@ -294,7 +295,7 @@ def _plan(
         "steps": releases,
         "block": integer("block", block),
     }
-    cost = accountant([*spent, Group(settings, releases)], budget["target_delta"])
+    cost = accountant([*spent, settings.releases(releases)], budget["target_delta"])
     if not cost <= budget["target_epsilon"] * (1 + _ROUNDING):
         raise LedgerError(
             f"the plan costs epsilon {cost:.6g} at delta {budget['target_delta']:g}, "

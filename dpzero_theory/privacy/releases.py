@@ -1,26 +1,26 @@
-"""What a history of releases is: groups of releases with the same settings, and an accountant over them."""
+"""What each release of a run does, and the default accountant over a history of releases."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from dpzero_theory.check import choice, integer, precondition, real
-from dpzero_theory.privacy.gaussian import RELATIONS, epsilon_from_gdp, sensitivity
+from dpzero_theory.check import choice, integer, real
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.gaussian import RELATIONS
+from dpzero_theory.privacy.pairs import SAMPLINGS, Group, group
 
-__all__ = ["SAMPLING", "Accountant", "Group", "Settings", "full_batch_epsilon"]
+__all__ = ["Accountant", "Settings", "certified_epsilon"]
 
-SAMPLING = ("full", "poisson", "fixed-size", "random-allocation", "fixed-order")
-"""How the records of each release are chosen; only `full` has sample_rate 1."""
+Accountant = Callable[[Sequence[Group], float], float]
+"""(groups of releases, delta) -> an upper bound on the epsilon of all of them together."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What each release of a plan does.
+    """The settings of a release, which a ledger compares with the plan.
 
     n: number of records, n >= 1. sample_rate: q in (0, 1], 1 for full batches. noise_multiplier: standard
-    deviation of the noise on the clipped sum, over clip, > 0 (sigma q n/C for noise sigma on the average over
-    the expected batch q n). clip: C > 0. relation: one of `RELATIONS`. sampling: one of `SAMPLING`. Raises
+    deviation of the noise on the clipped sum over clip, > 0: sigma q n/C for noise sigma on the average over the
+    expected batch q n. clip: C > 0. relation: one of `RELATIONS`. sampling: one of `pairs.SAMPLINGS`. Raises
     ValueError for anything else.
     """
 
@@ -38,39 +38,24 @@ class Settings:
             "noise_multiplier": real("noise_multiplier", self.noise_multiplier, above=0.0),
             "clip": real("clip", self.clip, above=0.0),
             "relation": choice("relation", self.relation, RELATIONS),
-            "sampling": choice("sampling", self.sampling, SAMPLING),
+            "sampling": choice("sampling", self.sampling, SAMPLINGS),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if (self.sampling == "full") != (self.sample_rate == 1):
-            raise ValueError(f"sample_rate must be 1 for sampling full and below 1 otherwise; got {self.sample_rate}")
+        self.releases(1)
 
-
-class Group(NamedTuple):
-    """A number of releases made with the same settings."""
-
-    settings: Settings
-    releases: int
-
-
-Accountant = Callable[[Sequence[Group], float], float]
-"""(groups, delta) -> an upper bound on the epsilon of all the groups together."""
-
-
-def full_batch_epsilon(groups: Sequence[Group], delta: float) -> float:
-    """Exact epsilon of full-batch Gaussian releases: mu^2 = sum_j T_j (Delta_j/sigma_j)^2 (see `gaussian.py`).
-
-    groups: any number, each with sampling `full`. delta: 0 < delta < 1. Returns 0 for no releases. Raises
-    ValueError for another delta, PreconditionError for another sampling: that needs its own accountant.
-    """
-    real("delta", delta, above=0.0, below=1.0)
-    for settings, _ in groups:
-        precondition(
-            settings.sampling == "full",
-            f"full_batch_epsilon needs sampling full; got {settings.sampling}: pass an accountant for it",
+    def releases(self, steps: int) -> Group:
+        """`steps` >= 1 releases with these settings, for an accountant. Raises ValueError."""
+        return group(
+            self.noise_multiplier,
+            steps,
+            sampling=self.sampling,
+            neighboring=self.relation,
+            sample_rate=self.sample_rate,
         )
-    squared = math.fsum(
-        releases * (sensitivity(1.0, 1, settings.relation) / settings.noise_multiplier) ** 2
-        for settings, releases in groups
-    )
-    return float(epsilon_from_gdp(math.sqrt(squared), delta)) if squared > 0 else 0.0
+
+
+def certified_epsilon(history: Sequence[Group], delta: float) -> float:
+    """The upper end of `accountant.epsilon_of_history`, and 0 for no releases. 0 < delta < 1, else ValueError."""
+    real("delta", delta, above=0.0, below=1.0)
+    return epsilon_of_history(history, delta).upper if history else 0.0

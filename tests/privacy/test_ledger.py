@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
-from dpzero_theory.privacy.releases import Group, Settings, full_batch_epsilon
+from dpzero_theory.privacy.releases import Settings, certified_epsilon
 
 SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=50.0, clip=1.5, relation="replace-one", sampling="full")
 
@@ -27,7 +26,7 @@ def make(path: Path, steps: int = 5, block: int = 1) -> Ledger:
 
 def spent(path: Path) -> int:
     with Ledger.open(path) as ledger:
-        return sum(group.releases for group in ledger.groups)
+        return sum(group.steps for group in ledger.history)
 
 
 @pytest.fixture
@@ -79,18 +78,11 @@ def test_other_settings_are_refused_by_name_and_nothing_is_written(path: Path, c
 
 def test_sampling_alone_is_compared(path: Path) -> None:
     poisson = replace(SETTINGS, sample_rate=0.1, sampling="poisson")
-    with Ledger.create(
-        path,
-        target_epsilon=10.0,
-        target_delta=1e-6,
-        settings=poisson,
-        steps=3,
-        accountant=lambda groups, delta: 1.0,
-    ) as ledger:
-        with pytest.raises(LedgerError, match="sampling is 'fixed-order', but 'poisson' was planned"):
-            ledger.spend(replace(poisson, sampling="fixed-order"))
-        with pytest.raises(PreconditionError, match="needs sampling full"):
-            ledger.report()
+    with (
+        Ledger.create(path, target_epsilon=10.0, target_delta=1e-6, settings=poisson, steps=3) as ledger,
+        pytest.raises(LedgerError, match="sampling is 'fixed-order', but 'poisson' was planned"),
+    ):
+        ledger.spend(replace(poisson, sampling="fixed-order"))
 
 
 def test_each_line_is_json_with_the_settings(path: Path) -> None:
@@ -344,16 +336,32 @@ def exact_epsilon(mu: float, delta: float) -> float:
     return float(optimize.brentq(excess, 0, 50, xtol=1e-12))
 
 
-def test_full_batch_epsilon_of_a_mixed_history() -> None:
-    first = Group(SETTINGS, 30)
-    second = Group(replace(SETTINGS, noise_multiplier=20.0, clip=9.0, n=7), 11)
+def test_epsilon_of_a_mixed_history() -> None:
+    second = replace(SETTINGS, noise_multiplier=20.0, clip=9.0, n=7)
     mu = math.sqrt(30 * (2 / 50) ** 2 + 11 * (2 / 20) ** 2)
-    assert full_batch_epsilon([first, second], 1e-5) == pytest.approx(exact_epsilon(mu, 1e-5), rel=1e-9)
-    add_remove = Group(replace(SETTINGS, relation="add-remove"), 900)
-    assert full_batch_epsilon([add_remove], 1e-5) == pytest.approx(exact_epsilon(30 / 50, 1e-5), rel=1e-9)
-    assert full_batch_epsilon([], 1e-5) == 0.0
+    found = certified_epsilon([SETTINGS.releases(30), second.releases(11)], 1e-5)
+    assert found == pytest.approx(exact_epsilon(mu, 1e-5), rel=1e-9)
+    add_remove = replace(SETTINGS, relation="add-remove").releases(900)
+    assert certified_epsilon([add_remove], 1e-5) == pytest.approx(exact_epsilon(30 / 50, 1e-5), rel=1e-9)
+    assert certified_epsilon([], 1e-5) == 0.0
     with pytest.raises(ValueError, match="delta must be"):
-        full_batch_epsilon([first], math.nan)
+        certified_epsilon([], math.nan)
+
+
+def test_a_calibrated_plan_fits_its_target_with_poisson_sampling(path: Path) -> None:
+    """Multiplier of the published setting n = 1024, B = 64, T = 10,000, epsilon 2, delta 1e-5, add-remove: 12.49643."""
+    settings = Settings(
+        n=1024, sample_rate=1 / 16, noise_multiplier=12.49643, clip=1.0, relation="add-remove", sampling="poisson"
+    )
+    budget = {"target_epsilon": 2.0, "target_delta": 1e-5, "settings": settings}
+    with pytest.raises(LedgerError, match="the plan costs"):
+        Ledger.create(path, steps=10_010, **budget)  # type: ignore[arg-type]
+    with Ledger.create(path, steps=10_000, block=2_500, **budget) as ledger:  # type: ignore[arg-type]
+        assert ledger.report().epsilon_planned == pytest.approx(2.0, rel=1e-6)
+        ledger.spend(settings)
+        report = ledger.report()
+    assert 0.5 < report.epsilon_spent < 1.2
+    assert report.releases_left == 7_500
 
 
 def test_the_report_adds_up(path: Path) -> None:
@@ -394,7 +402,7 @@ def test_a_new_plan_counts_what_is_spent(path: Path) -> None:
             ledger.spend(SETTINGS)
         assert ledger.spend(quieter) == range(100, 101)
     with Ledger.open(path) as ledger:
-        assert ledger.groups == [Group(SETTINGS, 100), Group(quieter, 1)]
+        assert ledger.history == [SETTINGS.releases(100), quieter.releases(1)]
         assert ledger.releases_left == 49
         report = ledger.report()
     mu = 2 * math.sqrt(100 / 50**2 + 50 / 100**2)
@@ -405,7 +413,7 @@ BAD: list[tuple[str, object]] = [
     *[(name, value) for name in ("sample_rate", "noise_multiplier", "clip") for value in (math.nan, 0, -1, "1")],
     *[("n", value) for value in (0, 2.5, math.inf, None)],
     ("sample_rate", 1.5),
-    ("sample_rate", 0.5),
+    ("sample_rate", 0.5),  # with full batches
     ("relation", "both"),
     ("sampling", "shuffle"),
     ("sampling", None),
