@@ -3,7 +3,8 @@
 One JSON object per line: a `budget`, a `plan` (settings and number of releases), then a `spend` for each release
 or block of releases, and further plans if the settings change. Each line ends with `check`, the SHA-256 of the
 previous line's check and of the rest of the line, so that an edited, lost or repeated line is found. (It is no
-signature: whoever rewrites the whole file can recompute it.)
+signature: whoever rewrites the file can recompute it, and whole lines missing from the end, as in a restored backup,
+are not noticed: never restore a ledger.)
 
 What is guaranteed, on a file system whose fsync is durable:
 

@@ -75,13 +75,13 @@ class _Sampler(ABC):
     def gaussian(self, std: float, size: Size) -> NDArray[np.float64]: ...
 
     def gaussian(self, std: float, size: Size | None = None) -> float | NDArray[np.float64]:
-        """Draw N(0, std^2) in float64, std >= 0, by inversion of a 64-bit uniform.
+        """Draw N(0, std^2) in float64, 0 <= std <= 1e300, by inversion of a 64-bit uniform.
 
         One bit is the sign and 63 are the tail probability u = (k + 1/2)/2^64, so that the tails are resolved
         as finely as the middle; |value| <= 9.2 std. Returns a float, or an array of shape `size`. Raises
-        ValueError for a std that is negative or not finite, and for a bad size.
+        ValueError for a bad std or size.
         """
-        std = real("std", std, at_least=0.0)
+        std = real("std", std, at_least=0.0, at_most=1e300)
         shape = _shape(size)
         words = np.frombuffer(self._bytes(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
         tail = ndtri(((words >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-_WORD_BITS)
