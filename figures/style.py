@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-__all__ = ["FIGURES", "SERIES", "Series", "label_panels", "save", "series", "use_style"]
+__all__ = ["FIGURES", "SERIES", "Series", "label_panels", "log_ticks", "save", "series", "use_style"]
 
 FIGURES = Path(__file__).parent
 COLUMN = 3.4
@@ -95,6 +97,15 @@ def label_panels(axes: Any, start: str = "a") -> None:
     for index, axis in enumerate(axes):
         axis.set_title(f"({chr(ord(start) + index)}) {axis.get_title()}", loc="left")
         axis.set_title("")
+
+
+def log_ticks(axis: Axis) -> None:
+    """Label a logarithmic axis without crowding: powers of ten, or 1, 2 and 5 times them under 1.5 decades."""
+    low, high = axis.get_view_interval()
+    axis.set_minor_formatter(NullFormatter())
+    if high < low * 10**1.5:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def save(figure: Figure, name: str, folder: Path = FIGURES) -> list[Path]:

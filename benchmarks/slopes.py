@@ -1,0 +1,106 @@
+"""How the synthetic sweep's best errors grow with the dimension.  python -m benchmarks.slopes
+
+Reads the rows of `benchmarks.synthetic` and, for every method, mode and measurement, takes the best value of the grid
+in each cell and seed and fits log(best) = a + slope log(d) by least squares, over all dimensions and over the
+largest three, where saturation would show. The slope is the mean of the seeds' slopes, with a 95% interval from
+Student's t; the interval is empty with one seed. Best values are those of the grid point that is best on the
+training set, as a parameter search finds it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.stats import t as student
+
+from benchmarks.arguments import Parser
+from benchmarks.results import RESULTS, Results, read_manifest, read_rows
+
+__all__ = ["best_rows", "interval", "main", "slope"]
+
+CELL = ["method", "mode", "start", "calibration", "d", "seed"]
+KEY = ("method", "mode", "start", "calibration", "output", "measured", "range")
+FIELDS = ("slope", "low", "high", "claimed", "seeds")
+RANGES = {"all": 0, "largest-3": -3}
+CLAIMED = {
+    ("dpgd-0th", "a"): 3 / 4,
+    ("dpgd-0th", "b"): 5 / 8,
+    ("dpgd-0th", "c"): 1 / 2,
+    ("dpzero", "a"): 1 / 4,
+    ("dpzero", "b"): 1 / 8,
+    ("dpzero", "c"): 0.0,
+    ("dpgd", "a"): 1 / 4,
+    ("dpgd", "b"): 1 / 8,
+    ("dpgd", "c"): 0.0,
+}
+"""Exponents of d in the gradient norm's upper bounds: half of those of Table tab:compare at r = d, sqrt(d), log d."""
+
+
+def best_rows(rows: pd.DataFrame, output: str, what: str = "gradient") -> pd.DataFrame:
+    """The row of each cell and seed whose `what` of `output` is the smallest on the training set."""
+    column = f"{what}_train_{output}"
+    return rows.loc[rows.groupby(CELL)[column].idxmin()].reset_index(drop=True)
+
+
+def slope(d: ArrayLike, values: ArrayLike) -> float:
+    """Least-squares slope of log(values) against log(d)."""
+    x = np.log(np.asarray(d, dtype=float))
+    centred = x - x.mean()
+    return float(centred @ np.log(np.asarray(values, dtype=float)) / (centred @ centred))
+
+
+def interval(slopes: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Mean and 95% interval of its expectation; no interval for fewer than two values."""
+    mean, count = float(np.mean(slopes)), len(slopes)
+    if count < 2:
+        return mean, None, None
+    half = float(student.ppf(0.975, count - 1)) * float(np.std(slopes, ddof=1)) / np.sqrt(count)
+    return mean, mean - half, mean + half
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fit the slopes of the committed rows anew."""
+    parser = Parser(prog="benchmarks.slopes", description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, default=RESULTS / "synthetic")
+    parser.add_argument("--out", type=Path, default=RESULTS / "slopes")
+    options = parser.parse_args(arguments)
+    rows = read_rows(options.rows)
+    source = read_manifest(options.rows)["sha256"]
+    for old in ("rows.csv", "manifest.json"):
+        (options.out / old).unlink(missing_ok=True)
+    results = Results(
+        options.out,
+        key=KEY,
+        fields=FIELDS,
+        seeds=sorted(int(seed) for seed in rows["seed"].unique()),
+        device="cpu",
+        dtype="float64",
+        settings={"rows": source},
+    )
+    with results:
+        results.add(_fits(rows))
+
+
+def _fits(rows: pd.DataFrame) -> list[dict[str, str | float | None]]:
+    fits: list[dict[str, str | float | None]] = []
+    for output in ("last", "average", "tau"):
+        best = best_rows(rows, output)
+        for keys, group in best.groupby(["method", "mode", "start", "calibration"]):
+            for measured in ("gradient_train", "gradient_test"):
+                for name, first in RANGES.items():
+                    slopes = [
+                        slope(part["d"].iloc[first:], part[f"{measured}_{output}"].iloc[first:])
+                        for _, part in group.sort_values("d").groupby("seed")
+                    ]
+                    mean, low, high = interval(slopes)
+                    names = dict(zip(KEY, (*map(str, keys), output, measured, name), strict=True))
+                    claimed = CLAIMED[names["method"], names["mode"]]
+                    fit = {"slope": mean, "low": low, "high": high, "claimed": claimed, "seeds": len(slopes)}
+                    fits.append({**names, **fit})
+    return fits
+
+
+if __name__ == "__main__":
+    main()

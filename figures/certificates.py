@@ -1,0 +1,123 @@
+"""Certificates and measurements, the paper's and the sharpened theorem's.  python -m figures.certificates
+
+Top: against the dimension in the paper's three modes. Bottom: against the number of samples, against epsilon,
+and on real data. Each point is the mean over seeds of the mean over iterates of ||grad F||^2, with its standard
+error; each open marker is what the theorem certifies for it. The grey line is the trivial bound L^2.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from benchmarks.results import RESULTS, read_rows
+from figures.style import FIGURES, PAGE, Series, label_panels, log_ticks, save, series, use_style
+
+__all__ = ["draw", "main", "summarise"]
+
+CELL = ["problem", "mode", "n", "d", "epsilon", "parameters"]
+SETS = {"paper": "Theorem 3 of the paper", "paper-best": "its inequality at its best", "sharp": "sharpened theorem"}
+LOOKS: dict[str, Series] = {"paper": series(1), "paper-best": series(4), "sharp": series(0)}
+
+
+def summarise(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per cell and parameter set: bound, trivial bound, mean over seeds and its standard error."""
+    groups = rows.groupby(CELL, as_index=False)
+    return groups.agg(
+        bound=("bound", "first"),
+        trivial=("trivial_bound", "first"),
+        mean=("gradient_squared", "mean"),
+        error=("gradient_squared", "sem"),
+        last=("last_gradient_squared", "mean"),
+        steps=("steps", "first"),
+        seeds=("gradient_squared", "count"),
+    )
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """The figure of these rows (`benchmarks.certificates`, preset full)."""
+    table = summarise(rows)
+    figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.9))
+    huber = table[table["problem"] == "pseudo-huber"]
+    for axis, mode, trace in zip(grid[0], "abc", ("d", r"\sqrt{d}", r"\log d"), strict=True):
+        part = huber[(huber["mode"] == mode) & (huber["n"] == 1000) & (huber["epsilon"] == 8.0)]
+        _panel(axis, part, "d", f"mode {mode}: $r = O({trace})$", r"dimension $d$  ($n=10^3,\ \varepsilon=8$)")
+    for axis in grid[0]:
+        axis.set_xlim(12, 1.7e5)
+    mode_c = huber[huber["mode"] == "c"]
+    samples = mode_c[(mode_c["d"] == 20) & (mode_c["epsilon"] == 2.0)]
+    _panel(grid[1, 0], samples, "n", "mode c", r"samples $n$  ($d=20,\ \varepsilon=2$)")
+    budget = mode_c[(mode_c["d"] == 200) & (mode_c["n"] == 10_000)]
+    _panel(grid[1, 1], budget, "epsilon", "mode c", r"$\varepsilon$  ($n=10^4,\ d=200$)")
+    real = table[table["problem"].isin(["digits", "sst2"])]
+    _panel(grid[1, 2], real, "epsilon", "logistic regression", r"$\varepsilon$")
+    for axis in grid[:, 0]:
+        axis.set_ylabel(r"$\|\nabla F_S(x_\tau)\|^2$")
+    for axis in grid.flat:
+        log_ticks(axis.xaxis)
+        log_ticks(axis.yaxis)
+    for axis, part in ((grid[1, 1], budget), (grid[1, 2], real)):
+        ticks = sorted(part["epsilon"].unique())
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    label_panels(grid.flat)
+    _legend(figure)
+    return figure
+
+
+def _panel(axis: Axes, table: pd.DataFrame, x: str, title: str, label: str) -> None:
+    for name, look in LOOKS.items():
+        for _, group in table[table["parameters"] == name].groupby(["problem"]):
+            line = group.sort_values(x)
+            axis.plot(line[x], line["bound"], **_certified(look))
+            ran = line[line["seeds"] > 0]
+            axis.errorbar(ran[x], ran["mean"], yerr=ran["error"], **_measured(look))
+            axis.plot(ran[x], ran["last"], **_last(look))
+    for problem, group in table.groupby("problem"):
+        axis.axhline(float(group["trivial"].iloc[0]), color="#888888", linewidth=0.8, linestyle=(0, (1, 1.5)))
+        if problem in ("digits", "sst2"):
+            _name(axis, group, x, {"digits": "digits", "sst2": "SST-2"}[str(problem)])
+    axis.set(xscale="log", yscale="log", title=title, xlabel=label)
+
+
+def _name(axis: Axes, group: pd.DataFrame, x: str, name: str) -> None:
+    first = group[group["parameters"] == "paper"].sort_values(x).iloc[0]
+    axis.annotate(name, (first[x], first["bound"]), (3, 4), textcoords="offset points", fontsize=7, va="bottom")
+
+
+def _certified(look: Series) -> dict[str, Any]:
+    return look.line(linestyle=(0, (3, 1.5)), markerfacecolor="white", markeredgecolor=look.color, markeredgewidth=1)
+
+
+def _measured(look: Series) -> dict[str, Any]:
+    return look.line(linestyle="-")
+
+
+def _last(look: Series) -> dict[str, Any]:
+    return {"color": look.color, "linewidth": 0.8, "linestyle": (0, (1, 1)), "marker": look.marker, "markersize": 2}
+
+
+def _legend(figure: Figure) -> None:
+    handles, labels = [], []
+    for name, look in LOOKS.items():
+        handles += [Line2D([], [], **style(look)) for style in (_certified, _measured, _last)]
+        labels += [f"{SETS[name]}: certified", r"measured, $x_\tau$", "measured, last iterate"]
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, columnspacing=2)
+
+
+def main() -> None:
+    """Draw the figure from benchmarks/results/certificates."""
+    parser = argparse.ArgumentParser(prog="figures.certificates", description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, default=RESULTS / "certificates")
+    parser.add_argument("--out", type=Path, default=FIGURES)
+    options = parser.parse_args()
+    use_style()
+    save(draw(read_rows(options.rows)), "certificates", options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Slopes of known power laws, and the best rows of a grid."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import slopes
+from benchmarks.results import read_rows
+
+
+def test_a_power_law_has_its_slope() -> None:
+    d = np.array([10, 30, 100, 1000])
+    assert slopes.slope(d, 5 * d**0.37) == pytest.approx(0.37, abs=1e-12)
+
+
+def test_intervals_are_students() -> None:
+    assert slopes.interval([1.0]) == (1.0, None, None)
+    mean, low, high = slopes.interval([0.0, 2.0])
+    # two values: mean 1, standard error 1, and t_{0.975, 1} = 12.706
+    assert (mean, low, high) == pytest.approx((1.0, 1 - 12.706, 1 + 12.706), rel=1e-3)
+
+
+def test_fits_use_the_best_row_of_every_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+    for seed in range(3):
+        for d in (10, 100, 1000, 10_000):
+            for clip in (1.0, 2.0):
+                value = d**0.5 * clip
+                cell = {"method": "dpzero", "mode": "a", "start": "zero", "calibration": "paper", "d": d, "seed": seed}
+                measures = {
+                    f"gradient_{on}_{output}": value * (2 if on == "test" else 1)
+                    for on in ("train", "test")
+                    for output in ("last", "average", "tau")
+                }
+                lines.append({**cell, "clip": clip, **measures})
+    rows = pd.DataFrame(lines)
+    assert (slopes.best_rows(rows, "tau")["clip"] == 1.0).all()
+    monkeypatch.setattr(slopes, "read_rows", lambda _: rows)
+    monkeypatch.setattr(slopes, "read_manifest", lambda _: {"sha256": "0"})
+    for _ in range(2):
+        slopes.main(["--out", str(tmp_path)])
+        fits = read_rows(tmp_path)
+        assert len(fits) == 3 * 2 * 2
+        assert fits["slope"].tolist() == pytest.approx([0.5] * len(fits))
+        assert (fits["seeds"] == 3).all()
