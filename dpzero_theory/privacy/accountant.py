@@ -29,6 +29,9 @@ __all__ = [
 
 Parts = tuple[tuple[Pair, int], ...]
 
+_BUDGET = 2e8
+"""Work of a certified answer, see `delta_bracket`; a twentieth of it while searching."""
+
 _CLOSED = "closed form"
 _GDP_ACCURACY = 1e-11
 """Relative error of `log_delta_from_gdp`'s delta, as stated there."""
@@ -91,7 +94,9 @@ def _largest_loss(parts: Parts, gdp: float) -> float:
     return math.fsum(-steps * math.log1p(-pair.sample_rate) for pair, steps in parts)
 
 
-def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | None = None) -> DeltaBracket:
+def direction_delta(
+    epsilon: float, parts: Parts, gdp: float, *, start: float | None = None, budget: float = _BUDGET
+) -> DeltaBracket:
     """delta(epsilon) of one composition, choosing the method; see `DeltaBracket`."""
     if not parts:
         log_delta = float(log_delta_from_gdp(epsilon, gdp))
@@ -108,7 +113,7 @@ def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | 
     if _largest_loss(parts, gdp) * (1 + 1e-12) <= epsilon:
         return DeltaBracket(0.0, 0.0, 0.0, -math.inf, math.nan, math.nan, "largest loss")
     try:
-        return delta_bracket(epsilon, parts, gdp, start=start)
+        return delta_bracket(epsilon, parts, gdp, start=start, budget=budget)
     except OverflowError:
         upper = _chernoff(epsilon, parts, gdp)
         return DeltaBracket(0.0, upper, upper, math.log(max(upper, 5e-324)), math.nan, math.nan, "Chernoff bound")
@@ -130,8 +135,10 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                 found = None
             if found is not None:
                 return found
-        point = direction_delta(epsilon, parts, gdp, start=tau)
-        return point.log_value, point.tau if point.tau > 0 else None
+        point = direction_delta(epsilon, parts, gdp, start=tau, budget=_BUDGET / 20)
+        if point.upper > 1.5 * point.lower:
+            point = direction_delta(epsilon, parts, gdp, start=tau)
+        return point.log_value if point.lower > 0 else -math.inf, point.tau if point.tau > 0 else None
 
     return Curve(bracket, estimate)
 

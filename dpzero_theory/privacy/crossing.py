@@ -13,7 +13,8 @@ __all__ = ["Curve", "crossing"]
 class Curve:
     """A curve of delta, decreasing in x > 0; `tau` is a guess of the contour, for speed.
 
-    bracket(x, tau) is certified; estimate(x, tau) gives (log delta, tau) without a certificate.
+    bracket(x, tau) is certified; estimate(x, tau) gives (log delta, tau) without a certificate, -inf for a delta
+    that is too small to be resolved.
     """
 
     bracket: Callable[[float, float | None], DeltaBracket]
@@ -26,9 +27,14 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
     x = start
     previous: tuple[float, float] | None = None
     tau: float | None = None
+    miss = 0.0
     for _ in range(100):
         log_delta, tau = curve.estimate(x, tau)
-        miss = max(log_delta, -1e4) - log_target
+        if log_delta == -math.inf:
+            high, previous = x, None
+            x = math.sqrt(low * high) if low > 0 else x / 1.6
+            continue
+        miss = log_delta - log_target
         if previous is not None and x != previous[0]:
             chord = (miss - previous[1]) / math.log(x / previous[0])
             slope = chord if chord < -1e-6 else -1e-6
@@ -48,20 +54,21 @@ def _certify(curve: Curve, start: float, slope: float, target: float) -> tuple[f
     log_target = math.log(target)
     x, log_delta, slope, tau = _secant(curve, start, slope, log_target)
     x *= math.exp(-(log_delta - log_target) / slope)
-    step = 1e-10 / abs(slope) + 1e-14
-    while True:
-        upper = x * math.exp(step)
+    least = 1e-10 / abs(slope) + 1e-14
+    upper = x * math.exp(least)
+    at_upper = curve.bracket(upper, tau)
+    while not at_upper.upper <= target:
+        step = max((math.log(at_upper.upper) - log_target) / abs(slope), least)
+        upper *= math.exp(1.02 * min(step, 1.0) + least)
         at_upper = curve.bracket(upper, tau)
-        if at_upper.upper <= target:
-            break
-        step *= 4
-    width = (at_upper.upper - at_upper.lower) / max(at_upper.value, 5e-324)
-    step = (1.5 * min(width, 1.0) + 1e-10) / abs(slope) + 1e-14
-    while True:
-        lower = upper * math.exp(-step)
-        if lower == 0 or curve.bracket(lower, tau).lower > target:
-            return lower, upper, at_upper
-        step *= 4
+        least *= 2
+    lower, at_lower = upper, at_upper
+    while lower > 0 and not at_lower.lower > target:
+        step = max((log_target - math.log(max(at_lower.lower, 5e-324))) / abs(slope), least)
+        lower *= math.exp(-1.02 * min(step, 1.0) - least)
+        at_lower = curve.bracket(lower, tau)
+        least *= 2
+    return lower, upper, at_upper
 
 
 def crossing(curves: Sequence[Curve], start: float, slope: float, target: float) -> tuple[float, float, DeltaBracket]:

@@ -31,6 +31,7 @@ Array = NDArray[np.float64]
 _UNIT = 2.0**-53
 _TOLERANCE = 1e-11
 _NEAR = 400
+_MAX_NODES = 3_000_000
 _BLOCK = 1_000_000
 
 
@@ -82,33 +83,43 @@ def _tilt(law: LossLaw, steps: int, tau: float) -> _Tilted:
     return _Tilted(law, steps, cumulant, mean, float(v @ centred**2), v, centred)
 
 
+def _tilted_at(parts: Sequence[tuple[Pair, int]], tau: float, log_tolerance: float) -> list[_Tilted]:
+    return [_tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
+
+
 def _saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start: float | None) -> float:
-    """The minimiser over tau > 0 of sum T_j K_j(tau) + gdp^2 tau(tau+1)/2 - tau epsilon - log tau(tau + 1), roughly."""
+    """A point near the minimiser over tau > 0 of sum T_j K_j(tau) + gdp^2 tau(tau+1)/2 - tau epsilon - log tau(tau+1).
+
+    Any tau > 0 gives a correct bracket; a good one a narrow bracket. K can be all but flat and then rise like a
+    wall (rare events). Just before the wall the tilted law has two far modes, so tau is moved back while that costs
+    little and halves the variance.
+    """
+
+    def moments(tau: float) -> tuple[float, float, float]:
+        tilted = _tilted_at(parts, tau, -30.0)
+        height = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2
+        mean = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5)
+        variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
+        return height - tau * epsilon - math.log(tau * (tau + 1)), mean - epsilon - 1 / tau - 1 / (1 + tau), variance
+
     low, high = 0.0, math.inf
     tau = start or 1.0
-    laws: list[LossLaw] = []
-    built, steep = 0.0, False
     for _ in range(200):
-        if not 0.5 * built <= tau <= built:
-            # nodes serve a range of tau where K is moderate, one tau where it is steep
-            built = tau if steep else 1.2 * tau
-            laws = [build(pair, Contour(built), -30.0) for pair, _ in parts]
-        tilted = [_tilt(law, steps, tau) for law, (_, steps) in zip(laws, parts, strict=True)]
-        if max(p.cumulant for p in tilted) > 1:
-            if not steep or built != tau:
-                steep, built = True, 0.0
-                continue
-            built = 0.0
-        value = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5) - epsilon - 1 / tau - 1 / (1 + tau)
-        curvature = sum(p.steps * p.variance for p in tilted) + gdp**2 + 1 / tau**2 + 1 / (1 + tau) ** 2
+        height, value, variance = moments(tau)
         low, high = (low, tau) if value > 0 else (tau, high)
-        # Newton in tau, but at most a factor 1.7 up or 4 down: K grows very fast
+        curvature = variance + 1 / tau**2 + 1 / (1 + tau) ** 2
+        if value * value < 0.02 * curvature or high - low < 1e-3 * low:
+            break
+        # Newton in tau, but at most a factor 1.7 up or 4 down
         new = min(max(tau - value / curvature, tau / 4), 1.7 * tau)
         if not low < new < high:
             new = math.sqrt(low * high) if low > 0 else tau / 4
-        if value * value < 0.02 * curvature:
-            return new
         tau = new
+    for _ in range(6):
+        height_back, _, variance_back = moments(0.85 * tau)
+        if not (height_back < height + 0.5 and variance_back < 0.5 * variance):
+            break
+        tau, height, variance = 0.85 * tau, height_back, variance_back
     return tau
 
 
@@ -178,14 +189,14 @@ def _log_far(part: _Tilted, tau: float, t: Array, log_tolerance: float) -> tuple
     law = build(pair, contour, log_tolerance)
     loss, log_mass, loss_error, mass_error = law.shifted()
     exponent = log_mass + (tau + 1j * t[0]) * loss - part.cumulant - 1j * t[0] * part.mean
-    keep = exponent.real > np.max(exponent.real) - 60
+    keep = exponent.real > np.max(exponent.real) - 45
     start = np.exp(exponent[keep])
     rate = loss[keep] - part.mean
     size = np.abs(start)
     error = mass_error + tau * loss_error + t[-1] * loss_error + 4 * _UNIT * (8 + t[-1] * np.abs(loss - part.mean))
     # |exp(i t L)| decreases in t on this line, so the weights at t[0] bound all of them
     bound = float(size @ (error[keep] + (len(rate) + 16) * _UNIT)) + len(loss) * math.exp(
-        -60 + float(np.max(exponent.real))
+        -45 + float(np.max(exponent.real))
     )
     bound += math.exp(law.quadrature_error(contour) - part.cumulant)
     chi = _equispaced(start, rate, t - t[0])
@@ -241,7 +252,7 @@ def delta_bracket(
     gdp: float = 0.0,
     *,
     start: float | None = None,
-    budget: float = 1e5,
+    budget: float = 1e8,
 ) -> DeltaBracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
 
@@ -250,7 +261,7 @@ def delta_bracket(
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: mu >= 0 of full-batch releases in the same composition.
         start: a guess of tau, for speed only.
-        budget: largest number of nodes in t before smoothing is used.
+        budget: largest number of (node in t) x (node in x) products before smoothing is used.
 
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
@@ -271,10 +282,12 @@ def delta_bracket(
     shift, log_second = _second_alias(epsilon, parts, gdp, tau, variance, log_scale + math.log(target), log_tolerance)
     period = max(period, float(np.logaddexp(0, log_second - log_scale - math.log(target))) / shift)
     step = 2 * math.pi / period
-    stop, kappa = _truncate(decay_bound, target, step, budget, math.sqrt(variance))
+    stop, kappa = _truncate(decay_bound, target, step, budget / sum(len(law.loss) for law in laws), math.sqrt(variance))
+    if not stop / step < _MAX_NODES:
+        raise OverflowError("too many nodes")
     count = math.ceil(stop / step)
     # one block on the real line of x, then octaves of t on shifted lines
-    ends = [min(count, _NEAR)]
+    ends = [count if count <= _NEAR else (_NEAR if steps_total > 50 else 64)]
     while ends[-1] < count:
         ends.append(min(2 * ends[-1], count))
     near = Contour(tau, 0.0, ends[0] * step)
@@ -314,7 +327,7 @@ def delta_bracket(
         )
     last = float(t[-1])
     log_tail = (
-        float(decay_bound(np.array([last]), shifted=count > _NEAR)[0])
+        float(decay_bound(np.array([last]), shifted=count >= _NEAR)[0])
         - kappa**2 * last**2 / 2
         - math.log(math.pi * last)
     )
@@ -346,7 +359,7 @@ def delta_bracket(
     scale = math.exp(log_scale)
     lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
     upper = min(scale * high * (1 + scale_error), 1.0)
-    middle = max((max(low, 0.0) + high) / 2, 5e-324)
+    middle = max(total, low, 1e-300)
     method = "contour" if kappa == 0 else "smoothed contour"
     return DeltaBracket(
         lower,
@@ -415,15 +428,20 @@ def _second_alias(
     """(shift, log moment bound at tau + shift) whose alias bound asks for the smallest period."""
     best = (math.inf, 0.0, 0.0)
     shift = min(7 / math.sqrt(variance), tau + 0.5)
-    for _ in range(12):
-        log_moment = _log_alias_moment(epsilon, parts, gdp, tau + shift, log_tolerance)
+    for _ in range(30):
+        try:
+            log_moment = _log_alias_moment(epsilon, parts, gdp, tau + shift, log_tolerance)
+        except OverflowError:
+            log_moment = math.inf
         period = float(np.logaddexp(0, log_moment - log_target)) / shift
-        if period >= best[0]:
+        if period > best[0]:
             break
         best = (period, shift, log_moment)
         if log_moment < log_target + 50:
             break
         shift /= 2
+    if best[0] == math.inf:
+        raise OverflowError("no moment beyond tau")
     return best[1], best[2]
 
 
