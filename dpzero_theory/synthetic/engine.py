@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dpzero_theory import check
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.problems import Quadratic
+from dpzero_theory.synthetic.products import coefficients, form_path, products
 
 __all__ = ["Outcome", "dpgd_0th", "dpzero"]
 
@@ -100,15 +101,6 @@ class _Place:
         return torch.as_tensor(values, dtype=self.dtype, device=self.device)
 
 
-@dataclass(frozen=True)
-class _Block:
-    """One block of K steps: directions w (K, d), their norms as u (K,), noise (K,) or (K, d)."""
-
-    w: Tensor
-    norms: Tensor
-    noise: Tensor
-
-
 def _run(
     problem: Quadratic,
     x0: Array,
@@ -132,26 +124,33 @@ def _run(
     targets = [root * (place.tensor(c) - origin) for c in (problem.center, *centers)]
     y = (root * (place.tensor(start) - origin))[:, None].repeat(1, len(lanes))
     total = torch.zeros_like(y)
-    forms = torch.zeros((2, len(targets), len(lanes)), dtype=place.dtype, device=place.device)
+    forms = torch.zeros((2 * len(targets), len(lanes)), dtype=place.dtype, device=place.device)
 
+    measured = [(target, metric) for metric in (root * root, None) for target in targets]
     for begin, end in blocks(lanes.steps, place.block):
         live = int((sorted_lanes.steps > begin).sum())
         u = place.tensor(directions(end - begin))
         raw = place.tensor(noise(end - begin))
-        step = _Block(u * root, u.norm(dim=1), raw * root if vector else raw)
-        here = y[:, :live]
-        move = _coefficients(step, points, here, alpha[:live], clip[:live], std[:live], vector)
-        drift = _before(step.noise) if vector else None
+        w, z, here = u * root, raw * root if vector else None, y[:, :live]
+        given = products(w, points, here, z, measured)
+        move = coefficients(
+            given,
+            alpha[:live],
+            clip[:live],
+            std[:live],
+            u.norm(dim=1) if vector else None,
+            None if vector else raw,
+        )
         push = alpha[:live] * std[:live]
-        for index, metric in enumerate((root * root, None)):
-            forms[index, :, :live] += _forms(step, here, move, drift, push, targets, metric)
-        # sum over the block of x_t, where coefficient s has acted on the steps after s
-        later = torch.arange(end - begin - 1, -1, -1, dtype=place.dtype, device=place.device)
-        total[:, :live] += (end - begin) * here - step.w.T @ (later[:, None] * move)
-        y[:, :live] = here - step.w.T @ move
-        if drift is not None:
-            total[:, :live] -= drift.sum(dim=0)[:, None] * push
-            y[:, :live] -= step.noise.sum(dim=0)[:, None] * push
+        for index, form in enumerate(given.forms):
+            forms[index, :live] += form_path(form, move, push)[:-1].sum(dim=0)
+        # the sum of x_t over the block, in which coefficient s acts on the steps after s
+        later = torch.arange(end - begin - 1, -1, -1, dtype=place.dtype, device=place.device)[:, None]
+        total[:, :live] += (end - begin) * here - w.T @ (later * move)
+        y[:, :live] = here - w.T @ move
+        if z is not None:
+            total[:, :live] -= (later * z).sum(dim=0)[:, None] * push
+            y[:, :live] -= z.sum(dim=0)[:, None] * push
 
     steps = place.tensor(sorted_lanes.steps)
     back = np.argsort(order, kind="stable")
@@ -159,82 +158,9 @@ def _run(
     def points_of(columns: Tensor) -> Array:
         return _numpy((columns / root[:, None] + origin[:, None]).T)[back]
 
-    means = _numpy(forms / steps)[:, :, back]
-    return Outcome(points_of(y), points_of(total / steps), means[0], means[1] / 2)
-
-
-def _coefficients(
-    step: _Block, points: Tensor, y: Tensor, alpha: Tensor, clip: Tensor, std: Tensor, vector: bool
-) -> Tensor:
-    """How far each lane moves along each direction of the block, shape (K, lanes): y <- y - c_t w_t."""
-    w = step.w
-    count, n = w.shape[0], points.shape[0]
-    ordered = _sort_rows(w @ points.T)
-    prefix = torch.cat([ordered.new_zeros(count, 1), ordered.cumsum(dim=1)], dim=1)
-    gram = w @ w.T
-    own = w @ y
-    if vector:
-        own = own - (w * _before(step.noise)).sum(dim=1)[:, None] * (alpha * std)
-    move = torch.zeros((count, y.shape[1]), dtype=w.dtype, device=w.device)
-    bound = clip / step.norms[:, None] if vector else clip.expand(count, -1)
-    for t in range(count):
-        a = own[t] - gram[t, :t] @ move[:t]
-        c = bound[t]
-        above = torch.searchsorted(ordered[t], a - c)
-        below = torch.searchsorted(ordered[t], a + c, right=True)
-        inside = (below - above) * a - (prefix[t][below] - prefix[t][above])
-        mean = ((above + below - n) * c + inside) / n
-        move[t] = alpha * (mean if vector else mean + std * step.noise[t])
-    return move
-
-
-def _forms(
-    step: _Block,
-    y: Tensor,
-    move: Tensor,
-    drift: Tensor | None,
-    push: Tensor,
-    targets: Sequence[Tensor],
-    metric: Tensor | None,
-) -> Tensor:
-    """Sum over the block's iterates of (y_t - c)^T M (y_t - c), M = diag(metric), for each target c.
-
-    y_t = y - sum_{s<t} move_s w_s - push drift_t, so each form is that of y, a linear part in y - c, and the
-    form of the displacement, whose own direction part grows by 2 move_t sum_{s<t} (..) + move_t^2 (..).
-    """
-    scaled = step.w if metric is None else step.w * metric
-    gram = scaled @ step.w.T
-    count = len(gram)
-    cross = gram.tril(-1) @ move
-    growth = move * (2 * cross + gram.diagonal()[:, None] * move)
-    later = torch.arange(count - 1, -1, -1, dtype=move.dtype, device=move.device)[:, None]
-    displacement = (later * growth).sum(dim=0)
-    if drift is not None:
-        heavy = drift if metric is None else drift * metric
-        displacement = displacement + push * (
-            2 * (((heavy @ step.w.T).tril(-1) @ move).sum(dim=0)) + push * (heavy * drift).sum()
-        )
-    forms = []
-    for target in targets:
-        offset = y - target[:, None]
-        linear = (later * move * (scaled @ offset)).sum(dim=0)
-        if drift is not None:
-            linear = linear + push * (heavy.sum(dim=0) @ offset)
-        square = offset * offset if metric is None else metric[:, None] * offset * offset
-        forms.append(count * square.sum(dim=0) - 2 * linear + displacement)
-    return torch.stack(forms)
-
-
-def _before(rows: Tensor) -> Tensor:
-    """Row t is the sum of the rows before t."""
-    return rows.cumsum(dim=0) - rows
-
-
-def _sort_rows(rows: Tensor) -> Tensor:
-    """Each row in ascending order. numpy's vectorised sort is 8 times as fast as torch's on a CPU."""
-    if rows.device.type == "cpu":
-        return torch.from_numpy(np.sort(rows.numpy(), axis=1))
-    return rows.sort(dim=1).values
+    means = _numpy(forms / steps)[:, back]
+    squared, excess = means[: len(targets)], means[len(targets) :] / 2
+    return Outcome(points_of(y), points_of(total / steps), squared, excess)
 
 
 def _numpy(values: Tensor) -> Array:

@@ -1,0 +1,137 @@
+"""What the zeroth-order methods on the quadratic need of d-dimensional vectors: a few inner products.
+
+In the coordinates y = A^(1/2) (x - center) a lane moves by y_{t+1} = y_t - c_t w_t - p z_t: along the direction
+w_t = A^(1/2) u_t by its own coefficient, and along the noise z_t, shared by all lanes, by p = alpha sigma. So
+
+    y_t = y_0 - sum_{s<t} c_s w_s - p N_t,   N_t = sum_{s<t} z_s,
+
+and the differences w_t^T (y_t - y_i), and every quadratic form of y_t, follow from inner products of w, N, y_0 and
+the data. They are sums over coordinates: `Products` can be made of blocks of coordinates and added.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Form", "Products", "coefficients", "form_path", "products"]
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Form:
+    """Inner products in one metric M for the form (y - c)^T M (y - c) of K steps and L starting points.
+
+    square (L,): (y_0 - c)^T M (y_0 - c); linear (K, L): w_t^T M (y_0 - c); gram (K, K): w_t^T M w_s. With vector
+    noise drift_linear (K + 1, L): N_t^T M (y_0 - c), drift_cross (K + 1, K): N_t^T M w_s, and drift_square
+    (K + 1,): N_t^T M N_t; otherwise None.
+    """
+
+    square: Tensor
+    linear: Tensor
+    gram: Tensor
+    drift_linear: Tensor | None = None
+    drift_cross: Tensor | None = None
+    drift_square: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Products:
+    """Everything K steps need: data (K, n): w_t^T y_i; gram (K, K): w_t^T w_s; own (K, L): w_t^T y_0;
+    own_drift (K,): w_t^T N_t, or None without vector noise; and one `Form` per measured form."""
+
+    data: Tensor
+    gram: Tensor
+    own: Tensor
+    own_drift: Tensor | None
+    forms: tuple[Form, ...]
+
+    def __add__(self, other: "Products") -> "Products":
+        """The products of two disjoint sets of coordinates together."""
+        return Products(**{name: _sum(value, getattr(other, name)) for name, value in vars(self).items()})
+
+
+def _sum(a: Any, b: Any) -> Any:
+    if isinstance(a, tuple):
+        return tuple(_sum(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, Form):
+        return Form(**{name: _sum(value, getattr(b, name)) for name, value in vars(a).items()})
+    return None if a is None else a + b
+
+
+def products(
+    w: Tensor, points: Tensor, y: Tensor, noise: Tensor | None, targets: Sequence[tuple[Tensor, Tensor | None]]
+) -> Products:
+    """The products of some coordinates.
+
+    Args:
+        w: directions, shape (K, d); points: y_i, shape (n, d); y: starting points as columns, shape (d, L).
+        noise: z_t, shape (K, d), or None.
+        targets: (c, diagonal of M or None for the identity) of each form, shape (d,).
+    """
+    drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), noise.cumsum(dim=0)])
+    return Products(
+        data=w @ points.T,
+        gram=w @ w.T,
+        own=w @ y,
+        own_drift=None if drift is None else (w * drift[:-1]).sum(dim=1),
+        forms=tuple(_form(w, y, drift, center, metric) for center, metric in targets),
+    )
+
+
+def _form(w: Tensor, y: Tensor, drift: Tensor | None, center: Tensor, metric: Tensor | None) -> Form:
+    offset = y - center[:, None]
+    heavy = offset if metric is None else metric[:, None] * offset
+    scaled = w if metric is None else w * metric
+    form = Form((heavy * offset).sum(dim=0), w @ heavy, scaled @ w.T)
+    if drift is None:
+        return form
+    square = (drift * drift if metric is None else metric * drift * drift).sum(dim=1)
+    return Form(form.square, form.linear, form.gram, drift @ heavy, drift @ scaled.T, square)
+
+
+def coefficients(
+    given: Products, alpha: Tensor, clip: Tensor, std: Tensor, norms: Tensor | None, noise: Tensor | None
+) -> Tensor:
+    """How far each lane moves along each direction, shape (K, L).
+
+    Args:
+        given: products of these K steps.
+        alpha, clip, std: step size, clip and noise standard deviation of each lane, shape (L,).
+        norms: ||u_t||, shape (K,), where clip bounds ||difference u_t|| (Algorithm 1), else None.
+        noise: standard scalar noise, shape (K,), where noise is scalar (Algorithm 2), else None.
+    """
+    count, n = given.data.shape
+    ordered = _sort_rows(given.data)
+    prefix = torch.cat([ordered.new_zeros(count, 1), ordered.cumsum(dim=1)], dim=1)
+    own = given.own if given.own_drift is None else given.own - given.own_drift[:, None] * (alpha * std)
+    move = torch.zeros((count, len(alpha)), dtype=own.dtype, device=own.device)
+    for t in range(count):
+        a = own[t] - given.gram[t, :t] @ move[:t]
+        c = clip if norms is None else clip / norms[t]
+        above = torch.searchsorted(ordered[t], a - c)
+        below = torch.searchsorted(ordered[t], a + c, right=True)
+        inside = (below - above) * a - (prefix[t][below] - prefix[t][above])
+        mean = ((above + below - n) * c + inside) / n
+        move[t] = alpha * (mean if noise is None else mean + std * noise[t])
+    return move
+
+
+def form_path(form: Form, move: Tensor, push: Tensor) -> Tensor:
+    """The form at y_0, ..., y_K for each lane, shape (K + 1, L); push is p = alpha sigma, shape (L,)."""
+    change = move * (2 * (form.gram.tril(-1) @ move) + form.gram.diagonal()[:, None] * move - 2 * form.linear)
+    path = form.square + torch.cat([torch.zeros_like(change[:1]), change.cumsum(dim=0)])
+    if form.drift_cross is not None and form.drift_linear is not None and form.drift_square is not None:
+        cross = form.drift_cross.tril(-1) @ move - form.drift_linear
+        path = path + push * (2 * cross + push * form.drift_square[:, None])
+    return path
+
+
+def _sort_rows(rows: Tensor) -> Tensor:
+    """Each row in ascending order. numpy's vectorised sort is 8 times as fast as torch's on a CPU."""
+    if rows.device.type == "cpu":
+        return torch.from_numpy(np.sort(rows.numpy(), axis=1))
+    return rows.sort(dim=1).values
