@@ -1,0 +1,220 @@
+"""Noise for a privacy target, or the privacy of a noise: `python -m dpzero_theory.privacy`.
+
+    --epsilon 2 --delta 1e-5 --steps 10000 --n 1024 --batch 64 --sampling poisson --relation add-remove
+    --noise-multiplier 12.5 --delta 1e-5 --steps 10000 --n 1024 --batch 64 --sampling poisson
+
+The noise multiplier is the standard deviation of the noise on the sum of a batch over the per-record clip. Without
+--batch every step uses all n records; with it --sampling must say how batches are drawn.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
+from dpzero_theory.privacy.gaussian import RELATIONS, epsilon_from_gdp, paper_gdp
+from dpzero_theory.privacy.pairs import SAMPLINGS, Bracket, group
+
+__all__ = ["main"]
+
+_PLOT_SUFFIXES = (".pdf", ".png", ".svg")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _number(text: str) -> float | int:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m dpzero_theory.privacy",
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    question = parser.add_mutually_exclusive_group(required=True)
+    question.add_argument("--epsilon", type=_number, help="find the noise for this epsilon, > 0")
+    question.add_argument("--noise-multiplier", type=_number, help="find the epsilon of this noise, > 0")
+    parser.add_argument("--delta", type=_number, required=True, help="in (0, 1)")
+    parser.add_argument("--steps", type=_number, required=True, help="number of releases, >= 1")
+    parser.add_argument("--n", type=_number, required=True, help="number of records")
+    parser.add_argument("--batch", type=_number, help="(expected) records in a batch, 1 <= batch <= n")
+    parser.add_argument("--sampling", choices=SAMPLINGS, help="how batches are drawn; needed with --batch")
+    parser.add_argument(
+        "--relation", choices=RELATIONS, default="replace-one", help="default: replace-one, the paper's"
+    )
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--compare", action="store_true", help="ask other installed accountants too (minutes)")
+    parser.add_argument("--plot", metavar="FILE", help="draw epsilon against steps and the trade-off curve")
+    return parser
+
+
+def _inputs(options: argparse.Namespace) -> dict[str, Any]:
+    """The validated question; raises ValueError naming the flag."""
+    n = check.integer("--n", options.n)
+    inputs: dict[str, Any] = {
+        "epsilon": None if options.epsilon is None else check.real("--epsilon", options.epsilon, above=0),
+        "noise_multiplier": None,
+        "delta": check.real("--delta", options.delta, above=0, below=1),
+        "steps": check.integer("--steps", options.steps, at_most=10**12),
+        "n": n,
+    }
+    if options.noise_multiplier is not None:
+        inputs["noise_multiplier"] = check.real("--noise-multiplier", options.noise_multiplier, above=0)
+    sampling = options.sampling
+    if options.batch is None:
+        if sampling not in (None, "full"):
+            raise ValueError(f"--batch must be given with --sampling {sampling}")
+        batch, sampling = n, "full"
+    else:
+        batch = check.integer("--batch", options.batch, at_most=n)
+        if sampling is None:
+            raise ValueError(f"--sampling must be given with --batch: one of {', '.join(SAMPLINGS)}")
+        if sampling == "full" and batch != n:
+            raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
+    inputs |= {"batch": batch, "sampling": sampling, "sample_rate": batch / n, "relation": options.relation}
+    if options.plot is not None and Path(options.plot).suffix not in _PLOT_SUFFIXES:
+        raise ValueError(f"--plot must end in {', '.join(_PLOT_SUFFIXES)}; got {options.plot!r}")
+    if options.plot is not None and not Path(options.plot).parent.is_dir():
+        raise ValueError(f"--plot must be in a folder that exists; got {options.plot!r}")
+    return inputs
+
+
+def _answer(inputs: dict[str, Any]) -> dict[str, Any]:
+    where = {k: inputs[k] for k in ("sampling", "sample_rate")} | {"neighboring": inputs["relation"]}
+    steps, delta = inputs["steps"], inputs["delta"]
+    started = time.perf_counter()
+    if inputs["epsilon"] is not None:
+        name = "noise_multiplier"
+        found = calibrate_noise_multiplier(target_epsilon=inputs["epsilon"], target_delta=delta, steps=steps, **where)
+        noise = found.value
+    else:
+        name = "epsilon"
+        noise = inputs["noise_multiplier"]
+        found = epsilon_of_history([group(noise, steps, **where)], delta)
+    seconds = time.perf_counter() - started
+    unit = group(noise, steps, **where)
+    answer = {
+        "inputs": inputs,
+        "answer": name,
+        name: found.value,
+        "bracket": {"lower": found.lower, "value": found.value, "upper": found.upper},
+        "method": found.method,
+        "sensitivity": unit.sensitivity,
+        "noise_over_sensitivity": noise / unit.sensitivity,
+        "gdp": unit.gdp or None,
+        "notes": list(found.notes),
+        "seconds": seconds,
+    }
+    if inputs["sampling"] == "full" and inputs["epsilon"] is not None:
+        answer["paper_lemma"] = _paper_lemma(inputs, unit.sensitivity)
+    return answer
+
+
+def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
+    """The paper's composition lemma for the same target: its multiplier, and the epsilon that noise really has."""
+    mu = float(paper_gdp(inputs["epsilon"], inputs["delta"]))
+    real = float(epsilon_from_gdp(mu, inputs["delta"]))
+    return {
+        "noise_multiplier": math.sqrt(inputs["steps"]) * sensitivity / mu,
+        "claimed_epsilon": inputs["epsilon"],
+        "epsilon": real,
+        "holds": real <= inputs["epsilon"],
+    }
+
+
+def _comparisons(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    if inputs["relation"] != "add-remove" or inputs["sampling"] not in ("full", "poisson"):
+        return []
+    rows = []
+    for name in ACCOUNTANTS:
+        print(f"asking {name} ...", file=sys.stderr)
+        row = compare(
+            name,
+            epsilon=inputs["epsilon"],
+            noise=inputs["noise_multiplier"],
+            delta=inputs["delta"],
+            sample_rate=inputs["sample_rate"],
+            steps=inputs["steps"],
+        )
+        rows.append({"accountant": name, "value": row.value, "seconds": row.seconds, "status": row.status})
+    return rows
+
+
+def _table(answer: dict[str, Any]) -> str:
+    inputs, bracket = answer["inputs"], answer["bracket"]
+    name = answer["answer"]
+    asked = "epsilon" if name == "noise_multiplier" else "noise_multiplier"
+    lines = [
+        f"{asked} {inputs[asked]:g}, delta {inputs['delta']:g}, steps {inputs['steps']}, n {inputs['n']},"
+        f" batch {inputs['batch']}, sampling {inputs['sampling']}, relation {inputs['relation']}",
+        f"{name} = {bracket['value']:.10g}   (exact value in [{bracket['lower']:.10g}, {bracket['upper']:.10g}];"
+        f" {answer['method']}, {1e3 * answer['seconds']:.0f} ms)",
+    ]
+    if name == "noise_multiplier":
+        lines.append(
+            f"noise of standard deviation {bracket['value']:.10g} x clip on the sum of a batch"
+            f" ({answer['noise_over_sensitivity']:.10g} x the sensitivity of {answer['sensitivity']} clip)"
+        )
+    lemma = answer.get("paper_lemma")
+    if lemma:
+        lines.append(
+            f"the paper's lemma would take {lemma['noise_multiplier']:.10g}, which really gives epsilon ="
+            f" {lemma['epsilon']:.4f}" + ("" if lemma["holds"] else " (the lemma does not hold here)")
+        )
+    lines += [f"note: {note}" for note in answer["notes"]]
+    for row in answer.get("compare", []):
+        value = "-" if row["value"] is None else f"{row['value']:.7g}"
+        lines.append(f"{row['accountant']:<20} {value:>12} {row['seconds']:10.3f} s  {row['status']}")
+    if "compare" in answer and not answer["compare"]:
+        lines.append("compare: the other accountants cover add-remove with full batch or Poisson sampling only")
+    return "\n".join(lines)
+
+
+def _finite(value: Bracket | float | None) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns 0, exits with 2 and one line on standard error for a bad input."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        inputs = _inputs(options)
+        answer = _answer(inputs)
+    except ValueError as error:
+        text = str(error)
+        for argument, flag in (("target_delta", "--delta"), ("target_epsilon", "--epsilon")):
+            text = text.replace(argument, flag)
+        parser.error(text)
+    if options.compare:
+        answer["compare"] = _comparisons(inputs)
+    if options.plot is not None:
+        from dpzero_theory.privacy.plot import draw
+
+        draw(Path(options.plot), answer)
+    print(json.dumps(answer, indent=2) if options.format == "json" else _table(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

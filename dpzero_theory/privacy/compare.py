@@ -1,0 +1,111 @@
+"""The same question put to other accountants, each imported only when asked.
+
+For add-remove with full batch or Poisson sampling, which is what all of them cover. An accountant that is not
+installed, or that fails, gives a row that says so.
+"""
+
+import importlib
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ACCOUNTANTS", "Comparison", "compare"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An accountant's noise multiplier, or its epsilon of a given one; `status` is `ok` or what went wrong."""
+
+    accountant: str
+    value: float | None
+    seconds: float
+    status: str
+
+
+def _event(noise: float, sample_rate: float, steps: int) -> Any:
+    dp = importlib.import_module("dp_accounting")
+    inner = dp.GaussianDpEvent(noise)
+    return dp.SelfComposedDpEvent(inner if sample_rate == 1 else dp.PoissonSampledDpEvent(sample_rate, inner), steps)
+
+
+def _dp_accounting(make: Callable[[], Any], epsilon: float | None, noise: float | None, **k: Any) -> float:
+    dp = importlib.import_module("dp_accounting")
+    if noise is not None:
+        accountant = make()
+        accountant.compose(_event(noise, k["sample_rate"], k["steps"]))
+        return float(accountant.get_epsilon(k["delta"]))
+    bracket = dp.LowerEndpointAndGuess(0.0, 2.0)
+    found = dp.calibrate_dp_mechanism(
+        make, lambda s: _event(s, k["sample_rate"], k["steps"]), epsilon, k["delta"], bracket, tol=1e-6
+    )
+    return float(found)
+
+
+def _pld(**k: Any) -> float:
+    pld = importlib.import_module("dp_accounting.pld")
+    return _dp_accounting(pld.PLDAccountant, **k)
+
+
+def _rdp(**k: Any) -> float:
+    rdp = importlib.import_module("dp_accounting.rdp")
+    return _dp_accounting(rdp.RdpAccountant, **k)
+
+
+def _prv(*, epsilon: float | None, noise: float | None, delta: float, sample_rate: float, steps: int) -> float:
+    dpsgd = importlib.import_module("prv_accountant.dpsgd")
+    if noise is not None:
+        accountant = dpsgd.DPSGDAccountant(noise, sample_rate, steps, eps_error=0.01, delta_error=delta / 1000)
+        return float(accountant.compute_epsilon(delta, steps)[2])
+    return float(dpsgd.find_noise_multiplier(sample_rate, steps, epsilon, delta, eps_error=0.01))
+
+
+def _opacus(*, epsilon: float | None, noise: float | None, delta: float, sample_rate: float, steps: int) -> float:
+    if noise is not None:
+        accountants = importlib.import_module("opacus.accountants")
+        accountant = accountants.RDPAccountant()
+        accountant.history = [(noise, sample_rate, steps)]
+        return float(accountant.get_epsilon(delta))
+    utils = importlib.import_module("opacus.accountants.utils")
+    return float(
+        utils.get_noise_multiplier(
+            target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, steps=steps, accountant="rdp"
+        )
+    )
+
+
+ACCOUNTANTS: dict[str, Callable[..., float]] = {
+    "dp-accounting PLD": _pld,
+    "dp-accounting RDP": _rdp,
+    "Opacus RDP": _opacus,
+    "prv-accountant": _prv,
+}
+
+
+def compare(
+    accountant: str,
+    *,
+    delta: float,
+    sample_rate: float,
+    steps: int,
+    epsilon: float | None = None,
+    noise: float | None = None,
+) -> Comparison:
+    """The noise multiplier for `epsilon`, or the epsilon of `noise` (exactly one of them), from one accountant."""
+    started = time.perf_counter()
+    value, status = None, "ok"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = ACCOUNTANTS[accountant](
+                epsilon=epsilon, noise=noise, delta=delta, sample_rate=sample_rate, steps=steps
+            )
+        if not math.isfinite(value):
+            value, status = None, "not finite"
+    except ImportError:
+        status = "not installed"
+    except Exception as error:  # another package's failure is a row of the table
+        status = f"{type(error).__name__}: {error}".splitlines()[0][:100]
+    return Comparison(accountant, value, time.perf_counter() - started, status)

@@ -1,0 +1,105 @@
+"""The privacy of a history in other currencies: trade-off curve (f-DP), Renyi DP, zero-concentrated DP, GDP.
+
+delta(epsilon) is the whole story; each of these is a summary of it. Renyi and zCDP are needed where other results
+are stated in them, and both throw privacy away: converted back to (epsilon, delta) they ask for more noise.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import delta_of_history, directions, epsilon_of_history, total_gdp
+from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.pairs import Bracket, Group
+from dpzero_theory.privacy.quadrature import Contour, build
+
+__all__ = ["gdp_of_history", "matching_gdp", "rdp_of_history", "trade_off", "zcdp_of_history"]
+
+Array = NDArray[np.float64]
+
+
+def rdp_of_history(history: Sequence[Group], order: float) -> Bracket:
+    """Renyi differential privacy: the largest Renyi divergence D_a(P || Q) of order a > 1, both directions.
+
+    D_a = (1/(a-1)) sum_j T_j K_j(a - 1) with K the cumulant of the loss under P, plus a mu^2/2 of the exactly
+    Gaussian groups (Mironov 2017). The bracket holds the quadrature and rounding errors.
+
+    Raises:
+        ValueError: an argument outside its range.
+        OverflowError: an order so large that the divergence needs too many nodes.
+    """
+    a = check.real("order", order, above=1)
+    tau = a - 1
+    base = a * total_gdp(history) ** 2 / 2
+    best = Bracket(base, base, base, "closed form")
+    for parts in directions(history):
+        low = high = base
+        for pair, steps in parts:
+            law = build(pair, Contour(tau), math.log(1e-13))
+            log_sum = float(np.logaddexp.reduce(law.log_mass + tau * law.loss))
+            error = math.exp(law.quadrature_error(Contour(tau)) - log_sum) + 1e-12 * (1 + abs(log_sum))
+            low += steps * max(log_sum - error, 0.0) / tau
+            high += steps * (log_sum + error) / tau
+        if high > best.upper:
+            best = Bracket(low, high, high, "quadrature")
+    return best
+
+
+def zcdp_of_history(history: Sequence[Group]) -> float:
+    """rho of zero-concentrated DP: the least rho with D_a <= rho a for every order a > 1 (Bun and Steinke 2016).
+
+    rho = sum_j T_j Delta_j^2 / (2 s_j^2), Delta = 1 clip for add-remove and 2 for replace-one: at high orders
+    subsampling does not amplify, so zCDP sees none of it.
+    """
+    return sum(_unamplified(g) for g in history) / 2
+
+
+def gdp_of_history(history: Sequence[Group]) -> float:
+    """The least mu for which the history is mu-GDP at every epsilon: sqrt(2 rho), without amplification (as zCDP)."""
+    return math.sqrt(sum(_unamplified(g) for g in history))
+
+
+def _unamplified(g: Group) -> float:
+    releases = g.gdp**2 * g.noise_multiplier**2 / g.sensitivity**2 if g.gdp > 0 else g.steps
+    return releases * (g.sensitivity / g.noise_multiplier) ** 2
+
+
+def matching_gdp(history: Sequence[Group], delta: float) -> Bracket:
+    """The mu of the Gaussian mechanism with the same epsilon at this one delta; not a bound at any other delta.
+
+    Raises:
+        ValueError: delta outside (0, 1), or epsilon = 0 at this delta already.
+    """
+    epsilon = epsilon_of_history(history, delta)
+    if epsilon.lower == 0:
+        raise ValueError(f"delta must be below delta(epsilon=0) of the history; got {delta!r}")
+    low, high = (float(gdp_from_budget(e, delta)) for e in (epsilon.lower, epsilon.upper))
+    return Bracket(low, high, high, epsilon.method, epsilon.notes)
+
+
+def trade_off(history: Sequence[Group], type_one: ArrayLike, *, points: int = 60) -> Array:
+    """A certified lower bound on the trade-off function: no test of level a has a type II error below it.
+
+    f(a) = max over epsilon of 1 - delta(epsilon) - e^epsilon a and e^{-epsilon} (1 - delta(epsilon) - a), 0 (Dong,
+    Roth and Su, Proposition 2.12), with the certified upper delta at `points` values of epsilon: every finite set
+    gives a lower bound, close to the curve for 60.
+
+    Args:
+        history: groups of releases.
+        type_one: levels a in [0, 1] of the test, any shape.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    a = check.real_array("type_one", type_one, at_least=0, at_most=1)
+    count = check.integer("points", points, at_least=2)
+    top = epsilon_of_history(history, 1e-12).upper
+    best = np.zeros_like(a)
+    for epsilon in np.concatenate([[0.0], np.geomspace(1e-3, 1.0, count - 1) * max(top, 1e-9)]):
+        spent = delta_of_history(history, float(epsilon)).upper
+        best = np.maximum(best, 1 - spent - math.exp(epsilon) * a)
+        best = np.maximum(best, math.exp(-epsilon) * (1 - spent - a))
+    return best

@@ -1,0 +1,117 @@
+"""Two panels for one answer: epsilon against steps, and the trade-off curve of the whole run."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
+from dpzero_theory.privacy.pairs import Group, group
+
+__all__ = ["draw"]
+
+Array = NDArray[np.float64]
+
+_ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 40)])
+_EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"
+
+
+def _renyi(history: list[Group]) -> Array:
+    """Rows (order, divergence), up to the order where the quadrature stops."""
+    found = []
+    for order in _ORDERS:
+        try:
+            found.append((order, rdp_of_history(history, float(order)).upper))
+        except OverflowError:
+            break
+    return np.array(found)
+
+
+def _renyi_epsilon(table: Array, delta: float) -> float:
+    """epsilon from Renyi divergences (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    a, divergence = table.T
+    found = divergence + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    return max(float(np.min(found)), 0.0)
+
+
+def _renyi_delta(table: Array, epsilon: float) -> float:
+    a, divergence = table.T
+    found = (a - 1) * (divergence - epsilon + np.log1p(-1 / a)) - np.log(a)
+    return min(math.exp(float(np.min(found))), 1.0)
+
+
+def _renyi_trade_off(table: Array, levels: Array, top: float) -> Array:
+    best = np.zeros_like(levels)
+    for epsilon in np.linspace(0, 2 * top, 80):
+        spent = _renyi_delta(table, float(epsilon))
+        best = np.maximum(
+            best, np.maximum(1 - spent - np.exp(epsilon) * levels, np.exp(-epsilon) * (1 - spent - levels))
+        )
+    return best
+
+
+def draw(path: Path, answer: dict[str, Any]) -> None:
+    """Write the figure of one answer of the command line to `path` (png, svg or pdf), atomically."""
+    inputs = answer["inputs"]
+    noise = inputs["noise_multiplier"] or answer["noise_multiplier"]
+    delta, total = inputs["delta"], inputs["steps"]
+
+    def history(steps: int) -> list[Group]:
+        return [
+            group(
+                noise,
+                steps,
+                sampling=inputs["sampling"],
+                neighboring=inputs["relation"],
+                sample_rate=inputs["sample_rate"],
+            )
+        ]
+
+    steps = np.unique(np.geomspace(max(total / 100, 1), 2 * total, 25).astype(int))
+    exact = [epsilon_of_history(history(int(t)), delta).upper for t in steps]
+    per_step = _renyi(history(1))
+    renyi = [_renyi_epsilon(per_step * np.array([1, t]), delta) for t in steps]
+    with matplotlib.rc_context({"svg.hashsalt": "dpzero"}):
+        figure = Figure(figsize=(9, 3.8), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        left.loglog(steps, exact, color=_EXACT, label="exact (certified upper end)")
+        left.loglog(steps, renyi, "--", color=_RENYI, label="Renyi DP")
+        if inputs["sampling"] == "full":
+            # the lemma's claim for this noise: invert its mu over epsilon at each number of steps
+            grid = np.geomspace(1e-4, 1e4, 4000)
+            mus = paper_gdp(grid, delta)
+            real = np.sqrt(steps) * answer["sensitivity"] / noise
+            claimed = np.interp(real, mus, grid)
+            left.loglog(steps, claimed, ":", color=_LEMMA, label="the paper's lemma")
+        left.axvline(total, color="0.8", zorder=0)
+        left.set_xlabel("steps")
+        left.set_ylabel(f"epsilon at delta = {delta:g}")
+        left.legend(frameon=False)
+        levels = np.concatenate([np.geomspace(1e-6, 0.05, 60), np.linspace(0.05, 1, 60)])
+        right.plot(levels, 1 - levels, color="0.8", zorder=0)
+        right.plot(levels, trade_off(history(total), levels), color=_EXACT, label="exact (certified lower bound)")
+        table = per_step * np.array([1, total])
+        right.plot(levels, _renyi_trade_off(table, levels, exact[-1]), "--", color=_RENYI, label="from Renyi DP")
+        if inputs["sampling"] == "full":
+            epsilon = inputs["epsilon"] or answer["epsilon"]
+            mu = float(paper_gdp(epsilon, delta))
+            really = float(epsilon_from_gdp(mu, delta))
+            label = f"noise of the paper's lemma for epsilon {epsilon:.3g} (really {really:.3g})"
+            right.plot(levels, ndtr(ndtri(1 - levels) - mu), ":", color=_LEMMA, label=label)
+        right.set_xlabel("type I error of the attack")
+        right.set_ylabel("type II error")
+        right.legend(frameon=False)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
+        try:
+            figure.savefig(temporary, dpi=150)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
