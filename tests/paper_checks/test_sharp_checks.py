@@ -6,9 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpzero_theory import sphere
 from dpzero_theory.privacy import gaussian
 from dpzero_theory.theory import sharp, sharp_constants, sharp_search
 from paper_checks import sharp as checks
+from paper_checks import sharp_moments, sharp_promises, sharp_steps
+from paper_checks.outcome import Outcome
 
 
 @pytest.mark.parametrize("name", checks.CHECKS)
@@ -21,10 +24,10 @@ def test_check_holds(name: str) -> None:
 def test_main_prints_a_line_for_each_check_and_fails_with_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checks, "CHECKS", {"dimension": checks.dimension})
+    monkeypatch.setattr(checks, "CHECKS", {"dimension": sharp_promises.dimension})
     assert checks.main() == 0
-    wrong = checks.Outcome(False, 2.0, 1.0, "a check that fails")
-    monkeypatch.setattr(checks, "CHECKS", {"dimension": checks.dimension, "wrong": lambda: wrong})
+    wrong = Outcome(False, 2.0, 1.0, "a check that fails")
+    monkeypatch.setattr(checks, "CHECKS", {"dimension": sharp_promises.dimension, "wrong": lambda: wrong})
     assert checks.main() == 1
     assert capsys.readouterr().out.count("\n") == 3
 
@@ -50,14 +53,14 @@ def test_half_tau_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         return second / 4, weighted
 
     monkeypatch.setattr(sharp_constants, "excess_moments", mutated)
-    assert not checks.tail_moments().ok
-    assert not checks.tail_moments_sampled().ok
-    assert not checks.lost_second_moment().ok
+    assert not sharp_moments.tail_moments().ok
+    assert not sharp_moments.tail_moments_sampled().ok
+    assert not sharp_moments.lost_second_moment().ok
 
 
 def test_half_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
-    assert not checks.lost_second_moment().ok
+    assert not sharp_moments.lost_second_moment().ok
 
 
 def test_half_A_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,19 +69,19 @@ def test_half_A_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(k, spread=k.spread / 2, quadratic=k.spread**2 / 4 - chi)
 
     _mutate_constants(monkeypatch, half)
-    assert not checks.clipped_second_moment().ok
-    assert not checks.one_step_inequality().ok
+    assert not sharp_moments.clipped_second_moment().ok
+    assert not sharp_steps.one_step_inequality().ok
 
 
 def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     original = sharp_search.step_terms
     monkeypatch.setattr(sharp, "step_terms", lambda k, p, e, variance, rate: original(k, p, e, variance / 4, rate))
-    assert not checks.one_step_inequality().ok
+    assert not sharp_steps.one_step_inequality().ok
 
 
 def test_half_sigma_in_the_prescription_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharp, "full_batch_noise", lambda *args: gaussian.noise_std(*args) / 2)
-    assert not checks.privacy_of_prescription().ok
+    assert not sharp_promises.privacy_of_prescription().ok
 
 
 @pytest.mark.parametrize(
@@ -93,21 +96,21 @@ def test_half_bias_fails(
     monkeypatch: pytest.MonkeyPatch, mutation: Callable[[sharp_constants.Constants], sharp_constants.Constants]
 ) -> None:
     _mutate_constants(monkeypatch, mutation)
-    assert not checks.clipped_inner_product().ok
+    assert not sharp_moments.clipped_inner_product().ok
 
 
 def test_half_sampled_moment_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate_constants(monkeypatch, lambda k: replace(k, sampled=k.sampled / 2))
-    assert not checks.sampled_second_moment().ok
+    assert not sharp_moments.sampled_second_moment().ok
 
 
 def test_half_gaussian_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
-    assert not checks.lost_second_moment("gaussian").ok
+    assert not sharp_moments.lost_second_moment("gaussian").ok
 
 
 def test_one_step_problems_cover_what_they_say() -> None:
-    problems = list(checks.one_step_problems())
+    problems = list(sharp_steps.one_step_problems())
     dimensions = {case.problem.d for case in problems}
     assert min(dimensions) == 1
     assert max(dimensions) == 10_000
@@ -116,7 +119,7 @@ def test_one_step_problems_cover_what_they_say() -> None:
     rng = np.random.default_rng(0)
     clipped = 0
     for case in problems:
-        u = checks.sphere.sample_sphere(rng, 200, case.problem.d)
+        u = sphere.sample_sphere(rng, 200, case.problem.d)
         clipped += bool(np.mean(np.abs(u @ case.gradients.T) > case.clip) > 0.01)
         assert np.linalg.norm(case.gradients, axis=1).max() <= case.problem.lipschitz * (1 + 1e-12)
     assert clipped > len(problems) / 3
@@ -124,7 +127,7 @@ def test_one_step_problems_cover_what_they_say() -> None:
 
 def test_one_step_gradients_match_differences() -> None:
     rng = np.random.default_rng(1)
-    for case in checks.one_step_problems():
+    for case in sharp_steps.one_step_problems():
         if case.problem.d <= 6:
             direction = rng.standard_normal((1, case.problem.d))
             rise = (case.losses(1e-5 * direction) - case.losses(-1e-5 * direction)) / 2e-5
