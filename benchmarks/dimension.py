@@ -1,0 +1,277 @@
+"""How DPZero and DPGD-0th grow with the dimension, to 10^6 and beyond.  python -m benchmarks.dimension
+
+Quadratic loss with eigenvalues 1/i (mode c). Data, directions and noise are drawn in blocks of coordinates from the
+seed and the block's number; what a run needs of them are inner products, which add over blocks, so memory does
+not depend on d. Under torchrun the processes share the blocks and hold the same sums afterwards:
+
+    torchrun --nproc-per-node 4 -m benchmarks.dimension --preset full
+
+Each of the 1,000 samples stands for 100 equal records (n = 100,000 for privacy), so that DPGD-0th is not saturated
+from the start. One row per point of a grid in steps, step size and clip; (2, 1e-6)-DP with exact calibration;
+x_0 = 0. Noise comes from seeds: no row is a private release.
+"""
+
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from scipy.special import digamma
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.results import RESULTS, Results
+from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.products import Form, Products, coefficients, form_path, products
+
+__all__ = ["METHODS", "PRESETS", "Preset", "main", "run_cell"]
+
+Array = NDArray[np.float64]
+Tensor = torch.Tensor
+
+EPSILON, DELTA = 2.0, 1e-6
+RECORDS_PER_SAMPLE = 100
+METHODS = ("dpzero", "dpgd-0th")
+BLOCK = 2048
+GROUPS = 8
+"""Blocks are summed in this many groups, in a fixed order, so that the sums do not depend on who makes them."""
+KEY = ("method", "d", "seed", "steps", "step_size", "clip")
+FIELDS = ("r", "gradient_squared", "last_gradient_squared", "seconds", "peak_mb")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Sizes; step sizes are in units of 1/(r + 2), clips in units of the norm's scale, 1 or sqrt(d)."""
+
+    samples: int
+    dimensions: tuple[int, ...]
+    steps: tuple[int, ...] = (20, 80, 320)
+    step_sizes: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
+    clips: tuple[float, ...] = (0.3, 1.0, 3.0)
+
+
+PRESETS = {
+    "smoke": Preset(50, (10, 100, 5_000), steps=(5, 20)),
+    "full": Preset(1_000, (100, 1_000, 10_000, 100_000, 1_000_000)),
+    "gpu": Preset(1_000, (1_000_000, 10_000_000, 100_000_000)),
+}
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """This process's place among those that share the blocks."""
+
+    rank: int
+    count: int
+    device: str
+
+    def tensor(self, values: Array) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float64, device=self.device)
+
+
+def _lanes(preset: Preset, method: str, d: int, r: float) -> Lanes:
+    mu = float(gdp_from_budget(EPSILON, DELTA))
+    n = preset.samples * RECORDS_PER_SAMPLE
+    scale = math.sqrt(d) if method == "dpgd-0th" else 1.0
+    return Lanes.grid(
+        steps=preset.steps,
+        step_sizes=[step_size / (r + 2) for step_size in preset.step_sizes],
+        clips=[clip * scale for clip in preset.clips],
+        noise_std=lambda steps, clip: noise_std(mu, steps, clip, n, "replace-one"),
+    )
+
+
+def _rank(d: int) -> float:
+    """1 + 1/2 + ... + 1/d."""
+    return float(digamma(d + 1) + np.euler_gamma)
+
+
+def run_cell(preset: Preset, method: str, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
+    """One row per lane; every process of the group gets the same rows."""
+    started = time.perf_counter()
+    steps, vector = max(preset.steps), method == "dpgd-0th"
+    blocks = -(-d // BLOCK)
+    mine = {
+        group: _group(range(group, blocks, GROUPS), preset.samples, steps, d, seed, vector, worker)
+        for group in range(worker.rank, GROUPS, worker.count)
+    }
+    parts = [_share(mine.get(group), group, preset.samples, steps, vector, worker) for group in range(GROUPS)]
+    given, squares = parts[0]
+    for more, more_squares in parts[1:]:
+        given, squares = given + more, squares + more_squares
+    scale = (d / squares).sqrt()  # each direction to the sphere of radius sqrt(d)
+    r = _rank(d)
+    lanes = _lanes(preset, method, d, r)
+    alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
+    scalars = worker.tensor(np.random.default_rng([seed, 3]).standard_normal(steps))
+    norms = torch.full_like(scale, math.sqrt(d))
+    given = _scaled(given, scale)
+    move = coefficients(given, alpha, clip, std, norms if vector else None, None if vector else scalars)
+    path = form_path(given.forms[0], move, alpha * std).cpu().numpy()
+    usage = {"seconds": round(time.perf_counter() - started, 2), "peak_mb": _peak_megabytes(worker.device)}
+    return [
+        {
+            **dict(
+                zip(
+                    KEY, (method, d, seed, int(end), float(lanes.step_size[lane]), float(lanes.clip[lane])), strict=True
+                )
+            ),
+            "r": r,
+            "gradient_squared": _rounded(path[:end, lane].mean()),
+            "last_gradient_squared": _rounded(path[end, lane]),
+            **usage,
+        }
+        for lane, end in enumerate(lanes.steps)
+    ]
+
+
+def _group(
+    numbers: Sequence[int], samples: int, steps: int, d: int, seed: int, vector: bool, worker: _Worker
+) -> tuple[Products, Tensor]:
+    """The products of these blocks of coordinates, and the squared lengths of the Gaussian directions."""
+    total = _nothing(samples, steps, vector, worker)
+    for number in numbers:
+        first = number * BLOCK
+        width = min(BLOCK, d - first)
+        draws = [np.random.default_rng([seed, number, stream]) for stream in range(3)]
+        points = worker.tensor(draws[0].standard_normal((samples, width)) + 1)
+        u = worker.tensor(draws[1].standard_normal((steps, width)))
+        spectrum = worker.tensor(1 / np.arange(first + 1, first + width + 1))
+        root = spectrum.sqrt()
+        center = points.mean(dim=0)
+        points.sub_(center).mul_(root)
+        start = -(root * center)[:, None]
+        noise = worker.tensor(draws[2].standard_normal((steps, width))) * root if vector else None
+        part = products(u * root, points, start, noise, [(torch.zeros_like(root), spectrum)])
+        total = total[0] + part, total[1] + u.square().sum(dim=1)
+    return total
+
+
+def _nothing(samples: int, steps: int, vector: bool, worker: _Worker) -> tuple[Products, Tensor]:
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64, device=worker.device)
+
+    drifts = (zeros(steps + 1, 1), zeros(steps + 1, steps), zeros(steps + 1)) if vector else (None, None, None)
+    form = Form(zeros(1), zeros(steps, 1), zeros(steps, steps), *drifts)
+    own_drift = zeros(steps) if vector else None
+    return Products(zeros(steps, samples), zeros(steps, steps), zeros(steps, 1), own_drift, (form,)), zeros(steps)
+
+
+def _share(
+    part: tuple[Products, Tensor] | None, group: int, samples: int, steps: int, vector: bool, worker: _Worker
+) -> tuple[Products, Tensor]:
+    """The group's sums, from the process that made them."""
+    found = _nothing(samples, steps, vector, worker) if part is None else part
+    if worker.count > 1:
+        given, squares = found
+        for tensor in (*vars(given).values(), *vars(given.forms[0]).values(), squares):
+            if isinstance(tensor, Tensor):
+                dist.broadcast(tensor, src=group % worker.count)
+    return found
+
+
+def _scaled(given: Products, scale: Tensor) -> Products:
+    """The products of directions scale_t w_t."""
+    column, both = scale[:, None], scale[:, None] * scale
+    form = given.forms[0]
+    cross = None if form.drift_cross is None else form.drift_cross * scale
+    form = replace(form, linear=form.linear * column, gram=form.gram * both, drift_cross=cross)
+    drift = None if given.own_drift is None else given.own_drift * scale
+    return Products(given.data * column, given.gram * both, given.own * column, drift, (form,))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _peak_megabytes(device: str) -> float:
+    if device == "cuda":
+        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the cells that are not in the results yet, dimensions in ascending order."""
+    parser = Parser(prog="benchmarks.dimension", description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=PRESETS, default="smoke")
+    parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=3)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: cuda is not available on this machine")
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count > GROUPS:
+        parser.error(f"torchrun --nproc-per-node must be at most {GROUPS} processes in all; got {count}")
+    if count > 1:
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    worker = _Worker(dist.get_rank() if count > 1 else 0, count, device)
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    preset = PRESETS[options.preset]
+    results = Results(
+        options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "dimension",
+        key=KEY,
+        fields=FIELDS,
+        seeds=range(options.seeds),
+        device=f"{device}, {count} process{'es' * (count > 1)}",
+        dtype="float64",
+        settings={
+            "samples": preset.samples,
+            "records_per_sample": RECORDS_PER_SAMPLE,
+            "epsilon": EPSILON,
+            "delta": DELTA,
+            "mode": "c",
+            "noise": "seeded",
+        },
+    )
+    cells = [(method, d, seed) for d in preset.dimensions for method in METHODS for seed in range(options.seeds)]
+    if worker.rank > 0:
+        for cell in _todo(None, cells, worker):
+            run_cell(preset, *cell, worker)
+        return
+    with results:
+        done = [cell for cell in cells if _complete(results, preset, *cell)]
+        for method, d, seed in _todo([cell for cell in cells if cell not in done], cells, worker):
+            rows = run_cell(preset, method, d, seed, worker)
+            results.add(rows)
+            best = min(row["gradient_squared"] for row in rows)
+            print(
+                f"{method} d={d} seed={seed}: best {best:.4g}, {rows[0]['seconds']} s, {rows[0]['peak_mb']} MB",
+                flush=True,
+            )
+
+
+Todo = list[tuple[str, int, int]]
+
+
+def _todo(mine: Todo | None, cells: Todo, worker: _Worker) -> Todo:
+    """The cells to run: rank 0 knows, the others are told."""
+    if worker.count == 1:
+        return mine or []
+    told = [mine]
+    dist.broadcast_object_list(told, src=0)
+    return told[0] or []
+
+
+def _complete(results: Results, preset: Preset, method: str, d: int, seed: int) -> bool:
+    lanes = _lanes(preset, method, d, _rank(d))
+    return all(
+        results.done(method=method, d=d, seed=seed, steps=int(steps), step_size=float(step_size), clip=float(clip))
+        for steps, step_size, clip in zip(lanes.steps, lanes.step_size, lanes.clip, strict=True)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Streaming over coordinates gives what the whole vectors give, alone or shared by processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import dimension
+from benchmarks.results import read_rows
+from dpzero_theory.synthetic import engine
+from dpzero_theory.synthetic.lanes import from_array
+from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+
+ALONE = dimension._Worker(0, 1, "cpu")
+
+
+@pytest.mark.parametrize("method", dimension.METHODS)
+def test_streamed_rows_equal_the_engines(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dimension, "BLOCK", 7)
+    preset, d, seed = dimension.Preset(30, (50,), steps=(3, 9)), 50, 4
+    rows = dimension.run_cell(preset, method, d, seed, ALONE)
+    widths = [7] * 7 + [1]
+    draws = [[np.random.default_rng([seed, i, stream]) for stream in range(3)] for i in range(8)]
+    data = np.hstack([1 + draw[0].standard_normal((30, w)) for draw, w in zip(draws, widths, strict=True)])
+    u = np.hstack([draw[1].standard_normal((9, w)) for draw, w in zip(draws, widths, strict=True)])
+    u *= np.sqrt(d) / np.linalg.norm(u, axis=1, keepdims=True)
+    vectors = np.hstack([draw[2].standard_normal((9, w)) for draw, w in zip(draws, widths, strict=True)])
+    scalars = np.random.default_rng([seed, 3]).standard_normal(9)
+    problem = Quadratic(data, paper_spectrum("c", d))
+    lanes = dimension._lanes(preset, method, d, problem.r)
+    sweep, noise = (engine.dpzero, scalars) if method == "dpzero" else (engine.dpgd_0th, vectors)
+    outcome = sweep(problem, np.zeros(d), lanes, directions=from_array(u), noise=from_array(noise))
+    last = np.square((outcome.last - problem.center) * problem.spectrum).sum(axis=1)
+    assert [row["gradient_squared"] for row in rows] == pytest.approx(outcome.gradient_squared[0], rel=1e-5)
+    assert [row["last_gradient_squared"] for row in rows] == pytest.approx(last, rel=1e-5)
+    assert rows[0]["r"] == pytest.approx(problem.r, rel=1e-12)
+
+
+def test_two_processes_make_the_same_rows_as_one(tmp_path: Path) -> None:
+    for folder, launcher in (("one", []), ("two", ["-m", "torch.distributed.run", "--nproc-per-node", "2"])):
+        command = [
+            sys.executable,
+            *launcher,
+            "-m",
+            "benchmarks.dimension",
+            "--seeds",
+            "1",
+            "--out",
+            str(tmp_path / folder),
+        ]
+        run = subprocess.run(
+            [*command, "--device", "cpu"],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            env={"PATH": "/usr/bin", "OMP_NUM_THREADS": "1"},
+            check=False,
+            timeout=300,
+        )
+        assert run.returncode == 0, run.stderr
+    one, two = (read_rows(tmp_path / folder) for folder in ("one", "two"))
+    changing = ["seconds", "peak_mb"]
+    assert one.drop(columns=changing).equals(two.drop(columns=changing))
