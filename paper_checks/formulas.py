@@ -14,13 +14,13 @@ import numpy as np
 import sympy as sp
 
 __all__ = [
+    "C0",
     "COROLLARIES",
     "STATEMENTS",
     "SYNTHETIC",
     "THEOREMS",
     "B",
     "C",
-    "C0",
     "K",
     "L",
     "Statement",
@@ -69,9 +69,9 @@ class Statement:
 
 _ARG_3 = 2 * sp.sqrt(2 * sp.pi) * n**3 * eps**2 * (r + 2) * (d + 8 * ell * B * (r + 2) / L**2) / (r * K)
 _L_TILDE_3 = L * sp.sqrt(sp.log(_ARG_3))
-_ARG_C3 = (
-    32 * sp.sqrt(2 * sp.pi) * kappa * n**3 * eps**2 * (r + 2) * (d + (8 * ell * (r + 2) + mu) * B / L**2)
-) / (r * K)
+_ARG_C3 = (32 * sp.sqrt(2 * sp.pi) * kappa * n**3 * eps**2 * (r + 2) * (d + (8 * ell * (r + 2) + mu) * B / L**2)) / (
+    r * K
+)
 _L_TILDE_C3 = 8 * L * sp.sqrt(sp.log(_ARG_C3))
 _LOG_1 = sp.log(n**2 * eps**2 / (kappa * d**3 * K))
 _LOG_2 = sp.log(n**2 * eps**2 / (kappa * r * d**2 * K))
@@ -142,8 +142,7 @@ COROLLARIES = (
             4 * L / sp.sqrt(d) * sp.sqrt(r * K) / (n * eps) / (2 * ell * d),
         ),
         C=_L_TILDE_C3 / 2,
-        bound=(ell * gap + _LOG_3 * (L**2 + 16 * _L_TILDE_C3**2 * kappa) + 2 * L**2)
-        * (r * K / (mu * n**2 * eps**2)),
+        bound=(ell * gap + _LOG_3 * (L**2 + 16 * _L_TILDE_C3**2 * kappa) + 2 * L**2) * (r * K / (mu * n**2 * eps**2)),
         order=n * r * kappa * _LOG_3,
         log_argument=n**2 * eps**2 / (kappa * r * K),
         tail_argument=_ARG_C3,
@@ -172,10 +171,7 @@ def unsubstituted(id: str) -> sp.Expr:
     if id.startswith("thm"):
         progress = 4 * gap / (alpha * T)
         return (
-            progress
-            + 2 * ell * alpha * k * sigma2
-            + ell**2 * d**3 * lam**2
-            + (4 * L**2 * d + 8 * B / alpha) * clipping
+            progress + 2 * ell * alpha * k * sigma2 + ell**2 * d**3 * lam**2 + (4 * L**2 * d + 8 * B / alpha) * clipping
         )
     floor = ell**2 * lam**2 * d**3 / (2 * mu) + ell * alpha * k * sigma2 / mu
     event = (2 * L**2 * d + 4 * B / alpha + 2 * B * mu) / mu * clipping

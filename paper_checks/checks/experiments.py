@@ -16,7 +16,9 @@ from paper_checks.registry import Finding, Plot, check
 def _(full: bool) -> Finding:
     """The quadratic loss: |grad f(x; x_i)| = |A(x - x_i)| along x = s e_1 is at least s - |A x_i|, unbounded in s."""
     data = np.random.default_rng(101).normal(1, 1, size=(100, 20))
-    norms = [float(np.max(np.linalg.norm((s * np.eye(20)[0] - data) * spectrum("c", 20), axis=1))) for s in (0, 1e3, 1e6)]
+    norms = [
+        float(np.max(np.linalg.norm((s * np.eye(20)[0] - data) * spectrum("c", 20), axis=1))) for s in (0, 1e3, 1e6)
+    ]
     bounded = norms[2] < 1.01 * norms[1]
     return Finding(bounded, numbers={"|grad f| at |x| = 0": norms[0], "at 1e6": norms[2]})
 
@@ -101,7 +103,7 @@ def _(full: bool) -> Finding:
     return Finding(epsilon <= 2, numbers={"epsilon without subsampling accounting": epsilon})
 
 
-# --- A small version of the synthetic experiment -----------------------------------------------------------------------
+# --- A small version of the synthetic experiment ---
 
 _N, _EPSILON, _DELTA = 10_000, 2.0, 1e-6
 _STEPS = (10, 40, 160, 640)
@@ -117,11 +119,11 @@ def clipped_mean(mean: Array, deviation: Array, clip: Array) -> Array:
     return mean * inside + deviation * density + clip * (special.ndtr(-high) - special.ndtr(low))
 
 
-def best_gradient(method: str, a: Array, seed: int) -> float:
-    """Least |grad F(x_T)| over the grid, F the quadratic with n = 10,000 samples from N(1, I).
+def final_gradients(method: str, a: Array, seed: int) -> Array:
+    """|grad F(x_T)| at every grid point, F the quadratic with n = 10,000 samples from N(1, I).
 
-    The mean over samples is replaced by its expectation given u (the differences are Gaussian), which n = 10,000 samples
-    match to 1%; DP-GD's clipped mean is taken over 200 sampled gradients. Noise as the paper prescribes.
+    The mean over samples is replaced by its expectation given u (the differences are Gaussian), which n = 10,000
+    samples match to 1%; DP-GD's clipped mean is taken over 200 sampled gradients. Noise as the paper prescribes.
     """
     rng, d = np.random.default_rng(seed), a.size
     mu = lemma_gdp(_EPSILON, _DELTA)
@@ -150,7 +152,8 @@ def best_gradient(method: str, a: Array, seed: int) -> float:
         with np.errstate(over="ignore", invalid="ignore"):
             x[live] = error + 1 - alpha[live][:, None] * move
         x[~np.isfinite(x).all(axis=1)] = 1e6
-    return float(np.min(np.linalg.norm((x - 1) * a, axis=1)))
+    out: Array = np.linalg.norm((x - 1) * a, axis=1)
+    return out
 
 
 def _clipped_gradients(error: Array, a: Array, data: Array, clip: Array) -> Array:
@@ -162,13 +165,16 @@ def _clipped_gradients(error: Array, a: Array, data: Array, clip: Array) -> Arra
 
 
 _DIMS = (20, 100)
+_SEEDS = (1, 2, 3, 4)
+_METHODS = ("dpgd0th", "dpzero", "dpgd")
 _CACHE: dict[tuple[str, str, int], float] = {}
 
 
 def _measured(method: str, mode: str, d: int) -> float:
     key = method, mode, d
     if key not in _CACHE:
-        _CACHE[key] = float(np.mean([best_gradient(method, spectrum(mode, d), seed) for seed in (1, 2)]))
+        runs = [final_gradients(method, spectrum(mode, d), seed) for seed in _SEEDS]
+        _CACHE[key] = float(np.min(np.mean(runs, axis=0)))
     return _CACHE[key]
 
 
@@ -185,45 +191,35 @@ def _sizes(full: bool) -> tuple[int, ...]:
 @check("toy-full-rank-scales")
 def _(full: bool) -> Finding:
     """Mode (a): every method's slope is above 0.25."""
-    slopes = {m: _power(m, "a", _sizes(full)) for m in ("dpgd0th", "dpzero", "dpgd")}
+    slopes = {m: _power(m, "a", _sizes(full)) for m in _METHODS}
     return Finding(min(slopes.values()) > 0.25, numbers={f"slope, {m}": v for m, v in slopes.items()})
 
 
-@check("toy-low-rank-flat")
+@check("toy-strong-dependence")
 def _(full: bool) -> Finding:
-    """Mode (c): DPZero's and DP-GD's slopes are below 0.2, and DPGD-0th's is above theirs."""
-    sizes = _sizes(full)
-    slopes = {m: _power(m, "c", sizes) for m in ("dpgd0th", "dpzero", "dpgd")}
-    series = {m: (list(sizes), [_measured(m, "c", d) for d in sizes]) for m in slopes}
+    """DPGD-0th's slope is above 0.5 between d = 20 and 100 in every mode; in mode (c) the others' are below it."""
+    slopes = {(m, mode): _power(m, mode, _DIMS) for m in _METHODS for mode in "abc"}
+    strong = min(slopes["dpgd0th", mode] for mode in "abc") > 0.5
+    flatter = all(slopes[m, "c"] < slopes["dpgd0th", "c"] for m in ("dpzero", "dpgd"))
+    series = {m: (list(_sizes(full)), [_measured(m, "c", d) for d in _sizes(full)]) for m in _METHODS}
     plot = Plot("best gradient norm, mode (c), small grid", "d", "|grad F|", series, log_x=True, log_y=True)
-    holds = max(slopes["dpzero"], slopes["dpgd"]) < 0.2 < slopes["dpgd0th"]
-    return Finding(holds, numbers={f"slope, {m}": v for m, v in slopes.items()}, plot=plot)
+    numbers = {f"slope, mode ({mode}), {m}": v for (m, mode), v in slopes.items()}
+    return Finding(strong and flatter, numbers=numbers, plot=plot)
 
 
-@check("toy-order")
+@check("toy-dpgd0th-worst")
 def _(full: bool) -> Finding:
-    """'DPGD-0th has the worst performance, DP-GD consistently the best': every mode and size."""
-    sizes = _sizes(full)
-    worst = [
-        (_measured("dpgd0th", m, d) / _measured("dpzero", m, d), _measured("dpzero", m, d) / _measured("dpgd", m, d))
-        for m in "abc"
-        for d in sizes
+    """DPGD-0th's best gradient norm is above DPZero's and DP-GD's, every mode and size."""
+    ratios = [
+        _measured("dpgd0th", mode, d) / max(_measured(m, mode, d) for m in ("dpzero", "dpgd"))
+        for mode in "abc"
+        for d in _sizes(full)
     ]
-    numbers = {"least DPGD-0th/DPZero": min(a for a, _ in worst), "least DPZero/DP-GD": min(b for _, b in worst)}
-    return Finding(min(min(pair) for pair in worst) > 1, numbers=numbers)
+    return Finding(min(ratios) > 1, numbers={"least ratio to the next method": min(ratios)})
 
 
 @check("toy-smaller-rank-better")
 def _(full: bool) -> Finding:
     """'The performance of each method is improved with smaller effective rank': (a) > (b) > (c) at each size."""
-    ratios = [
-        _measured(m, a, d) / _measured(m, b, d) for m in ("dpgd0th", "dpzero", "dpgd") for d in _sizes(full) for a, b in ("ab", "bc")
-    ]
+    ratios = [_measured(m, a, d) / _measured(m, b, d) for m in _METHODS for d in _sizes(full) for a, b in ("ab", "bc")]
     return Finding(min(ratios) > 1, numbers={"least ratio": min(ratios)})
-
-
-@check("toy-dpzero-matches")
-def _(full: bool) -> Finding:
-    """'DPZero matches the performance of DP-GD' in mode (c): within a factor 2 at each size."""
-    ratios = [_measured("dpzero", "c", d) / _measured("dpgd", "c", d) for d in _sizes(full)]
-    return Finding(max(ratios) <= 2, numbers={"largest DPZero/DP-GD": max(ratios)})

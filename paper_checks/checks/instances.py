@@ -65,10 +65,12 @@ class Instance:
     def losses(self, x: Array) -> Array:
         """f_i(x) for x of shape (..., d), shape (..., n)."""
         s = x @ self.a.T - self.b
-        return self.c * (np.sin(s) if self.wave else np.hypot(1, s) - 1)
+        out: Array = self.c * (np.sin(s) if self.wave else np.hypot(1, s) - 1)
+        return out
 
     def loss(self, x: Array) -> Array:
-        return self.losses(x).mean(axis=-1)
+        out: Array = self.losses(x).mean(axis=-1)
+        return out
 
     def gradients(self, x: Array) -> Array:
         """grad f_i(x), shape (..., n, d)."""
@@ -85,7 +87,8 @@ class Instance:
     def differences(self, x: Array, u: Array, smoothing: float) -> Array:
         """The finite differences (f_i(x + lambda u) - f_i(x - lambda u))/(2 lambda), shape (..., n)."""
         step = smoothing * u
-        return (self.losses(x + step) - self.losses(x - step)) / (2 * smoothing)
+        out: Array = (self.losses(x + step) - self.losses(x - step)) / (2 * smoothing)
+        return out
 
 
 def random_instance(rng: np.random.Generator, n: int, d: int, wave: bool) -> Instance:

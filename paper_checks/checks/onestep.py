@@ -23,7 +23,9 @@ _ROUNDING = 1e-9
 def _report(gaps: Mapping[str, float] | float, tightest: float) -> Finding:
     """`gaps`: largest left minus right side, relative to the right; `tightest`: largest left/right."""
     worst = gaps if isinstance(gaps, float) else max(gaps.values())
-    return Finding(worst <= _ROUNDING, numbers={"largest (left - right)/|right|": worst, "largest left/right": tightest})
+    return Finding(
+        worst <= _ROUNDING, numbers={"largest (left - right)/|right|": worst, "largest left/right": tightest}
+    )
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Sides:
         return (self.left - self.right) / max(abs(self.right), 1e-9)
 
 
-# --- Algorithm 1, one step from a fixed x, d = 2 -------------------------------------------------------------------
+# --- Algorithm 1, one step from a fixed x, d = 2 ---
 
 
 def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: float) -> dict[str, Sides]:
@@ -106,7 +108,7 @@ for _id, _name in (
     check(_id)(lambda full, _name=_name: _report(*_first_algorithm(40 if full else 8)[_name]))  # type: ignore[misc]
 
 
-# --- Algorithm 2, one step from a random x_t, d = 2 ------------------------------------------------------------------
+# --- Algorithm 2, one step from a random x_t, d = 2 ---
 
 
 def _clip(values: Array, clip: float) -> Array:
@@ -160,14 +162,15 @@ def _algorithm_2(
     missed = 1 - probability
     return {
         "main-smooth": Sides(
-            after, before - alpha * inner + alpha**2 / 2 * (quadratic + sigma**2 * given(np.broadcast_to(curvature, plain.shape)))
+            after,
+            before
+            - alpha * inner
+            + alpha**2 / 2 * (quadratic + sigma**2 * given(np.broadcast_to(curvature, plain.shape))),
         ),
         "total-prob": Sides(given(plain**2 * curvature) * probability, unconditional),
         "grad-quad": Sides(quadratic, (2 * ell * (r + 2) * g2 + ell**3 * lam**2 * d**2 * r / 2) / probability),
         "noise-quad": Sides(given(np.broadcast_to(curvature, plain.shape)), r * ell / probability),
-        "inner-product": Sides(
-            (g2 / 2 - ell**2 * lam**2 * d**3 / 8 - lipschitz**2 * d * missed) / probability, inner
-        ),
+        "inner-product": Sides((g2 / 2 - ell**2 * lam**2 * d**3 / 8 - lipschitz**2 * d * missed) / probability, inner),
         "onestep3": Sides(
             after,
             before
@@ -203,7 +206,7 @@ for _name in ("main-smooth", "total-prob", "grad-quad", "noise-quad", "inner-pro
     check(f"eq-{_name}")(lambda full, _name=_name: _report(*_second_algorithm(16 if full else 2)[_name]))  # type: ignore[misc]
 
 
-# --- Runs of several steps -------------------------------------------------------------------------------------------
+# --- Runs of several steps ---
 
 
 @dataclass(frozen=True)

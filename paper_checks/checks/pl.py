@@ -124,8 +124,10 @@ def _(full: bool) -> Finding:
 
 @check("pl-proof-equality")
 def _(full: bool) -> Finding:
-    """The last lines of the proofs of Corollaries 1 and 2 are printed as equalities; with lambda below its largest value
-    they are strict inequalities: the un-substituted bound at half the largest lambda is smaller."""
+    """The last lines of the proofs of Corollaries 1 and 2 are printed as equalities.
+
+    With lambda below its largest value they are strict: the un-substituted bound at half of it is smaller.
+    """
     ratios = []
     for id in ("cor1", "cor2"):
         s = f.STATEMENTS[id]
@@ -157,7 +159,7 @@ def _(full: bool) -> Finding:
 
 @check("pl-trivial")
 def _(full: bool) -> Finding:
-    """Where the logarithm of a corollary is 0 its bound is gap + 2L^2/ell or more: no better than x_0, as rmk:bound says."""
+    """Where the logarithm of a corollary is 0 its bound is gap + 2L^2/ell: no better than x_0."""
     excess = []
     for id, size in (("cor1", f.d**3), ("cor2", f.r * f.d**2), ("cor3", f.r)):
         scale = f.n * f.eps / sp.sqrt(f.ell / f.mu * size)

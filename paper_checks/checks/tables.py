@@ -91,7 +91,9 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     margin = min(float(np.min(_roberta("MeZO") - _roberta(f"DPZero ({e})"))) for e in (6, 2))
     above = int(np.sum(_opt("DPZero (6)") > _opt("MeZO")))
-    return Finding(margin >= 0, numbers={"smallest margin (points)": margin, "OPT cells where DPZero is above MeZO": above})
+    return Finding(
+        margin >= 0, numbers={"smallest margin (points)": margin, "OPT cells where DPZero is above MeZO": above}
+    )
 
 
 @check("table-zero-shot-lower")
@@ -186,9 +188,8 @@ def _(full: bool) -> Finding:
     """The same quantity has the same value wherever it is printed: tab:noise, tab:others, and the prose's 82.0."""
     same = np.array_equal(row("tab:noise", "SST-2")[:2], [_roberta(f"DPZero ({e})")[0] for e in (6, 2)])
     same &= np.array_equal(row("tab:noise", "SST-5")[:2], [_roberta(f"DPZero ({e})")[1] for e in (6, 2)])
-    pairs = (("AdamW (li2022large)", "AdamW"), ("DP-AdamW (li2022large)", "DP-AdamW"), ("MeZO", "MeZO"))
-    pairs += (("LoRA (li2022large)", "LoRA"), ("DP-LoRA (li2022large)", "DP-LoRA"), ("DPZero", "DPZero"))
-    for there, here in pairs:
+    pairs = {f"{name} (li2022large)": name for name in ("AdamW", "DP-AdamW", "LoRA", "DP-LoRA")}
+    for there, here in {**pairs, "MeZO": "MeZO", "DPZero": "DPZero"}.items():
         same &= np.array_equal(row("tab:others", there)[1:], _cost(here))
         name = f"{here} (2)" if here.startswith("DP") else here
         same &= bool(row("tab:others", there)[0] == _roberta(name)[0])
@@ -221,12 +222,14 @@ def _(full: bool) -> Finding:
     """
     zeroth, first = (50, 100, 150, 200, 250, 300, 400), (0.1, 0.5, 1, 10)
     overlap = min(zeroth) <= max(first)
-    return Finding(overlap, repaired=min(zeroth) > max(first), numbers={"least ratio of thresholds": min(zeroth) / max(first)})
+    return Finding(
+        overlap, repaired=min(zeroth) > max(first), numbers={"least ratio of thresholds": min(zeroth) / max(first)}
+    )
 
 
 @check("table-tang-clip")
 def _(full: bool) -> Finding:
-    """0.05 on f(x + lambda u) - f(x - lambda u) is 0.05/(2 lambda) = 25 on the finite difference, half the grid's least.
+    """0.05 on f(x + lambda u) - f(x - lambda u) is 25 = 0.05/(2 lambda) on the finite difference, half the least.
 
     Stated: within the grid 50 to 400. Repaired: within a factor of 10 of it.
     """
@@ -253,7 +256,7 @@ def _(full: bool) -> Finding:
 
 @check("table-opt-scaling")
 def _(full: bool) -> Finding:
-    """'Does not suffer in high dimensions': the drop at eps = 6 from 1.3B to 6.7B grows by less than 2 standard errors."""
+    """'Does not suffer in high dimensions': from 1.3B to 6.7B the drop at eps = 6 grows by less than 2 errors."""
     worst, worst_two = -math.inf, -math.inf
     for table in ("tab:opt-cls", "tab:opt-gen"):
         for e in (6, 2):
@@ -291,7 +294,11 @@ def _(full: bool) -> Finding:
 
 @check("table-test-samples")
 def _(full: bool) -> Finding:
-    """1000 test samples need that many labelled ones; GLUE's SST-2 and RTE development sets and TREC's test have fewer."""
+    """1000 test samples need that many labelled ones; GLUE's SST-2 and RTE development sets and TREC have fewer."""
     sizes = {"SST-2": 872, "RTE": 277, "TREC": 500}
     fewer = all(size < 1000 for size in sizes.values())
-    return Finding(min(sizes.values()) >= 1000, repaired=fewer, numbers={f"{k}: labelled evaluation samples": v for k, v in sizes.items()})
+    return Finding(
+        min(sizes.values()) >= 1000,
+        repaired=fewer,
+        numbers={f"{k}: labelled evaluation samples": v for k, v in sizes.items()},
+    )

@@ -91,7 +91,7 @@ def _steps(id: str) -> Finding:
 
 
 def _integer_steps(id: str) -> Finding:
-    """T is real in the statement. At the better neighbouring integer (at least 1) the un-substituted bound can be larger.
+    """T is real in the statement. At the better neighbouring integer (at least 1) the bound can be larger.
 
     n is chosen so that T runs from 1 to 50 in steps of 1/40, and the gap so that the terms in T and 1/T are about
     equal. Stated: the displayed bound still holds. Repaired: it does with 1.07 times its value.

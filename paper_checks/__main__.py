@@ -1,0 +1,52 @@
+"""Check every claim of the paper.  python -m paper_checks [--quick | --full] [--format table|json|html] [--only ID ...]
+
+Progress goes to standard error, the report to standard output. Exit status 0 if every check agrees with the
+status stated in claims.toml, 1 if one does not, 2 for bad arguments.
+"""
+
+import argparse
+import importlib
+import pkgutil
+import sys
+import time
+from collections.abc import Sequence
+
+from paper_checks import checks, registry, report
+
+__all__ = ["load_checks", "main"]
+
+
+def load_checks() -> None:
+    """Import every module of `paper_checks.checks`, which registers the checks."""
+    for module in pkgutil.iter_modules(checks.__path__):
+        importlib.import_module(f"{checks.__name__}.{module.name}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and report; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m paper_checks", description="Check every claim of the paper.")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="small samples and grids, about a minute (default)")
+    size.add_argument("--full", action="store_true", help="larger samples and grids")
+    parser.add_argument("--format", choices=sorted(report.FORMATS), default="table")
+    parser.add_argument("--only", nargs="+", metavar="ID", help="these claims only")
+    options = parser.parse_args(arguments)
+
+    load_checks()
+    claims = registry.load_claims()
+    if options.only:
+        known = {claim.id for claim in claims}
+        if unknown := [id for id in options.only if id not in known]:
+            parser.error(f"argument --only: unknown claim {unknown[0]}")
+        claims = [claim for claim in claims if claim.id in options.only]
+    start, results = time.perf_counter(), []
+    for done, result in enumerate(registry.run(claims, options.full), 1):
+        results.append(result)
+        line = f"[{done}/{len(claims)}] {result.claim.id}: {result.verdict} ({result.seconds:.1f} s)"
+        print(line, file=sys.stderr)
+    print(report.FORMATS[options.format](results, options.full, time.perf_counter() - start))
+    return 0 if all(result.agrees for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The results as a table, as JSON and as a page."""
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from paper_checks.page import page
+from paper_checks.registry import STATUSES, Result
+
+__all__ = ["FORMATS", "as_json", "summary", "table"]
+
+_WIDTH = 118
+
+
+def summary(results: Sequence[Result]) -> dict[str, int]:
+    """Number of claims by verdict, in the order of STATUSES, then 'failed' if there are any, and 'disagree'."""
+    counts = Counter(result.verdict for result in results)
+    numbers = {status: counts[status] for status in STATUSES}
+    if counts["failed"]:
+        numbers["failed"] = counts["failed"]
+    numbers["disagree"] = sum(not result.agrees for result in results)
+    return numbers
+
+
+def table(results: Sequence[Result], full: bool, seconds: float) -> str:
+    """Plain text, by section: verdict, id, claim; for anything but 'verified' also the correction or reason."""
+    lines = []
+    for section, group in groupby(results, key=lambda result: result.claim.section):
+        lines += ["", section, "-" * len(section)]
+        for result in group:
+            claim = result.claim
+            mark = "  " if result.agrees else "! "
+            lines += _wrapped(f"{mark}{result.verdict:17} {claim.id}: {claim.claim} (line {claim.line})", 20)
+            if result.error:
+                lines += _wrapped(f"{result.error}", 20, first=20)
+            elif not result.agrees:
+                lines += _wrapped(f"the claim's stated status is {claim.status!r}", 20, first=20)
+            if claim.correction:
+                lines += _wrapped(f"-> {claim.correction}", 23, first=20)
+            if claim.reason:
+                lines += _wrapped(claim.reason, 20, first=20)
+                lines += _wrapped(f"$ {claim.command}", 22, first=20) if claim.command else []
+    counts = ", ".join(f"{number} {name}" for name, number in summary(results).items())
+    mode = "full" if full else "quick"
+    return "\n".join([*lines, "", f"{len(results)} claims ({mode}, {seconds:.0f} s): {counts}."]).lstrip("\n")
+
+
+def _wrapped(text: str, hang: int, first: int = 0) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=" " * first, subsequent_indent=" " * hang)
+
+
+def as_json(results: Sequence[Result], full: bool, seconds: float) -> str:
+    """One object: mode, seconds, summary and the list of claims with verdict, numbers and error."""
+    claims = [_entry(result) for result in results]
+    document = {
+        "mode": "full" if full else "quick",
+        "seconds": round(seconds, 1),
+        "summary": summary(results),
+        "claims": claims,
+    }
+    return json.dumps(document, indent=1, default=float)
+
+
+def _entry(result: Result) -> dict[str, Any]:
+    numbers: Mapping[str, float | str] = result.finding.numbers if result.finding else {}
+    return {
+        **asdict(result.claim),
+        "verdict": result.verdict,
+        "agrees": result.agrees,
+        "numbers": dict(numbers),
+        "error": result.error,
+        "seconds": round(result.seconds, 2),
+    }
+
+
+def _html(results: Sequence[Result], full: bool, seconds: float) -> str:
+    return page(results, summary(results), full, seconds)
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Result], bool, float], str]] = {
+    "table": table,
+    "json": as_json,
+    "html": _html,
+}
