@@ -30,7 +30,7 @@ __all__ = [
 Parts = tuple[tuple[Pair, int], ...]
 
 _BUDGET = 2e8
-"""Work of a certified answer, see `delta_bracket`; a twentieth of it while searching."""
+"""Work of a certified answer, see `delta_bracket`; less while searching."""
 
 _CLOSED = "closed form"
 _GDP_ACCURACY = 1e-11
@@ -135,9 +135,10 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                 found = None
             if found is not None:
                 return found
-        point = direction_delta(epsilon, parts, gdp, start=tau, budget=_BUDGET / 20)
-        if point.upper > 1.5 * point.lower:
-            point = direction_delta(epsilon, parts, gdp, start=tau)
+        for share in (20, 5, 1):
+            point = direction_delta(epsilon, parts, gdp, start=tau, budget=_BUDGET / share)
+            if point.upper <= 1.5 * point.lower:
+                break
         return point.log_value if point.lower > 0 else -math.inf, point.tau if point.tau > 0 else None
 
     return Curve(bracket, estimate)

@@ -22,7 +22,7 @@ class Curve:
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
-    """(x, log delta(x), d log delta / d log x, tau), log delta within 1e-6 of the target or as near as it gets."""
+    """(x, log delta(x), d log delta / d log x, tau), log delta within 1e-5 of the target or as near as it gets."""
     low, high = 0.0, math.inf
     x = start
     previous: tuple[float, float] | None = None
@@ -35,10 +35,10 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
             x = math.sqrt(low * high) if low > 0 else x / 1.6
             continue
         miss = log_delta - log_target
-        if previous is not None and x != previous[0]:
+        if previous is not None and abs(x / previous[0] - 1) > 1e-5:
             chord = (miss - previous[1]) / math.log(x / previous[0])
             slope = chord if chord < -1e-6 else -1e-6
-        if abs(miss) < 1e-6 or low > high * (1 - 1e-15):
+        if abs(miss) < 1e-5 or low > high * (1 - 1e-8):
             break
         low, high = (x, high) if miss > 0 else (low, x)
         previous = (x, miss)
@@ -55,19 +55,21 @@ def _certify(curve: Curve, start: float, slope: float, target: float) -> tuple[f
     x, log_delta, slope, tau = _secant(curve, start, slope, log_target)
     x *= math.exp(-(log_delta - log_target) / slope)
     least = 1e-10 / abs(slope) + 1e-14
+    factor = 1.02
     upper = x * math.exp(least)
     at_upper = curve.bracket(upper, tau)
     while not at_upper.upper <= target:
         step = max((math.log(at_upper.upper) - log_target) / abs(slope), least)
-        upper *= math.exp(1.02 * min(step, 1.0) + least)
+        upper *= math.exp(min(factor * step, 1.0) + least)
         at_upper = curve.bracket(upper, tau)
-        least *= 2
+        least, factor = 2 * least, 2 * factor
+    factor = 1.02
     lower, at_lower = upper, at_upper
     while lower > 0 and not at_lower.lower > target:
         step = max((log_target - math.log(max(at_lower.lower, 5e-324))) / abs(slope), least)
-        lower *= math.exp(-1.02 * min(step, 1.0) - least)
+        lower *= math.exp(-min(factor * step, 1.0) - least)
         at_lower = curve.bracket(lower, tau)
-        least *= 2
+        least, factor = 2 * least, 2 * factor
     return lower, upper, at_upper
 
 

@@ -104,11 +104,11 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
             epsilon = inputs["epsilon"] or answer["epsilon"]
             mu = float(paper_gdp(epsilon, delta))
             really = float(epsilon_from_gdp(mu, delta))
-            label = f"noise of the paper's lemma for epsilon {epsilon:.3g} (really {really:.3g})"
+            label = f"the lemma's noise for epsilon {epsilon:.3g}\n(really {really:.3g})"
             right.plot(levels, ndtr(ndtri(1 - levels) - mu), ":", color=_LEMMA, label=label)
         right.set_xlabel("type I error of the attack")
         right.set_ylabel("type II error")
-        right.legend(frameon=False)
+        right.legend(frameon=False, loc="upper right")
         temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
         try:
             figure.savefig(temporary, dpi=150)

@@ -411,7 +411,7 @@ def delta_estimate(
     terms = np.exp(exponent) / (z * (z + 1))
     terms[0] /= 2
     total = float(np.sum(terms.real))
-    if not total > 0 or not abs(terms[-1]) < 1e-9 * total:
+    if not step / math.pi * total > 1e8 * target or not abs(terms[-1]) < 1e-9 * total:
         return None
     return log_scale + math.log(step / math.pi * total), tau
 
