@@ -62,7 +62,8 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
         max_steps: cap on T; without one, the fewest steps within `STEPS_SHARE` of the best.
 
     Returns:
-        A prescription whose `bound` and `bound_at_steps` are the inequality at its own parameters.
+        A prescription whose `bound` and `bound_at_steps` are the inequality at its own parameters; the closed form's
+        parameters where its steps are within the cap and the share given to the smoothing makes them the better.
 
     Raises:
         ValueError: max_steps outside its range.
@@ -72,7 +73,7 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
     under_pl = closed_form.id.startswith("corollary")
     bound = inequality.last_iterate if under_pl else inequality.gradient
     largest_step = 1 / (2 * inequality.growth * p.smoothness)
-    alphas = (math.log(largest_step * 1e-16), math.log(largest_step * (1 - 1e-9)))
+    alphas = (math.log(largest_step * 1e-18), math.log(largest_step * (1 - 1e-9)))
     thresholds = (math.log(0.5 * p.lipschitz), math.log(60 * p.lipschitz))
 
     def at(steps: float) -> tuple[list[float], float]:
@@ -93,6 +94,8 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
         smoothing = min(smoothing, SMOOTHING_SHARE * threshold / (p.smoothness * p.d))
         clip = threshold + p.smoothness * smoothing * p.d / 2
     final = float(bound(alpha, steps, smoothing, clip))
+    if closed_form.bound_at_steps <= final and (max_steps is None or closed_form.steps <= max_steps):
+        return dataclasses.replace(closed_form, T=float(closed_form.steps), bound=closed_form.bound_at_steps, notes=())
     return dataclasses.replace(
         closed_form,
         step_size=alpha,

@@ -1,0 +1,186 @@
+"""The minimised inequalities against analytic optima, a stochastic search and the closed forms."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpmath import mp, mpf
+from scipy import optimize
+
+from dpzero_theory.theory.minimise import SMOOTHING_SHARE, STEPS_SHARE, minimised
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.results import RESULTS
+from tests import paper_oracle as paper
+
+IDS = list(paper.STATEMENTS)
+BOTH_SHARES = (1 + SMOOTHING_SHARE) ** 2 * (1 + STEPS_SHARE) * 1.003
+ONE_SHARE = (1 + SMOOTHING_SHARE) ** 2 * 1.003
+"""lambda costs one share by itself and, where C grows with it, one more through the noise; T is found to 0.1%."""
+
+
+def both(id: str, case: paper.Case, v: Any, max_steps: int | None = None) -> tuple[Prescription, Prescription]:
+    result, problem = RESULTS[id], Problem(**case.problem())
+    assert result.closed_form is not None
+    assert result.inequality is not None
+    gdp = float(1 / (2 * mp.sqrt(2) * v))
+    closed = result.closed_form(problem, gdp)
+    return closed, minimised(result.inequality(problem, gdp), closed, max_steps=max_steps)
+
+
+def objective(id: str, case: paper.Case, v: float) -> Callable[[Any], float]:
+    """log of the un-substituted bound at lambda = 0 as a function of log(2 k ell alpha), log T, log(C/L)."""
+    n, d, r, L, ell, gap, B, mu = (float(x) for x in case.letters())
+    k, trace = (d, d) if id.endswith("-1") else (r + 2, r)
+
+    def value(x: Any) -> float:
+        share, T = math.exp(x[0]), math.exp(x[1])
+        alpha = share / (2 * k * ell)
+        clip, fail = L * d, 0.0
+        if id.endswith("-3"):
+            clip = L * math.exp(x[2])
+            fail = 2 * math.sqrt(2 * math.pi) * n * T * math.exp(-min(700.0, (clip / L) ** 2 / 8))
+        per_step = ell * alpha * trace * (4 * clip * v / n) ** 2 * 2 * T / 2 + (L**2 * d + 2 * B / alpha) * fail
+        if id.startswith("corollary"):
+            shrink = math.exp(-min(700.0, mu * alpha * (1 - share) * T))
+            return math.log(shrink * gap + per_step / (mu * (1 - share)) + 2 * B * fail)
+        return math.log(2 / (1 - share) * (gap / (alpha * T) + per_step))
+
+    return value
+
+
+def stochastic_minimum(id: str, case: paper.Case, v: float, most_steps: float) -> float:
+    low, high = [math.log(1e-18), 0.0, math.log(0.5)], [math.log(1 - 1e-9), math.log(most_steps) + 1e-12, math.log(60)]
+    free = 3 if id.endswith("-3") else 2
+    bounds = optimize.Bounds(np.array(low[:free]), np.array(high[:free]))
+    function = objective(id, case, v)
+    rough = optimize.differential_evolution(function, bounds, seed=5, popsize=15, maxiter=120, tol=1e-10, polish=False)
+    fine = optimize.minimize(
+        function, rough.x, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-9, "fatol": 1e-11, "maxiter": 2000}
+    )
+    return math.exp(min(rough.fun, fine.fun))
+
+
+def assert_is_its_own_inequality(id: str, case: paper.Case, v: Any, p: Prescription) -> None:
+    alpha, T, lam, C = (mpf(x) for x in (p.step_size, p.steps, p.smoothing, p.clip))
+    value = paper.UNSUBSTITUTED[id](case, v, alpha, T, lam, C, paper.largest_threshold(case, lam, C))
+    assert abs(mpf(p.bound) / value - 1) < 1e-9
+    assert p.bound_at_steps == p.bound
+    assert p.steps == p.T
+    assert p.evaluations == case.n * p.steps
+    assert abs(mpf(p.noise_std) / (4 * C * mp.sqrt(2 * T) * v / case.n) - 1) < 1e-9
+    assert p.vacuous == (p.bound >= p.trivial_bound)
+    assert p.smoothing > 0
+    if not id.endswith("-3"):
+        assert p.clip >= case.lipschitz * case.d
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_no_worse_than_a_stochastic_search_by_more_than_the_stated_shares(id: str) -> None:
+    for case, v, _ in paper.admissible(id, 8, 40):
+        closed, best = both(id, case, v)
+        assert best.bound <= BOTH_SHARES * stochastic_minimum(id, case, float(v), 1e15), case
+        assert_is_its_own_inequality(id, case, v, best)
+        assert best.bound <= closed.bound_at_steps
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("max_steps", [1, 7, 1000])
+def test_no_worse_than_a_stochastic_search_under_a_cap(id: str, max_steps: int) -> None:
+    for case, v, _ in paper.admissible(id, 3, 41):
+        _, best = both(id, case, v, max_steps)
+        assert best.steps <= max_steps
+        assert best.bound <= ONE_SHARE * stochastic_minimum(id, case, float(v), max_steps), case
+        assert_is_its_own_inequality(id, case, v, best)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_no_worse_than_the_closed_form_with_as_many_steps(id: str) -> None:
+    for case, v, _ in paper.admissible(id, 40, 42):
+        closed, _ = both(id, case, v, 1)
+        _, best = both(id, case, v, closed.steps)
+        assert best.steps <= closed.steps
+        assert best.bound <= closed.bound_at_steps, case
+
+
+def test_no_worse_than_the_closed_form_where_noise_is_negligible() -> None:
+    """gap ell >> L^2: the closed form's step size is already optimal, and a 1% share of smoothing would lose to it."""
+    case = paper.Case(10_000, 20, 3.0, 1e-3, 1.0, 1e3, 1e3, 1e-3, 2.0, 1e-6)
+    v = paper.paper_v(case)
+    for id in ("theorem-1", "theorem-2"):
+        closed, _ = both(id, case, v, 1)
+        _, best = both(id, case, v, closed.steps)
+        assert best.bound <= closed.bound_at_steps
+        assert_is_its_own_inequality(id, case, v, best)
+
+
+@pytest.mark.parametrize("id", ["theorem-1", "theorem-2"])
+@pytest.mark.parametrize("max_steps", [1, 30, 4000, 10**9])
+def test_step_size_is_the_analytic_optimum(id: str, max_steps: int) -> None:
+    """A/alpha + B alpha over 1 - u alpha has its minimum at A/(u A + sqrt(u^2 A^2 + A B))."""
+    for case, v, _ in paper.admissible(id, 20, 43):
+        n, d, r, L, ell, gap, *_ = case.letters()
+        k, trace = (d, d) if id == "theorem-1" else (r + 2, r)
+        a = gap / max_steps
+        b = ell * trace * (4 * L * d * v / n) ** 2 * 2 * max_steps / 2
+        u = 2 * k * ell
+        alpha = a / (u * a + mp.sqrt(u**2 * a**2 + a * b))
+        optimum = 2 / (1 - u * alpha) * (a / alpha + b * alpha)
+        closed, best = both(id, case, v, max_steps)
+        if best.step_size == closed.step_size:
+            assert best.bound == closed.bound_at_steps
+            continue
+        assert best.steps == max_steps
+        assert abs(best.step_size / alpha - 1) < 1e-3 or b * alpha**2 < 1e-15 * a, case
+        assert 1 <= best.bound / optimum <= 1 + SMOOTHING_SHARE + 1e-6
+
+
+def test_more_steps_allowed_is_never_worse() -> None:
+    for id in IDS:
+        for case, v, _ in paper.admissible(id, 3, 44):
+            bounds = [both(id, case, v, cap)[1].bound for cap in (1, 10, 100, 10**4, 10**6, 10**9)]
+            for fewer, more in itertools.pairwise(bounds):
+                assert more <= fewer * (1 + 1e-3)
+
+
+def test_the_papers_synthetic_setting_gains_from_minimising() -> None:
+    case = paper.Case(10_000, 2000, 8.178, 1.0, 1.0, 1.0, 1.0, 0.5, 2.0, 1e-6)
+    v = 1 / (2 * mp.sqrt(2) * paper.exact_mu(2.0, 1e-6))
+    closed, best = both("theorem-3", case, v)
+    assert best.bound < closed.bound / 5
+    assert not best.vacuous
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5, math.nan, math.inf, "10", True, 10**400])
+def test_bad_max_steps(bad: Any) -> None:
+    result = RESULTS["theorem-1"]
+    assert result.closed_form is not None
+    assert result.inequality is not None
+    problem = Problem(n=100, d=10, r=5)
+    with pytest.raises(ValueError, match=r"^max_steps must be"):
+        minimised(result.inequality(problem, 0.5), result.closed_form(problem, 0.5), max_steps=bad)
+
+
+def test_scale_invariance() -> None:
+    """x -> s x and f -> t f with powers of two: each field by its unit."""
+    s, t = 8.0, 0.25
+    for id in IDS:
+        case, v, _ = paper.admissible(id, 1, 45)[0]
+        scaled = dataclasses.replace(
+            case,
+            lipschitz=case.lipschitz * t / s,
+            smoothness=case.smoothness * t / s**2,
+            gap=case.gap * t,
+            loss_bound=case.loss_bound * t,
+            pl=case.pl * t / s**2,
+        )
+        before, after = both(id, case, v)[1], both(id, scaled, v)[1]
+        value = t if id.startswith("corollary") else (t / s) ** 2
+        assert after.bound == pytest.approx(before.bound * value, rel=1e-3)
+        assert after.steps == pytest.approx(before.steps, rel=1e-2)
+        assert after.clip == pytest.approx(before.clip * t / s, rel=1e-2)
+        assert after.step_size == pytest.approx(before.step_size * s**2 / t, rel=1e-2)
+        assert np.isfinite(after.smoothing)
