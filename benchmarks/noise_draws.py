@@ -1,4 +1,4 @@
-"""Speed and law of the noise sources: microseconds of processor time a draw, and chi-square tests over 10^7 exact draws.
+"""The noise sources: microseconds of processor time a draw, and chi-square tests over 10^7 exact draws.
 
     python -m benchmarks.noise_draws [--draws N] [--out DIR]
 
