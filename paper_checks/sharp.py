@@ -22,6 +22,7 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "lost-moment": sharp_moments.lost_second_moment,
     "sampled-moment": sharp_moments.sampled_second_moment,
     "seminorm": sharp_moments.seminorm,
+    "smoothing-error": sharp_steps.smoothing_error,
     "one-step": sharp_steps.one_step_inequality,
     "final-quadratic": sharp_promises.final_quadratic,
     "poisson-variance": sharp_steps.poisson_variance,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory import sphere
-from dpzero_theory.theory import sharp
+from dpzero_theory.theory import sharp, sharp_constants
 from dpzero_theory.theory.problem import Problem
 from paper_checks.outcome import DRAW, SEED, STANDARD_ERRORS, Outcome, within
 
@@ -20,6 +20,7 @@ __all__ = [
     "one_step_other_directions",
     "one_step_problems",
     "poisson_variance",
+    "smoothing_error",
     "sum_quadratic",
     "vector_noise",
 ]
@@ -40,6 +41,7 @@ class OneStep:
     smoothing: float
     noise_std: float
     sample_rate: float = 1.0
+    sample_rank: float | None = None
 
 
 def one_step_problems() -> Iterator[OneStep]:
@@ -167,11 +169,45 @@ def _one_step_bound(case: OneStep, kind: str) -> float:
         smoothing=case.smoothing,
         noise_std=case.noise_std,
         sample_rate=case.sample_rate,
+        sample_rank=case.sample_rank,
         directions=kind,
     )
     g = float(np.linalg.norm(case.gradients.mean(axis=0)))
     decrease = found.progress * g * g - found.drift * g
     return case.step_size * (found.floor - decrease) - case.problem.gap
+
+
+def smoothing_error() -> Outcome:
+    """Step 2: E[|e_u u'g|] and E[e_u^2 u'Hu]^(1/2) of pseudo-Huber and cosine losses over their bounds."""
+    rng = np.random.default_rng(SEED + 14)
+    worst = 0.0
+    for kind in DRAW:
+        for case in one_step_problems():
+            p = case.problem
+            if p.d > 500 or "aligned" in case.name or "noise" in case.name or "saddle" in case.name:
+                continue
+            u = DRAW[kind](rng, 2000, p.d)
+            rise = case.losses(case.smoothing * u) - case.losses(-case.smoothing * u)
+            exact = np.clip(u @ case.gradients.T, -case.clip, case.clip).mean(axis=1)
+            error = np.abs(np.clip(rise / (2 * case.smoothing), -case.clip, case.clip).mean(axis=1) - exact)
+            g = case.gradients.mean(axis=0)
+            k = sharp_constants.constants(np.array(case.clip), p.d, p.r, kind, case.sample_rank)
+            e = case.smoothing / 2
+            worst = max(worst, float(np.mean(error * np.abs(u @ g)) / (e * k.smooth_first * np.linalg.norm(g))))
+            if "huber" in case.name:
+                curved = (u * u) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
+                worst = max(worst, math.sqrt(float(np.mean(error**2 * curved))) / (e * k.smooth_second))
+        for d in (1, 4, 50):  # x_1 |x_1|/2 at 0: equality in the second
+            first = np.concatenate([DRAW[kind](rng, 4000, d)[:, 0] for _ in range(50)])
+            k = sharp_constants.constants(np.array(1.0), d, 1.0, kind, 1.0)
+            worst = max(worst, math.sqrt(float(np.mean(first**6))) / k.smooth_second)
+    return within(worst, 1.1, "error of the finite difference over its bounds, all directions: largest ratio")
+
+
+def _power(p: Problem) -> float:
+    """The power of the spectrum i^-power of `one_step_problems` whose sum is r."""
+    index = np.arange(1, p.d + 1, dtype=float)
+    return min((0.0, 1.0, 4.0), key=lambda power: abs(float((index**-power).sum()) - p.r))
 
 
 def one_step_other_directions() -> Outcome:
@@ -209,6 +245,7 @@ def vector_noise() -> Outcome:
             clip=clip,
             smoothing=case.smoothing,
             noise_std=case.noise_std,
+            sample_rank=case.sample_rank,
             algorithm="dpgd-0th",
         )
         g = float(np.linalg.norm(case.gradients.mean(axis=0)))

@@ -4,10 +4,10 @@ Under Assumption asp:rank, with no bound on |F_S|, for all alpha, T, lambda, C >
 
     E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q K))/(2 q))^2,
     q = kept - (alpha ell/2) quadratic,
-    p = L bias + e nu_1 + alpha ell (L cross + e nu_2 spread sqrt(r)),
-    K = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2 sqrt(r))^2 + r sigma^2
-                                       + (1 - q_s)/(q_s n) (L sampled + e nu_2 sqrt(r))^2),
-    e = ell lambda d/2,
+    p = L bias + e nu_1 + alpha ell (L cross + e nu_2 spread),
+    K = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2)^2 + r sigma^2
+                                       + (1 - q_s)/(q_s n) (L sampled + e nu_2)^2),
+    e = ell lambda/2,
 
 with the constants of `sharp_constants` at c = C/L (nu_1, nu_2 are smooth_first, smooth_second). q_s is the
 rate of Poisson sampling, 1 for full batches. Statement and proof: paper_checks/sharp_theorem.md.
@@ -71,6 +71,7 @@ def certificate(
     noise_std: float,
     sample_rate: float = 1.0,
     directions: str = "sphere",
+    sample_rank: float | None = None,
     algorithm: str = "dpzero",
 ) -> Certificate:
     """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
@@ -86,6 +87,8 @@ def certificate(
         noise_std: sigma >= 0 of the noise on the (expected-batch) average, per coordinate for dpgd-0th.
         sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
         directions: 'sphere' (the paper's), 'gaussian' or 'rademacher'.
+        sample_rank: r_s with -H_i <= Hess f(.; xi_i) <= H_i, ||H_i|| <= ell and tr(H_i) <= r_s ell for every i; it
+            frees lambda from d. None is r_s = d, which ell-smoothness gives.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, not with Gaussian directions): where
             ||u|| = sqrt(d), clip_C(s u) = clip_{C/sqrt(d)}(s) u, so both have one theorem.
 
@@ -96,10 +99,10 @@ def certificate(
     alpha = check.real("step_size", step_size, above=0) * p.smoothness
     t = check.integer("steps", steps)
     c = check.real("clip", clip, above=0) / (p.lipschitz * _clip_scale(p, directions, algorithm))
-    e = check.real("smoothing", smoothing, above=0) * p.smoothness * p.d / (2 * p.lipschitz)
+    e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
     sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
     rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
-    terms = step_terms(constants(np.array([c]), p.d, p.r, directions), p, e, sigma * sigma, rate)
+    terms = step_terms(constants(np.array([c]), p.d, p.r, directions, sample_rank), p, e, sigma * sigma, rate)
     q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, relative_gap(p) / t, np.array([alpha])))
     root = p.lipschitz * solve_quadratic(q, drift, floor)
     bound = root * root
@@ -120,6 +123,7 @@ def prescribe(
     max_evaluations: int | None = None,
     relation: str = "replace-one",
     directions: str = "sphere",
+    sample_rank: float | None = None,
     algorithm: str = "dpzero",
     smoothing_share: float = SMOOTHING_SHARE,
     steps_share: float = STEPS_SHARE,
@@ -138,7 +142,7 @@ def prescribe(
         max_steps: cap on T.
         max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
         relation: neighbouring relation, one of `privacy.gaussian.RELATIONS`.
-        directions, algorithm: see `certificate`.
+        directions, sample_rank, algorithm: see `certificate`.
         smoothing_share: in (0, 1].
         steps_share: in (0, 1], used only without caps.
 
@@ -155,7 +159,7 @@ def prescribe(
     search = Search(problem, directions)
     steps = search.enough_steps(unit, slack) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    found = Prescription(**at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
+    found = Prescription(**at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share, sample_rank), gdp=mu)
     if algorithm == "dpzero":
         return found
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
@@ -170,11 +174,18 @@ def _clip_scale(p: Problem, directions: str, algorithm: str) -> float:
 
 
 def at_point(
-    search: Search, c: float, alpha: float, steps: int, unit: float, rate: float, share: float
+    search: Search,
+    c: float,
+    alpha: float,
+    steps: int,
+    unit: float,
+    rate: float,
+    share: float,
+    sample_rank: float | None,
 ) -> dict[str, Any]:
     """The prescription at clip c L and step size alpha/ell with noise unit C, and its certificate."""
     p = search.problem
-    k = constants(np.array([c]), p.d, p.r, search.directions)
+    k = constants(np.array([c]), p.d, p.r, search.directions, sample_rank)
 
     def root(e: float) -> float:
         terms = step_terms(k, p, e, (unit * c) ** 2, rate)
@@ -192,10 +203,10 @@ def at_point(
         "step_size": alpha / p.smoothness,
         "steps": steps,
         "clip": c * p.lipschitz,
-        "smoothing": 2 * low * p.lipschitz / (p.smoothness * p.d),
+        "smoothing": 2 * low * p.lipschitz / p.smoothness,
         "noise_std": unit * c * p.lipschitz,
     }
-    found = certificate(p, **parameters, sample_rate=rate, directions=search.directions)
+    found = certificate(p, **parameters, sample_rate=rate, directions=search.directions, sample_rank=sample_rank)
     return parameters | {
         "id": "theorem-3-sharp",
         "algorithm": "dpzero",

@@ -13,7 +13,7 @@ Proofs: paper_checks/sharp_theorem.md, steps 3 to 5 (sphere, Gaussian) and its s
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,9 +37,9 @@ _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 class Constants:
     """The constants above at one or several clips c (in units of L); each is an array of the shape of c.
 
-    `smooth_first` and `smooth_second` say what the finite difference's error e = ell lambda d/2 costs, where
-    |s_i - u'g_i| <= e ||u||^2/d: E[|u'g| ||u||^2/d] <= smooth_first G and
-    E[(||u||^2/d)^2 u'Hu] <= smooth_second^2 r.
+    `smooth_first` and `smooth_second` say what the finite difference's error costs, per unit of
+    e = ell lambda/2: with e_u the error of the clipped mean, E[|e_u u'g|] <= e smooth_first G and
+    E[e_u^2 u'Hu] <= (e smooth_second)^2.
     """
 
     kept: Array
@@ -92,7 +92,9 @@ def sphere_moments(c: ArrayLike, d: int) -> tuple[Array, Array, Array]:
     return beta, eta, mean_projection(d) * np.where(scaled < 1, power, 0.0)
 
 
-def constants(clip: ArrayLike, d: int, r: float, directions: str = "sphere") -> Constants:
+def constants(
+    clip: ArrayLike, d: int, r: float, directions: str = "sphere", sample_rank: float | None = None
+) -> Constants:
     """The constants at clip c = C/L for uniform directions on the sphere, Gaussian ones or random signs.
 
     Args:
@@ -100,6 +102,8 @@ def constants(clip: ArrayLike, d: int, r: float, directions: str = "sphere") -> 
         d: dimension.
         r: effective rank, tr(H) <= r ||H||, 1 <= r <= d.
         directions: one of `sphere.DIRECTIONS`.
+        sample_rank: r_s in [1, d] with -H_i <= Hess f_i <= H_i, ||H_i|| <= ell and tr(H_i) <= r_s ell for every
+            sample; None is r_s = d, what ell-smoothness alone gives. It only makes the smoothing cheaper.
 
     Raises:
         ValueError: an argument outside its range.
@@ -108,9 +112,9 @@ def constants(clip: ArrayLike, d: int, r: float, directions: str = "sphere") -> 
     d = check.integer("d", d)
     r = check.real("r", r, at_least=1, at_most=d)
     check.choice("directions", directions, DIRECTIONS)
-    if directions == "sphere":
-        return _sphere(c, d, r)
-    return _gaussian(c, d, r) if directions == "gaussian" else _rademacher(c, r)
+    rank = check.real("sample_rank", d if sample_rank is None else sample_rank, at_least=1, at_most=d)
+    law = {"sphere": _sphere, "gaussian": _gaussian, "rademacher": _rademacher}[directions]
+    return _cheaper_smoothing(law(c, d, r), d, r, rank, directions)
 
 
 def _isotropic(c: Array, tail: Tail, largest: float, chi: Array, excess2: Array, spread2: float) -> dict[str, Array]:
@@ -150,7 +154,12 @@ def _sphere(c: Array, d: int, r: float) -> Constants:
     other = np.maximum(d * second - weighted, 0) / (d - 1) if d > 1 else np.zeros_like(c)
     spread2 = (r + 2) * d / (d + 2)
     parts = _isotropic(c, tail, math.sqrt(d), chi, weighted + (r - 1) * other, spread2)
-    return Constants(**parts, spread=math.sqrt(spread2), smooth_first=mean_projection(d), smooth_second=1.0)
+    return Constants(
+        **parts,
+        spread=math.sqrt(spread2),
+        smooth_first=mean_projection(d) * d,
+        smooth_second=math.sqrt(r) * d,
+    )
 
 
 def _gaussian(c: Array, d: int, r: float) -> Constants:
@@ -162,12 +171,12 @@ def _gaussian(c: Array, d: int, r: float) -> Constants:
     return Constants(
         **parts,
         spread=math.sqrt(r + 2),
-        smooth_first=math.sqrt(2 / math.pi) * (d + 1) / d,
-        smooth_second=math.sqrt((d + 2) * (d + 4)) / d,
+        smooth_first=math.sqrt(2 / math.pi) * (d + 1),
+        smooth_second=math.sqrt(r) * math.sqrt(d + 2) * math.sqrt(d + 4),
     )
 
 
-def _rademacher(c: Array, r: float) -> Constants:
+def _rademacher(c: Array, d: int, r: float) -> Constants:
     step = np.geomspace(0.02, 3.0, 24)[:, None] * np.ones_like(c).reshape(1, -1)
     lower = np.maximum(c.reshape(1, -1) - step, 0)
     second = (4 / 27 * _gaussian_excess(lower, 3) / (c.reshape(1, -1) - lower)).min(axis=0).reshape(c.shape)
@@ -181,8 +190,22 @@ def _rademacher(c: Array, r: float) -> Constants:
         excess=excess,
         sampled=np.minimum(spread, math.sqrt(r) * c),
         spread=spread,
-        smooth_first=1.0,
-        smooth_second=1.0,
+        smooth_first=float(d),
+        smooth_second=math.sqrt(r) * d,
+    )
+
+
+def _cheaper_smoothing(k: Constants, d: int, r: float, rank: float, directions: str) -> Constants:
+    """The smoothing's cost from E[(u'Hu)^2] <= s(s+2) and E[(u'Hu)^3] <= s(s+2)(s+4), s = tr(H) >= 1, where smaller.
+
+    These are the Gaussian moments; the sphere's carry d/(d+2) and d^2/((d+2)(d+4)), and random signs have less.
+    """
+    second, third = (d / (d + 2), d / (d + 2) * d / (d + 4)) if directions == "sphere" else (1.0, 1.0)
+    cubes = math.cbrt(rank * (rank + 2) * (rank + 4)) ** 2 * math.cbrt(r * (r + 2) * (r + 4))
+    return replace(
+        k,
+        smooth_first=min(k.smooth_first, math.sqrt(second * rank * (rank + 2))),
+        smooth_second=min(k.smooth_second, math.sqrt(third * cubes)),
     )
 
 

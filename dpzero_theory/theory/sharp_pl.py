@@ -61,6 +61,7 @@ def certify_last_iterate(
     noise_std: float,
     noise_growth: float = 1.0,
     directions: str = "sphere",
+    sample_rank: float | None = None,
 ) -> float:
     """The bound on E[F_S(x_T) - F_S^*] at given parameters, the best over a grid of y; infinite where none applies.
 
@@ -72,7 +73,7 @@ def certify_last_iterate(
         smoothing: lambda > 0.
         noise_std: sigma >= 0 of the last step.
         noise_growth: at least 1.
-        directions: law of u, one of `sphere.DIRECTIONS`.
+        directions, sample_rank: as for `sharp.certificate`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -80,10 +81,10 @@ def certify_last_iterate(
     """
     p = problem
     c = np.array([check.real("clip", clip, above=0) / p.lipschitz])
-    e = check.real("smoothing", smoothing, above=0) * p.smoothness * p.d / (2 * p.lipschitz)
+    e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
     found = _bound(
         p,
-        step_terms(constants(c, p.d, p.r, directions), p, e, 0.0, 1.0),
+        step_terms(constants(c, p.d, p.r, directions, sample_rank), p, e, 0.0, 1.0),
         np.array([check.real("step_size", step_size, above=0) * p.smoothness]),
         check.integer("steps", steps, at_most=MOST_STEPS),
         np.array([(check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2]),
@@ -102,6 +103,7 @@ def prescribe_last_iterate(
     max_evaluations: int | None = None,
     relation: str = "replace-one",
     directions: str = "sphere",
+    sample_rank: float | None = None,
     smoothing_share: float = 0.01,
 ) -> LastIteratePrescription:
     """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
@@ -113,7 +115,7 @@ def prescribe_last_iterate(
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         schedule: 'constant' noise, or 'growing' towards the start of the run (its total privacy is the same).
-        max_steps, max_evaluations, relation, directions, smoothing_share: as for `sharp.prescribe`.
+        max_steps, max_evaluations, relation, directions, sample_rank, smoothing_share: as for `sharp.prescribe`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -131,7 +133,7 @@ def prescribe_last_iterate(
         steps = 2 ** bisect.bisect_left(range(48), True, key=lambda k: search.best(2**k, 1)[0] <= target)
     found, clip, exponent = search.best(steps, 6)
     check.precondition(math.isfinite(found), f"no step size contracts within {steps} steps: raise the cap")
-    k = constants(np.array([clip]), p.d, p.r, directions)
+    k = constants(np.array([clip]), p.d, p.r, directions, sample_rank)
 
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
@@ -142,7 +144,7 @@ def prescribe_last_iterate(
         low, high = (middle, high) if bound(middle) <= (1 + share) * found else (low, middle)
     alpha, variance, log_growth = search.parameters(np.array([clip]), np.array([exponent]), steps)
     step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz
-    growth, smoothing = math.exp(float(log_growth[0])), 2 * low * p.lipschitz / (p.smoothness * p.d)
+    growth, smoothing = math.exp(float(log_growth[0])), 2 * low * p.lipschitz / p.smoothness
     certified = certify_last_iterate(
         p,
         step_size=step_size,
@@ -152,6 +154,7 @@ def prescribe_last_iterate(
         noise_std=noise,
         noise_growth=growth,
         directions=directions,
+        sample_rank=sample_rank,
     )
     return LastIteratePrescription(
         id="corollary-3-sharp",

@@ -41,8 +41,8 @@ class Terms:
 
 
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
-    """The coefficients at smoothing error e and noise variance sigma^2 (per clip), Poisson rate `rate`."""
-    smooth = e * k.smooth_second * math.sqrt(p.r)
+    """The coefficients at smoothing e = ell lambda/2 in units of L, noise variance sigma^2 and Poisson rate."""
+    smooth = e * k.smooth_second
     batch = (1 - rate) / (rate * p.n) * (k.sampled + smooth) ** 2
     return Terms(
         kept=k.kept,

@@ -104,6 +104,11 @@ def test_half_sampled_moment_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not sharp_moments.sampled_second_moment().ok
 
 
+def test_half_smoothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutate_constants(monkeypatch, lambda k: replace(k, smooth_second=k.smooth_second / 2))
+    assert not sharp_steps.smoothing_error().ok
+
+
 def test_half_gaussian_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
     assert not sharp_moments.lost_second_moment("gaussian").ok

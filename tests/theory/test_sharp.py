@@ -244,6 +244,22 @@ def test_algorithm_1_has_the_same_theorem() -> None:
         prescribe(PAPER, GDP, algorithm="dpgd-0th", directions="gaussian")
 
 
+def test_sample_rank_frees_the_smoothing_from_d() -> None:
+    def smoothing(d: int, rank: float | None) -> float:
+        return prescribe(dataclasses.replace(PAPER, d=d), GDP, max_steps=5000, sample_rank=rank).smoothing
+
+    assert smoothing(2000, None) == smoothing(2000, 2000)
+    assert smoothing(10**6, None) == pytest.approx(smoothing(2000, None) / 500, rel=0.01)
+    assert smoothing(10**6, 8.178) == pytest.approx(smoothing(2000, 8.178), rel=0.01)
+    assert smoothing(2000, 8.178) > 100 * smoothing(2000, None)
+    loose = certificate(PAPER, step_size=0.03, steps=5000, clip=3, smoothing=1e-4, noise_std=0.1)
+    tight = certificate(PAPER, step_size=0.03, steps=5000, clip=3, smoothing=1e-4, noise_std=0.1, sample_rank=8.178)
+    assert tight.bound < loose.bound / 2
+    for rank in (0.5, 2001, math.nan):
+        with pytest.raises(ValueError, match="sample_rank"):
+            smoothing(2000, rank)
+
+
 def test_progress_must_be_positive() -> None:
     found = certificate(PAPER, step_size=1.0, steps=10, clip=3, smoothing=1e-6, noise_std=0.1)
     assert found.progress < 0
