@@ -86,7 +86,7 @@ def _panel(axis: Axes, table: pd.DataFrame, x: str, title: str, label: str) -> N
 
 def _name(axis: Axes, group: pd.DataFrame, x: str, name: str) -> None:
     first = group[group["parameters"] == "paper"].sort_values(x).iloc[0]
-    axis.annotate(name, (first[x], first["bound"]), (3, 4), textcoords="offset points", fontsize=7, va="bottom")
+    axis.annotate(name, (first[x], first["bound"]), (7, 0), textcoords="offset points", fontsize=7, va="center")
 
 
 def _certified(look: Series) -> dict[str, Any]:
