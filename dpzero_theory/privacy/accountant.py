@@ -73,7 +73,7 @@ def directions(history: Sequence[Group], *, attained: bool = False) -> tuple[Par
 def _chernoff(epsilon: float, parts: Parts, gdp: float) -> float:
     """An upper bound on delta(epsilon): the least of prod M_j(tau) e^{-tau epsilon} over some tau (c(tau) <= 1)."""
     best = 0.0
-    for tau in np.geomspace(0.5, 64.0, 8):
+    for tau in np.geomspace(1.0, 4.0**9, 10):
         total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
         try:
             for pair, steps in parts:
@@ -135,7 +135,7 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                 found = None
             if found is not None:
                 return found
-        for share in (20, 5, 1):
+        for share in (10, 1):
             point = direction_delta(epsilon, parts, gdp, start=tau, budget=_BUDGET / share)
             if point.upper <= 1.5 * point.lower:
                 break

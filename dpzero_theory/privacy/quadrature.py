@@ -74,6 +74,16 @@ def _largest_argument(pair: Pair, x: Array, angle: Array) -> Array:
     return np.where(np.cos(angle) >= -odds, _argument(pair, x, angle), np.arcsin(np.minimum(odds, 1.0)))
 
 
+def _log_dip(pair: Pair, x: Array, angle: Array) -> Array:
+    """Log of a lower bound on |A(y + i s^2 phi)| / A(y) for y <= x and |phi| <= angle < pi.
+
+    |A(y + i s^2 phi)|^2 = A(y)^2 (1 - 4 p (1 - p) sin^2(phi/2)) with p = `posterior`, increasing in y.
+    """
+    p = np.minimum(pair.posterior(x, pair.log_mixture(x)), 0.5)
+    result: Array = 0.5 * np.log1p(-4 * p * (1 - p) * np.sin(angle / 2) ** 2)
+    return result
+
+
 def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], contour: "Contour") -> Array:
     """Log of a bound on the Gauss-Legendre error of each panel, for all z of `contour`."""
     s, tau = pair.noise, contour.tau
@@ -88,11 +98,13 @@ def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], conto
     turned = contour.angle - spread
     nearest = np.maximum(np.maximum(left, -right), 0.0)
     log_sup = (-(nearest**2) + (widest * s**2) ** 2) / (2 * s * s) - _LOG_SQRT_2PI - math.log(s)
-    log_cos = np.log(np.cos(widest / 2))
 
     def largest(power: float, slope: float, smallest_x: Array, largest_x: Array) -> Array:
         """sup of log |A(x + i y)^(power + i slope t)| over the ellipse and over t."""
-        modulus = pair.log_mixture(largest_x) if power > 0 else pair.log_mixture(smallest_x) + log_cos
+        if power > 0:
+            modulus = pair.log_mixture(largest_x)
+        else:
+            modulus = pair.log_mixture(smallest_x) + _log_dip(pair, largest_x, widest)
         least = np.minimum(_argument(pair, smallest_x, np.maximum(turned, 0.0)), _argument(pair, smallest_x, widest))
         growth = _largest_argument(pair, largest_x, np.clip(-turned, 0.0, 3.0))
         phase = np.where(turned >= 0, -contour.t_low * least, contour.t_high * growth)
@@ -166,17 +178,18 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
     left, right = x[:-1], x[1:]
     edges = np.where(left > 0, -left, right) / s, np.where(left > 0, -right, left) / s
     log_mass = log_ndtr(edges[0]) + np.log(-np.expm1(np.minimum(log_ndtr(edges[1]) - log_ndtr(edges[0]), -1e-300)))
-    modulus = log_mass + np.maximum(a * pair.log_mixture(left), a * pair.log_mixture(right))
-    if b:
-        modulus = modulus + np.maximum(b * pair.log_mixture(-left), b * pair.log_mixture(-right))
     rows = []
     for angle in angles:
-        cost = _shift_cost(pair, branch, Contour(tau, angle=angle))
-        turn = _argument(pair, left, np.asarray(angle))
-        if b:
-            turn = turn + _argument(pair, -right, np.asarray(angle))
+        turn, modulus = np.zeros(400), log_mass + (angle * s) ** 2 / 2
+        for power, low, high in ((a, left, right), (b, -right, -left)):
+            if power == 0:
+                continue
+            dip = _log_dip(pair, high, np.asarray(angle)) if power < 0 else 0.0
+            modulus = modulus + power * (pair.log_mixture(high if power > 0 else low) + dip)
+            turn = turn + _argument(pair, low, np.asarray(angle))
         inside = np.logaddexp.reduce(modulus - t[:, None] * turn, axis=1)
-        rows.append(np.logaddexp(inside, log_tolerance + math.log(8)) + cost + 1e-9)
+        outside = log_tolerance + math.log(8) + _shift_cost(pair, branch, Contour(tau, angle=angle))
+        rows.append(np.logaddexp(inside, outside) + 1e-9)
     return np.array(rows)
 
 
