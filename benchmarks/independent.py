@@ -14,7 +14,7 @@ __all__ = ["independent_delta"]
 
 Long = NDArray[np.longdouble]
 
-_LARGEST = 40_000_000
+_LARGEST = 10_000_000
 
 
 def _log_mixture(x: Long, q: np.longdouble, s: np.longdouble) -> Long:
@@ -57,7 +57,7 @@ def independent_delta(
     The error is the largest relative change when one of the two steps (in x, in t) is doubled.
 
     Raises:
-        OverflowError: more than forty million exponentials would be needed.
+        OverflowError: more than ten million exponentials would be needed.
     """
 
     def height(log_tau: float) -> float:

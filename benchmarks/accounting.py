@@ -1,0 +1,277 @@
+"""Accounting side by side, certified against independent evaluations, and the paper's lemma mapped.
+
+    python -m benchmarks.accounting --preset compare    time and tightness of this package and of others, in one run
+    python -m benchmarks.accounting --preset certify    300 random settings, each against an independent evaluation
+    python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
+
+Results: results/accounting (compare), results/accounting-certify and results/accounting-lemma.
+"""
+
+import argparse
+import importlib
+import math
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.arguments import Parser
+from benchmarks.independent import independent_delta
+from benchmarks.results import RESULTS, Results
+from dpzero_theory.privacy.accountant import delta_of_history, directions, epsilon_of_history
+from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
+from dpzero_theory.privacy.gaussian import (
+    delta_from_gdp,
+    epsilon_from_gdp,
+    gdp_from_budget,
+    paper_gdp,
+    paper_lemma_limit,
+)
+from dpzero_theory.privacy.pairs import Pair, group
+
+SETTINGS = (
+    # n, batch, steps, epsilon, delta, sampling
+    (1024, 64, 10_000, 2.0, 1e-5, "poisson"),
+    (1024, 64, 10_000, 6.0, 1e-5, "poisson"),
+    (1000, 8, 20_000, 2.0, 1e-5, "poisson"),
+    (1000, 8, 20_000, 6.0, 1e-5, "poisson"),
+    (3072, 64, 10_000, 2.0, 1e-5, "poisson"),
+    (10_000, 10_000, 5_120, 2.0, 1e-6, "full"),
+)
+OURS = "this package"
+SEED = 20_240_607
+RANDOM_SETTINGS = 300
+REPEATS = 51
+
+
+def _true_epsilon(noise: float, setting: tuple[int, int, int, float, float, str]) -> float:
+    n, batch, steps, _, delta, sampling = setting
+    unit = group(noise, steps, sampling=sampling, neighboring="add-remove", sample_rate=batch / n)
+    return epsilon_of_history([unit], delta).value
+
+
+def _ours(setting: tuple[int, int, int, float, float, str]) -> dict[str, Any]:
+    n, batch, steps, epsilon, delta, sampling = setting
+    seconds = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        found = calibrate_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=delta,
+            steps=steps,
+            sampling=sampling,
+            neighboring="add-remove",
+            sample_rate=batch / n,
+        )
+        seconds.append(time.perf_counter() - started)
+    return {
+        "noise_multiplier": found.value,
+        "lower": found.lower,
+        "upper": found.upper,
+        "seconds": statistics.median(seconds),
+    }
+
+
+def run_compare(out: Path, skip: Sequence[str]) -> None:
+    """The side-by-side table: noise multiplier, seconds, and the epsilon that multiplier really has."""
+    key = ("n", "batch", "steps", "epsilon", "delta", "accountant")
+    fields = ("noise_multiplier", "lower", "upper", "seconds", "speedup", "excess", "true_epsilon")
+    with Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64") as results:
+        for setting in SETTINGS:
+            base = dict(zip(key, setting[:5], strict=False))
+            exact = _ours(setting)
+            if not results.done(**base, accountant=OURS):
+                row = exact | {"true_epsilon": _true_epsilon(exact["noise_multiplier"], setting)}
+                results.add([base | {"accountant": OURS} | row])
+            for name in ACCOUNTANTS:
+                if name in skip or results.done(**base, accountant=name):
+                    continue
+                n, batch, steps, epsilon, delta, _ = setting
+                found = compare(name, delta=delta, sample_rate=batch / n, steps=steps, epsilon=epsilon)
+                row = base | {"accountant": name, "status": found.status, "seconds": found.seconds}
+                if found.value is not None:
+                    row |= {
+                        "noise_multiplier": found.value,
+                        "speedup": found.seconds / exact["seconds"],
+                        "excess": found.value / exact["upper"] - 1,
+                        "true_epsilon": _true_epsilon(found.value, setting),
+                    }
+                results.add([row])
+                print(row, file=sys.stderr, flush=True)
+
+
+def _pld_interval(unit: Any, epsilon: float) -> tuple[float, float]:
+    """[optimistic, pessimistic] delta(epsilon) by dp-accounting's discretised privacy loss distributions."""
+    pld = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
+    relations = importlib.import_module("dp_accounting.privacy_accountant").NeighboringRelation
+    relation = relations.ADD_OR_REMOVE_ONE if unit.neighboring == "add-remove" else relations.REPLACE_ONE
+    s, q = unit.noise_multiplier, unit.sample_rate
+    widest = math.log1p(q * math.expm1(min((2 * (1 + 9 * s) - 1) / (2 * s * s), 700.0)))
+    spacing = max(min(epsilon, 1.0) / 2_000, 4 * max(widest, epsilon) / 1_500_000)
+    found = []
+    for pessimistic in (False, True):
+        one = pld.from_gaussian_mechanism(
+            s,
+            pessimistic_estimate=pessimistic,
+            value_discretization_interval=spacing,
+            sampling_prob=q,
+            neighboring_relation=relation,
+        )
+        found.append(float(one.self_compose(unit.steps).get_delta_for_epsilon(epsilon)))
+    return found[0], found[1]
+
+
+def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
+    """(name, low, high) of an independent evaluation of delta(epsilon) of the group."""
+    pairs: list[Pair] = [parts[0][0] for parts in directions([unit])]
+    try:
+        low = high = 0.0
+        for pair in pairs[:1]:
+            value, error = independent_delta(pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
+            if not error < 1e-4:
+                raise OverflowError("not converged")
+            low, high = max(low, value * (1 - 2 * error - 1e-15)), max(high, value * (1 + 2 * error + 1e-15))
+        return "80-bit sums", low, high
+    except OverflowError:
+        return ("dp-accounting PLD", *_pld_interval(unit, epsilon))
+
+
+def run_certify(out: Path, count: int) -> None:
+    """Random settings: calibrate, then check the bracket of delta at that noise against an independent value."""
+    key = ("setting",)
+    fields = (
+        "steps",
+        "sample_rate",
+        "epsilon",
+        "delta",
+        "relation",
+        "noise_multiplier",
+        "noise_lower",
+        "seconds",
+        "method",
+        "delta_lower",
+        "delta_upper",
+        "stated_width",
+        "independent",
+        "independent_low",
+        "independent_high",
+        "contained",
+    )
+    rng = np.random.default_rng(SEED)
+    with Results(out, key=key, fields=fields, seeds=[SEED], device="cpu", dtype="float64") as results:
+        done = 0
+        while done < count:
+            steps = int(10 ** rng.uniform(0, 7))
+            rate = float(10 ** rng.uniform(-5, 0))
+            epsilon = float(10 ** rng.uniform(-2, math.log10(200)))
+            delta = float(10 ** rng.uniform(-12, -1))
+            relation = ("add-remove", "replace-one")[int(rng.integers(2))]
+            if -math.expm1(steps * math.log1p(-rate)) <= 1.01 * delta:
+                continue  # no noise is needed: refused by calibration, nothing to compare
+            done += 1
+            if results.done(setting=done):
+                continue
+            row: dict[str, Any] = {
+                "setting": done,
+                "steps": steps,
+                "sample_rate": rate,
+                "epsilon": epsilon,
+                "delta": delta,
+                "relation": relation,
+            }
+            row |= _certify(steps, rate, epsilon, delta, relation)
+            results.add([row])
+            if done % 10 == 0:
+                print(f"{done} of {count}", file=sys.stderr, flush=True)
+
+
+def _certify(steps: int, rate: float, epsilon: float, delta: float, relation: str) -> dict[str, Any]:
+    started = time.perf_counter()
+    found = calibrate_noise_multiplier(
+        target_epsilon=epsilon,
+        target_delta=delta,
+        steps=steps,
+        sampling="poisson",
+        neighboring=relation,
+        sample_rate=rate,
+    )
+    seconds = time.perf_counter() - started
+    unit = group(found.value, steps, sampling="poisson", neighboring=relation, sample_rate=rate)
+    spent = delta_of_history([unit], epsilon)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        name, low, high = _independent(unit, epsilon)
+    contained = low <= spent.upper and high >= spent.lower
+    return {
+        "noise_multiplier": found.value,
+        "noise_lower": found.lower,
+        "seconds": seconds,
+        "method": spent.method,
+        "delta_lower": spent.lower,
+        "delta_upper": spent.upper,
+        "stated_width": spent.upper / spent.lower - 1,
+        "independent": name,
+        "independent_low": low,
+        "independent_high": high,
+        "contained": contained and spent.upper <= delta,
+        "status": "ok" if contained else "not contained",
+    }
+
+
+def run_lemma(out: Path) -> None:
+    """The epsilon that the paper's Lemma lm:composition really gives, over (epsilon, delta); it fails above a limit."""
+    key = ("epsilon", "delta")
+    fields = ("claimed_gdp", "exact_gdp", "noise_ratio", "true_epsilon", "true_delta", "holds", "limit")
+    with Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64") as results:
+        for delta in 10.0 ** np.arange(-12, 0):
+            limit = paper_lemma_limit(float(delta))
+            for epsilon in [*np.geomspace(0.01, 1000, 26), 2.0, 6.0]:
+                if results.done(epsilon=float(epsilon), delta=float(delta)):
+                    continue
+                mu, exact = float(paper_gdp(epsilon, delta)), float(gdp_from_budget(epsilon, delta))
+                real = float(epsilon_from_gdp(mu, delta))
+                results.add(
+                    [
+                        {
+                            "epsilon": float(epsilon),
+                            "delta": float(delta),
+                            "claimed_gdp": mu,
+                            "exact_gdp": exact,
+                            "noise_ratio": exact / mu,
+                            "true_epsilon": real,
+                            "true_delta": float(delta_from_gdp(epsilon, mu)),
+                            "holds": mu <= exact,
+                            "limit": limit,
+                        }
+                    ]
+                )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one preset; rows that are there already are kept."""
+    parser = Parser(prog="python -m benchmarks.accounting", description=__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--preset", choices=("compare", "certify", "lemma"), required=True)
+    parser.add_argument("--out", type=Path, help="folder of the results (default: benchmarks/results/...)")
+    parser.add_argument("--skip", action="append", default=[], choices=tuple(ACCOUNTANTS), help="leave one out")
+    parser.add_argument("--count", type=int, default=RANDOM_SETTINGS, help="random settings of certify")
+    options = parser.parse_args(arguments)
+    suffix = "" if options.preset == "compare" else f"-{options.preset}"
+    out = options.out or RESULTS / f"accounting{suffix}"
+    if options.preset == "compare":
+        run_compare(out, options.skip)
+    elif options.preset == "certify":
+        run_certify(out, options.count)
+    else:
+        run_lemma(out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
