@@ -6,8 +6,7 @@ not depend on d. Under torchrun the processes share the blocks and hold the same
 
     torchrun --nproc-per-node 4 -m benchmarks.dimension --preset full
 
-Each of the 1,000 samples stands for 100 equal records (n = 100,000 for privacy), so that DPGD-0th is not saturated
-from the start. One row per point of a grid in steps, step size and clip; (2, 1e-6)-DP with exact calibration;
+Each of the 1,000 samples stands for 10 equal records, so that the noise is that of the paper's n = 10,000. One row per point of a grid in steps, step size and clip; (2, 1e-6)-DP with exact calibration;
 x_0 = 0. Noise comes from seeds: no row is a private release.
 """
 
@@ -39,7 +38,7 @@ Array = NDArray[np.float64]
 Tensor = torch.Tensor
 
 EPSILON, DELTA = 2.0, 1e-6
-RECORDS_PER_SAMPLE = 100
+RECORDS_PER_SAMPLE = 10
 METHODS = ("dpzero", "dpgd-0th")
 BLOCK = 2048
 GROUPS = 8
@@ -55,8 +54,8 @@ class Preset:
     samples: int
     dimensions: tuple[int, ...]
     steps: tuple[int, ...] = (20, 80, 320)
-    step_sizes: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
-    clips: tuple[float, ...] = (0.3, 1.0, 3.0)
+    step_sizes: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+    clips: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
 
 
 PRESETS = {
