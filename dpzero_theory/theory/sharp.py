@@ -28,6 +28,7 @@ from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp_constants import constants
 from dpzero_theory.theory.sharp_search import (
     Search,
+    largest_below,
     quadratic_terms,
     relative_gap,
     solve_quadratic,
@@ -192,18 +193,12 @@ def at_point(
         parts = quadratic_terms(terms, relative_gap(p) / steps, np.array([alpha]))
         return solve_quadratic(*(float(x[0]) for x in parts))
 
-    target = math.sqrt(1 + share) * root(0.0)
-    low, high = 0.0, root(0.0)
-    while root(high) <= target:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if root(middle) <= target else (low, middle)
+    e = largest_below(root, math.sqrt(1 + share) * root(0.0))
     parameters: dict[str, Any] = {
         "step_size": alpha / p.smoothness,
         "steps": steps,
         "clip": c * p.lipschitz,
-        "smoothing": 2 * low * p.lipschitz / p.smoothness,
+        "smoothing": 2 * e * p.lipschitz / p.smoothness,
         "noise_std": unit * c * p.lipschitz,
     }
     found = certificate(p, **parameters, sample_rate=rate, directions=search.directions, sample_rank=sample_rank)

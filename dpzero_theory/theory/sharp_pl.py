@@ -27,7 +27,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp_constants import Constants, constants
-from dpzero_theory.theory.sharp_search import MOST_STEPS, Terms, relative_gap, step_cap, step_terms
+from dpzero_theory.theory.sharp_search import MOST_STEPS, Terms, largest_below, relative_gap, step_cap, step_terms
 
 __all__ = ["SCHEDULES", "LastIteratePrescription", "certify_last_iterate", "prescribe_last_iterate"]
 
@@ -138,13 +138,10 @@ def prescribe_last_iterate(
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
 
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if bound(middle) <= (1 + share) * found else (low, middle)
+    e = largest_below(bound, (1 + share) * found)
     alpha, variance, log_growth = search.parameters(np.array([clip]), np.array([exponent]), steps)
     step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz
-    growth, smoothing = math.exp(float(log_growth[0])), 2 * low * p.lipschitz / p.smoothness
+    growth, smoothing = math.exp(float(log_growth[0])), 2 * e * p.lipschitz / p.smoothness
     certified = certify_last_iterate(
         p,
         step_size=step_size,

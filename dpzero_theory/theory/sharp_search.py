@@ -4,6 +4,7 @@ Gradients are in units of L, lengths in units of L/ell and losses in units of L^
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "MOST_STEPS",
     "Search",
     "Terms",
+    "largest_below",
     "quadratic_terms",
     "relative_gap",
     "solve_quadratic",
@@ -38,6 +40,20 @@ class Terms:
     first: Array
     second: Array
     constant: Array
+
+
+def largest_below(function: Callable[[float], float], target: float) -> float:
+    """The largest e > 0 with function(e) <= target, to 1e-12, for an increasing function with function(0) < target."""
+    high = 1.0
+    while function(high) <= target:
+        high *= 2
+    while function(high / 2) > target:
+        high /= 2
+    low = high / 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) <= target else (low, middle)
+    return low
 
 
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
@@ -155,4 +171,6 @@ class Search:
         terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)
         gap_per_step = relative_gap(self.problem) / steps
         y = smallest_root(terms, gap_per_step)
-        return y, 2 * gap_per_step / (y * (terms.kept * y - terms.first))
+        spare = y * (terms.kept * y - terms.first)
+        lost = spare <= 0  # by rounding, where the bias of clipping is all of y
+        return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)

@@ -395,6 +395,25 @@ def test_bad_requests(name: str, value: object) -> None:
         prescribe(PAPER, **({"gdp": GDP} | {name: value}))
 
 
+def test_extreme_inputs() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        d = int(10 ** rng.uniform(0, 18))
+        lipschitz, smoothness, gap = (float(10 ** rng.uniform(-30, 30)) for _ in range(3))
+        problem = Problem(
+            n=int(10 ** rng.uniform(0, 18)),
+            d=d,
+            r=float(d ** rng.uniform(0, 1)),
+            lipschitz=lipschitz,
+            smoothness=smoothness,
+            gap=gap,
+        )
+        cap = [None, int(10 ** rng.uniform(0, 15))][int(rng.integers(2))]
+        p = prescribe(problem, float(10 ** rng.uniform(-8, 8)), max_steps=cap)
+        assert 0 < p.bound < math.inf
+        assert p.smoothing > 0
+
+
 def test_scales_out_of_range() -> None:
     with pytest.raises(ValueError, match="gap smoothness"):
         prescribe(Problem(n=10, d=10, r=1, lipschitz=1e-200), GDP)
