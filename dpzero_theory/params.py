@@ -141,7 +141,11 @@ def _check_modes(args: argparse.Namespace, inputs: dict[str, Any]) -> None:
         (args.sweep is None or args.solve_for is None, "--sweep and --solve-for must not be given together"),
         (args.plot is None or args.sweep is not None, "--plot must come with --sweep"),
         (
-            args.plot is None or args.plot.parent.is_dir(),
+            args.plot is None or (args.plot.suffix in render.PLOT_SUFFIXES and "\0" not in str(args.plot)),
+            f"--plot must end in {', '.join(render.PLOT_SUFFIXES)}; got {str(args.plot)!r}",
+        ),
+        (
+            args.plot is None or (args.plot.parent.is_dir() and not args.plot.is_dir()),
             f"--plot must name a file in a folder; got {str(args.plot)!r}",
         ),
         (found is None or args.format != "latex", "--format latex must come without --sweep and --solve-for"),

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from dpzero_theory.theory.calculate import Answer, Unmet
 from dpzero_theory.theory.problem import Prescription
 
-__all__ = ["as_csv", "as_json", "as_latex", "as_rows", "as_table", "plot", "row"]
+__all__ = ["PLOT_SUFFIXES", "as_csv", "as_json", "as_latex", "as_rows", "as_table", "plot", "row"]
 
 ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("gdp", "mu", r"\mu", "privacy of the whole run (mu-GDP)"),
@@ -181,6 +182,7 @@ def _latex_number(value: float | int) -> str:
     return rf"${mantissa} \times 10^{{{int(exponent)}}}$" if exponent else f"${text}$"
 
 
+PLOT_SUFFIXES = (".png", ".pdf", ".svg")
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -189,7 +191,7 @@ def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw the bounds of a sweep against its variable, log-log, one line per result, calibration and form.
 
     Args:
-        path: file to write; its suffix names the format (png, pdf, svg).
+        path: file to write, in whole or not at all; its suffix is one of `PLOT_SUFFIXES`.
         variable: key of the swept value in each row.
         rows: rows of a sweep.
     """
@@ -210,16 +212,26 @@ def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
             axes.plot(
                 x, [m["bound"] for m in mine], style, color=PALETTE[i], marker=MARKERS[i], markersize=4, label=label
             )
-        best = [m for m in mine if m["minimised"] is not None]
+        best = [item for item in rows if item["id"] == id and item["minimised"] is not None]
+        best = [item for item in best if item["calibration"] == best[-1]["calibration"]]
         if best:
-            label = f"{id}, {calibration}, minimised"
+            label = f"{id}, {best[-1]['calibration']}, minimised"
             values = [m["minimised"]["bound"] for m in best]
             axes.plot([m[variable] for m in best], values, ":", color=PALETTE[i], label=label)
-    trivial = rows[0]["trivial_bound"]
-    axes.axhline(trivial, color="0.4", linewidth=0.8)
-    axes.text(1.01, trivial, "trivial", transform=axes.get_yaxis_transform(), fontsize=8, va="center")
-    axes.set(xscale="log", yscale="log", xlabel=variable, ylabel=f"bound on {rows[0]['guarantee']}")
+    guarantees = list(dict.fromkeys(item["guarantee"] for item in rows))
+    for guarantee in guarantees:
+        trivial = {item[variable]: item["trivial_bound"] for item in rows if item["guarantee"] == guarantee}
+        axes.plot(list(trivial), list(trivial.values()), color="0.4", linewidth=0.8)
+        axes.text(
+            1.01, list(trivial.values())[-1], "trivial", transform=axes.get_yaxis_transform(), va="center", size=8
+        )
+    axes.set(xscale="log", yscale="log", xlabel=variable, ylabel="bound on " + " or ".join(guarantees))
     axes.grid(which="major", color="0.9", linewidth=0.6)
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.09, 0.5))
-    figure.savefig(path, dpi=200)
-    plt.close(figure)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
+    try:
+        figure.savefig(temporary, dpi=200)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+        plt.close(figure)
