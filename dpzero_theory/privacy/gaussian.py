@@ -147,9 +147,9 @@ def gdp_from_budget(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     eps, target = np.broadcast_arrays(eps, target)
     log_target = np.log(target)
     z = -special.ndtri(target)
-    root = np.sqrt(z * z + 2 * eps)
+    root = np.hypot(z, math.sqrt(2) * np.sqrt(eps))
     with np.errstate(divide="ignore"):
-        low = np.where(z > 0, 2 * eps / (root + z), root - z) * (1 - 1e-9)
+        low = np.where(z > 0, eps / ((root + z) / 2), root - z) * (1 - 1e-9)
     high = low
     for _ in range(2000):
         short = _log_delta(eps, high) < log_target
