@@ -1,0 +1,48 @@
+"""Searches return the side that meets the condition, by brute force over every threshold."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
+
+
+@pytest.mark.parametrize("low", [1, 2, 7])
+@pytest.mark.parametrize("high", [7, 8, 40])
+def test_integers_against_brute_force(low: int, high: int) -> None:
+    for threshold in range(low - 2, high + 3):
+        smallest = [k for k in range(low, high + 1) if k >= threshold]
+        assert smallest_integer(threshold.__le__, low, high) == (smallest[0] if smallest else None)
+        largest = [k for k in range(low, high + 1) if k <= threshold]
+        assert largest_integer(threshold.__ge__, low, high) == (largest[-1] if largest else None)
+
+
+@given(st.integers(1, 10**15))
+def test_integers_over_many_decades_with_few_trials(threshold: int) -> None:
+    tried: list[int] = []
+
+    def meets(k: int) -> bool:
+        tried.append(k)
+        return k >= threshold
+
+    assert smallest_integer(meets, 1, 10**15) == threshold
+    assert len(tried) <= 105
+    assert all(1 <= k <= 10**15 for k in tried)
+    assert largest_integer(lambda k: k <= threshold, 1, 10**15) == threshold
+
+
+@given(st.floats(-9, 9).map(lambda x: 10.0**x))
+def test_reals_are_on_the_side_that_meets(threshold: float) -> None:
+    found = smallest_real(lambda x: x >= threshold, 1e-9, 1e9)
+    assert found is not None
+    assert threshold <= found <= threshold * (1 + 1e-11)
+
+
+def test_reals_at_the_ends() -> None:
+    assert smallest_real(lambda _: True, 2.0, 5.0) == 2.0
+    assert smallest_real(lambda _: False, 2.0, 5.0) is None
+    assert smallest_real(lambda x: x >= 5.0, 2.0, 5.0) == 5.0
+    tight = smallest_real(lambda x: x > 1.0, 0.75, 4.0, tolerance=0.0)
+    assert tight == math.nextafter(1.0, 2.0)
