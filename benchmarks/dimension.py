@@ -6,8 +6,9 @@ not depend on d. Under torchrun the processes share the blocks and hold the same
 
     torchrun --nproc-per-node 4 -m benchmarks.dimension --preset full
 
-Each of the 1,000 samples stands for 10 equal records, so that the noise is that of the paper's n = 10,000. One row per point of a grid in steps, step size and clip; (2, 1e-6)-DP with exact calibration;
-x_0 = 0. Noise comes from seeds: no row is a private release.
+Each of the 1,000 samples stands for 10 equal records, so that the noise is that of the paper's n = 10,000. One
+row per point of a grid in steps, step size and clip; (2, 1e-6)-DP with exact calibration; x_0 = 0. Noise comes from
+seeds: no row is a private release.
 """
 
 import math

@@ -149,7 +149,7 @@ def main() -> None:
         save(draw_best(rows, what), f"synthetic_{what}", options.out)
     save(draw_grid(rows, "c", int(rows["d"].max())), "synthetic_grid", options.out)
     slopes = read_rows(options.slopes)
-    slopes = slopes[(slopes["start"] == "zero") & (slopes["calibration"] == "paper")]
+    slopes = slopes[(slopes["sweep"] == "synthetic") & (slopes["start"] == "zero") & (slopes["calibration"] == "paper")]
     save(draw_slopes(slopes), "synthetic_slopes", options.out)
 
 

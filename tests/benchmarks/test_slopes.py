@@ -40,8 +40,21 @@ def test_fits_use_the_best_row_of_every_cell(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(slopes, "read_rows", lambda _: rows)
     monkeypatch.setattr(slopes, "read_manifest", lambda _: {"sha256": "0"})
     for _ in range(2):
-        slopes.main(["--out", str(tmp_path)])
-        fits = read_rows(tmp_path)
+        slopes.main(["--out", str(tmp_path / "slopes"), "--dimension", str(tmp_path / "none")])
+        fits = read_rows(tmp_path / "slopes")
         assert len(fits) == 3 * 2 * 2
         assert fits["slope"].tolist() == pytest.approx([0.5] * len(fits))
         assert (fits["seeds"] == 3).all()
+
+
+def test_the_streamed_sweep_is_fitted_too() -> None:
+    rows = pd.DataFrame(
+        {"method": "dpzero", "d": d, "seed": seed, "gradient_squared": d**0.5, "last_gradient_squared": d**0.25}
+        for d in (10, 100, 1000)
+        for seed in range(2)
+    )
+    fits = slopes._fits("dimension", slopes._as_synthetic(rows))
+    found = {(fit["output"], fit["range"]): fit["slope"] for fit in fits}
+    assert found[("tau", "all")] == pytest.approx(0.25)
+    assert found[("last", "largest-3")] == pytest.approx(0.125)
+    assert len(fits) == 4
