@@ -1,0 +1,125 @@
+"""The calculator as a function: calibrations, notes, results that do not apply."""
+
+import math
+from typing import Any
+
+import pytest
+from mpmath import mp, mpf
+
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.theory.calculate import CALIBRATIONS, applicable, calculate, calibrated_gdp
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.results import RESULTS
+from tests import paper_oracle as paper
+
+PAPER = Problem(n=10_000, d=2000, r=8.178)
+EASY = Problem(n=10**6, d=5, r=2, pl=0.5)
+CLOSED = [id for id in RESULTS if id != "theorem-3-sharp"]
+
+
+def test_results_are_the_contracts_ids() -> None:
+    assert list(paper.STATEMENTS) == CLOSED
+    assert set(RESULTS) == {*paper.STATEMENTS, "theorem-3-sharp"}
+
+
+def test_corollaries_apply_only_with_pl() -> None:
+    assert applicable(PAPER) == ("theorem-1", "theorem-2", "theorem-3", "theorem-3-sharp")
+    assert set(applicable(EASY)) == set(RESULTS)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 1e-6), (0.1, 1e-9), (30.0, 0.1)])
+def test_both_calibrations(epsilon: float, delta: float) -> None:
+    claimed = mpf(epsilon) / mp.sqrt(8 * mp.log(mp.e + mpf(epsilon) / mpf(delta)))
+    assert calibrated_gdp(epsilon, delta, "paper") == pytest.approx(float(claimed), rel=1e-12)
+    assert calibrated_gdp(epsilon, delta, "exact") == pytest.approx(float(paper.exact_mu(epsilon, delta)), rel=1e-10)
+
+
+def test_one_answer_per_result_and_calibration_in_order() -> None:
+    answers, unmet = calculate(EASY, 2.0, 1e-6, results=CLOSED)
+    assert [(a.result.id, a.calibration) for a in answers] == [(id, c) for id in CLOSED for c in CALIBRATIONS]
+    assert not unmet
+    for answer in answers:
+        assert answer.best is not None
+        assert answer.best.bound <= answer.prescription.bound_at_steps
+        assert answer.prescription.gdp == answer.best.gdp == calibrated_gdp(2.0, 1e-6, answer.calibration)
+
+
+def test_the_exact_calibration_is_better_while_the_lemma_holds() -> None:
+    for id in CLOSED:
+        answers, _ = calculate(EASY, 2.0, 1e-6, results=[id], minimise=False)
+        by = {answer.calibration: answer.prescription.bound for answer in answers}
+        assert by["exact"] < by["paper"]
+        assert all(answer.best is None for answer in answers)
+
+
+def test_max_steps_caps_what_is_minimised() -> None:
+    answers, _ = calculate(EASY, 2.0, 1e-6, max_steps=50, calibrations=["exact"])
+    for answer in answers:
+        best = answer.prescription if answer.result.closed_form is None else answer.best
+        assert best is not None
+        assert best.steps <= 50
+
+
+@pytest.mark.parametrize(("epsilon", "fails"), [(188.0, False), (190.0, True), (1000.0, True)])
+def test_a_note_says_where_the_papers_lemma_fails(epsilon: float, fails: bool) -> None:
+    """The limit at delta = 1e-6 is 188.9; the note gives the epsilon that the noise really guarantees."""
+    answers, _ = calculate(PAPER, epsilon, 1e-6, results=["theorem-3"], minimise=False)
+    by = {answer.calibration: answer for answer in answers}
+    notes = " ".join(by["paper"].notes)
+    assert ("composition lemma fails" in notes) == fails
+    assert "lemma" not in " ".join(by["exact"].notes)
+    mu = mpf(by["paper"].prescription.gdp)
+    true = paper.bisect(lambda e: paper.gaussian_delta(e, mu) > mpf("1e-6"), 1, 10**5, digits=12)
+    assert (true > epsilon) == fails
+    assert f"{float(true):.6g}" in notes or f"{float(true):.4g}" in notes
+
+
+def test_a_vacuous_bound_is_noted() -> None:
+    answers, _ = calculate(PAPER, 2.0, 1e-6, results=["theorem-3"], minimise=False)
+    by = {answer.calibration: answer for answer in answers}
+    assert by["paper"].prescription.vacuous
+    assert any("vacuous" in note for note in by["paper"].notes)
+    assert not by["exact"].prescription.vacuous
+    assert not any("vacuous" in note for note in by["exact"].notes)
+
+
+def test_what_does_not_apply_is_returned_with_its_reason() -> None:
+    """Here Corollary 1 never applies, and Corollary 2 only with the exact calibration."""
+    case = paper.Case(10_000, 2000, 8.178, 1.0, 1.0, 1.0, 1.0, 0.5, 2.0, 1e-6)
+    v = {"paper": paper.paper_v(case), "exact": 1 / (2 * mp.sqrt(2) * paper.exact_mu(2.0, 1e-6))}
+    expected = {(id, c) for id in paper.STATEMENTS for c in CALIBRATIONS if paper.STATEMENTS[id](case, v[c]) is None}
+    assert expected == {("corollary-1", "paper"), ("corollary-1", "exact"), ("corollary-2", "paper")}
+    answers, unmet = calculate(Problem(**case.problem()), 2.0, 1e-6, results=CLOSED, minimise=False)
+    assert {(item.result.id, item.calibration) for item in unmet} == expected
+    assert all("n^2 epsilon^2 > kappa" in item.reason for item in unmet)
+    assert len(answers) + len(unmet) == len(CLOSED) * 2
+
+
+def test_a_corollary_without_pl_is_unmet() -> None:
+    answers, unmet = calculate(PAPER, 2.0, 1e-6, results=["corollary-3"])
+    assert not answers
+    assert len(unmet) == 2
+    assert "pl" in unmet[0].reason
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"epsilon": value}, "epsilon")
+        for value in (0.0, -1.0, math.nan, math.inf, "2", True, None, 10**400)
+    ]
+    + [({"delta": value}, "delta") for value in (0.0, 1.0, -1.0, math.nan, math.inf, "1e-6", True, None)]
+    + [
+        ({"results": ["theorem-4"]}, "result"),
+        ({"calibrations": ["rough"]}, "calibration"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"max_steps": 2.5}, "max_steps"),
+        ({"max_steps": math.nan}, "max_steps"),
+    ],
+)  # fmt: skip
+def test_bad_input_names_the_argument(change: dict[str, Any], name: str) -> None:
+    arguments: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, **change}
+    epsilon, delta = arguments.pop("epsilon"), arguments.pop("delta")
+    with pytest.raises(ValueError, match=f"^{name} must be") as error:
+        calculate(PAPER, epsilon, delta, **arguments)
+    assert not isinstance(error.value, PreconditionError)
