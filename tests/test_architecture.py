@@ -1,0 +1,150 @@
+"""The arrows of the design, read from the import statements.
+
+check, sphere -> privacy -> theory -> params; optim and synthetic take numbers and never import theory; benchmarks and
+paper_checks join them; figures import only the reader of results.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("dpzero_theory", "benchmarks", "figures", "paper_checks")
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+CALCULATOR = "dpzero_theory.params"
+RANKS = {"check": 0, "search": 0, "sphere": 1, "privacy": 2, "theory": 3, "render": 4, "params": 5}
+"""What each part of the library may import: only parts of lower rank, and itself."""
+
+
+def imports_of(name: str, source: str) -> set[str]:
+    """Every module named in an import statement anywhere in the source, submodules included where they exist."""
+    found: set[str] = set()
+    package = name if SOURCES.get(name, Path()).name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([base] if base else [])])
+            found.add(base)
+            found |= {f"{base}.{alias.name}" for alias in node.names if f"{base}.{alias.name}" in SOURCES}
+    return found
+
+
+IMPORTS = {name: imports_of(name, path.read_text()) for name, path in SOURCES.items()}
+
+
+def top_level(name: str) -> set[str]:
+    """As `imports_of`, of the statements that run when the module is imported."""
+    tree = ast.parse(SOURCES[name].read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.body = [ast.Pass()]
+    return imports_of(name, ast.unparse(tree))
+
+
+def reachable(start: str) -> set[str]:
+    """Modules of the project and of others that importing `start` imports."""
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += top_level(name) if name in SOURCES else ()
+    return seen
+
+
+def within(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def part(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def test_the_files_are_found() -> None:
+    assert {CALCULATOR, "dpzero_theory", "dpzero_theory.privacy.gaussian", "dpzero_theory.theory.pl"} <= set(SOURCES)
+
+
+def test_the_reader_of_imports_sees_every_form() -> None:
+    source = "import a.b\nfrom c import d\ndef f():\n    from .check import real\n    from . import sphere\n"
+    assert imports_of(CALCULATOR, source) == {
+        "a.b",
+        "c",
+        "dpzero_theory",
+        "dpzero_theory.check",
+        "dpzero_theory.sphere",
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if within(name, "dpzero_theory")])
+def test_the_library_imports_nothing_above_it(name: str) -> None:
+    above = {other for other in IMPORTS[name] if within(other, "benchmarks", "figures", "paper_checks", "tests")}
+    assert not above
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if part(name) in RANKS and within(name, "dpzero_theory")])
+def test_arrows_of_the_library_run_one_way(name: str) -> None:
+    rank = RANKS[part(name)]
+    for other in IMPORTS[name]:
+        if within(other, "dpzero_theory") and part(other) and part(other) != part(name):
+            assert part(other) in RANKS, f"{name} imports {other}"
+            assert RANKS[part(other)] < rank, f"{name} imports {other}"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in SOURCES if within(name, "dpzero_theory.optim", "dpzero_theory.synthetic")]
+)
+def test_optimisers_and_synthetic_problems_take_numbers(name: str) -> None:
+    forbidden = ("dpzero_theory.theory", "dpzero_theory.params", "dpzero_theory.render")
+    assert not {other for other in IMPORTS[name] if within(other, *forbidden)}
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if within(name, "figures")])
+def test_figures_only_read_results(name: str) -> None:
+    """No formula is computed in a figure: of the project it imports the result reader and its own package."""
+    own = {other for other in IMPORTS[name] if within(other, *PACKAGES)}
+    assert not {other for other in own if not within(other, "figures", "benchmarks.results") and other != "benchmarks"}
+
+
+def test_no_import_cycles_between_modules() -> None:
+    edges = {name: {other for other in top_level(name) if other in SOURCES and other != name} for name in SOURCES}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join([*path, name])
+        if name not in done:
+            for other in edges[name]:
+                if not name.startswith(other + "."):
+                    visit(other, (*path, name))
+            done.add(name)
+
+    for name in SOURCES:
+        visit(name, ())
+
+
+def test_the_calculator_starts_with_numpy_and_scipy_alone() -> None:
+    """Nothing it imports when it starts comes from outside the library, the standard library, numpy and scipy."""
+    others = {name.split(".")[0] for name in reachable(CALCULATOR)} - set(sys.stdlib_module_names)
+    assert others == {"dpzero_theory", "numpy", "scipy"}
+
+
+def test_the_calculator_can_never_import_torch() -> None:
+    """Not inside a function of any module it reaches either."""
+    for name in reachable(CALCULATOR):
+        assert not {other for other in IMPORTS.get(name, set()) if within(other, "torch")}, name
+
+
+def test_packages_re_export_nothing() -> None:
+    for name, path in SOURCES.items():
+        if path.name == "__init__.py":
+            assert not {other for other in IMPORTS[name] if within(other, *PACKAGES)}, name
