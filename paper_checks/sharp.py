@@ -39,7 +39,7 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "other-directions": sharp_steps.one_step_other_directions,
     "vector-noise": sharp_steps.vector_noise,
     "last-iterate": sharp_runs.last_iterate,
-    "growing-noise": sharp_promises.growing_noise,
+    "shrinking-noise": sharp_promises.shrinking_noise,
     "lipschitz-and-pl": sharp_promises.lipschitz_and_pl,
     "runs": sharp_runs.runs,
 }

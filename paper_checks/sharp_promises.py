@@ -15,11 +15,11 @@ __all__ = [
     "constant_schedule",
     "dimension",
     "final_quadratic",
-    "growing_noise",
     "lipschitz_and_pl",
     "minimiser",
     "privacy_of_prescription",
     "reference_numbers",
+    "shrinking_noise",
 ]
 
 
@@ -114,23 +114,23 @@ def constant_schedule() -> Outcome:
     return within(worst, 1 + 1e-12, "constant over random schedules, step-size and noise sums: largest ratio")
 
 
-def growing_noise() -> Outcome:
-    """Section 8: the growing noise spends the whole budget, and no other growth has a smaller weighted noise."""
+def shrinking_noise() -> Outcome:
+    """Section 8: the shrinking noise spends the whole budget, and no other ratio has a smaller weighted noise."""
     worst = -math.inf
     for steps, pl, budget in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
         problem = Problem(n=2000, d=100, r=5, pl=pl)
-        p = sharp_pl.prescribe_last_iterate(problem, budget, schedule="growing", max_steps=steps)
+        p = sharp_pl.prescribe_last_iterate(problem, budget, schedule="shrinking", max_steps=steps)
         ages = np.arange(steps)  # T - 1 - t
-        sigma = p.noise_std * p.noise_growth**ages
+        sigma = p.noise_std * p.noise_ratio**ages
         spent = math.sqrt(np.sum((2 * p.clip / (2000 * sigma)) ** 2))
         worst = max(worst, spent / budget - 1)
-        rho = p.noise_growth**-4.0
+        rho = p.noise_ratio**-4.0
         weighted = np.sum(rho**ages * sigma**2)
-        for growth in p.noise_growth ** np.linspace(0, 3, 31):
-            other = growth**ages
+        for ratio in p.noise_ratio ** np.linspace(0, 3, 31):
+            other = ratio**ages
             other *= math.sqrt(np.sum(other**-2.0)) * 2 * p.clip / (2000 * budget)
             worst = max(worst, weighted / np.sum(rho**ages * other**2) - 1 - 1e-8)
-    return within(worst, 0.0, "growing noise: budget spent, and weighted noise over other schedules, minus 1")
+    return within(worst, 0.0, "shrinking noise: budget spent, and weighted noise over other schedules, minus 1")
 
 
 def lipschitz_and_pl() -> Outcome:

@@ -61,7 +61,7 @@ def last_iterate() -> Outcome:
     """Section 8: 4000 runs on pseudo-Huber losses; mean of (F(x_T) - F*) on the event of staying in Omega."""
     rng = np.random.default_rng(SEED + 12)
     worst, shares = -math.inf, []
-    for d, schedule in ((3, "constant"), (12, "growing")):
+    for d, schedule in ((3, "constant"), (12, "shrinking")):
         data = 0.3 * rng.standard_normal((15, d)) / math.sqrt(d)
         loss = _Huber(data, np.ones(d))
         best, least = loss.minimum()
@@ -79,7 +79,7 @@ def last_iterate() -> Outcome:
             u = sphere.sample_sphere(rng, 4000, d)
             rise = loss.losses(x + p.smoothing * u) - loss.losses(x - p.smoothing * u)
             m = np.clip(rise / (2 * p.smoothing), -p.clip, p.clip).mean(axis=1)
-            noise = p.noise_std * p.noise_growth ** (p.steps - 1 - t) * rng.standard_normal(4000)
+            noise = p.noise_std * p.noise_ratio ** (p.steps - 1 - t) * rng.standard_normal(4000)
             x = x - p.step_size * (m + noise)[:, None] * u
         final = (loss.losses(x).mean(axis=1) - least) * inside
         error = float(final.std()) / math.sqrt(4000)

@@ -1,13 +1,13 @@
 """The sharpened one-step inequality under the PL inequality: a certificate for the last iterate of Algorithm 2.
 
-With q, p of `sharp.py` and M = alpha ell (second moment without the noise), for every y > 0 with
+With q, p of `sharp.py` and M = (L excess + e nu_2)^2, for every y > 0 with
 rho = 1 - 2 mu alpha (q - p/(2 y)) in [0, 1),
 
-    E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell (second moment)) (1 - rho^T)/(1 - rho)
+    E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell M) (1 - rho^T)/(1 - rho)
                            + (alpha^2 ell r/2) sum_t rho^(T-1-t) sigma_t^2,
 
-and E||grad F_S(x_T)||^2 is at most 2 ell times that. The noise may grow towards the start of the run,
-sigma_t = noise_std growth^(T-1-t): by Cauchy-Schwarz the best growth at a given total privacy is rho^(-1/4), and it
+and E||grad F_S(x_T)||^2 is at most 2 ell times that. The noise may shrink along the run,
+sigma_t = noise_std ratio^(T-1-t): by Cauchy-Schwarz the best ratio at a given total privacy is rho^(-1/4), and it
 removes the factor log(n^2) of Corollary 3 (cor:pl-free). Proof: paper_checks/sharp_theorem.md.
 
 What the assumptions must mean here. L-Lipschitz losses and the PL inequality on all of R^d hold together only for
@@ -31,7 +31,7 @@ from dpzero_theory.theory.sharp_search import MOST_STEPS, Terms, largest_below, 
 
 __all__ = ["SCHEDULES", "LastIteratePrescription", "certify_last_iterate", "prescribe_last_iterate"]
 
-SCHEDULES = ("constant", "growing")
+SCHEDULES = ("constant", "shrinking")
 
 Array = NDArray[np.float64]
 
@@ -43,11 +43,11 @@ class LastIteratePrescription(Prescription):
     """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's docstring.
 
     Attributes:
-        noise_growth: sigma_t = noise_std noise_growth^(T-1-t), so noise_std is the last step's; 1 is constant.
+        noise_ratio: sigma_t = noise_std noise_ratio^(T-1-t), so noise_std is the last step's; 1 is constant.
         gradient_bound: 2 ell bound, on E||grad F_S(x_T)||^2.
     """
 
-    noise_growth: float
+    noise_ratio: float
     gradient_bound: float
 
 
@@ -59,7 +59,7 @@ def certify_last_iterate(
     clip: float,
     smoothing: float,
     noise_std: float,
-    noise_growth: float = 1.0,
+    noise_ratio: float = 1.0,
     directions: str = "sphere",
     sample_rank: float | None = None,
 ) -> float:
@@ -72,7 +72,7 @@ def certify_last_iterate(
         clip: C > 0, of the scalar finite difference.
         smoothing: lambda > 0.
         noise_std: sigma >= 0 of the last step.
-        noise_growth: at least 1.
+        noise_ratio: at least 1.
         directions, sample_rank: as for `sharp.certificate`.
 
     Raises:
@@ -88,7 +88,7 @@ def certify_last_iterate(
         np.array([check.real("step_size", step_size, above=0) * p.smoothness]),
         check.integer("steps", steps, at_most=MOST_STEPS),
         np.array([(check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2]),
-        np.array([math.log(check.real("noise_growth", noise_growth, at_least=1))]),
+        np.array([math.log(check.real("noise_ratio", noise_ratio, at_least=1))]),
         _LEVELS,
     )
     return float(found[0]) * p.lipschitz / p.smoothness * p.lipschitz
@@ -114,7 +114,7 @@ def prescribe_last_iterate(
     Args:
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
-        schedule: 'constant' noise, or 'growing' towards the start of the run (its total privacy is the same).
+        schedule: 'constant' noise, or 'shrinking' along the run (same total privacy).
         max_steps, max_evaluations, relation, directions, sample_rank, smoothing_share: as for `sharp.prescribe`.
 
     Raises:
@@ -124,9 +124,9 @@ def prescribe_last_iterate(
     p = problem
     mu = p.smoothness / p.condition_number
     budget = check.real("gdp", gdp, above=0)
-    growing = check.choice("schedule", schedule, SCHEDULES) == "growing"
+    shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
     share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
-    search = _Search(p, full_batch_noise(budget, 1, 1.0, p.n, relation), growing, directions)
+    search = _Search(p, full_batch_noise(budget, 1, 1.0, p.n, relation), shrinking, directions)
     steps = step_cap(p, max_steps, max_evaluations)
     if steps is None:
         target = 1.05 * search.best(2**48, 1)[0]
@@ -139,9 +139,9 @@ def prescribe_last_iterate(
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
 
     e = largest_below(bound, (1 + share) * found)
-    alpha, variance, log_growth = search.parameters(np.array([clip]), np.array([exponent]), steps)
+    alpha, variance, log_ratio = search.parameters(np.array([clip]), np.array([exponent]), steps)
     step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz
-    growth, smoothing = math.exp(float(log_growth[0])), 2 * e * p.lipschitz / p.smoothness
+    ratio, smoothing = math.exp(float(log_ratio[0])), 2 * e * p.lipschitz / p.smoothness
     certified = certify_last_iterate(
         p,
         step_size=step_size,
@@ -149,7 +149,7 @@ def prescribe_last_iterate(
         clip=clip * p.lipschitz,
         smoothing=smoothing,
         noise_std=noise,
-        noise_growth=growth,
+        noise_ratio=ratio,
         directions=directions,
         sample_rank=sample_rank,
     )
@@ -163,7 +163,7 @@ def prescribe_last_iterate(
         smoothing=smoothing,
         clip=clip * p.lipschitz,
         noise_std=noise,
-        noise_growth=growth,
+        noise_ratio=ratio,
         bound=certified,
         bound_at_steps=certified,
         trivial_bound=p.lipschitz / mu * p.lipschitz / 2,
@@ -178,25 +178,25 @@ class _Search:
 
     problem: Problem
     unit: float
-    growing: bool
+    shrinking: bool
     directions: str
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array, Array]:
-        """alpha ell, variance of the last noise over L^2, and the log of its growth, near rho^(-1/4).
+        """alpha ell, variance of the last noise over L^2, and the log of its ratio, near rho^(-1/4).
 
-        The factor 1 + 1e-9 covers the rounding of growth^T, on the private side.
+        The factor 1 + 1e-9 covers the rounding of ratio^T, on the private side.
         """
         alpha = exponent * self.problem.condition_number / (2 * steps)
-        if not self.growing:
+        if not self.shrinking:
             return alpha, (self.unit * clip) ** 2 * steps, np.zeros_like(exponent)
-        log_growth = exponent / (4 * steps)
-        total = _geometric(-2 * log_growth, steps) * (1 + 1e-9)
-        return alpha, (self.unit * clip) ** 2 * total, log_growth
+        log_ratio = exponent / (4 * steps)
+        total = _geometric(-2 * log_ratio, steps) * (1 + 1e-9)
+        return alpha, (self.unit * clip) ** 2 * total, log_ratio
 
     def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, levels: Array) -> Array:
         terms = step_terms(k, self.problem, e, 0.0, 1.0)
-        alpha, variance, log_growth = self.parameters(clip, exponent, steps)
-        return _bound(self.problem, terms, alpha, steps, variance, log_growth, levels)
+        alpha, variance, log_ratio = self.parameters(clip, exponent, steps)
+        return _bound(self.problem, terms, alpha, steps, variance, log_ratio, levels)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
         """(bound, c, exponent), the best of a grid narrowed `rounds` - 1 times around its best point."""
@@ -228,10 +228,10 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 
 
 def _bound(
-    p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, log_growth: Array, levels: Array
+    p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, log_ratio: Array, levels: Array
 ) -> Array:
     """The bound in units of L^2/ell, the smallest over y in `levels`; one entry for each entry of `alpha`."""
-    alpha, growth = alpha[:, None], log_growth[:, None]
+    alpha, ratio = alpha[:, None], log_ratio[:, None]
     progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]
     drift = terms.first[:, None] + alpha * terms.second[:, None]
     rate = 2 / p.condition_number * alpha * (progress - drift / (2 * levels))
@@ -243,7 +243,7 @@ def _bound(
         value = (
             np.exp(steps * log_rho) * relative_gap(p)
             + pulled * _geometric(log_rho, steps)
-            + noise * _geometric(log_rho + 2 * growth, steps)
+            + noise * _geometric(log_rho + 2 * ratio, steps)
         )
     best: Array = np.where(valid & ~np.isnan(value), value, math.inf).min(axis=1)
     return best

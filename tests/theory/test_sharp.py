@@ -316,29 +316,29 @@ PL = dataclasses.replace(PAPER, pl=0.05)
 @pytest.mark.parametrize("steps", [800, 20_000, None])
 def test_last_iterate_is_certified_at_its_parameters(schedule: str, steps: int | None) -> None:
     p = prescribe_last_iterate(PL, GDP, schedule=schedule, max_steps=steps)
-    names = ("step_size", "steps", "clip", "smoothing", "noise_std", "noise_growth")
+    names = ("step_size", "steps", "clip", "smoothing", "noise_std", "noise_ratio")
     assert certify_last_iterate(PL, **{name: getattr(p, name) for name in names}) == p.bound
     assert p.gradient_bound == 2 * p.bound
     assert not p.vacuous
-    sigma = p.noise_std * p.noise_growth ** np.arange(p.steps)
+    sigma = p.noise_std * p.noise_ratio ** np.arange(p.steps)
     spent = math.sqrt(np.sum((2 * p.clip / (PL.n * sigma)) ** 2))
     assert spent == pytest.approx(GDP, rel=1e-7)
     assert spent <= GDP * (1 + 1e-12)
 
 
-def test_growing_noise_gains_with_the_steps() -> None:
+def test_shrinking_noise_gains_with_the_steps() -> None:
     gains = []
     for steps in (1000, 10_000, 100_000):
-        constant, growing = (
+        constant, shrinking = (
             prescribe_last_iterate(PL, GDP, schedule=schedule, max_steps=steps).bound for schedule in SCHEDULES
         )
-        gains.append(constant / growing)
+        gains.append(constant / shrinking)
     assert 1 < gains[0] < gains[1] < gains[2]
 
 
 def test_last_iterate_recursion_by_brute_force() -> None:
     """The closed form against the recursion run step by step, for every y of a grid."""
-    p = prescribe_last_iterate(PL, GDP, schedule="growing", max_steps=900)
+    p = prescribe_last_iterate(PL, GDP, schedule="shrinking", max_steps=900)
     at = {"clip": p.clip, "smoothing": p.smoothing, "step_size": p.step_size}
     step = certificate(PL, **at, steps=1, noise_std=0)
     constant = step.floor - PL.gap / p.step_size
@@ -348,7 +348,7 @@ def test_last_iterate_recursion_by_brute_force() -> None:
         if 0 < rho < 1:
             value = PL.gap
             for t in range(p.steps):
-                sigma = p.noise_std * p.noise_growth ** (p.steps - 1 - t)
+                sigma = p.noise_std * p.noise_ratio ** (p.steps - 1 - t)
                 noise = p.step_size / 2 * PL.r * sigma**2
                 value = rho * value + p.step_size * (step.drift * y / 2 + constant + noise)
             best = min(best, value)
@@ -360,7 +360,7 @@ def test_last_iterate_needs_pl_and_a_contraction() -> None:
         prescribe_last_iterate(PAPER, GDP, schedule="constant")
     assert certify_last_iterate(PL, step_size=9, steps=9, clip=3, smoothing=1e-9, noise_std=0.1) == math.inf
     with pytest.raises(ValueError, match="schedule"):
-        prescribe_last_iterate(PL, GDP, schedule="shrinking")
+        prescribe_last_iterate(PL, GDP, schedule="rising")
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "1", None, True])
@@ -424,5 +424,5 @@ def test_fast() -> None:
     start = time.perf_counter()
     prescribe(PAPER, GDP)
     prescribe(PAPER, GDP, max_steps=4672)
-    prescribe_last_iterate(PL, GDP, schedule="growing", max_steps=4672)
+    prescribe_last_iterate(PL, GDP, schedule="shrinking", max_steps=4672)
     assert time.perf_counter() - start < 3
