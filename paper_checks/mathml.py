@@ -18,8 +18,9 @@ _LETTERS = {
 }  # fmt: skip
 _OPERATORS = {
     "leq": "\u2264", "geq": "\u2265", "nabla": "\u2207", "top": "\u22a4", "mid": "|", "setminus": "\u2216",
-    "sum": "\u2211", "prime": "\u2032", "cdot": "\u22c5",
+    "sum": "\u2211", "cdot": "\u22c5",
 }  # fmt: skip
+_SYMBOLS = {"-": "\u2212", "'": "\u2032"}
 _FUNCTIONS = ("log", "exp", "min", "max", "cos")
 _SPACES = {",": "0.17em", ";": "0.28em", "quad": "1em", " ": "0.3em"}
 _ACCENTS = {"tilde": "~", "hat": "^", "bar": "\u00af"}
@@ -32,6 +33,10 @@ def mathml(latex: str) -> str:
     parser = _Parser(tokens)
     body = parser.row("")
     return f'<math display="block"><mrow>{body}</mrow></math>'
+
+
+def _bar(sign: str) -> str:
+    return f'<mo stretchy="false" lspace="0" rspace="0">{sign}</mo>'
 
 
 class _Parser:
@@ -60,7 +65,8 @@ class _Parser:
     def scripted(self) -> str:
         base, scripts = self.atom(), {}
         while self.peek() in ("^", "_"):
-            scripts[self.next()] = self.atom()
+            mark = self.next()
+            scripts[mark] = self.atom()
         if len(scripts) == 2:
             return f"<msubsup>{base}{scripts['_']}{scripts['^']}</msubsup>"
         for mark, script in scripts.items():
@@ -78,8 +84,10 @@ class _Parser:
             return f"<mn>{token}</mn>"
         if token.isalpha():
             return f"<mi>{token}</mi>"
-        stretch = ' stretchy="false"' if token in "()[]|" else ""
-        return f"<mo{stretch}>{escape({'-': chr(0x2212)}.get(token, token))}</mo>"
+        if token == "|":
+            return _bar("|")
+        stretch = ' stretchy="false"' if token in "()[]" else ""
+        return f"<mo{stretch}>{escape(_SYMBOLS.get(token, token))}</mo>"
 
     def command(self, name: str) -> str:
         if name in _LETTERS:
@@ -95,7 +103,7 @@ class _Parser:
         if name in "{}":
             return f'<mo stretchy="false">{name}</mo>'
         if name == "Vert":
-            return '<mo stretchy="false">&#x2016;</mo>'
+            return _bar("&#x2016;")
         if name == "frac":
             return f"<mfrac>{self.atom()}{self.atom()}</mfrac>"
         if name == "sqrt":

@@ -20,6 +20,7 @@ _STYLE = """
 body { margin: 0 auto; max-width: 54rem; padding: 1rem; color: var(--text); background: var(--back);
        font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; }
+a { color: inherit; }
 h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid var(--line); padding-bottom: .3rem; }
 p { margin: .4rem 0; }
 nav { display: flex; flex-wrap: wrap; gap: .4rem; margin: 1rem 0; position: sticky; top: 0; padding: .5rem 0;
@@ -32,6 +33,9 @@ details { border: 1px solid var(--line); border-left-width: .3rem; border-radius
           background: var(--card); }
 summary { cursor: pointer; padding: .55rem .7rem; list-style: none; }
 summary::-webkit-details-marker { display: none; }
+.head::after { content: "+"; margin-left: auto; color: var(--faint); font-weight: 600; }
+details[open] .head::after { content: "\\2212"; }
+.holds { font-size: .95rem; }
 .verdict { font-size: .8rem; font-weight: 600; }
 .where, .id, dt, figcaption { color: var(--faint); font-size: .85rem; }
 .head { display: flex; flex-wrap: wrap; gap: .15rem .7rem; align-items: baseline; }
@@ -43,6 +47,7 @@ dd { margin: 0 0 .35rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 td { border-top: 1px solid var(--line); padding: .2rem .5rem .2rem 0; vertical-align: top; }
 td:last-child { text-align: right; font-variant-numeric: tabular-nums; }
+td.number { white-space: nowrap; }
 code { font-size: .85rem; }
 figure { margin: .6rem 0; max-width: 30rem; }
 svg { width: 100%; height: auto; display: block; }
@@ -93,9 +98,17 @@ def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, secon
 check that decides it: {state}. {"Full" if full else "Quick"} run, {seconds:.0f} seconds. Line numbers are those of
 the paper's LaTeX source. Tap a claim for the formula, the method and the numbers.</p>
 <nav aria-label="Show claims by verdict">{" ".join(filters)}</nav>
+{_contradicted(results)}
 {chr(10).join(sections)}
 </body>
 </html>"""
+
+
+def _contradicted(results: Sequence[Result]) -> str:
+    """Links to the claims that do not hold in any form given."""
+    wrong = [r.claim for r in results if r.verdict in ("contradicted", "failed")]
+    items = "".join(f'<li><a href="#{claim.id}">{_text(claim.claim)}</a></li>' for claim in wrong)
+    return f"<p>What does not hold:</p><ul>{items}</ul>" if wrong else ""
 
 
 def _class(verdict: str) -> str:
@@ -104,32 +117,32 @@ def _class(verdict: str) -> str:
 
 def _card(result: Result) -> str:
     claim = result.claim
-    where = f"{claim.label}, line {claim.line}" if claim.label else f"line {claim.line}"
+    where = ", ".join([claim.label] * bool(claim.label) + [f"line {claim.line}"] * bool(claim.line))
     head = f"<span class=verdict>{result.verdict}</span> <span class=where>{escape(where)}</span>"
     opened = " open" if result.verdict in ("contradicted", "failed") else ""
     return (
         f'<details class="{_class(result.verdict)}" id="{claim.id}"{opened}><summary><div class=head>{head}</div>'
-        f"{_text(claim.claim)}</summary><div class=body>{_body(result)}</div></details>"
+        f"{_text(claim.claim)}{_shown(claim)}</summary><div class=body>{_body(result)}</div></details>"
     )
+
+
+def _shown(claim: Claim) -> str:
+    """What is seen without opening the claim: its formula, and what holds where it is not what is printed."""
+    formula = f"<div class=math>{mathml(claim.formula)}</div>" if claim.formula else ""
+    holds = f"<p class=holds><strong>What holds:</strong> {_text(claim.correction)}</p>" if claim.correction else ""
+    return formula + holds
 
 
 def _body(result: Result) -> str:
     claim, parts = result.claim, []
-    if claim.formula:
-        parts.append(f"<div class=math>{mathml(claim.formula)}</div>")
     if result.error:
         parts.append(f"<p><strong>The check failed.</strong> {escape(result.error)}</p>")
     elif not result.agrees:
         parts.append(f"<p><strong>The stated status is {escape(claim.status)}.</strong></p>")
-    if claim.correction:
-        parts.append(f"<p><strong>What holds:</strong> {_text(claim.correction)}</p>")
     parts += [f"<p>{_text(text)}</p>" for text in (claim.evidence, claim.reason) if text]
     finding = result.finding
     if finding and finding.numbers:
-        rows = "".join(
-            f"<tr><td>{escape(k)}</td><td>{escape(_number(v))}</td></tr>" for k, v in finding.numbers.items()
-        )
-        parts.append(f"<table>{rows}</table>")
+        parts.append(f"<table>{''.join(_row(*item) for item in finding.numbers.items())}</table>")
     if finding and finding.plot:
         parts.append(svg(finding.plot))
     parts.append(_method(claim))
@@ -143,14 +156,34 @@ def _method(claim: Claim) -> str:
     return f"<dl><dt>How</dt><dd>{_text(claim.method)}</dd><dt>Threshold</dt><dd>{_text(claim.tolerance)}</dd></dl>"
 
 
+_WORDS = {
+    "alpha": "\u03b1", "delta": "\u03b4", "ell": "\u2113", "eps": "\u03b5", "gamma": "\u03b3", "grad": "\u2207",
+    "kappa": "\u03ba", "lambda": "\u03bb", "mu": "\u03bc", "pi": "\u03c0", "sigma": "\u03c3", "tau": "\u03c4",
+    "theta": "\u03b8", "xi": "\u03be", "L-tilde": "L\u0303",
+}  # fmt: skip
+_LABEL_PREFIX = "asp|thm|cor|lm|eq|tab|rem|rmk|algo|fig|app|sec"
+_WORD = re.compile(rf"(?<![\w-])({'|'.join(_WORDS)})(?![\w-])")
+
+
 def _text(text: str) -> str:
-    """Escaped, with the paper's labels in code face and plain-text powers such as d^{3/2} raised."""
-    escaped = escape(text)
-    escaped = re.sub(r"\b((?:asp|thm|cor|lm|eq|tab|rem|rmk|algo|fig|app|sec):[\w.-]*\w)", r"<code>\1</code>", escaped)
-    return re.sub(r"\^(\{[^}]*\}|\w+)", lambda m: f"<sup>{m[1].strip('{}')}</sup>", escaped)
+    """Escaped, the paper's labels in code face, and plain-text mathematics made readable: Greek, powers, <=."""
+    text = text.replace("<=", "\u2264").replace(">=", "\u2265").replace("->", "\u2192").replace("sqrt(", "\u221a(")
+    parts = re.split(rf"(\b(?:{_LABEL_PREFIX}):[\w.-]*\w)", escape(text, quote=False))
+    return "".join(f"<code>{part}</code>" if k % 2 else _mathematics(part) for k, part in enumerate(parts))
 
 
-def _number(value: float | str) -> str:
+def _mathematics(text: str) -> str:
+    text = _WORD.sub(lambda m: _WORDS[m[1]], text)
+    text = text.replace("\u2207 ", "\u2207")
+    text = re.sub(r"\^(\{[^}]*\}|\([^)]*\)|\w+)", lambda m: f"<sup>{m[1].strip('{}()')}</sup>", text)
+    return re.sub(r"\b([A-Za-z])_(\w+)", r"\1<sub>\2</sub>", text)
+
+
+def _row(name: str, value: float | str) -> str:
     if isinstance(value, str):
-        return value
+        return f"<tr><td>{_text(name)}</td><td>{escape(value)}</td></tr>"
+    return f"<tr><td>{_text(name)}</td><td class=number>{_number(value)}</td></tr>"
+
+
+def _number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e7 else f"{value:.4g}"

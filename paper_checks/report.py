@@ -33,8 +33,9 @@ def table(results: Sequence[Result], full: bool, seconds: float) -> str:
         lines += ["", section, "-" * len(section)]
         for result in group:
             claim = result.claim
+            where = f" (line {claim.line})" if claim.line else ""
             mark = "  " if result.agrees else "! "
-            lines += _wrapped(f"{mark}{result.verdict:17} {claim.id}: {claim.claim} (line {claim.line})", 20)
+            lines += _wrapped(f"{mark}{result.verdict:17} {claim.id}: {claim.claim}{where}", 20)
             if result.error:
                 lines += _wrapped(f"{result.error}", 20, first=20)
             elif not result.agrees:

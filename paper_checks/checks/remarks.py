@@ -98,7 +98,7 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """The three sources: E|G|^2 -> d|grad F|^2 exactly, C = L d, E|z|^2 = d sigma^2 = O(d C^2) = O(d^3)."""
     sigma2 = (f.noise**2).subs(f.C, f.L * f.d)
-    power = sp.degree(sp.expand(f.d * sigma2), f.d)
+    power = int(sp.degree(sp.expand(f.d * sigma2), f.d))
     rng, d = np.random.default_rng(82), 6
     gradient = rng.standard_normal(d)
     exact = sphere.projection_sample_norm(gradient)

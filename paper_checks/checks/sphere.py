@@ -141,6 +141,11 @@ def _(full: bool) -> Finding:
     return Finding(holds)
 
 
+def _all_signs(d: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """The 2^d equally likely sign vectors."""
+    return np.array(list(itertools.product((-1.0, 1.0), repeat=d)))
+
+
 def _outer(a: list[Fraction]) -> list[list[Fraction]]:
     """The right-hand side of Lemma lm:sphere (iii)."""
     d, square = len(a), sum(x * x for x in a)
@@ -155,6 +160,9 @@ def _(full: bool) -> Finding:
         exact = [[_projected(a, (i, j)) for j in range(d)] for i in range(d)]
         holds &= exact == _outer(a)
         agree("sphere.projection_outer", sphere.projection_outer(_floats(a)), np.array(exact, dtype=float))
+        u = _all_signs(d)
+        signs = np.einsum("k,ki,kj->ij", (u @ _floats(a)) ** 2, u, u) / len(u)
+        agree("sphere.projection_outer, signs", sphere.projection_outer(_floats(a), "rademacher"), signs)
     return Finding(holds)
 
 
@@ -205,6 +213,7 @@ def _(full: bool) -> Finding:
         pair = float(moment((4,), size)), float(moment((2, 2), size))
         agree("sphere.fourth_moments", sphere.fourth_moments(size), pair)
     agree("sphere.fourth_moments, Gaussian", sphere.fourth_moments(9, "gaussian"), (3, 1))
+    agree("sphere.fourth_moments, signs", sphere.fourth_moments(9, "rademacher"), (1, 1))
     return Finding(bool(holds))
 
 
@@ -260,6 +269,10 @@ def _(full: bool) -> Finding:
         holds &= exact == stated
         library = sphere.projection_curvature(_floats(a), np.array(h, dtype=float))
         agree("sphere.projection_curvature", library, float(exact))
+        u, matrix = _all_signs(d), np.array(h, dtype=float)
+        signs = float(np.mean((u @ _floats(a)) ** 2 * np.einsum("ki,ij,kj->k", u, matrix, u)))
+        library = sphere.projection_curvature(_floats(a), matrix, "rademacher")
+        agree("sphere.projection_curvature, signs", library, signs)
     return Finding(holds)
 
 

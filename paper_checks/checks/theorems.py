@@ -206,6 +206,8 @@ def _utility(id: str) -> Finding:
     for point in f.paper_points():
         library = prescribed(id, point)
         agree(f"{id}.bound", library.bound, f.value(statement.bound, point))
+        trivial = f.L**2 if id.startswith("thm") else f.L**2 / (2 * f.mu)
+        agree(f"{id}.trivial_bound", library.trivial_bound, f.value(trivial, point))
         _inequality_agrees(id, point)
     if statement.log_argument is None:
         number = f.value(statement.bound, f.SYNTHETIC)
@@ -243,8 +245,10 @@ def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
         alpha = f.value(statement.alpha, point) * rng.uniform(0.2, 1.8)
         steps = f.value(statement.T, point) * rng.uniform(0.3, 3)
         clip = f.value(statement.C, point) * rng.uniform(1.0, 1.5)
-        largest = 2 * (1 - 1 / math.sqrt(2)) * clip / (point["ell"] * point["d"])
-        smoothing = largest * rng.uniform(0.1, 0.9)
+        if id[-1] == "3":  # C_0 at which the union bound is small but not negligible
+            union = 2 * math.sqrt(2 * math.pi) * point["n"] * steps / 10 ** rng.uniform(-6, -3)
+            clip = math.sqrt(2 * 8 * math.log(union)) * point["L"]
+        smoothing = rng.uniform(0.1, 0.9) * 0.58 * clip / (point["ell"] * point["d"])
         threshold = clip - point["ell"] * smoothing * point["d"] / 2
         free = {**point, "alpha": alpha, "T": steps, "C": clip, "lambda": smoothing, "C_0": threshold}
         sigma2 = f.value(f.noise, free) ** 2

@@ -1,0 +1,202 @@
+"""Does a wrong constant in the library make a check fail?  python -m paper_checks.mutate [--list]
+
+Each numeric constant of the library's Theorems 1-3, Corollaries 1-3 and lemmas is raised by 10%, one at a time,
+and the checks that call the library run against the changed code (in a forked process; no file is written).
+Constants that are zero, indices, array axes and tolerances are not constants of a statement and are left out.
+Prints what no check noticed and the share caught; exit status 1 if that is below 95%.
+"""
+
+import argparse
+import ast
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["LEAST_SHARE", "Mutant", "main", "mutants"]
+
+LEAST_SHARE = 0.95
+FACTOR = 1.1
+
+TARGETS = {
+    "dpzero_theory.theory.theorems": ("theorem_1", "theorem_2", "theorem_3"),
+    "dpzero_theory.theory.pl": ("_horizon", "_dpgd_0th", "corollary_1", "corollary_2", "corollary_3"),
+    "dpzero_theory.theory.closed_form": ("noise_level", "trivial_bound"),
+    "dpzero_theory.theory.inequalities": (
+        "gradient",
+        "last_iterate",
+        "_terms",
+        "clipping_probability",
+        "dpgd_0th_rank",
+        "dpzero",
+    ),
+    "dpzero_theory.sphere": (
+        "fourth_moments",
+        "projection_sample_norm",
+        "projection_outer",
+        "projection_curvature",
+        "subgaussian_tail",
+        "paper_tail",
+    ),
+    "dpzero_theory.privacy.gaussian": ("paper_gdp", "sensitivity"),
+    "dpzero_theory.optim.estimator": ("two_point_difference",),
+}
+"""The functions that hold the paper's constants, by module."""
+
+CHECKS = ("sphere", "privacy", "theorems", "remarks")
+"""The modules of `paper_checks.checks` that call the library."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One constant: where it is and what replaces it."""
+
+    module: str
+    function: str
+    line: int
+    column: int
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.function}, line {self.line}: {self.value:g} -> {self.value * FACTOR:g}"
+
+
+def mutants() -> list[Mutant]:
+    """Every constant of TARGETS, in order."""
+    found = []
+    for module, functions in TARGETS.items():
+        tree = ast.parse(_path(module).read_text())
+        definitions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for function in functions:
+            for constant in _constants(definitions[function]):
+                value = constant.value
+                assert isinstance(value, int | float)
+                found.append(Mutant(module, function, constant.lineno, constant.col_offset, value))
+    return found
+
+
+def _path(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"no source for {module}")
+    return Path(spec.origin)
+
+
+def _constants(function: ast.FunctionDef) -> Iterator[ast.Constant]:
+    """Nonzero numbers that are operands or arguments of the function's body.
+
+    Skipped: subscripts; arguments given by keyword unless they are formulas (`step_size=1 / (4 * ...)`); calls into
+    `check` and the text of messages; comparisons (guards) and factors closer to 1 than 1e-6 (rounding slack).
+    """
+    stack: list[ast.AST] = [*function.body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Constant):
+            number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
+            if number and node.value != 0:
+                yield node
+        elif isinstance(node, ast.Call):
+            if not _is_check(node.func):
+                stack += node.args
+                stack += [k.value for k in node.keywords if not isinstance(k.value, ast.Constant)]
+                stack.append(node.func)
+        elif isinstance(node, ast.BinOp) and isinstance(node.right, ast.BinOp) and _is_slack(node.right):
+            stack.append(node.left)
+        elif not isinstance(node, ast.Subscript | ast.JoinedStr | ast.Compare | ast.arguments):
+            stack += list(ast.iter_child_nodes(node))
+
+
+def _is_check(function: ast.expr) -> bool:
+    """check.real(...), check.integer(...), and so on: validation bounds; also range and zeros."""
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        return function.value.id == "check"
+    return isinstance(function, ast.Name) and function.id in ("range", "round")
+
+
+def _is_slack(node: ast.BinOp) -> bool:
+    numbers = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+    return any(isinstance(v, float) and 0 < v < 1e-6 for v in numbers)
+
+
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads one module with one constant changed."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant, self.path = mutant, _path(mutant.module)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self.mutant.module:
+            return None
+        return importlib.util.spec_from_file_location(name, self.path, loader=self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        tree = ast.parse(self.path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and (node.lineno, node.col_offset) == (
+                self.mutant.line,
+                self.mutant.column,
+            ):
+                node.value = self.mutant.value * FACTOR
+        exec(compile(tree, str(self.path), "exec"), module.__dict__)
+
+
+def _caught(mutant: Mutant | None) -> str:
+    """The first claim whose check fails with the constant changed ('' if none does); None changes nothing."""
+    if mutant is not None:
+        sys.meta_path.insert(0, _Changed(mutant))
+    from paper_checks import registry
+
+    try:
+        for name in CHECKS:
+            importlib.import_module(f"paper_checks.checks.{name}")
+    except Exception as error:
+        return f"import ({type(error).__name__})"
+    claims = {claim.id: claim for claim in registry.load_claims()}
+    likely = "theorems" if mutant and ".theory." in mutant.module else "sphere"
+    checks = sorted(registry.registered().items(), key=lambda item: not item[1].__module__.endswith(likely))
+    chosen = [claims[id] for id, _ in checks]
+    return next((r.claim.id for r in registry.run(chosen, False) if not r.agrees), "")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all mutants; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m paper_checks.mutate", description="Mutate the constants.")
+    parser.add_argument("--list", action="store_true", help="only list the constants")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args(arguments)
+    chosen = mutants()
+    if options.list:
+        print("\n".join(map(str, chosen)))
+        return 0
+    import mpmath  # noqa: F401  heavy modules are imported before the fork, the library after it
+    import scipy.stats  # noqa: F401
+    import sympy  # noqa: F401
+
+    if loaded := [name for name in TARGETS if name in sys.modules]:
+        raise RuntimeError(f"imported too early to be changed: {', '.join(loaded)}")
+    with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
+        if noticed := pool.apply(_caught, (None,)):
+            print(f"the unchanged library fails {noticed}", file=sys.stderr)
+            return 1
+        missed = []
+        for mutant, by in zip(chosen, pool.imap(_caught, chosen), strict=True):
+            print(f"{mutant}: {by or 'NOT CAUGHT'}", file=sys.stderr)
+            missed += [] if by else [mutant]
+    share = 1 - len(missed) / len(chosen)
+    for mutant in missed:
+        print(f"not caught: {mutant}")
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} changed constants caught ({share:.1%})")
+    return 0 if share >= LEAST_SHARE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

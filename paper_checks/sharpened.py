@@ -1,0 +1,41 @@
+"""The checks of the sharpened theorem (`sharp.py`, `sharp_theorem.md`) as claims of their own, run with --full.
+
+They are not the paper's claims, so they are not in `claims.toml`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from paper_checks import sharp
+from paper_checks.outcome import Outcome
+from paper_checks.registry import Claim, Finding, check
+
+__all__ = ["register"]
+
+
+def register() -> list[Claim]:
+    """Register every check of `sharp.CHECKS` as `sharp-NAME`; returns their claims, each stated as verified."""
+    claims = []
+    for name, function in sharp.CHECKS.items():
+        check(f"sharp-{name}")(partial(_finding, function))
+        claims.append(
+            Claim(
+                id=f"sharp-{name}",
+                section="The sharpened theorem (this project's, sharp_theorem.md)",
+                label="",
+                line=0,
+                anchor="",
+                claim=f"Step {name} of the sharpened theorem.",
+                kind="bound",
+                status="verified",
+                method="See paper_checks/sharp.py.",
+                tolerance="fixed in the check",
+                evidence="Holds.",
+            )
+        )
+    return claims
+
+
+def _finding(function: Callable[[], Outcome], full: bool) -> Finding:
+    outcome = function()
+    return Finding(outcome.ok, numbers={outcome.text: outcome.measured, "threshold": outcome.threshold})

@@ -1,0 +1,218 @@
+"""The claims and their checks: complete both ways, in agreement, and able to disagree."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from paper_checks import __main__ as runner
+from paper_checks import mathml, registry, report, svg
+from paper_checks.registry import NOT_TESTABLE, Claim, Disagreement, Finding, Plot, Result
+
+PAPER = Path(__file__).parents[2].parent / "shared" / "paper.tex"
+needs_paper = pytest.mark.skipif(not PAPER.exists(), reason="the paper's LaTeX source is not beside this checkout")
+
+
+@pytest.fixture(scope="module")
+def claims() -> list[Claim]:
+    runner.load_checks()
+    return registry.load_claims()
+
+
+@pytest.fixture(scope="module")
+def results(claims: list[Claim]) -> list[Result]:
+    return list(registry.run(claims, full=False))
+
+
+def _claim(**changes: Any) -> Claim:
+    fields: dict[str, Any] = {
+        "id": "example",
+        "section": "s",
+        "line": 1,
+        "anchor": "a",
+        "claim": "c",
+        "kind": "bound",
+        "status": "verified",
+        "method": "m",
+        "tolerance": "t",
+        "evidence": "e",
+    }
+    return Claim(**{**fields, **changes})
+
+
+def test_every_claim_has_a_check_and_every_check_a_claim(claims: list[Claim]) -> None:
+    testable = {claim.id for claim in claims if claim.status != NOT_TESTABLE}
+    checks = {id for id in registry.registered() if not id.startswith("sharp-")}
+    assert testable == checks
+    assert len(claims) >= 90
+    assert all(claim.reason for claim in claims if claim.status == NOT_TESTABLE)
+
+
+def test_every_check_agrees_with_its_stated_status(results: list[Result]) -> None:
+    assert [(r.claim.id, r.verdict, r.error) for r in results if not r.agrees] == []
+
+
+def test_the_theorems_corollaries_and_lemmas_are_complete(claims: list[Claim]) -> None:
+    ids = {claim.id for claim in claims}
+    parts = ("utility", "alpha", "steps", "smoothing", "clip", "noise", "evaluations", "scale")
+    names = [f"{kind}{k}" for kind in ("thm", "cor") for k in (1, 2, 3)]
+    assert {f"{name}-{part}" for name in names for part in parts} <= ids
+    assert {f"thm{k}-privacy" for k in (1, 2, 3)} <= ids
+
+
+@needs_paper
+def test_lines_and_labels_are_those_of_the_paper(claims: list[Claim]) -> None:
+    lines = PAPER.read_text().splitlines()
+    labels = set(re.findall(r"\\label\{([^}]*)\}", "\n".join(lines)))
+    for claim in claims:
+        assert claim.anchor in lines[claim.line - 1], claim.id
+        assert not claim.label or claim.label in labels, claim.id
+
+
+@needs_paper
+def test_every_numbered_equation_and_theorem_has_a_claim(claims: list[Claim]) -> None:
+    labels = re.findall(r"\\label\{((?:eq|thm|cor|lm|asp|rem|rmk|remark)[:.][^}]*|remark\.naive)\}", PAPER.read_text())
+    text = " ".join(f"{claim.label} {claim.claim} {claim.evidence}" for claim in claims)
+    in_theorems = {"eq:opt", "eq:d-dependent", "eq:d-dependent-rank", "eq:d-free"}  # under the theorem's own label
+    assert [label for label in labels if label not in text and label not in in_theorems | {"asp:smooth"}] == []
+
+
+@needs_paper
+def test_the_tables_are_the_papers() -> None:
+    source = PAPER.read_text().splitlines()
+    with Path(registry.__file__).with_name("tables.toml").open("rb") as file:
+        tables = tomllib.load(file)
+    for label, rows in tables.items():
+        end = next(k for k, line in enumerate(source) if f"\\label{{{label}}}" in line)
+        start = max(k for k in range(end) if "\\begin{tabular}" in source[k])
+        body = " ".join(source[start + 1 : end]).split("\\end{tabular}")[0]
+        printed = [_numbers(line) for line in body.split("\\\\")]
+        for name, values in rows.items():
+            if name == "columns" or name.endswith("_error"):
+                continue
+            errors = rows.get(f"{name}_error")
+            pairs = zip(values, errors, strict=True) if errors else ((value,) for value in values)
+            ours = [x for pair in pairs for x in pair if x]
+            assert ours in printed or ours == [], (label, name)
+
+
+def _numbers(row: str) -> list[float]:
+    """The numbers in the cells of a table row after its name."""
+    return [float(x) for cell in row.split("&")[1:] for x in re.findall(r"\d+(?:\.\d+)?", cell)]
+
+
+def test_a_changed_verdict_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    original = registry.load_claims()
+    changed = [dataclasses.replace(c, status="contradicted") if c.id == "sphere-i-mean" else c for c in original]
+    monkeypatch.setattr(registry, "load_claims", lambda: changed)
+    assert runner.main(["--quick", "--only", "sphere-i-mean", "--format", "json"]) == 1
+    out = json.loads(capsys.readouterr().out)
+    assert out["summary"]["disagree"] == 1
+    assert runner.main(["--only", "sphere-i-covariance"]) == 0
+
+
+def test_a_wrong_library_constant_fails(monkeypatch: pytest.MonkeyPatch, claims: list[Claim]) -> None:
+    from dpzero_theory import sphere
+
+    monkeypatch.setattr(sphere, "fourth_moments", lambda d, direction="sphere": (3 * d / (d + 2.2), d / (d + 2)))
+    chosen = [claim for claim in claims if claim.id in ("sphere-iv-quadratic", "sphere-i-mean")]
+    verdicts = {r.claim.id: r.verdict for r in registry.run(chosen, full=False)}
+    assert verdicts == {"sphere-iv-quadratic": "failed", "sphere-i-mean": "verified"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "repaired", "verdict"),
+    [(True, False, "verified"), (False, True, "corrected"), (False, False, "contradicted")],
+)
+def test_the_verdict_follows_from_the_finding(stated: bool, repaired: bool, verdict: str) -> None:
+    assert Finding(stated, repaired).verdict == verdict
+
+
+def test_an_exception_is_a_failure_not_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(full: bool) -> Finding:
+        raise KeyError("x")
+
+    checks: dict[str, Callable[[bool], Finding]] = {"example": broken}
+    monkeypatch.setattr(registry, "_CHECKS", checks)
+    (result,) = registry.run([_claim()], full=False)
+    assert result.verdict == "failed"
+    assert "KeyError" in result.error
+    (missing,) = registry.run([_claim(id="other")], full=False)
+    assert "no check" in missing.error
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"status": "true"}, {"kind": "idea"}, {"method": ""}, {"status": "corrected"}, {"status": NOT_TESTABLE}],
+)
+def test_an_incomplete_claim_is_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="claim example"):
+        _claim(**changes)
+
+
+def test_agree_refuses_nan_and_other_shapes() -> None:
+    registry.agree("same", [1.0, 2.0], [1.0, 2.0 + 1e-13])
+    for wrong in (float("nan"), [1.0, 2.0, 3.0], 1.1):
+        with pytest.raises(Disagreement):
+            registry.agree("other", wrong, 1.0)
+
+
+def test_every_formula_can_be_drawn(claims: list[Claim]) -> None:
+    for claim in claims:
+        if claim.formula:
+            ElementTree.fromstring(mathml.mathml(claim.formula).replace("&#x2061;", ""))
+
+
+@pytest.mark.parametrize("latex", [r"\foo", r"{a", r"\frac{1}"])
+def test_latex_outside_the_subset_is_refused(latex: str) -> None:
+    with pytest.raises(ValueError, match=r"LaTeX|ends too early"):
+        mathml.mathml(latex)
+
+
+def test_a_plot_is_well_formed() -> None:
+    plot = Plot(
+        "t", "x", "y < 1", {"a": ([1, 10, 100], [1e-3, 1, 10]), "b": ([1, 100], [0.0, 2.0])}, {"m": 1.0}, True, True
+    )
+    figure = ElementTree.fromstring(svg.svg(plot).replace("class=legend", 'class="legend"'))
+    lines = [line.attrib["points"] for line in figure.iter("polyline")]
+    assert len(lines[0].split()) == 3
+    assert len(lines[1].split()) == 1  # zero is left out on a logarithmic axis
+
+
+def test_the_page_is_self_contained(results: list[Result]) -> None:
+    page = report.FORMATS["html"](results, False, 1.0)
+    assert all(f'id="{result.claim.id}"' in page for result in results)
+    assert not re.search(r"(src|href)=\"?(https?:|//)|@import|url\(|<script", page)
+    assert 'name="viewport"' in page
+
+
+def test_the_table_and_json_hold_every_claim(results: list[Result]) -> None:
+    table = report.table(results, False, 1.0)
+    assert all(f"{result.claim.id}: " in table for result in results)
+    document = json.loads(report.as_json(results, False, 1.0))
+    assert [c["id"] for c in document["claims"]] == [r.claim.id for r in results]
+    assert document["summary"]["disagree"] == 0
+
+
+@pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--format", "pdf"], ["--quick", "--full"]])
+def test_bad_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        runner.main(arguments)
+    assert error.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_the_command_runs() -> None:
+    command = [sys.executable, "-m", "paper_checks", "--only", "sphere-i-mean", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["claims"][0]["verdict"] == "verified"
+    assert "[1/1] sphere-i-mean" in done.stderr
