@@ -53,8 +53,9 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
 
 
 def applicable(problem: Problem) -> tuple[str, ...]:
-    """The ids of the results whose assumptions the problem states: the corollaries only where `pl` is given."""
-    return tuple(id for id, result in RESULTS.items() if problem.pl is not None or not result.needs_pl)
+    """The ids calculated by default: the corollaries only where `pl` is given, and none that is opt-in."""
+    stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
+    return tuple(result.id for result in stated if not result.opt_in)
 
 
 def calculate(

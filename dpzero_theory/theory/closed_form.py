@@ -26,7 +26,7 @@ def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescrip
             with np.errstate(all="ignore"):
                 prescription = prescribe(*args, **kwargs)
         except (OverflowError, ZeroDivisionError) as error:
-            raise check.PreconditionError(f"{prescribe.__name__}: a value leaves the range of float64") from error
+            raise check.PreconditionError("a value leaves the range of float64 for these inputs") from error
         for field in ("step_size", "smoothing", "clip", "noise_std", "bound"):
             value = getattr(prescription, field)
             check.precondition(

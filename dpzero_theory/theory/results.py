@@ -1,9 +1,10 @@
 """The results by id: what each assumes, guarantees and prescribes, and the formulas as the paper displays them."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dpzero_theory.theory import inequalities, pl, sharp, theorems
+from dpzero_theory.theory import inequalities, pl, sharp, sharp_pl, theorems
 from dpzero_theory.theory.closed_form import in_float_range
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.minimise import minimised
@@ -25,25 +26,30 @@ class Result:
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
         closed_form: (problem, gdp) -> the displayed parameters and bound; None where there is only a minimiser.
+        minimiser: (problem, gdp, max_steps=) -> the best parameters and bound, for a result with no closed form.
         inequality: (problem, gdp) -> the un-substituted inequality of the proof; None where sharp replaces it.
         formulas: field of `Prescription` -> the displayed formula; v stands for sqrt(log(e + epsilon/delta))/epsilon.
         needs_pl: whether the PL inequality is assumed.
+        opt_in: whether it is calculated only when asked for by id.
     """
 
     id: str
     title: str
     assumptions: str
     guarantee: str
-    closed_form: Callable[[Problem, float], Prescription] | None
-    inequality: Callable[[Problem, float], Inequality] | None
     formulas: Mapping[str, str]
+    closed_form: Callable[[Problem, float], Prescription] | None = None
+    minimiser: Callable[..., Prescription] | None = None
+    inequality: Callable[[Problem, float], Inequality] | None = None
     needs_pl: bool = False
+    opt_in: bool = False
 
     def prescribe(self, problem: Problem, gdp: float, *, max_steps: int | None = None) -> Prescription:
         """The closed form, or the minimiser for a result that has no closed form (only there max_steps is used)."""
-        if self.closed_form is None:
-            return in_float_range(sharp.prescribe)(problem, gdp, max_steps=max_steps)
-        return self.closed_form(problem, gdp)
+        if self.closed_form is not None:
+            return self.closed_form(problem, gdp)
+        assert self.minimiser is not None
+        return in_float_range(self.minimiser)(problem, gdp, max_steps=max_steps)
 
     def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:
         """The un-substituted inequality minimised over its parameters; None where there is no closed form."""
@@ -56,6 +62,14 @@ _SMOOTH = "every f L-Lipschitz; F_S ell-smooth (asp:smooth)"
 _RANK = "every f L-Lipschitz and ell-smooth; -H <= Hessian of F_S <= H, tr(H) <= r ell, ||H|| <= ell (asp:rank)"
 _BOUNDED = _RANK + "; |F_S(x_t)| <= B along the run"
 _PL = "; PL inequality (asp:pl)"
+
+_SHARP_FORMULAS = {
+    "step_size": "minimises the bound",
+    "steps": "fewest steps within 5% of the best bound, or the cap",
+    "smoothing": "largest that costs 1% of the bound",
+    "clip": "minimises the bound",
+    "bound": "((p + sqrt(p^2 + 4 q K))/(2 q))^2",
+}
 
 _ALL = (
     Result(
@@ -156,15 +170,27 @@ _ALL = (
         title="Theorem 3 sharpened (paper_checks/sharp_theorem.md), DPZero",
         assumptions=_RANK,
         guarantee=GRADIENT,
-        closed_form=None,
-        inequality=None,
-        formulas={
-            "step_size": "minimises the bound",
-            "steps": "fewest steps within 5% of the best bound, or the cap",
-            "smoothing": "largest that costs 1% of the bound",
-            "clip": "minimises the bound",
-            "bound": "((p + sqrt(p^2 + 4 q K))/(2 q))^2",
-        },
+        minimiser=sharp.prescribe,
+        formulas=_SHARP_FORMULAS,
+    ),
+    Result(
+        id="theorem-2-sharp",
+        title="Theorem 2 sharpened (paper_checks/sharp_theorem.md), DPGD-0th",
+        assumptions=_RANK,
+        guarantee=GRADIENT,
+        minimiser=functools.partial(sharp.prescribe, algorithm="dpgd-0th"),
+        formulas=_SHARP_FORMULAS,
+        opt_in=True,
+    ),
+    Result(
+        id="corollary-3-sharp",
+        title="Corollary 3 sharpened (paper_checks/sharp_theorem.md), DPZero",
+        assumptions=_RANK + "; PL inequality (asp:pl) on a set that the run stays in",
+        guarantee=SUBOPTIMALITY,
+        minimiser=functools.partial(sharp_pl.prescribe_last_iterate, schedule="constant"),
+        formulas={**_SHARP_FORMULAS, "bound": "one-step inequality with ||grad F||^2 >= 2 mu_PL (F - F^*), resolved"},
+        needs_pl=True,
+        opt_in=True,
     ),
 )
 
