@@ -24,6 +24,8 @@ SOLVABLE = ("n", "epsilon", "d")
 SWEEPABLE = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl")
 INTEGERS = ("n", "d")
 LARGEST = 10**15
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
+END_OF_SEARCH = {"d": LARGEST, "epsilon": SMALLEST_EPSILON}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -217,10 +219,13 @@ def _solutions(args: argparse.Namespace, inputs: dict[str, Any], calibrations: S
             elif name == "n":
                 value = smallest_integer(meets, 1, LARGEST)
             else:
-                value = smallest_real(meets, 1e-9, 1e9)
+                value = smallest_real(meets, SMALLEST_EPSILON, LARGEST_EPSILON)
             if value is not None:
                 answers, _ = _calculate(args, {**inputs, name: value}, [id], [calibration])
-                rows.append({name: value, **render.row(answers[0])})
+                row = render.row(answers[0])
+                if value == END_OF_SEARCH.get(name):
+                    row["notes"].append(f"{name} = {value:g} is the end of the search, and meets the target")
+                rows.append({name: value, **row})
     if not rows:
         raise check.PreconditionError(f"no {name} meets --target {target:g} for {', '.join(ids)}")
     return _flat(args.format, name, rows, {**inputs, "solve_for": name, "target": target}, [])

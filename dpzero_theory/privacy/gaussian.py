@@ -149,7 +149,8 @@ def gdp_from_budget(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     z = -special.ndtri(target)
     root = np.hypot(z, math.sqrt(2) * np.sqrt(eps))
     with np.errstate(divide="ignore"):
-        low = np.where(z > 0, eps / ((root + z) / 2), root - z) * (1 - 1e-9)
+        low = np.where(z > 0, eps / ((root + z) / 2), root - z)
+    low = np.maximum(low, math.sqrt(2 * math.pi) * target) * (1 - 1e-9)
     high = low
     for _ in range(2000):
         short = _log_delta(eps, high) < log_target

@@ -1,0 +1,444 @@
+"""The command line of the calculator: the contract's JSON, every format, solving, sweeping, and bad input."""
+
+import csv
+import itertools
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpmath import mp
+
+from dpzero_theory import params
+from tests import paper_oracle as paper
+
+Capture = pytest.CaptureFixture[str]
+
+SETTING = {"n": "10000", "epsilon": "2", "delta": "1e-6", "d": "2000", "r": "8.178"}
+KEYS = {
+    "id",
+    "algorithm",
+    "calibration",
+    "gdp",
+    "step_size",
+    "T",
+    "steps",
+    "smoothing",
+    "clip",
+    "noise_std",
+    "bound",
+    "vacuous",
+    "evaluations",
+    "notes",
+}
+
+
+def arguments(*more: str, **changes: str | None) -> list[str]:
+    """The paper's setting, with flags replaced, added or (None) left out, restricted to Theorem 3 unless told."""
+    flags = {**SETTING, **changes}
+    words = [word for name, value in flags.items() if value is not None for word in (f"--{_flag(name)}", value)]
+    return [*words, *more] if "--result" in more else [*words, "--result", "theorem-3", *more]
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def run(capsys: Capture, argv: list[str]) -> str:
+    assert params.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def run_json(capsys: Capture, argv: list[str]) -> dict[str, Any]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    found = json.loads(run(capsys, [*argv, "--format", "json"]), parse_constant=refuse)
+    assert isinstance(found, dict)
+    return found
+
+
+# The contract.
+
+
+def test_json_contract(capsys: Capture) -> None:
+    found = run_json(capsys, arguments("--result", "theorem-1", "theorem-2", "theorem-3"))
+    assert {"inputs", "results"} <= set(found)
+    assert found["inputs"]["n"] == 10_000
+    assert found["inputs"]["epsilon"] == 2
+    assert found["inputs"]["r"] == 8.178
+    assert len(found["results"]) == 6
+    for result in found["results"]:
+        assert set(result) >= KEYS
+        assert isinstance(result["steps"], int)
+        assert isinstance(result["evaluations"], int)
+        assert result["evaluations"] == 10_000 * result["steps"]
+        assert isinstance(result["vacuous"], bool)
+        assert result["vacuous"] == (result["bound"] >= 1.0)
+        assert isinstance(result["notes"], list)
+        for key in ("gdp", "step_size", "T", "smoothing", "clip", "noise_std", "bound"):
+            assert isinstance(result[key], float)
+            assert 0 < result[key] < math.inf
+
+
+def test_must_show(capsys: Capture) -> None:
+    found = run_json(capsys, arguments())
+    by = {result["calibration"]: result for result in found["results"]}
+    assert round(by["paper"]["bound"], 3) == 1.284
+    assert by["paper"]["vacuous"] is True
+    assert round(by["paper"]["T"]) == 4672
+    assert round(by["paper"]["clip"], 1) == 23.9
+    assert round(by["exact"]["bound"], 3) == 0.557
+    assert by["exact"]["vacuous"] is False
+
+
+@pytest.mark.parametrize("id", list(paper.STATEMENTS))
+def test_json_numbers_are_the_papers(capsys: Capture, id: str) -> None:
+    """Twelve random inputs through the command line, both calibrations, 1e-9 against mpmath."""
+    for case, v, _ in paper.admissible(id, 12, 600):
+        fields = {name: repr(value) for name, value in case.problem().items()}
+        argv = arguments("--result", id, epsilon=repr(case.epsilon), delta=repr(case.delta), **fields)
+        exact = 1 / (2 * mp.sqrt(2) * paper.exact_mu(case.epsilon, case.delta))
+        if paper.STATEMENTS[id](case, exact) is None:
+            continue
+        for result in run_json(capsys, argv)["results"]:
+            numbers = paper.STATEMENTS[id](case, v if result["calibration"] == "paper" else exact)
+            assert numbers is not None
+            for field, value in numbers.items():
+                assert abs(result[field] / value - 1) < 1e-9, (field, case)
+
+
+def test_defaults_are_the_documented_ones(capsys: Capture) -> None:
+    short = run_json(capsys, arguments(r=None))
+    ones = {"lipschitz": "1", "smoothness": "1", "gap": "1", "loss_bound": "1"}
+    full = run_json(capsys, arguments(r="2000", **ones))
+    assert short["results"] == full["results"]
+    assert short["inputs"]["r"] == 2000
+
+
+def test_one_calibration_and_the_order_of_results(capsys: Capture) -> None:
+    found = run_json(capsys, arguments("--result", "theorem-2", "theorem-1", "--calibration", "exact"))
+    assert [(r["id"], r["calibration"]) for r in found["results"]] == [("theorem-2", "exact"), ("theorem-1", "exact")]
+
+
+def test_corollaries_appear_with_pl(capsys: Capture) -> None:
+    setting = {"n": "1000000", "d": "5", "r": "2"}
+    argv = [word for name, value in {**SETTING, **setting}.items() for word in (f"--{name}", value)]
+    with_pl = {result["id"] for result in run_json(capsys, [*argv, "--pl", "0.5"])["results"]}
+    without = {result["id"] for result in run_json(capsys, argv)["results"]}
+    assert with_pl - without == {"corollary-1", "corollary-2", "corollary-3"}
+
+
+def test_max_steps_caps_the_minimised_form(capsys: Capture) -> None:
+    for result in run_json(capsys, arguments("--max-steps", "100"))["results"]:
+        assert result["minimised"]["steps"] <= 100
+        assert result["steps"] > 100
+
+
+# Formats.
+
+
+def test_every_format_works(capsys: Capture) -> None:
+    table = run(capsys, arguments("--format", "table"))
+    assert table == run(capsys, arguments())
+    for word in ("alpha", "lambda", "sigma", "Theorem 3", "1.284", "0.557", "4672", "23.94", "vacuous"):
+        assert word in table
+    rows = list(csv.DictReader(run(capsys, arguments("--format", "csv")).splitlines()))
+    assert {(row["calibration"], row["form"]) for row in rows} == set(
+        itertools.product(("paper", "exact"), ("closed-form", "minimised"))
+    )
+    assert round(float(rows[0]["bound"]), 3) == 1.284
+    latex = run(capsys, arguments("--format", "latex"))
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 1
+    assert latex.count("{") == latex.count("}")
+    assert latex.count("$") % 2 == 0
+
+
+# Solving.
+
+
+def bound_at(capsys: Capture, argv: list[str]) -> float:
+    (result,) = run_json(capsys, argv)["results"]
+    assert isinstance(result["bound"], float)
+    return result["bound"]
+
+
+@pytest.mark.parametrize("calibration", ["paper", "exact"])
+@pytest.mark.parametrize("id", ["theorem-1", "theorem-3", "corollary-3"])
+@pytest.mark.parametrize("name", ["n", "epsilon", "d"])
+def test_the_solution_meets_the_target_and_one_step_back_does_not(
+    capsys: Capture, name: str, id: str, calibration: str
+) -> None:
+    target = {"theorem-1": "0.9", "theorem-3": "0.4", "corollary-3": "0.7"}[id]
+    setting: dict[str, str | None] = {"n": "300000", "r": "3", "d": "50", "pl": "0.1"}
+    if id == "theorem-1" or name == "d":
+        setting["r"] = None
+    more = ("--result", id, "--calibration", calibration)
+    (found,) = run_json(capsys, arguments(*more, "--solve-for", name, "--target", target, **{**setting, name: None}))[
+        "results"
+    ]
+    value = found[name]
+    assert found["bound"] <= float(target)
+    assert found["bound"] == bound_at(capsys, arguments(*more, **{**setting, name: repr(value)}))
+    back = {"n": lambda: value - 1, "d": lambda: value + 1, "epsilon": lambda: value * (1 - 1e-11)}[name]()
+    assert bound_at(capsys, arguments(*more, **{**setting, name: repr(back)})) > float(target)
+    assert isinstance(value, float if name == "epsilon" else int)
+
+
+def test_solving_for_the_known_point(capsys: Capture) -> None:
+    """The bound at n = 10,000 as the target gives n = 10,000 back; so for epsilon = 2 and d = 2,000."""
+    for calibration, (name, known) in itertools.product(
+        ("paper", "exact"), (("n", 10_000), ("epsilon", 2.0), ("d", 2000))
+    ):
+        more = ("--result", "theorem-3", "--calibration", calibration)
+        target = bound_at(capsys, arguments(*more)) * (1 + 1e-12)
+        argv = arguments(*more, "--solve-for", name, "--target", repr(target), **{name: None})
+        (found,) = run_json(capsys, argv)["results"]
+        assert found[name] == pytest.approx(known, rel=1e-9)
+
+
+def test_a_target_no_value_meets_is_refused(capsys: Capture) -> None:
+    for name in ("n", "epsilon", "d"):
+        argv = arguments("--solve-for", name, "--target", "1e-300", **{name: None})
+        assert_refused(capsys, argv, "--target")
+
+
+@pytest.mark.parametrize(("name", "end"), [("d", 10**15), ("epsilon", 1e-9)])
+def test_a_solution_at_the_end_of_the_search_says_so(capsys: Capture, name: str, end: float) -> None:
+    argv = arguments("--result", "theorem-1", "--solve-for", name, "--target", "1e300", r="1", **{name: None})
+    for result in run_json(capsys, argv)["results"]:
+        assert result[name] == end
+        assert any("end of the search" in note for note in result["notes"])
+
+
+def test_solving_prints_in_every_flat_format(capsys: Capture) -> None:
+    argv = arguments("--solve-for", "n", "--target", "0.5", n=None)
+    assert "theorem-3" in run(capsys, argv)
+    rows = list(csv.DictReader(run(capsys, [*argv, "--format", "csv"]).splitlines()))
+    assert all(float(row["bound"]) <= 0.5 for row in rows)
+
+
+# Sweeps and plots.
+
+
+def test_a_sweep_gives_the_rows_of_single_runs(capsys: Capture) -> None:
+    found = run_json(capsys, arguments("--sweep", "d=20:2000:log:4", d=None))
+    assert [row["d"] for row in found["results"] if row["calibration"] == "paper"] == [20, 93, 431, 2000]
+    single = run_json(capsys, arguments(d="431"))["results"]
+    rows = [{key: value for key, value in row.items() if key != "d"} for row in found["results"] if row["d"] == 431]
+    assert rows == single
+
+
+@pytest.mark.parametrize(
+    ("spec", "values"),
+    [
+        ("n=1000:4000:lin:4", [1000, 2000, 3000, 4000]),
+        ("epsilon=0.5:8:log:5", [0.5, 1.0, 2.0, 4.0, 8.0]),
+        ("loss-bound=1:3:lin:3", [1.0, 2.0, 3.0]),
+        ("d=10:12:lin:9", [10, 11, 12]),
+    ],
+)
+def test_sweep_values(capsys: Capture, spec: str, values: list[float]) -> None:
+    name = spec.partition("=")[0].replace("-", "_")
+    changes = {name: None} if name in SETTING else {}
+    more = ("--sweep", spec, "--calibration", "exact")
+    rows = run_json(capsys, arguments(*more, **{**changes, **({"r": "2"} if name == "d" else {})}))["results"]
+    assert [row[name] for row in rows] == pytest.approx(values)
+
+
+def test_rate_against_dimension(capsys: Capture) -> None:
+    """Theorem 1 grows as d^(3/2), Theorem 2 as d at fixed r, Theorem 3 slower than any power."""
+    argv = arguments(
+        "--result",
+        "theorem-1",
+        "theorem-2",
+        "theorem-3",
+        "--sweep",
+        "d=100:10000:log:3",
+        "--calibration",
+        "paper",
+        d=None,
+    )
+    rows = run_json(capsys, argv)["results"]
+    slope = {}
+    for id in ("theorem-1", "theorem-2", "theorem-3"):
+        bounds = [row["bound"] for row in rows if row["id"] == id]
+        slope[id] = math.log(bounds[-1] / bounds[0]) / math.log(100)
+    assert slope["theorem-1"] == pytest.approx(1.5)
+    assert slope["theorem-2"] == pytest.approx(1.0)
+    assert 0 < slope["theorem-3"] < 0.05
+
+
+def test_a_plot_is_written_whole(capsys: Capture, tmp_path: Path) -> None:
+    for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
+        file = tmp_path / f"plot{suffix}"
+        run(capsys, arguments("--sweep", "d=20:2000:log:3", "--plot", str(file), d=None))
+        assert file.read_bytes().startswith(magic)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "flag"),
+    [
+        (("--sweep", "d=20:2000:cubic:3"), "--sweep"),
+        (("--sweep", "epsilon=1:2:log:3", "--epsilon", "0"), "--epsilon"),
+        (("--sweep", "d=20:2000:log:3", "--lipschitz", "nan"), "--lipschitz"),
+        (("--sweep", "d=2:20:log:3"), "--r"),
+        (("--solve-for", "d", "--target", "1"), "--plot"),
+    ],
+)
+def test_nothing_is_plotted_on_bad_input(capsys: Capture, tmp_path: Path, more: tuple[str, ...], flag: str) -> None:
+    file = tmp_path / "plot.png"
+    file.write_text("precious")
+    assert_refused(capsys, arguments(*more, "--plot", str(file), d=None), flag)
+    assert file.read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
+
+
+@pytest.mark.parametrize("name", ["plot", "plot.gif", "plot.pgf", "no/plot.png", ".", "", "a\0b.png", "folder.png"])
+def test_plots_go_to_named_files_of_known_formats(capsys: Capture, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.png").mkdir()
+    argv = arguments("--sweep", "d=20:2000:log:3", "--plot", f"{tmp_path}/{name}" if name else "", d=None)
+    assert_refused(capsys, argv, "--plot")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+# Bad input.
+
+
+def assert_refused(capsys: Capture, argv: list[str], flag: str) -> str:
+    """Exit status 2, one line on standard error that names the flag, nothing on standard output."""
+    with pytest.raises(SystemExit) as stop:
+        params.main(argv)
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert flag in err
+    return err
+
+
+NUMBERS = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "pl", "max_steps")
+WORDS = ("nan", "inf", "-inf", "-1", "0", "1e400", "abc", "", "True", "1,5", "0x10", "1j", "9" * 5000)
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_bad_number_is_refused_by_name(capsys: Capture, name: str, word: str) -> None:
+    """`--flag=value`, so that argparse cannot take a negative number for a flag."""
+    result = ("--result", "corollary-3" if name == "pl" else "theorem-3")
+    argv = [*arguments(*result, **({name: None} if name in SETTING else {})), f"--{_flag(name)}={word}"]
+    err = assert_refused(capsys, argv, f"--{_flag(name)}")
+    assert "must" in err
+    assert len(err) < 300
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag"),
+    [
+        (arguments(n="2.5"), "--n"),
+        (arguments(d="1e19"), "--d"),
+        (arguments(delta="1"), "--delta"),
+        (arguments(r="0.99"), "--r"),
+        (arguments(r="2000.5"), "--r"),
+        (arguments("--result", "corollary-3", pl="1.5"), "--pl"),
+        (arguments("--result", "corollary-1"), "--pl"),
+        (arguments("--result", "corollary-3", pl="0.5", gap="3"), "--gap"),
+        (arguments("--max-steps", "2.5"), "--max-steps"),
+        (arguments("--result", "theorem-4"), "--result"),
+        (arguments("--result"), "--result"),
+        (arguments("--calibration", "rough"), "--calibration"),
+        (arguments("--format", "xml"), "--format"),
+        (arguments("--solve-for", "delta", "--target", "1"), "--solve-for"),
+        (arguments("--solve-for", "n", n=None), "--target"),
+        (arguments("--target", "1"), "--target"),
+        (arguments("--solve-for", "n", "--target", "1"), "--n"),
+        (arguments("--solve-for", "n", "--target", "nan", n=None), "--target"),
+        (arguments("--solve-for", "n", "--target", "-1", n=None), "--target"),
+        (arguments("--solve-for", "n", "--target", "0", n=None), "--target"),
+        (arguments("--solve-for", "n", "--target", "x", n=None), "--target"),
+        (arguments("--solve-for", "n", "--target", "1", "--sweep", "d=2:3", n=None, d=None), "--sweep"),
+        (arguments("--solve-for", "n", "--target", "1", "--format", "latex", n=None), "--format"),
+        (arguments("--solve-for", "d", "--target", "1", d=None, n="nan"), "--n"),
+        (arguments("--solve-for", "d", "--target", "1", d=None, r="inf"), "--r"),
+        (arguments(n=None), "--n"),
+        (arguments(d=None), "--d"),
+        (arguments(epsilon=None), "--epsilon"),
+        (arguments(delta=None), "--delta"),
+        (arguments("--sweep", "d=20:2000:log:5"), "--d"),
+        (arguments("--plot", "plot.png"), "--plot"),
+        (arguments("--eps", "2"), "--eps"),
+        (arguments("--bogus"), "--bogus"),
+        *(
+            (arguments("--sweep", f"d={spec}", d=None), "--sweep")
+            for spec in ("", "1", "a:b", "20:2", "5:5", "0:5", "-1:5", "nan:5", "1:inf", "1:1e400", "1:9:log:1")
+        ),
+        *(
+            (arguments("--sweep", spec, d=None), "--sweep")
+            for spec in ("d", "q=1:2", "=1:2", "d=1:9:log:2.5", "d=1:9:log:nan", "d=1:9:log:1e9", "d=1:9:log:3:4")
+        ),
+    ],
+    ids=lambda value: " ".join(value[8:]) if isinstance(value, list) else value,
+)  # fmt: skip
+def test_a_bad_command_line_is_refused_by_name(capsys: Capture, argv: list[str], flag: str) -> None:
+    assert_refused(capsys, argv, flag)
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "lipschitz", "smoothness", "gap", "loss_bound", "pl"])
+@pytest.mark.parametrize("word", ["1e308", "1e-308", "5e-324"])
+def test_extreme_numbers_give_finite_answers_or_one_line(capsys: Capture, name: str, word: str) -> None:
+    argv = arguments("--result", "theorem-3" if name != "pl" else "corollary-3", **{name: word})
+    try:
+        status: Any = params.main([*argv, "--format", "json"])
+    except SystemExit as stop:
+        status = stop.code
+    out, err = capsys.readouterr()
+    assert status in (0, 2)
+    if status == 2:
+        assert (out, err.count("\n")) == ("", 1)
+    else:
+        json.loads(out, parse_constant=pytest.fail)
+
+
+def test_an_unmet_precondition_is_one_line(capsys: Capture) -> None:
+    argv = arguments("--result", "corollary-1", pl="0.5")
+    assert "n^2 epsilon^2 > kappa d^3" in assert_refused(capsys, argv, "corollary-1")
+
+
+def test_an_unmet_corollary_does_not_hide_the_theorems(capsys: Capture) -> None:
+    argv = [word for name, value in {**SETTING, "pl": "0.5"}.items() for word in (f"--{name}", value)]
+    found = run_json(capsys, argv)
+    assert {item["id"] for item in found["unmet"]} == {"corollary-1", "corollary-2"}
+    assert "theorem-3" in {result["id"] for result in found["results"]}
+
+
+# A real process.
+
+
+def test_the_process_imports_no_torch_and_no_plotting_library() -> None:
+    script = (
+        "import sys\n"
+        "from dpzero_theory import params\n"
+        f"params.main({arguments('--format', 'json')!r})\n"
+        "heavy = {'torch', 'matplotlib', 'pandas', 'sklearn', 'sympy', 'mpmath'} & set(sys.modules)\n"
+        "print(sorted(heavy), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert {"inputs", "results"} <= set(json.loads(done.stdout))
+
+
+def test_the_module_runs_as_a_command() -> None:
+    command = [sys.executable, "-m", "dpzero_theory.params"]
+    good = subprocess.run([*command, *arguments("--format", "csv")], capture_output=True, text=True, check=True)
+    assert good.stdout.startswith("id,")
+    bad = subprocess.run([*command, *arguments(n="-3")], capture_output=True, text=True, check=False)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.count("\n") == 1
+    assert "--n" in bad.stderr
