@@ -306,12 +306,17 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
         steps=steps,
         accountant=lambda groups, delta: 1.0,
     ).close()
+    published.touch()
     repairs = 0
     for _ in range(40):
+        size = published.stat().st_size
         child = os.fork()
         if child == 0:
             publish_until_killed(path, published)
-        time.sleep(rng.uniform(0.002, 0.02))
+        deadline = time.monotonic() + 20
+        while published.stat().st_size == size and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0.0, 0.01))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         content = path.read_bytes()
@@ -319,10 +324,10 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
         if rng.random() < 0.5 and content.count(b"\n") > 3:
             path.write_bytes(content[: len(content) - int(rng.integers(1, last))])
             repairs += 1
-        numbers = [int(line) for line in published.read_text().splitlines()] if published.exists() else []
+        numbers = [int(line) for line in published.read_text().splitlines()]
         assert len(set(numbers)) == len(numbers)
-        assert spent(path) >= max(numbers, default=-1) + 1
-    assert len(numbers) > 100
+        assert spent(path) >= max(numbers) + 1
+    assert len(numbers) >= 40
     assert repairs > 5
 
 
