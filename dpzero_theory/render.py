@@ -184,7 +184,7 @@ def _latex_number(value: float | int) -> str:
 
 PLOT_SUFFIXES = (".png", ".pdf", ".svg")
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
 
 def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -203,21 +203,20 @@ def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
     figure, axes = plt.subplots(figsize=(7.0, 4.4), layout="constrained")
     ids = list(dict.fromkeys(item["id"] for item in rows))
     for i, id in enumerate(ids):
+        color, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
         for calibration, style in (("paper", "-"), ("exact", "--")):
             mine = [item for item in rows if (item["id"], item["calibration"]) == (id, calibration)]
             if not mine:
                 continue
             x = [item[variable] for item in mine]
             label = f"{id}, {calibration}"
-            axes.plot(
-                x, [m["bound"] for m in mine], style, color=PALETTE[i], marker=MARKERS[i], markersize=4, label=label
-            )
+            axes.plot(x, [m["bound"] for m in mine], style, color=color, marker=marker, markersize=4, label=label)
         best = [item for item in rows if item["id"] == id and item["minimised"] is not None]
         best = [item for item in best if item["calibration"] == best[-1]["calibration"]]
         if best:
             label = f"{id}, {best[-1]['calibration']}, minimised"
             values = [m["minimised"]["bound"] for m in best]
-            axes.plot([m[variable] for m in best], values, ":", color=PALETTE[i], label=label)
+            axes.plot([m[variable] for m in best], values, ":", color=color, label=label)
     guarantees = list(dict.fromkeys(item["guarantee"] for item in rows))
     for guarantee in guarantees:
         trivial = {item[variable]: item["trivial_bound"] for item in rows if item["guarantee"] == guarantee}

@@ -13,6 +13,7 @@ import pytest
 from mpmath import mp
 
 from dpzero_theory import params
+from dpzero_theory.theory.results import RESULTS
 from tests import paper_oracle as paper
 
 Capture = pytest.CaptureFixture[str]
@@ -280,6 +281,15 @@ def test_a_plot_is_written_whole(capsys: Capture, tmp_path: Path) -> None:
         run(capsys, arguments("--sweep", "d=20:2000:log:3", "--plot", str(file), d=None))
         assert file.read_bytes().startswith(magic)
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_plot_holds_every_result_at_once(capsys: Capture, tmp_path: Path) -> None:
+    argv = arguments("--result", *RESULTS, "--calibration", "paper", n="1000000", r="2", d=None, pl="0.5")
+    run(capsys, [*argv, "--sweep", "d=5:6:lin:2", "--plot", str(tmp_path / "plot.svg")])
+    text = (tmp_path / "plot.svg").read_text()
+    for id, result in RESULTS.items():
+        assert f"<!-- {id}, paper -->" in text
+        assert (f"<!-- {id}, paper, minimised -->" in text) == (result.closed_form is not None)
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,18 @@ from tests import paper_oracle as paper
 
 PAPER = Problem(n=10_000, d=2000, r=8.178)
 EASY = Problem(n=10**6, d=5, r=2, pl=0.5)
-CLOSED = [id for id in RESULTS if id != "theorem-3-sharp"]
+CLOSED = list(paper.STATEMENTS)
 
 
 def test_results_are_the_contracts_ids() -> None:
-    assert list(paper.STATEMENTS) == CLOSED
-    assert set(RESULTS) == {*paper.STATEMENTS, "theorem-3-sharp"}
+    assert set(RESULTS) >= {*paper.STATEMENTS, "theorem-3-sharp"}
+    assert [id for id, result in RESULTS.items() if result.closed_form is not None] == CLOSED
 
 
 def test_corollaries_apply_only_with_pl() -> None:
-    assert applicable(PAPER) == ("theorem-1", "theorem-2", "theorem-3", "theorem-3-sharp")
-    assert set(applicable(EASY)) == set(RESULTS)
+    assert {"theorem-1", "theorem-2", "theorem-3", "theorem-3-sharp"} <= set(applicable(PAPER))
+    assert not any(id.startswith("corollary") for id in applicable(PAPER))
+    assert set(applicable(EASY)) >= {*CLOSED, "theorem-3-sharp"}
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 1e-6), (0.1, 1e-9), (30.0, 0.1)])
