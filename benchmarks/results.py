@@ -151,9 +151,7 @@ class Results:
             if key in self._complete or key in new:
                 raise ValueError(f"the row {dict(zip(self.key, key, strict=True))} is there already")
             status = row.get("status", OK)
-            new[key] = _line(
-                [_cell(name, row.get(name)) for name in self.columns[:-1]] + [_cell("status", status)]
-            )
+            new[key] = _line([_cell(name, row.get(name)) for name in self.columns[:-1]] + [_cell("status", status)])
             if status == OK:
                 complete.add(key)
         self._lines.update(new)
@@ -268,9 +266,7 @@ def _commit() -> str:
     git = ["git", "-C", str(Path(__file__).parent.parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-        names = subprocess.run(
-            [*git, "diff", "--name-only", "HEAD"], capture_output=True, text=True, check=True
-        )
+        names = subprocess.run([*git, "diff", "--name-only", "HEAD"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
     changed = [name for name in names.stdout.splitlines() if "results/" not in name]
