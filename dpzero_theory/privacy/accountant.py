@@ -54,8 +54,10 @@ def total_gdp(history: Sequence[Group]) -> float:
 def directions(history: Sequence[Group], *, attained: bool = False) -> tuple[Parts, ...]:
     """The compositions whose delta is the answer: one for each direction; equal pairs are merged.
 
-    With `attained` the pairs that data attain at every step, so that their delta is a lower bound.
+    With `attained` the pairs that data attain at every step, so that their delta is a lower bound; for one single
+    release it is the answer.
     """
+    attained = attained or (len(history) == 1 and history[0].steps == 1)
     found: list[Parts] = []
     for index in (0, 1):
         steps: dict[Pair, int] = {}

@@ -57,11 +57,12 @@ def _certify(curve: Curve, start: float, slope: float, target: float) -> tuple[f
     least = 1e-10 / abs(slope) + 1e-14
     factor = 1.02
     upper = x * math.exp(least)
-    at_upper = curve.bracket(upper, tau)
+    # from its own start, so that anyone who evaluates delta at `upper` again finds the same bracket
+    at_upper = curve.bracket(upper, None)
     while not at_upper.upper <= target:
         step = max((math.log(at_upper.upper) - log_target) / abs(slope), least)
         upper *= math.exp(min(factor * step, 1.0) + least)
-        at_upper = curve.bracket(upper, tau)
+        at_upper = curve.bracket(upper, None)
         least, factor = 2 * least, 2 * factor
     factor = 1.02
     lower, at_lower = upper, at_upper
@@ -88,7 +89,7 @@ def crossing(curves: Sequence[Curve], start: float, slope: float, target: float)
     """
     lower, upper, top = _certify(curves[0], start, slope, target)
     for curve in curves[1:]:
-        if curve.bracket(upper, top.tau if top.tau > 0 else None).upper > target:
+        if curve.bracket(upper, None).upper > target:
             low, high, point = _certify(curve, upper, slope, target)
             lower = max(lower, low)
             upper, top = (high, point) if high > upper else (upper, top)

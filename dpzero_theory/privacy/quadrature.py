@@ -259,6 +259,9 @@ class LossLaw:
         """(loss, log_mass, loss_error, mass_error) on the shifted line; the errors as for the real nodes."""
         pair, s = self.pair, self.pair.noise
         q, angle = pair.sample_rate, self.contour.angle
+        if angle == 0:
+            real = self.loss.astype(np.complex128), self.log_mass.astype(np.complex128)
+            return (*real, self.loss_error, self.mass_error)
         (branch,), ((low, high),) = pair.branches, self.panels
         height = angle * math.copysign(1.0, branch.a_slope)
         centre, radius = (low + high) / 2, (high - low) / 2

@@ -32,6 +32,7 @@ _UNIT = 2.0**-53
 _TOLERANCE = 1e-11
 _NEAR = 400
 _MAX_NODES = 3_000_000
+_REAL_LINE = 1000.0
 _BLOCK = 1_000_000
 
 
@@ -148,7 +149,7 @@ class _Decay:
             modulus = np.minimum(atom + variation / (t * power), 1.0)
             square = np.minimum(np.min(1 - (1 - modulus**2) / power**2, axis=0), modulus[0] ** 2)
             log_chi = 0.5 * np.log(np.maximum(square, 1e-300))
-            if shifted and atom == 0:
+            if shifted and len(part.law.pair.branches) == 1:
                 bounds = decay(part.law.pair, self.tau, _angles(part.law.pair), t)
                 log_chi = np.minimum(log_chi, bounds.min(axis=0) - part.cumulant + 1e-9)
             total = total + part.steps * log_chi
@@ -181,11 +182,16 @@ def _log_near(part: _Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.co
 
 
 def _log_far(part: _Tilted, tau: float, t: Array, log_tolerance: float) -> tuple[NDArray[np.complex128], Array]:
-    """The same on the shifted line that makes the integrand smallest at t[0]; t equispaced."""
+    """The same on the shifted line that makes the integrand smallest at t[0]; t equispaced.
+
+    Laws on half-lines (kind `fixed-size`) stay on the real line.
+    """
     pair = part.law.pair
-    angles = _angles(pair)
-    bounds = decay(pair, tau, angles, t[:1])[:, 0]
-    contour = Contour(tau, float(t[0]), float(t[-1]), angles[int(np.argmin(bounds))])
+    angle = 0.0
+    if len(pair.branches) == 1:
+        angles = _angles(pair)
+        angle = angles[int(np.argmin(decay(pair, tau, angles, t[:1])[:, 0]))]
+    contour = Contour(tau, float(t[0]), float(t[-1]), angle)
     law = build(pair, contour, log_tolerance)
     loss, log_mass, loss_error, mass_error = law.shifted()
     exponent = log_mass + (tau + 1j * t[0]) * loss - part.cumulant - 1j * t[0] * part.mean
@@ -456,6 +462,8 @@ def _truncate(decay_bound: _Decay, target: float, step: float, budget: float, sc
     if found <= _NEAR * step:
         return max(found, step), 0.0
     limit = budget * step
+    if any(len(part.law.pair.branches) > 1 for part in decay_bound.parts):
+        limit = min(limit, max(_REAL_LINE, 2 * _NEAR * step))
     found = min(found, first(np.geomspace(_NEAR * step, limit, 80), shifted=True))
     if found <= limit:
         return found, 0.0
