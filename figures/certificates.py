@@ -50,7 +50,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     for axis in grid[0]:
         axis.set_xlim(12, 1.7e5)
     mode_c = huber[huber["mode"] == "c"]
-    samples = mode_c[(mode_c["d"] == 20) & (mode_c["epsilon"] == 2.0)]
+    uncapped = mode_c.groupby(["n", "d", "epsilon"])["steps"].transform("nunique") == 1
+    samples = mode_c[(mode_c["d"] == 20) & (mode_c["epsilon"] == 2.0) & uncapped]
     _panel(grid[1, 0], samples, "n", "mode c", r"samples $n$  ($d=20,\ \varepsilon=2$)")
     budget = mode_c[(mode_c["d"] == 200) & (mode_c["n"] == 10_000)]
     _panel(grid[1, 1], budget, "epsilon", "mode c", r"$\varepsilon$  ($n=10^4,\ d=200$)")

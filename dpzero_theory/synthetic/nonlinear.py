@@ -15,6 +15,7 @@ difference subtracts two nearly equal losses, as the algorithm's definition does
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -42,7 +43,7 @@ class Outcome:
     Attributes:
         last: x_T, shape (L, d).
         gradient_squared: mean of ||grad F_S(x_t)||^2 over t = 0..T-1, shape (L,): exact where T <= evaluations,
-            otherwise an unbiased estimate from one t in each of `evaluations` equal pieces.
+            otherwise an unbiased estimate from one t in each of about that many pieces, the first ones the smallest.
         last_gradient_squared: ||grad F_S(x_T)||^2, shape (L,).
     """
 
@@ -105,9 +106,16 @@ def dpzero(
 
 
 def _schedule(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
-    """Iterates to evaluate and their weights: one at random in each of `evaluations` equal pieces of 0..T-1."""
-    pieces = np.array_split(np.arange(steps), min(steps, evaluations))
-    return {int(rng.choice(piece)): len(piece) / steps for piece in pieces}
+    """Iterates to evaluate and their weights: one at random in each piece of 0..T-1.
+
+    Half of the cuts are equal and half geometric, because the gradient falls fastest in the first steps.
+    """
+    if steps <= evaluations:
+        return dict.fromkeys(range(steps), 1 / steps)
+    half = max(evaluations // 2, 1)
+    cuts = np.concatenate([np.linspace(0, steps, half + 1), np.geomspace(1, steps, evaluations - half + 1)])
+    edges = np.unique(cuts.round().astype(int))
+    return {int(rng.integers(low, high)): float(high - low) / steps for low, high in pairwise(edges)}
 
 
 class _Loss(Protocol):

@@ -104,14 +104,14 @@ def test_small_smoothing_keeps_its_digits() -> None:
 
 
 def test_few_evaluations_estimate_the_mean_without_bias() -> None:
-    """60 independent picks of 40 of 50 iterates: the mean is within 4 standard errors, which are small."""
+    """60 independent picks of 30 of 50 iterates: the mean is within 4 standard errors, which are small."""
     loss = problem("pseudo-huber", 50, 10)
     grid = Lanes.of(steps=STEPS, step_size=0.1, clip=2.0, noise_std=0.01, smoothing=0.01)
     u = sample_sphere(np.random.default_rng(1), STEPS, 10)
     exact = run_lanes(loss, np.zeros(10), grid, u, STEPS, 128).gradient_squared[0]
     estimates = []
     for seed in range(60):
-        outcome = run_lanes(loss, np.zeros(10), grid, u, 40, 128, seed)
+        outcome = run_lanes(loss, np.zeros(10), grid, u, 30, 128, seed)
         estimates.append(outcome.gradient_squared[0])
     error = np.std(estimates, ddof=1) / np.sqrt(len(estimates))
     assert 0 < error < 0.01 * exact
@@ -138,3 +138,11 @@ def test_float32_changes_measurements_by_less_than_1e_4(kind: str) -> None:
         found.append(np.stack([outcome.gradient_squared, outcome.last_gradient_squared]))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
     assert (found[1] != found[0]).any()
+
+
+def test_evaluations_weigh_every_iterate_once() -> None:
+    for steps, evaluations in ((1, 5), (7, 7), (100, 9), (38_739, 128), (10**6, 2)):
+        weights = nonlinear._schedule(np.random.default_rng(0), steps, evaluations)
+        assert sum(weights.values()) == pytest.approx(1)
+        assert 0 <= min(weights) <= max(weights) < steps
+        assert len(weights) <= evaluations + 1
