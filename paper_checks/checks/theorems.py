@@ -245,11 +245,12 @@ def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
         alpha = f.value(statement.alpha, point) * rng.uniform(0.2, 1.8)
         steps = f.value(statement.T, point) * rng.uniform(0.3, 3)
         clip = f.value(statement.C, point) * rng.uniform(1.0, 1.5)
-        if id[-1] == "3":  # C_0 at which the union bound is small but not negligible
+        threshold = clip / math.sqrt(2)
+        if id[-1] == "3":  # where the union bound is small but not negligible
             union = 2 * math.sqrt(2 * math.pi) * point["n"] * steps / 10 ** rng.uniform(-6, -3)
-            clip = math.sqrt(2 * 8 * math.log(union)) * point["L"]
-        smoothing = rng.uniform(0.1, 0.9) * 0.58 * clip / (point["ell"] * point["d"])
-        threshold = clip - point["ell"] * smoothing * point["d"] / 2
+            threshold = math.sqrt(8 * math.log(union)) * point["L"]
+        smoothing = rng.uniform(0.1, 0.9) * threshold / (point["ell"] * point["d"])
+        clip = threshold + point["ell"] * smoothing * point["d"] / 2 if id[-1] == "3" else clip
         free = {**point, "alpha": alpha, "T": steps, "C": clip, "lambda": smoothing, "C_0": threshold}
         sigma2 = f.value(f.noise, free) ** 2
         clipping = f.value(f.tail_probability(), free) if id[-1] == "3" else 0.0
