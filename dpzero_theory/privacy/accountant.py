@@ -14,8 +14,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
 from dpzero_theory.privacy.pairs import Bracket, Group, Pair
-from dpzero_theory.privacy.quadrature import Contour, build
-from dpzero_theory.privacy.subsampled import DeltaBracket, delta_bracket, delta_estimate
+from dpzero_theory.privacy.subsampled import DeltaBracket, cumulant, delta_bracket, delta_estimate
 
 __all__ = [
     "delta_of_history",
@@ -79,10 +78,8 @@ def _chernoff(epsilon: float, parts: Parts, gdp: float) -> float:
         total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
         try:
             for pair, steps in parts:
-                law = build(pair, Contour(tau), math.log(1e-13 / steps))
-                log_sum = float(np.logaddexp.reduce(law.log_mass + tau * law.loss))
-                error = math.exp(law.quadrature_error(Contour(tau)) - log_sum)
-                total += steps * (log_sum + error + 1e-11 * (1 + abs(log_sum)))
+                value, error = cumulant(pair, float(tau))
+                total += steps * (value + error)
         except OverflowError:
             break
         best = min(best, total)

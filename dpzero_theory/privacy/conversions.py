@@ -14,7 +14,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, directions, epsilon_of_history, total_gdp
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.privacy.pairs import Bracket, Group
-from dpzero_theory.privacy.quadrature import Contour, build
+from dpzero_theory.privacy.subsampled import cumulant
 
 __all__ = ["gdp_of_history", "matching_gdp", "rdp_of_history", "trade_off", "zcdp_of_history"]
 
@@ -38,11 +38,9 @@ def rdp_of_history(history: Sequence[Group], order: float) -> Bracket:
     for parts in directions(history):
         low = high = base
         for pair, steps in parts:
-            law = build(pair, Contour(tau), math.log(1e-13))
-            log_sum = float(np.logaddexp.reduce(law.log_mass + tau * law.loss))
-            error = math.exp(law.quadrature_error(Contour(tau)) - log_sum) + 1e-12 * (1 + abs(log_sum))
-            low += steps * max(log_sum - error, 0.0) / tau
-            high += steps * (log_sum + error) / tau
+            value, error = cumulant(pair, tau)
+            low += steps * max(value - error, 0.0) / tau
+            high += steps * (value + error) / tau
         if high > best.upper:
             best = Bracket(low, high, high, "quadrature")
     return best

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpzero_theory.privacy.pairs import Pair
 from dpzero_theory.privacy.quadrature import Contour, LossLaw, build, decay
 
-__all__ = ["DeltaBracket", "delta_bracket", "delta_estimate"]
+__all__ = ["DeltaBracket", "cumulant", "delta_bracket", "delta_estimate"]
 
 Array = NDArray[np.float64]
 
@@ -239,6 +239,16 @@ def _cumulant_error(part: _Tilted, tau: float) -> float:
     else:
         weighted = float(part.weights @ (law.mass_error + 8 * _UNIT * (1 + tau * np.abs(law.loss))))
     return quadrature + shifted + weighted + 8 * _UNIT * abs(part.cumulant)
+
+
+def cumulant(pair: Pair, tau: float) -> tuple[float, float]:
+    """(K(tau), bound on its error): K(tau) = log E_P exp(tau L) of one release, tau > 0.
+
+    Raises:
+        OverflowError: too many quadrature nodes would be needed.
+    """
+    part = _tilt(build(pair, Contour(tau), math.log(1e-16)), 1, tau)
+    return part.cumulant, _cumulant_error(part, tau)
 
 
 def _smoothing_error(kappa: float, tau: float, peak: float) -> float:

@@ -1,0 +1,149 @@
+"""`python -m dpzero_theory.privacy`: answers, the contract's JSON, and one line for every bad input."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dpzero_theory.privacy.__main__ import main
+
+TARGET = ["--epsilon", "2", "--delta", "1e-5", "--steps", "10000", "--n", "1024"]
+MINI = [*TARGET, "--batch", "64", "--sampling", "poisson", "--relation", "add-remove"]
+
+
+def answer(capsys, arguments):
+    assert main([*arguments, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_noise_for_a_target(capsys):
+    found = answer(capsys, MINI)
+    assert found["noise_multiplier"] == pytest.approx(12.49643, abs=1e-5)
+    bracket = found["bracket"]
+    assert bracket["lower"] <= bracket["value"] <= bracket["upper"]
+    assert found["inputs"]["sampling"] == "poisson"
+    assert found["inputs"]["sample_rate"] == 0.0625
+    assert found["method"] == "contour"
+
+
+def test_epsilon_of_a_noise(capsys):
+    noise = answer(capsys, MINI)["noise_multiplier"]
+    question = ["--noise-multiplier", repr(noise), *MINI[2:]]
+    assert answer(capsys, question)["epsilon"] == pytest.approx(2.0, rel=1e-9)
+
+
+def test_full_batch_reports_what_the_papers_lemma_really_gives(capsys):
+    full = ["--epsilon", "2", "--delta", "1e-6", "--steps", "5120", "--n", "10000"]
+    found = answer(capsys, full)
+    assert found["inputs"]["relation"] == "replace-one"
+    assert found["noise_over_sensitivity"] == pytest.approx(159.599890, abs=1e-6)
+    assert found["paper_lemma"]["epsilon"] == pytest.approx(0.7699, abs=5e-5)
+    assert found["paper_lemma"]["holds"]
+    assert main(full) == 0
+    assert "0.7699" in capsys.readouterr().out
+    beyond = ["--epsilon", "250", *full[2:]]
+    assert not answer(capsys, beyond)["paper_lemma"]["holds"]
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-size", "random-allocation", "fixed-order"])
+def test_every_sampling_answers(capsys, sampling):
+    found = answer(capsys, [*TARGET, "--batch", "64", "--sampling", sampling])
+    assert math.isfinite(found["noise_multiplier"])
+    assert found["sensitivity"] == 2
+
+
+BAD = [
+    *[("--epsilon", v) for v in ("nan", "inf", "-inf", "0", "-1", "two", "", "1e999", "1" + "0" * 400)],
+    *[("--delta", v) for v in ("nan", "inf", "0", "1", "2", "-1e-5", "small", "1e-400")],
+    *[("--steps", v) for v in ("nan", "inf", "0", "-3", "2.5", "many", "1e30", "1" + "0" * 400)],
+    *[("--n", v) for v in ("nan", "inf", "0", "-5", "10.5", "n", "63")],
+    *[("--batch", v) for v in ("nan", "inf", "0", "-1", "64.5", "1025", "b")],
+    *[("--sampling", v) for v in ("", "shuffle", "POISSON", "full")],
+    *[("--relation", v) for v in ("", "swap", "add_remove")],
+    *[("--format", v) for v in ("", "xml")],
+    *[("--plot", v) for v in ("figure.txt", "/nowhere/figure.png")],
+]
+
+
+def refused(capsys, arguments, name):
+    started = time.process_time()
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert time.process_time() - started < 0.05
+    printed = capsys.readouterr()
+    assert stop.value.code == 2
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert name in printed.err
+
+
+@pytest.mark.parametrize(("flag", "value"), BAD)
+def test_bad_values_name_the_flag(capsys, flag, value):
+    arguments = [*MINI]
+    if flag in arguments:
+        arguments[arguments.index(flag) + 1] = value
+    else:
+        arguments += [flag, value]
+    refused(capsys, arguments, "--batch" if (flag, value) in (("--n", "63"), ("--sampling", "full")) else flag)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "x", "1e999"])
+def test_bad_noise_names_the_flag(capsys, value):
+    refused(capsys, ["--noise-multiplier", value, *MINI[2:]], "--noise-multiplier")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (TARGET[2:], "--epsilon"),
+        (["--noise-multiplier", "3", *MINI], "--noise-multiplier"),
+        ([*TARGET, "--batch", "64"], "--sampling"),
+        ([*TARGET, "--sampling", "poisson"], "--batch"),
+        (TARGET[:-2], "--n"),
+        ([*TARGET, "--eps", "1"], "--eps"),
+        (
+            [
+                "--epsilon",
+                "2",
+                "--delta",
+                "0.5",
+                "--steps",
+                "1",
+                "--n",
+                "1000",
+                "--batch",
+                "1",
+                "--sampling",
+                "poisson",
+            ],
+            "--delta",
+        ),
+    ],
+)
+def test_bad_combinations_name_the_flag(capsys, arguments, name):
+    refused(capsys, arguments, name)
+
+
+def test_as_a_program():
+    command = [sys.executable, "-m", "dpzero_theory.privacy", *TARGET, "--batch", "64"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "--sampling" in run.stderr
+
+
+def test_compare_and_plot(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("dpzero_theory.privacy.__main__.ACCOUNTANTS", ["dp-accounting RDP", "Opacus RDP"])
+    picture = tmp_path / "answer.png"
+    found = answer(capsys, [*MINI, "--compare", "--plot", str(picture)])
+    rows = {row["accountant"]: row for row in found["compare"]}
+    assert rows["dp-accounting RDP"]["value"] > 1.05 * found["noise_multiplier"]
+    assert rows["Opacus RDP"]["status"] in ("ok", "not installed")
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert os.listdir(tmp_path) == ["answer.png"]
+    assert main([*TARGET, "--compare"]) == 0
+    assert "add-remove" in capsys.readouterr().out
