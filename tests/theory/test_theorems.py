@@ -185,6 +185,17 @@ def test_less_than_one_step_becomes_one_with_a_note() -> None:
     assert p.bound_at_steps > p.bound
 
 
+@pytest.mark.parametrize(("id", "power"), [("corollary-1", 3), ("corollary-2", 2), ("corollary-3", 0)])
+def test_a_corollary_never_prescribes_zero_steps(id: str, power: int) -> None:
+    """T = 8 kappa k log X is below 1 where X = n^2/(kappa d^3 v^2) is just above 1: zero steps would look free."""
+    problem = Problem(n=1000, d=2, r=1, pl=1.0)
+    v = problem.n / math.sqrt(1.001 * 2.0**power)
+    p = prescribe(id, problem, 1 / (2 * math.sqrt(2) * v))
+    assert 0 < p.T < 1
+    assert p.steps == 1
+    assert p.evaluations == problem.n
+
+
 def test_vacuous_means_at_least_lipschitz_squared() -> None:
     """Remark rmk:bound: the bound is the minimum with L^2."""
     for lipschitz, n in ((3.0, 10**4), (3.0, 10**6), (0.5, 10**5)):
