@@ -1,13 +1,14 @@
 """The LaTeX of `claims.toml` as MathML, which browsers draw without scripts or fonts.
 
 A small subset: groups, ^ and _, frac, sqrt, left/right, Greek letters, relations, mathrm/mathbb/tilde/hat/bar.
-An unknown command raises ValueError, so a formula that would be drawn wrongly does not reach the page.
+An unknown command raises ValueError, so a formula that would be drawn wrongly does not reach the page. The claims'
+plain text has mathematics in ASCII, which `readable` turns into HTML.
 """
 
 import re
 from html import escape
 
-__all__ = ["mathml"]
+__all__ = ["mathml", "readable"]
 
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|\s+|.")
 
@@ -130,3 +131,22 @@ class _Parser:
         while (token := self.next()) != "}":
             text += token
         return text
+
+
+_WORDS = {**_LETTERS, "eps": "\u03b5", "epsilon": "\u03b5", "grad": "\u2207", "L-tilde": "L\u0303"}
+_LABEL_PREFIX = "asp|thm|cor|lm|eq|tab|rem|rmk|algo|fig|app|sec"
+_WORD = re.compile(rf"(?<![\w-])({'|'.join(_WORDS)})(?![\w-])")
+
+
+def readable(text: str) -> str:
+    """Escaped, the paper's labels in code face, and plain-text mathematics made readable: Greek, powers, <=."""
+    text = text.replace("<=", "\u2264").replace(">=", "\u2265").replace("->", "\u2192").replace("sqrt(", "\u221a(")
+    parts = re.split(rf"(\b(?:{_LABEL_PREFIX}):[\w.-]*\w)", escape(text, quote=False))
+    return "".join(f"<code>{part}</code>" if k % 2 else _mathematics(part) for k, part in enumerate(parts))
+
+
+def _mathematics(text: str) -> str:
+    text = _WORD.sub(lambda m: _WORDS[m[1]], text)
+    text = text.replace("\u2207 ", "\u2207")
+    text = re.sub(r"\^(\{[^}]*\}|\([^)]*\)|\w+)", lambda m: f"<sup>{m[1].strip('{}()')}</sup>", text)
+    return re.sub(r"\b([A-Za-z])_(\w+)", r"\1<sub>\2</sub>", text)

@@ -1,11 +1,10 @@
 """One self-contained HTML page of the results: no scripts to load, no fonts, no images."""
 
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 
-from paper_checks.mathml import mathml
+from paper_checks.mathml import mathml, readable
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim, Result
 from paper_checks.svg import svg
 
@@ -35,6 +34,7 @@ summary { cursor: pointer; padding: .55rem .7rem; list-style: none; }
 summary::-webkit-details-marker { display: none; }
 .head::after { content: "+"; margin-left: auto; color: var(--faint); font-weight: 600; }
 details[open] .head::after { content: "\\2212"; }
+sup, sub { line-height: 0; }
 .holds { font-size: .95rem; }
 .verdict { font-size: .8rem; font-weight: 600; }
 .where, .id, dt, figcaption { color: var(--faint); font-size: .85rem; }
@@ -107,7 +107,7 @@ the paper's LaTeX source. Tap a claim for the formula, the method and the number
 def _contradicted(results: Sequence[Result]) -> str:
     """Links to the claims that do not hold in any form given."""
     wrong = [r.claim for r in results if r.verdict in ("contradicted", "failed")]
-    items = "".join(f'<li><a href="#{claim.id}">{_text(claim.claim)}</a></li>' for claim in wrong)
+    items = "".join(f'<li><a href="#{claim.id}">{readable(claim.claim)}</a></li>' for claim in wrong)
     return f"<p>What does not hold:</p><ul>{items}</ul>" if wrong else ""
 
 
@@ -122,14 +122,15 @@ def _card(result: Result) -> str:
     opened = " open" if result.verdict in ("contradicted", "failed") else ""
     return (
         f'<details class="{_class(result.verdict)}" id="{claim.id}"{opened}><summary><div class=head>{head}</div>'
-        f"{_text(claim.claim)}{_shown(claim)}</summary><div class=body>{_body(result)}</div></details>"
+        f"{readable(claim.claim)}{_shown(claim)}</summary><div class=body>{_body(result)}</div></details>"
     )
 
 
 def _shown(claim: Claim) -> str:
     """What is seen without opening the claim: its formula, and what holds where it is not what is printed."""
-    formula = f"<div class=math>{mathml(claim.formula)}</div>" if claim.formula else ""
-    holds = f"<p class=holds><strong>What holds:</strong> {_text(claim.correction)}</p>" if claim.correction else ""
+    parts = claim.formula.split(r"\quad") if claim.formula else []
+    formula = "".join(f"<div class=math>{mathml(part)}</div>" for part in parts)
+    holds = f"<p class=holds><strong>What holds:</strong> {readable(claim.correction)}</p>" if claim.correction else ""
     return formula + holds
 
 
@@ -139,7 +140,7 @@ def _body(result: Result) -> str:
         parts.append(f"<p><strong>The check failed.</strong> {escape(result.error)}</p>")
     elif not result.agrees:
         parts.append(f"<p><strong>The stated status is {escape(claim.status)}.</strong></p>")
-    parts += [f"<p>{_text(text)}</p>" for text in (claim.evidence, claim.reason) if text]
+    parts += [f"<p>{readable(text)}</p>" for text in (claim.evidence, claim.reason) if text]
     finding = result.finding
     if finding and finding.numbers:
         parts.append(f"<table>{''.join(_row(*item) for item in finding.numbers.items())}</table>")
@@ -153,36 +154,15 @@ def _body(result: Result) -> str:
 def _method(claim: Claim) -> str:
     if claim.status == NOT_TESTABLE:
         return f"<p>Command: <code>{escape(claim.command)}</code></p>" if claim.command else ""
-    return f"<dl><dt>How</dt><dd>{_text(claim.method)}</dd><dt>Threshold</dt><dd>{_text(claim.tolerance)}</dd></dl>"
-
-
-_WORDS = {
-    "alpha": "\u03b1", "delta": "\u03b4", "ell": "\u2113", "eps": "\u03b5", "gamma": "\u03b3", "grad": "\u2207",
-    "kappa": "\u03ba", "lambda": "\u03bb", "mu": "\u03bc", "pi": "\u03c0", "sigma": "\u03c3", "tau": "\u03c4",
-    "theta": "\u03b8", "xi": "\u03be", "L-tilde": "L\u0303",
-}  # fmt: skip
-_LABEL_PREFIX = "asp|thm|cor|lm|eq|tab|rem|rmk|algo|fig|app|sec"
-_WORD = re.compile(rf"(?<![\w-])({'|'.join(_WORDS)})(?![\w-])")
-
-
-def _text(text: str) -> str:
-    """Escaped, the paper's labels in code face, and plain-text mathematics made readable: Greek, powers, <=."""
-    text = text.replace("<=", "\u2264").replace(">=", "\u2265").replace("->", "\u2192").replace("sqrt(", "\u221a(")
-    parts = re.split(rf"(\b(?:{_LABEL_PREFIX}):[\w.-]*\w)", escape(text, quote=False))
-    return "".join(f"<code>{part}</code>" if k % 2 else _mathematics(part) for k, part in enumerate(parts))
-
-
-def _mathematics(text: str) -> str:
-    text = _WORD.sub(lambda m: _WORDS[m[1]], text)
-    text = text.replace("\u2207 ", "\u2207")
-    text = re.sub(r"\^(\{[^}]*\}|\([^)]*\)|\w+)", lambda m: f"<sup>{m[1].strip('{}()')}</sup>", text)
-    return re.sub(r"\b([A-Za-z])_(\w+)", r"\1<sub>\2</sub>", text)
+    return (
+        f"<dl><dt>How</dt><dd>{readable(claim.method)}</dd><dt>Threshold</dt><dd>{readable(claim.tolerance)}</dd></dl>"
+    )
 
 
 def _row(name: str, value: float | str) -> str:
     if isinstance(value, str):
-        return f"<tr><td>{_text(name)}</td><td>{escape(value)}</td></tr>"
-    return f"<tr><td>{_text(name)}</td><td class=number>{_number(value)}</td></tr>"
+        return f"<tr><td>{readable(name)}</td><td>{escape(value)}</td></tr>"
+    return f"<tr><td>{readable(name)}</td><td class=number>{_number(value)}</td></tr>"
 
 
 def _number(value: float) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from paper_checks.mathml import readable
 from paper_checks.registry import Plot
 
 __all__ = ["svg"]
@@ -38,9 +39,9 @@ def svg(plot: Plot) -> str:
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(plot.x)}</text></svg>')
     names = zip(_COLOURS, plot.series, strict=False)
-    legend = [f'<span style="color:{colour}">&#9644; {escape(name)}</span>' for colour, name in names]
-    legend += [f"<span>&#9476; {escape(name)}</span>" for name in plot.marks]
-    title = f"{escape(plot.title)} ({escape(plot.y)})"
+    legend = [f'<span style="color:{colour}">&#9644; {readable(name)}</span>' for colour, name in names]
+    legend += [f"<span>&#9476; {readable(name)}</span>" for name in plot.marks]
+    title = readable(f"{plot.title} ({plot.y})")
     return (
         f"<figure><figcaption>{title}</figcaption>{''.join(parts)}<div class=legend>{' '.join(legend)}</div></figure>"
     )

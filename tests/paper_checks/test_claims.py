@@ -27,11 +27,6 @@ def claims() -> list[Claim]:
     return registry.load_claims()
 
 
-@pytest.fixture(scope="module")
-def results(claims: list[Claim]) -> list[Result]:
-    return list(registry.run(claims, full=False))
-
-
 def _claim(**changes: Any) -> Claim:
     fields: dict[str, Any] = {
         "id": "example",
@@ -56,8 +51,27 @@ def test_every_claim_has_a_check_and_every_check_a_claim(claims: list[Claim]) ->
     assert all(claim.reason for claim in claims if claim.status == NOT_TESTABLE)
 
 
-def test_every_check_agrees_with_its_stated_status(results: list[Result]) -> None:
+def test_every_check_agrees_with_its_stated_status_and_is_reported(claims: list[Claim]) -> None:
+    """One run serves all the assertions, so that parallel test workers do not repeat it."""
+    results = list(registry.run(claims, full=False))
     assert [(r.claim.id, r.verdict, r.error) for r in results if not r.agrees] == []
+    _assert_in_table_and_json(results)
+    _assert_page_is_self_contained(results)
+
+
+def _assert_in_table_and_json(results: list[Result]) -> None:
+    table = report.table(results, False, 1.0)
+    assert all(f"{result.claim.id}: " in table for result in results)
+    document = json.loads(report.as_json(results, False, 1.0))
+    assert [c["id"] for c in document["claims"]] == [r.claim.id for r in results]
+    assert document["summary"]["disagree"] == 0
+
+
+def _assert_page_is_self_contained(results: list[Result]) -> None:
+    page = report.FORMATS["html"](results, False, 1.0)
+    assert all(f'id="{result.claim.id}"' in page for result in results)
+    assert not re.search(r"(src|href)=\"?(https?:|//)|@import|url\(|<script", page)
+    assert 'name="viewport"' in page
 
 
 def test_the_theorems_corollaries_and_lemmas_are_complete(claims: list[Claim]) -> None:
@@ -187,21 +201,6 @@ def test_a_plot_is_well_formed() -> None:
     assert len(lines[1].split()) == 1  # zero is left out on a logarithmic axis
 
 
-def test_the_page_is_self_contained(results: list[Result]) -> None:
-    page = report.FORMATS["html"](results, False, 1.0)
-    assert all(f'id="{result.claim.id}"' in page for result in results)
-    assert not re.search(r"(src|href)=\"?(https?:|//)|@import|url\(|<script", page)
-    assert 'name="viewport"' in page
-
-
-def test_the_table_and_json_hold_every_claim(results: list[Result]) -> None:
-    table = report.table(results, False, 1.0)
-    assert all(f"{result.claim.id}: " in table for result in results)
-    document = json.loads(report.as_json(results, False, 1.0))
-    assert [c["id"] for c in document["claims"]] == [r.claim.id for r in results]
-    assert document["summary"]["disagree"] == 0
-
-
 @pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--format", "pdf"], ["--quick", "--full"]])
 def test_bad_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
@@ -216,3 +215,16 @@ def test_the_command_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["claims"][0]["verdict"] == "verified"
     assert "[1/1] sphere-i-mean" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("E|g|^2 <= L d", "E|g|<sup>2</sup> \u2264 L d"),
+        ("Lemma lm:sphere at lambda -> 0", "Lemma <code>lm:sphere</code> at \u03bb \u2192 0"),
+        ("x_0 & C_0^2", "x<sub>0</sub> &amp; C<sub>0</sub><sup>2</sup>"),
+        ("mini-batch, multi-mu", "mini-batch, multi-mu"),
+    ],
+)
+def test_plain_text_mathematics_is_made_readable(text: str, html: str) -> None:
+    assert mathml.readable(text) == html
