@@ -124,8 +124,10 @@ def _run(args: argparse.Namespace) -> str:
     if args.solve_for is not None:
         return _solutions(args, inputs, calibrations)
     answers, unmet = _calculate(args, inputs, args.result, calibrations)
-    if unmet and (args.result or not answers):
-        raise check.PreconditionError(unmet[0].reason)
+    answered = {answer.result.id for answer in answers}
+    for item in unmet:
+        if not answers or (args.result and item.result.id not in answered):
+            raise check.PreconditionError(item.reason)
     shown = {**inputs, "r": inputs["d"] if inputs["r"] is None else inputs["r"]}
     if args.format == "table":
         return render.as_table(answers, unmet, shown)
