@@ -14,7 +14,8 @@ from dpzero_theory import check
 from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
 from dpzero_theory.privacy.pairs import Bracket, Group, Pair
-from dpzero_theory.privacy.subsampled import DeltaBracket, cumulant, delta_bracket, delta_estimate
+from dpzero_theory.privacy.subsampled import DeltaBracket, delta_bracket, delta_estimate
+from dpzero_theory.privacy.tilting import cumulant
 
 __all__ = [
     "delta_of_history",

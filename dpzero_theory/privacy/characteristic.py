@@ -1,0 +1,119 @@
+"""chi(t) = M(tau + i t)/M(tau) of the tilted losses: values with error bounds, and bounds for all larger t."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.privacy.pairs import Pair
+from dpzero_theory.privacy.quadrature import Contour, build, decay
+from dpzero_theory.privacy.tilting import Tilted
+
+__all__ = ["Decay", "log_far", "log_near"]
+
+Array = NDArray[np.float64]
+
+_UNIT = 2.0**-53
+_BLOCK = 1_000_000
+
+
+class Decay:
+    """A non-increasing bound on log prod_j |chi_j(t')|^{T_j} for all t' >= t (subsampled.md, section 4)."""
+
+    def __init__(self, parts: Sequence[Tilted], tau: float, gdp: float) -> None:
+        self.parts = parts
+        self.tau = tau
+        self.gdp = gdp
+        self.peak = 1 / (gdp * math.sqrt(2 * math.pi)) if gdp > 0 else math.inf
+        self.terms = []
+        for part in parts:
+            log_variation, log_peak = part.law.density(tau)
+            atom = part.law.pair.atom * math.exp(-part.cumulant) * (1 + 1e-6)
+            if atom == 0:
+                self.peak = min(self.peak, math.exp(min(log_peak - part.cumulant, 700.0)) * (1 + 1e-6))
+            variation = math.exp(min(log_variation - part.cumulant, 700.0)) * (1 + 1e-6)
+            self.terms.append((atom, variation))
+
+    def __call__(self, t: Array, *, shifted: bool = False) -> Array:
+        """The bound at `t`; with `shifted` also by shifting the line of x (slower, far sharper for few steps)."""
+        total: Array = -(self.gdp**2) * t**2 / 2
+        power = 2.0 ** np.arange(41)[:, None]
+        for part, (atom, variation) in zip(self.parts, self.terms, strict=True):
+            modulus = np.minimum(atom + variation / (t * power), 1.0)
+            square = np.minimum(np.min(1 - (1 - modulus**2) / power**2, axis=0), modulus[0] ** 2)
+            log_chi = 0.5 * np.log(np.maximum(square, 1e-300))
+            if shifted and len(part.law.pair.branches) == 1:
+                bounds = decay(part.law.pair, self.tau, _angles(part.law.pair), t)
+                log_chi = np.minimum(log_chi, bounds.min(axis=0) - part.cumulant + 1e-9)
+            total = total + part.steps * log_chi
+        return total
+
+
+def _angles(pair: Pair) -> list[float]:
+    """Heights of the shifted line, in units of s^2: at most 4/s, so that moduli grow by at most e^8."""
+    return [min(2.4, scale / pair.noise) for scale in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)]
+
+
+def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.complex128], Array]:
+    """log of chi(t) e^{-i t mean} on the real line of x, and a bound on the relative error of chi(t)."""
+    keep = part.weights > 1e-26 / part.steps
+    v, d = part.weights[keep], part.centred[keep]
+    error, loss_error = part.law.mass_error[keep], part.law.loss_error[keep]
+    bound = np.minimum(t * float(v @ (np.abs(d) * error)), 2 * float(v @ error)) + t * float(v @ loss_error)
+    bound += 2 * quadrature + 2 * float(np.sum(part.weights[~keep]))
+    half = 0.5 * t[:, None] * d
+    sine = np.sin(half)
+    change = -2 * (sine**2 @ v) + 2j * ((sine * np.cos(half)) @ v)
+    size = np.abs(change)
+    near = size < 0.5
+    small = np.where(near, change, 0.0)
+    log_near = 0.5 * np.log1p(2 * small.real + np.abs(small) ** 2) + 1j * np.angle(1 + small)
+    chi = 1 + change
+    log_far = np.log(np.maximum(np.abs(chi), 1e-300)) + 1j * np.angle(chi)
+    log_chi = np.where(near, log_near, log_far)
+    return log_chi, (bound + (8 * _UNIT + float(v @ error)) * size) * np.exp(-log_chi.real)
+
+
+def log_far(part: Tilted, tau: float, t: Array, log_tolerance: float) -> tuple[NDArray[np.complex128], Array]:
+    """The same on the shifted line that makes the integrand smallest at t[0]; t equispaced.
+
+    Laws on half-lines (kind `fixed-size`) stay on the real line.
+    """
+    pair = part.law.pair
+    angle = 0.0
+    if len(pair.branches) == 1:
+        angles = _angles(pair)
+        angle = angles[int(np.argmin(decay(pair, tau, angles, t[:1])[:, 0]))]
+    contour = Contour(tau, float(t[0]), float(t[-1]), angle)
+    law = build(pair, contour, log_tolerance)
+    loss, log_mass, loss_error, mass_error = law.shifted()
+    exponent = log_mass + (tau + 1j * t[0]) * loss - part.cumulant - 1j * t[0] * part.mean
+    keep = exponent.real > np.max(exponent.real) - 45
+    start = np.exp(exponent[keep])
+    rate = loss[keep] - part.mean
+    size = np.abs(start)
+    error = mass_error + tau * loss_error + t[-1] * loss_error + 4 * _UNIT * (8 + t[-1] * np.abs(loss - part.mean))
+    # |exp(i t L)| decreases in t on this line, so the weights at t[0] bound all of them
+    bound = float(size @ (error[keep] + (len(rate) + 16) * _UNIT)) + len(loss) * math.exp(
+        -45 + float(np.max(exponent.real))
+    )
+    bound += math.exp(law.quadrature_error(contour) - part.cumulant)
+    chi = _equispaced(start, rate, t - t[0])
+    modulus = np.maximum(np.abs(chi), 1e-300)
+    return np.log(modulus) + 1j * np.angle(chi), bound / modulus
+
+
+def _equispaced(v: NDArray[np.complex128], d: NDArray[np.complex128], t: Array) -> NDArray[np.complex128]:
+    """sum_i v_i exp(i t_k d_i) for t_k = k h by blocks: exp(i (a B + b) h d) = exp(i a B h d) exp(i b h d)."""
+    step = float(t[1]) if len(t) > 1 else 0.0
+    rows = min(max(int(math.sqrt(len(t))), 1), max(_BLOCK // len(d), 1))
+    inner = np.exp(1j * step * np.arange(rows)[:, None] * d)
+    result = np.empty(-(-len(t) // rows) * rows, dtype=np.complex128)
+    columns = max(_BLOCK // len(d), 1)
+    blocks = np.arange(len(result) // rows)
+    for start in range(0, len(blocks), columns):
+        chosen = blocks[start : start + columns]
+        outer = v[:, None] * np.exp(1j * step * rows * d[:, None] * chosen)
+        result[start * rows : (start + len(chosen)) * rows] = (inner @ outer).T.ravel()
+    return result[: len(t)]
