@@ -27,6 +27,7 @@ __all__ = [
     "T",
     "alpha",
     "d",
+    "dpgd_bound",
     "ell",
     "eps",
     "gap",
@@ -182,6 +183,18 @@ def same(a: sp.Expr, b: sp.Expr) -> bool:
     """Whether two expressions in positive symbols are equal, symbolically."""
     ratio = sp.powsimp(sp.expand_power_base(sp.together(a - b), force=True), force=True)
     return bool(ratio == 0 or sp.simplify(ratio) == 0)
+
+
+def dpgd_bound() -> sp.Expr:
+    """DP-GD by the same proof: E|grad F|^2 <= 2 gap/(alpha T) + ell alpha r sigma^2 at the best alpha T.
+
+    From E F(x+) <= F - alpha(1 - ell alpha/2)|grad F|^2 + (alpha^2/2) tr(H) sigma^2 with C = L, so
+    1 - ell alpha/2 >= 1/2 and sigma^2 = 32 L^2 T K/(n eps)^2: 2 sqrt(64 gap ell L^2 r K)/(n eps).
+    """
+    product = sp.Symbol("p", positive=True)
+    total = 2 * gap / product + ell * r * 32 * L**2 * product * K / (n * eps) ** 2
+    best = sp.sqrt(sp.solve(sp.diff(total, product), product**2)[0])
+    return sp.simplify(total.subs(product, best))
 
 
 SYNTHETIC: Mapping[str, float] = {

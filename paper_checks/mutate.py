@@ -50,7 +50,7 @@ TARGETS = {
 }
 """The functions that hold the paper's constants, by module."""
 
-CHECKS = ("sphere", "privacy", "theorems", "remarks")
+CHECKS = ("sphere", "sphere_tails", "privacy", "audits", "theorems", "low_rank", "extensions")
 """The modules of `paper_checks.checks` that call the library."""
 
 
@@ -162,7 +162,7 @@ def _caught(mutant: Mutant | None) -> str:
         return f"import ({type(error).__name__})"
     claims = {claim.id: claim for claim in registry.load_claims()}
     likely = "theorems" if mutant and ".theory." in mutant.module else "sphere"
-    checks = sorted(registry.registered().items(), key=lambda item: not item[1].__module__.endswith(likely))
+    checks = sorted(registry.registered().items(), key=lambda item: likely not in item[1].__module__)
     chosen = [claims[id] for id, _ in checks]
     return next((r.claim.id for r in registry.run(chosen, False) if not r.agrees), "")
 

@@ -6,9 +6,8 @@ import numpy as np
 from scipy import special
 
 from paper_checks import formulas as f
-from paper_checks.checks.instances import Array
-from paper_checks.checks.privacy import hockey_stick, least_epsilon, lemma_gdp
-from paper_checks.checks.remarks import DIMENSIONS, spectrum
+from paper_checks.checks.divergence import hockey_stick, least_epsilon, lemma_gdp
+from paper_checks.checks.instances import DIMENSIONS, Array, spectrum
 from paper_checks.registry import Finding, Plot, check
 
 

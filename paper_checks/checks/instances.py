@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Instance", "circle", "random_instance"]
+__all__ = ["DIMENSIONS", "Array", "Instance", "circle", "random_instance", "spectrum"]
 
 Array = NDArray[np.float64]
 
@@ -102,3 +102,18 @@ def circle(points: int) -> Array:
     """Equally spaced u on sqrt(2) S^1: averages over it are exact for polynomials of degree below `points`."""
     angle = 2 * math.pi * (np.arange(points) + 0.5) / points
     return math.sqrt(2) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+_MODES = {
+    "a": lambda i: np.ones_like(i),
+    "b": lambda i: 1 / np.sqrt(i),
+    "c": lambda i: 1 / i,
+}
+DIMENSIONS = (20, 50, 100, 200, 500, 1000, 2000)
+"""Of the synthetic experiment."""
+
+
+def spectrum(mode: str, d: int) -> Array:
+    """The diagonal of A in the synthetic experiment."""
+    values: Array = _MODES[mode](np.arange(1.0, d + 1))
+    return values

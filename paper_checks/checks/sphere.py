@@ -1,19 +1,17 @@
-"""Lemma lm:sphere and its proof: moments in exact rational arithmetic, tails by the exact Beta law."""
+"""Lemma lm:sphere and its proof: moments in exact rational arithmetic."""
 
 import itertools
 import math
 from fractions import Fraction
 
-import mpmath
 import numpy as np
 import sympy as sp
 from scipy import stats
 
 from dpzero_theory import sphere
-from paper_checks.registry import Disagreement, Finding, Plot, agree, check
+from paper_checks.registry import Disagreement, Finding, agree, check
 
 _DIMENSIONS = (1, 2, 3, 4, 7, 20)
-_PAPER_TAIL = 2 * math.sqrt(2 * math.pi)
 
 
 def moment(powers: tuple[int, ...], d: int) -> Fraction:
@@ -77,46 +75,6 @@ def _(full: bool) -> Finding:
         agree("sphere.projection_variance", sphere.projection_variance(_floats(a)), float(variance))
         agree("sphere.projection_mean", sphere.projection_mean(_floats(a)), 0.0)
     return Finding(holds)
-
-
-def _tail_grid() -> list[tuple[float, int]]:
-    return [(c, d) for d in (2, 3, 5, 10, 100, 2000) for c in np.linspace(0, min(math.sqrt(d), 30), 121)]
-
-
-@check("sphere-ii-tail")
-def _(full: bool) -> Finding:
-    worst = max(exact_tail(c, d) / (_PAPER_TAIL * math.exp(-c * c / 8)) for c, d in _tail_grid())
-    for c, norm in ((0.0, 1.0), (1.3, 0.7), (9.0, 2.5)):
-        agree("sphere.paper_tail", sphere.paper_tail(c, norm), _PAPER_TAIL * math.exp(-((c / norm) ** 2) / 8))
-        agree("sphere.sphere_tail", sphere.sphere_tail(c, norm, 60), exact_tail(c / norm, 60), 1e-8)
-    x = np.linspace(0, 8, 60)
-    series = {
-        "exact, d = 100": (x.tolist(), [exact_tail(c, 100) for c in x]),
-        "paper": (x.tolist(), (_PAPER_TAIL * np.exp(-x * x / 8)).tolist()),
-        "2 exp(-C^2/2)": (x.tolist(), (2 * np.exp(-x * x / 2)).tolist()),
-    }
-    plot = Plot("P(|u'a| >= C), |a| = 1", "C", "probability", series, log_y=True)
-    return Finding(worst <= 1, numbers={"largest exact/bound": worst}, plot=plot)
-
-
-@check("sphere-tail-constant")
-def _(full: bool) -> Finding:
-    """Is 8 needed in the exponent? 2 exp(-C^2/(2|a|^2)) bounds the exact tail; 1.9 in place of its 2 fails at d = 1e6.
-
-    For every C and d because the moments of u_1 are at most a standard normal's (checked exactly).
-    """
-    ratio = max(exact_tail(c, d) / (2 * math.exp(-c * c / 2)) for c, d in _tail_grid())
-    smaller = max(exact_tail(c, 10**6) / (2 * math.exp(-c * c / 1.9)) for c in np.linspace(0, 14, 60))
-    gaussian_moments = all(
-        moment((2 * k,), d) <= math.prod(range(1, 2 * k, 2)) for d in range(1, 40) for k in range(1, 30)
-    )
-    for c, norm in ((0.4, 1.0), (1.3, 0.7), (9.0, 2.5)):
-        agree("sphere.subgaussian_tail", sphere.subgaussian_tail(c, norm), 2 * math.exp(-((c / norm) ** 2) / 2))
-    return Finding(
-        stated=ratio > 1,
-        repaired=ratio <= 1 and gaussian_moments and smaller > 1,
-        numbers={"largest exact/(2 exp(-C^2/2))": ratio, "with 1.9 for 2": smaller},
-    )
 
 
 @check("sphere-iii-mean")
@@ -274,46 +232,6 @@ def _(full: bool) -> Finding:
         library = sphere.projection_curvature(_floats(a), matrix, "rademacher")
         agree("sphere.projection_curvature, signs", library, signs)
     return Finding(holds)
-
-
-@check("sphere-arccos")
-def _(full: bool) -> Finding:
-    """2(1 - cos t) <= t^2 on [0, pi]: t^2/2 + cos t - 1 vanishes at 0 and has derivative t - sin t >= 0."""
-    t = sp.symbols("t", nonnegative=True)
-    slope = sp.diff(t**2 / 2 + sp.cos(t) - 1, t)
-    smallest = float(min(slope.subs(t, sp.Rational(k, 100)) for k in range(315)))
-    holds = sp.simplify(slope - (t - sp.sin(t))) == 0 and slope.subs(t, 0) == 0 and smallest >= 0
-    return Finding(bool(holds), numbers={"smallest t - sin t": smallest})
-
-
-@check("sphere-tail-unit")
-def _(full: bool) -> Finding:
-    """eq:tail-unit for h = angle to a pole, whose level sets are the caps that Levy's inequality makes extremal.
-
-    P(|theta - pi/2| >= gamma) = P(|x_1| >= sin gamma), exactly; also for the linear h of the proof.
-    """
-    worst = 0.0
-    for d in (2, 3, 5, 10, 100, 2000):
-        for gamma in np.linspace(0, math.pi / 2, 200):
-            bound = _PAPER_TAIL * math.exp(-d * gamma**2 / 8)
-            angle = exact_tail(math.sqrt(d) * math.sin(gamma), d)
-            linear = exact_tail(math.sqrt(d) * min(gamma, 1.0), d) if gamma <= 1 else 0.0
-            worst = max(worst, angle / bound, linear / bound)
-    return Finding(worst <= 1, numbers={"largest exact/bound": worst})
-
-
-@check("sphere-worst-case-rare")
-def _(full: bool) -> Finding:
-    """-log P(|u'a| >= sqrt(d)|a|/2) grows linearly in d, between d = 50 and 400 by at least 0.1 per dimension."""
-    with mpmath.workdps(60):
-        logs = [
-            float(mpmath.log(mpmath.betainc(mpmath.mpf("0.5"), (d - 1) / mpmath.mpf(2), 0.25, 1, regularized=True)))
-            for d in (50, 100, 200, 400)
-        ]
-    slopes = [(logs[i] - logs[i + 1]) / step for i, step in enumerate((50, 100, 200))]
-    agree("sphere.sphere_tail", math.log(sphere.sphere_tail(math.sqrt(200) / 2, 1.0, 200)), logs[2])
-    beyond = max(float(sphere.sphere_tail(math.sqrt(d) * (1 + 1e-9), 1.0, d)) for d in (2, 50, 400))
-    return Finding(min(slopes) > 0.1 and beyond == 0, numbers={"-slope of log P in d": min(slopes)})
 
 
 @check("sphere-normalised-gaussian")

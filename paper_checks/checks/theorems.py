@@ -13,7 +13,7 @@ import sympy as sp
 from dpzero_theory.theory import inequalities, pl, theorems
 from dpzero_theory.theory.problem import Prescription, Problem
 from paper_checks import formulas as f
-from paper_checks.checks.privacy import lemma_gdp
+from paper_checks.checks.divergence import lemma_gdp
 from paper_checks.registry import Finding, agree, check
 
 _LIBRARY: Mapping[str, Callable[[Problem, float], Prescription]] = {

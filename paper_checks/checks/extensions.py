@@ -1,0 +1,130 @@
+"""Other estimators and directions, and what clipping needs and costs."""
+
+import math
+
+import numpy as np
+from scipy import stats
+
+from dpzero_theory import sphere
+from paper_checks.checks.instances import Instance, circle, random_instance
+from paper_checks.registry import Finding, agree, check
+
+
+@check("extension-gaussian")
+def _(full: bool) -> Finding:
+    """Gaussian u: E[(u'a)^2 u'Hu] = 2a'Ha + |a|^2 tr(H), the sphere's value times (d+2)/d; tail 2 exp(-C^2/(2|a|^2)).
+
+    By quadrature in R^2, exact for polynomials. So (r + 2) ell in the one-step inequality needs no change.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(8)
+    weights = weights / weights.sum()
+    rng, worst = np.random.default_rng(85), 0.0
+    for _ in range(10):
+        a, h = rng.standard_normal(2), rng.standard_normal((2, 2))
+        grid = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1)
+        value = float(weights @ ((grid @ a) ** 2 * np.einsum("abi,ij,abj->ab", grid, h, grid)) @ weights)
+        stated = 2 * float(a @ h @ a) + float(a @ a) * float(np.trace(h))
+        worst = max(worst, abs(value - stated))
+        agree("sphere.projection_curvature, Gaussian", sphere.projection_curvature(a, h, "gaussian"), stated, 1e-9)
+    tail = max(2 * float(stats.norm.sf(c)) / (2 * math.exp(-c * c / 2)) for c in np.linspace(0, 30, 200))
+    return Finding(worst < 1e-10 and tail <= 1, numbers={"largest difference": worst, "largest tail/bound": tail})
+
+
+@check("extension-any-u")
+def _(full: bool) -> Finding:
+    """u = +-sqrt(d) e_i has E[uu'] = I and |u|^2 = d; with H = e_1 e_1' (r = 1) and a = e_1, E[(u'a)^2 u'Hu] = d.
+
+    The proofs of Theorems 2 and 3 need at most (r + 2) = 3. Correction: also E[(u'a)^2 u'Hu] <= (r + 2) ell |a|^2.
+    """
+    d = 50
+    u = math.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
+    isotropic = np.allclose(u.T @ u / (2 * d), np.eye(d))
+    value = float(np.mean(u[:, 0] ** 2 * u[:, 0] ** 2))
+    allowed = sphere.projection_curvature(np.eye(d)[0], np.diag(np.eye(d)[0]))
+    return Finding(
+        isotropic and value <= 3, repaired=allowed <= 3, numbers={"E[(u'a)^2 u'Hu], d = 50": value, "sphere": allowed}
+    )
+
+
+@check("extension-one-point")
+def _(full: bool) -> Finding:
+    """(f(x + lambda u)/lambda) u: E|g|^2 = (d/lambda^2) E f^2 grows without bound as lambda -> 0 unless f(x) = 0.
+
+    So no bound 2d|grad f|^2 + O(lambda^2) exists, and |g| <= L d fails: the prescribed lambda and C do not carry over.
+    """
+    problem = Instance(np.array([[1.0, 0.2]]), np.array([0.3]), np.array([1.0]), wave=True)
+    x, u = np.array([1.0, -0.4]), circle(256)
+    sizes = (1.0, 0.1, 0.01, 0.001)
+    norms = [2 * float(np.mean(problem.loss(x + s * u) ** 2)) / s**2 for s in sizes]
+    bound = 2 * 2 * float(np.sum(problem.gradient(x) ** 2)) + problem.smoothness**2 * 4
+    largest = max(float(np.max(np.abs(problem.loss(x + s * u)))) / s * math.sqrt(2) for s in sizes)
+    numbers = {"E|g|^2 at lambda = 0.001": norms[-1], "two-point bound at lambda = 1": bound, "largest |g|": largest}
+    return Finding(max(norms) <= bound, numbers=numbers)
+
+
+@check("extension-directional")
+def _(full: bool) -> Finding:
+    """u'grad f u (lambda = 0): mean grad f, E|g|^2 = d|grad f|^2, |u'grad f| <= L sqrt(d)."""
+    rng, worst = np.random.default_rng(86), 0.0
+    u = circle(64)
+    for _ in range(10):
+        problem, x = random_instance(rng, 3, 2, wave=True), rng.standard_normal(2)
+        g = problem.gradient(x)
+        estimate = (u @ g)[:, None] * u
+        worst = max(worst, float(np.max(np.abs(estimate.mean(axis=0) - g))))
+        worst = max(worst, abs(float(np.mean(np.sum(estimate**2, axis=1))) - 2 * float(g @ g)))
+    return Finding(worst < 1e-12, numbers={"largest difference": worst})
+
+
+@check("clipping-scalar")
+def _(full: bool) -> Finding:
+    """clip of s u at C|u| equals (clip of s at C) u, for every s and u: seed 87, 10,000 cases."""
+    rng = np.random.default_rng(87)
+    s, u = 5 * rng.standard_normal(10_000), rng.standard_normal((10_000, 7))
+    g = s[:, None] * u
+    limit = 1.3 * np.linalg.norm(u, axis=1)
+    vector = g * np.minimum(1, limit / np.linalg.norm(g, axis=1))[:, None]
+    return Finding(bool(np.allclose(vector, np.clip(s, -1.3, 1.3)[:, None] * u, rtol=1e-12, atol=1e-14)))
+
+
+@check("clipping-dpgd0th-costly")
+def _(full: bool) -> Finding:
+    """DPGD-0th 'still requires per-sample clipping of the gradient estimator, which is costly'.
+
+    All n estimators are multiples of one u, so clipping them is clipping n scalars at C/|u|: no (n, d) array.
+    """
+    rng, n, d, clip = np.random.default_rng(88), 50, 400, 3.0
+    s, u = rng.standard_normal(n), rng.standard_normal(d)
+    rows = s[:, None] * u
+    rows *= np.minimum(1, clip / np.linalg.norm(rows, axis=1))[:, None]
+    length = float(np.linalg.norm(u))
+    scalars = np.clip(s, -clip / length, clip / length).mean() * u
+    difference = float(np.max(np.abs(rows.mean(axis=0) - scalars)))
+    return Finding(
+        difference > 1e-12, numbers={"largest difference": difference, "numbers clipped": f"{n} instead of {n * d}"}
+    )
+
+
+@check("clip-without-smoothness")
+def _(full: bool) -> Finding:
+    """(f(x + lambda u) - f(x - lambda u))/(2 lambda) is odd and L-Lipschitz in u, so eq:tail-unit bounds it directly.
+
+    No smoothness of f and no term ell lambda d/2. Kinked losses sum_k |a_k'x - b_k| scaled to L = 1, 200,000 draws
+    (seed 94), d = 2, 10, 50, lambda = 0.01, 1, 10: the empirical tail must not pass the bound by 5 standard errors.
+    """
+    rng, size, worst, ratio = np.random.default_rng(94), 200_000 if full else 50_000, -math.inf, 0.0
+    for d in (2, 10, 50):
+        z = rng.standard_normal((size, d))
+        u = math.sqrt(d) * z / np.linalg.norm(z, axis=1, keepdims=True)
+        a, b = rng.standard_normal((3, d)), rng.standard_normal(3)
+        a /= np.sum(np.linalg.norm(a, axis=1))
+        for lam in (0.01, 1.0, 10.0):
+            plus, minus = (np.abs(sign * lam * u @ a.T - b).sum(axis=1) for sign in (1, -1))
+            difference = np.abs(plus - minus) / (2 * lam)
+            for c in (1.0, 2.0, 3.0, 4.0, 5.0):
+                bound = min(1.0, 2 * math.sqrt(2 * math.pi) * math.exp(-c * c / 8))
+                chance = float(np.mean(difference >= c))
+                worst = max(worst, (chance - bound) / math.sqrt(max(bound * (1 - bound), 1e-6) / size))
+                ratio = max(ratio, chance / bound)
+    needed = bool(worst >= 5)
+    return Finding(needed, repaired=worst < 5, numbers={"largest tail/bound": ratio})

@@ -1,0 +1,167 @@
+"""The assumptions, and the remarks on DPGD-0th with and without low rank."""
+
+import math
+
+import numpy as np
+import sympy as sp
+
+from dpzero_theory import sphere
+from paper_checks import formulas as f
+from paper_checks.checks.instances import circle, random_instance
+from paper_checks.registry import Finding, Plot, agree, check
+
+
+@check("asp-rank-to-smooth")
+def _(full: bool) -> Finding:
+    """f_1 = |x|, f_2 = 2 sqrt(1 + x^2) - |x|: Lipschitz, the average sqrt(1 + x^2) is 1-smooth, no f_i is smooth.
+
+    So Assumption asp:smooth holds and asp:rank, which asks every f_i to be smooth, fails although r = d = 1.
+    """
+    h = 1e-6
+    second = abs((abs(h) - 2 * abs(0.0) + abs(-h)) / h**2)
+    x = np.linspace(-50, 50, 20_001)
+    average = np.max((1 + x**2) ** -1.5)
+    smooth_samples = second < 1e3
+    return Finding(
+        smooth_samples, repaired=bool(average <= 1 + 1e-12), numbers={"second difference of f_1 at 0": second}
+    )
+
+
+@check("asp-trace")
+def _(full: bool) -> Finding:
+    """eq:onestep2 with tr(H) = r ell < r' |H|: an H with |H| = ell/3 needs r' = 3 r under the printed assumption.
+
+    The one-step bound with the smaller r (from ell) holds on random problems (seed 81), as no step uses |H|.
+    """
+    rng, worst, gain = np.random.default_rng(81), -math.inf, []
+    u = circle(128)
+    for _ in range(12):
+        problem, x = random_instance(rng, 4, 2, wave=True), rng.standard_normal(2)
+        h, g = problem.curvature, problem.gradient(x)
+        ell = 3 * float(np.linalg.norm(h, 2))
+        r, g2, alpha = float(np.trace(h)) / ell, float(g @ g), 1 / (4 * ell)
+        gain.append(float(np.trace(h)) / float(np.linalg.norm(h, 2)) / r)
+        for lam in (0.01, 0.4):
+            move = problem.differences(x, u, lam).mean(axis=-1)[:, None] * u
+            left = float(problem.loss(x - alpha * move).mean())
+            right = float(problem.loss(x)) - alpha / 2 * (1 - 2 * (r + 2) * ell * alpha) * g2
+            right += ell**2 * alpha * lam**2 * 4 * (2 + 2 * r * ell * alpha) / 8
+            worst = max(worst, left - right)
+    return Finding(min(gain) < 1.01, repaired=worst <= 1e-12, numbers={"r by |H| over r by ell": min(gain)})
+
+
+@check("eigenvalue-example")
+def _(full: bool) -> Finding:
+    """Eigenvalues ell/i: r = H_d <= 1 + log d, full rank; H_d - log d tends to Euler's constant."""
+    sizes = [10**k for k in range(1, 8)]
+    harmonic = [float(np.sum(1 / np.arange(1, d + 1))) for d in sizes]
+    holds = all(h <= 1 + math.log(d) for h, d in zip(harmonic, sizes, strict=True))
+    limit = harmonic[-1] - math.log(sizes[-1])
+    plot = Plot(
+        "r = sum 1/i",
+        "d",
+        "r",
+        {"r": (sizes, harmonic), "1 + log d": (sizes, (1 + np.log(sizes)).tolist())},
+        log_x=True,
+    )
+    return Finding(holds and abs(limit - 0.5772156649) < 1e-6, numbers={"r at d = 1e7": harmonic[-1]}, plot=plot)
+
+
+@check("remark-naive-sources")
+def _(full: bool) -> Finding:
+    """The three sources: E|G|^2 -> d|grad F|^2 exactly, C = L d, E|z|^2 = d sigma^2 = O(d C^2) = O(d^3)."""
+    sigma2 = (f.noise**2).subs(f.C, f.L * f.d)
+    power = int(sp.degree(sp.expand(f.d * sigma2), f.d))
+    rng, d = np.random.default_rng(82), 6
+    gradient = rng.standard_normal(d)
+    exact = sphere.projection_sample_norm(gradient)
+    return Finding(
+        power == 3 and abs(exact / (d * float(gradient @ gradient)) - 1) < 1e-12, numbers={"power of d": power}
+    )
+
+
+def _onestep_noise(trace: sp.Expr) -> sp.Expr:
+    """(ell/2) alpha^2 s sigma^2 with C = L d, over alpha^2: the last term of the simplified one-step inequalities."""
+    return sp.expand(f.ell / 2 * trace * (f.noise**2).subs(f.C, f.L * f.d))
+
+
+@check("eq-onestep1simple")
+def _(full: bool) -> Finding:
+    """The last term is c alpha^2 d^3 with c = 16 ell L^2 T K/(n eps)^2, free of alpha and d for given T.
+
+    Balancing: min over alpha T of 4 gap/(alpha T) + 64 ell L^2 alpha T d^3 K/(n eps)^2 grows as d^{3/2}.
+    """
+    c = sp.simplify(_onestep_noise(f.d) / f.d**3)
+    free = f.d not in c.free_symbols and f.alpha not in c.free_symbols
+    product = sp.Symbol("p", positive=True)
+    total = 4 * f.gap / product + 64 * f.ell * f.L**2 * product * f.d**3 * f.K / (f.n * f.eps) ** 2
+    best = total.subs(product, sp.sqrt(sp.solve(sp.diff(total, product), product**2)[0]))
+    power = sp.simplify(sp.log(best.subs(f.d, 4 * f.d) / best) / sp.log(4))
+    return Finding(bool(free and sp.simplify(power - sp.Rational(3, 2)) == 0), numbers={"power of d": str(power)})
+
+
+@check("eq-onestep2simple")
+def _(full: bool) -> Finding:
+    c = sp.simplify(_onestep_noise(f.r) / (f.r * f.d**2))
+    free = not {f.d, f.r, f.alpha} & c.free_symbols
+    return Finding(bool(free), numbers={"c": str(c)})
+
+
+@check("remark-small-step")
+def _(full: bool) -> Finding:
+    """1 - 2 d ell alpha > 0 iff alpha < 1/(2 ell d), also that the factor 2d comes from E|G|^2 and is not needed.
+
+    At lambda -> 0 on F = (ell/2)|x|^2 a step decreases E F iff alpha < 2/(ell d): four times larger (d = 40, exact).
+    """
+    d, ell = 40, 1.0
+
+    def change(alpha: float) -> float:
+        return -alpha + ell / 2 * alpha**2 * d
+
+    threshold = 2 / (ell * d)
+    at_most = change(threshold * 0.999) < 0 < change(threshold * 1.001)
+    bracket = sp.simplify((1 - 2 * f.d * f.ell * f.alpha).subs(f.alpha, 1 / (2 * f.ell * f.d)))
+    return Finding(
+        bool(bracket == 0 and at_most), numbers={"largest useful alpha over 1/(2 ell d)": threshold * 2 * ell * d}
+    )
+
+
+@check("remark-d-worse")
+def _(full: bool) -> Finding:
+    """Theorem 1's rate over DP-GD's own (r = d): proportional to d, no other power."""
+    ratio = sp.simplify(f.STATEMENTS["thm1"].bound / f.dpgd_bound().subs(f.r, f.d) / f.d)
+    return Finding(
+        f.d not in ratio.free_symbols, numbers={"ratio/d at the synthetic setting": f.value(ratio, f.SYNTHETIC)}
+    )
+
+
+@check("remark-clip-never")
+def _(full: bool) -> Finding:
+    """|g_lambda| <= L d pointwise (seed 83, 20,000 cases), with equality for a linear loss along u."""
+    rng, worst = np.random.default_rng(83), 0.0
+    for _ in range(20):
+        d = int(rng.integers(1, 8))
+        problem, z = random_instance(rng, 4, d, wave=True), rng.standard_normal((1000, d))
+        u = math.sqrt(d) * z / np.linalg.norm(z, axis=1, keepdims=True)
+        g = np.abs(problem.differences(rng.standard_normal((1000, d)), u, 0.3)) * math.sqrt(d)
+        worst = max(worst, float(np.max(g)) / (problem.lipschitz * d))
+    d = 5
+    slope = np.ones(d) / math.sqrt(d)
+    u = math.sqrt(d) * slope
+    attained = abs(slope @ u) * math.sqrt(d) / d
+    return Finding(worst <= 1, numbers={"largest |g|/(L d)": worst, "linear loss along u": float(attained)})
+
+
+@check("remark-onestep2-factor")
+def _(full: bool) -> Finding:
+    """E|G|_H^2 <= (r + 2) d/(d + 2) ell |grad F|^2 against d ell |grad F|^2 (and E|z|_H^2: r against d)."""
+    rng, d, worst = np.random.default_rng(84), 40, 0.0
+    h = np.diag(1 / np.arange(1.0, d + 1))
+    r = float(np.trace(h))
+    for _ in range(50):
+        a = rng.standard_normal(d) * np.exp(rng.normal(size=d))
+        exact = sphere.projection_curvature(a, h)
+        worst = max(worst, exact / ((r + 2) * d / (d + 2) * float(a @ a)))
+    top = sphere.projection_curvature(np.eye(d)[0], h)
+    agree("sphere.projection_curvature along the top eigenvector", top, (r + 2) * d / (d + 2))
+    return Finding(worst <= 1, numbers={"(r + 2)/(d + 2), d = 40": (r + 2) / (d + 2), "largest exact/bound": worst})

@@ -1,0 +1,125 @@
+"""Where Theorem 3 applies and says something: its loss bound B, the trivial bound, Remark rmk:bound."""
+
+import math
+
+import numpy as np
+
+from paper_checks import formulas as f
+from paper_checks.checks.instances import DIMENSIONS, random_instance, spectrum
+from paper_checks.registry import Finding, Plot, check
+
+
+@check("thm3-loss-bound")
+def _(full: bool) -> Finding:
+    """|F(x_t)| <= B 'for the run' with Gaussian noise: x_1 has a density on all of R^d, so F must be bounded by B.
+
+    For a pseudo-Huber sum, unbounded, P(|F(x_1)| > B) is positive for every B: its values at B = 2, 4, 8 times F(x_0)
+    from 200,000 draws of (u, z), seed 89. For the sine sum, bounded, it is 0 at B = mean c_i.
+    """
+    rng = np.random.default_rng(89)
+    problem, x0 = random_instance(rng, 3, 3, wave=False), 2 * rng.standard_normal(3)
+    z = rng.standard_normal((200_000, 4))
+    u = math.sqrt(3) * z[:, :3] / np.linalg.norm(z[:, :3], axis=1, keepdims=True)
+    x = x0 - (np.clip(problem.differences(x0, u, 0.1), -1, 1).mean(axis=1) + 10 * z[:, 3])[:, None] * u
+    chances = [float(np.mean(problem.loss(x) > k * problem.loss(x0))) for k in (2, 4, 8)]
+    wave = random_instance(rng, 3, 3, wave=True)
+    bounded = float(np.max(np.abs(wave.loss(x)))) <= wave.bound
+    numbers = {f"P(F(x_1) > {k} F(x_0))": p for k, p in zip((2, 4, 8), chances, strict=True)}
+    return Finding(max(chances) == 0, repaired=min(chances) > 0 and bounded, numbers=numbers)
+
+
+@check("thm3-shift")
+def _(full: bool) -> Finding:
+    """F -> F + c changes no difference, so nothing in Algorithm 2, but B and so the bound, which grows with |c|."""
+    bound = f.STATEMENTS["thm3"].bound
+    values = [f.value(bound, {**f.SYNTHETIC, "B": b}) for b in (1.0, 1e6)]
+    rng = np.random.default_rng(90)
+    problem, x, u = random_instance(rng, 3, 3, wave=True), rng.standard_normal((500, 3)), rng.standard_normal((500, 3))
+    shifted = ((problem.losses(x + 0.1 * u) + 1e3) - (problem.losses(x - 0.1 * u) + 1e3)) / 0.2
+    same = bool(np.max(np.abs(shifted - problem.differences(x, u, 0.1))) < 1e-10)
+    return Finding(
+        values[0] == values[1],
+        repaired=same and values[1] > values[0],
+        numbers={"bound, B = 1e6 over B = 1": values[1] / values[0]},
+    )
+
+
+@check("thm3-informative")
+def _(full: bool) -> Finding:
+    """Is Theorem 3's bound below the trivial L^2 at the paper's synthetic settings (L = ell = gap = B = 1)?
+
+    21 cells: three spectra, seven dimensions, n = 10,000, (2, 1e-6). Theorems 1 and 2 likewise.
+    """
+    counts, best = dict.fromkeys(("thm1", "thm2", "thm3"), 0), math.inf
+    series = {}
+    for mode in "abc":
+        values = []
+        for d in DIMENSIONS:
+            point = {**f.SYNTHETIC, "d": d, "r": float(np.sum(spectrum(mode, d)))}
+            for id in counts:
+                counts[id] += f.value(f.STATEMENTS[id].bound, point) < 1
+            values.append(f.value(f.STATEMENTS["thm3"].bound, point))
+        series[f"mode {mode}"] = (list(DIMENSIONS), values)
+        best = min(best, *values)
+    plot = Plot(
+        "Theorem 3's bound at the synthetic settings",
+        "d",
+        "bound",
+        series,
+        {"trivial, L^2": 1.0},
+        log_x=True,
+        log_y=True,
+    )
+    numbers = {f"cells below L^2 of 21, {k}": float(v) for k, v in counts.items()}
+    numbers["smallest bound"] = best
+    numbers["bound at mode c, d = 2000"] = f.value(f.STATEMENTS["thm3"].bound, f.SYNTHETIC)
+    return Finding(counts["thm3"] >= 11, numbers=numbers, plot=plot)
+
+
+@check("rmk-bound-steps")
+def _(full: bool) -> Finding:
+    """Where T of a theorem is below 1 its displayed bound is above L^2, so max{T, 1} and min{., L^2} lose nothing.
+
+    In units x = sqrt(s K)/(n eps): T1 < 1 gives bound >= 32 d L^2, T2 < 1 gives >= 32 (r + 2) L^2, T3 < 1 gives
+    >= 2 L^2 (r + 2)/4 at least 1.5 L^2 where the logarithm is positive. Random settings with T < 1, seed 91.
+    """
+    rng, least = np.random.default_rng(91), math.inf
+    for id in ("thm1", "thm2", "thm3"):
+        for _ in range(400):
+            d = float(10 ** rng.uniform(0, 6))
+            point = {**f.SYNTHETIC, "d": d, "r": float(d ** rng.uniform(0, 1)), "n": float(10 ** rng.uniform(0, 5))}
+            point["gap"] = 1e-9
+            point["eps"] = float(10 ** rng.uniform(-3, 1))
+            argument = f.STATEMENTS[id].log_argument
+            if f.value(f.STATEMENTS[id].T, point) < 1 and (argument is None or f.value(argument, point) > 1):
+                least = min(least, f.value(f.STATEMENTS[id].bound, point))
+    return Finding(least > 1, numbers={"smallest bound/L^2 where T < 1": least})
+
+
+@check("rmk-bound-trivial")
+def _(full: bool) -> Finding:
+    """|grad F|^2 <= L^2 always (seed 92); this is why DPGD-0th's error stops growing with d."""
+    rng, worst = np.random.default_rng(92), 0.0
+    for _ in range(40):
+        problem = random_instance(rng, 4, 3, wave=True)
+        g = problem.gradient(3 * rng.standard_normal((500, 3)))
+        worst = max(worst, float(np.max(np.sum(g**2, axis=1))) / problem.lipschitz**2)
+    return Finding(worst <= 1, numbers={"largest |grad F|^2/L^2": worst})
+
+
+@check("thm3-min-entry")
+def _(full: bool) -> Finding:
+    """Where Theorem 3's bound is below L^2 the second entry of the minimum over lambda is the smaller; seed 93."""
+    rng, first_smaller, cells = np.random.default_rng(93), 0, 0
+    for _ in range(1500):
+        d = float(10 ** rng.uniform(0, 6))
+        point = {**f.SYNTHETIC, "d": d, "r": float(d ** rng.uniform(0, 1)), "n": float(10 ** rng.uniform(0, 9))}
+        point["gap"] = float(10 ** rng.uniform(-6, 0))
+        point["eps"] = float(10 ** rng.uniform(-3, 1))
+        statement = f.STATEMENTS["thm3"]
+        if f.value(statement.log_argument, point) > 1 and f.value(statement.bound, point) < 1:
+            cells += 1
+            first, second = (f.value(x, point) for x in statement.lam)
+            first_smaller += first < second
+    numbers = {"settings with bound < L^2": float(cells), "first entry smaller in": float(first_smaller)}
+    return Finding(first_smaller > 0, repaired=cells > 50 and first_smaller == 0, numbers=numbers)
