@@ -1,8 +1,9 @@
 """How much faster is the sweep than running its lanes one by one?  python -m benchmarks.sweep_speed
 
 For each method on the paper's grid (880 lanes, 900,240 steps in all) and mode (c): the time of the engine; the time
-of a few steps of `dpzero_theory.optim.reference` on the same problem, and from it that of the whole grid; and
-the time of the matrix products alone, the machine's limit for this approach. All are timed in turn, and each row is
+of a few steps of `dpzero_theory.optim.reference` on the same problem, and from it that of the whole grid; the same
+for the losses written as they are defined, which form x - x_i for every sample (`direct`); and the time of the
+matrix products alone, the machine's limit for this approach. All are timed in turn, and each row is
 one repetition. With one thread the times are processor times, so that other work on the machine does not enter;
 otherwise they are wall times.
 """
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.arguments import Parser, positive_integer
 from benchmarks.results import RESULTS, Results
@@ -27,9 +29,21 @@ from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 
 __all__ = ["PRESETS", "main", "measure"]
 
+Array = NDArray[np.float64]
+
 KEY = ("device", "threads", "dtype", "method", "d", "repetition")
 FIELDS = (
-    *("n", "lanes", "lane_steps", "engine_s", "reference_step_s", "reference_s", "ratio"),
+    *(
+        "n",
+        "lanes",
+        "lane_steps",
+        "engine_s",
+        "reference_step_s",
+        "reference_s",
+        "ratio",
+        "direct_step_s",
+        "direct_ratio",
+    ),
     *("product_s", "product_share", "product_gflops"),
 )
 PRESETS = {
@@ -50,6 +64,7 @@ def measure(method: str, preset: Preset, d: int, dtype: torch.dtype, device: str
 
     sweep(lanes.take(np.flatnonzero(lanes.steps == lanes.steps.min())))
     engine = _seconds(lambda: sweep(lanes), device)
+    direct = _reference_step(method, _Direct(problem, rng), steps=3)
     step = _reference_step(method, problem, steps=3 if method == "dpgd" else 10)
     lane_steps = int(lanes.steps.sum())
     row = {
@@ -60,6 +75,8 @@ def measure(method: str, preset: Preset, d: int, dtype: torch.dtype, device: str
         "reference_step_s": step,
         "reference_s": step * lane_steps,
         "ratio": step * lane_steps / engine,
+        "direct_step_s": direct,
+        "direct_ratio": direct * lane_steps / engine,
     }
     if method != "dpgd":
         product = _product(preset.n, d, int(lanes.steps.max()), dtype, device)
@@ -81,7 +98,25 @@ def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block:
     return _seconds(products, device)
 
 
-def _reference_step(method: str, problem: Quadratic, steps: int) -> float:
+class _Direct:
+    """The quadratic loss as it is written: (1/2) (x - x_i)^T A (x - x_i) and A (x - x_i), an (n, d) array each."""
+
+    def __init__(self, problem: Quadratic, rng: np.random.Generator) -> None:
+        self.n, self.d = problem.n, problem.d
+        self.spectrum = problem.spectrum
+        self.data = gaussian_data(rng, self.n, self.d)
+
+    def losses(self, x: Array) -> Array:
+        offsets = x - self.data
+        losses: Array = 0.5 * ((offsets * offsets) @ self.spectrum)
+        return losses
+
+    def gradients(self, x: Array) -> Array:
+        gradients: Array = (x - self.data) * self.spectrum
+        return gradients
+
+
+def _reference_step(method: str, problem: Quadratic | _Direct, steps: int) -> float:
     u = sample_sphere(np.random.default_rng(0), steps, problem.d)
     options: dict[str, Any] = {"steps": steps, "step_size": 0.01, "clip": 3.0, "noise_std": 0.1, "keep": False}
     if method == "dpgd":
