@@ -7,6 +7,7 @@ gradient norm beside the exponents of Table tab:compare; synthetic_grid shows th
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -25,6 +26,11 @@ METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
 LOOKS = dict(zip(METHODS, (series(0), series(1), series(2)), strict=True))
 MODES = {"a": r"$\mathrm{tr}(A)=O(d)$", "b": r"$\mathrm{tr}(A)=O(\sqrt{d})$", "c": r"$\mathrm{tr}(A)=O(\log d)$"}
 SAMPLES = {"train": "training", "test": "test"}
+
+BOUNDS: dict[str, dict[str, Any]] = {
+    "claimed": {"color": "#999999", "linewidth": 0.9},
+    "claimed_here": {"color": "black", "linewidth": 0.9},
+}
 
 
 def draw_best(rows: pd.DataFrame, what: str) -> Figure:
@@ -48,12 +54,17 @@ def draw_best(rows: pd.DataFrame, what: str) -> Figure:
         log_ticks(axis.xaxis)
         log_ticks(axis.yaxis)
     label_panels(grid.flat)
-    handles = [Line2D([], [], **look.line()) for look in LOOKS.values()]
+    present = _present(rows)
+    handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
     thin = Line2D([], [], color="#555555", linewidth=0.8, linestyle=(0, (1, 1)))
     figure.legend(
-        [*handles, thin], [*METHODS.values(), r"mean over iterates ($x_\tau$)"], loc="outside upper center", ncols=4
+        [*handles, thin], [*present.values(), r"mean over iterates ($x_\tau$)"], loc="outside upper center", ncols=4
     )
     return figure
+
+
+def _present(rows: pd.DataFrame) -> dict[str, str]:
+    return {method: name for method, name in METHODS.items() if (rows["method"] == method).any()}
 
 
 def _curve(axis: Axes, part: pd.DataFrame, method: str, what: str, on: str) -> None:
@@ -91,20 +102,22 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
                         x, fit["slope"], yerr=[[low], [-high]], color=look.color, marker=look.marker,
                         markerfacecolor=face, markeredgecolor=look.color, linestyle="none",
                     )  # fmt: skip
-                    axis.plot([place + offset - 0.09, place + offset + 0.12], [float(fit["claimed"].iloc[0])] * 2,
-                              color="black", linewidth=0.9)  # fmt: skip
+                    for column, style in BOUNDS.items():
+                        level = float(fit[column].iloc[0])
+                        axis.plot([place + offset - 0.09, place + offset + 0.12], [level] * 2, **style)
         axis.set_xticks(range(3), [f"mode {mode}" for mode in MODES])
         axis.set_title(name)
         axis.axhline(0, color="#888888", linewidth=0.6)
     axes[0].set_ylabel(r"slope of $\log\|\nabla F\|$ in $\log d$")
     label_panels(axes)
+    present = _present(slopes)
     handles = [
-        *(Line2D([], [], color=look.color, marker=look.marker, linestyle="none") for look in LOOKS.values()),
+        *(Line2D([], [], color=LOOKS[m].color, marker=LOOKS[m].marker, linestyle="none") for m in present),
         Line2D([], [], color="#555555", marker="o", markerfacecolor="white", linestyle="none"),
-        Line2D([], [], color="black", linewidth=0.9),
+        *(Line2D([], [], **style) for style in BOUNDS.values()),
     ]
-    labels = [*METHODS.values(), "largest three $d$ only", "upper bound's exponent"]
-    figure.legend(handles, labels, loc="outside upper center", ncols=5)
+    labels = [*present.values(), "largest three $d$", "bound, fixed gap", "bound, gap $r/2$ as here"]
+    figure.legend(handles, labels, loc="outside upper center", ncols=6, columnspacing=1.2)
     return figure
 
 

@@ -1,0 +1,65 @@
+"""What the committed rows say, and that every figure can be drawn from them."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from benchmarks.results import RESULTS, read_rows
+from figures import certificates, synthetic
+from figures.style import use_style
+
+
+@pytest.fixture(scope="module")
+def cells() -> pd.DataFrame:
+    return certificates.summarise(read_rows(RESULTS / "certificates"))
+
+
+def test_every_certificate_holds(cells: pd.DataFrame) -> None:
+    """Mean over at least 5 seeds + 3 standard errors <= bound, in every cell that was run."""
+    ran = cells[cells["seeds"] > 0]
+    assert len(ran) > 100
+    assert (ran["seeds"] >= 5).all()
+    assert (ran["mean"] + 3 * ran["error"] <= ran["bound"]).all()
+
+
+def test_half_of_the_sharp_certificates_are_within_ten_times_the_measurement(cells: pd.DataFrame) -> None:
+    sharp = cells[(cells["parameters"] == "sharp") & (cells["problem"] == "pseudo-huber")]
+    assert (sharp["bound"] <= 10 * sharp["mean"]).mean() >= 0.5
+
+
+def test_the_sharp_prescription_wins_at_the_papers_setting(cells: pd.DataFrame) -> None:
+    """n = 10,000, epsilon = 2, mode (c), d = 2,000: 5 times lower for x_tau, 20 for the last iterate, equal steps."""
+    at = (cells["n"] == 10_000) & (cells["d"] == 2_000) & (cells["mode"] == "c") & (cells["epsilon"] == 2.0)
+    setting = cells[at].set_index("parameters")
+    paper, sharp = setting.loc["paper"], setting.loc["sharp"]
+    assert sharp["steps"] <= paper["steps"]
+    assert paper["mean"] >= 5 * sharp["mean"]
+    assert paper["last"] >= 20 * sharp["last"]
+    assert paper["bound"] >= 100 * sharp["bound"]
+
+
+def test_the_cells_cover_what_was_asked(cells: pd.DataFrame) -> None:
+    huber = cells[cells["problem"] == "pseudo-huber"]
+    assert set(huber["mode"]) == {"a", "b", "c"}
+    assert (huber["d"].min(), huber["n"].min(), huber["n"].max()) == (20, 1_000, 1_000_000)
+    assert huber["d"].max() >= 100_000
+    assert cells["epsilon"].nunique() >= 4
+    assert {"digits", "sst2"} <= set(cells["problem"])
+
+
+def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
+    use_style()
+    rows = read_rows(RESULTS / "synthetic")
+    figures = [
+        certificates.draw(read_rows(RESULTS / "certificates")),
+        synthetic.draw_best(rows, "gradient"),
+        synthetic.draw_grid(rows, "c", int(rows["d"].min())),
+        synthetic.draw_slopes(read_rows(RESULTS / "slopes")),
+    ]
+    for figure in figures:
+        figure.canvas.draw()
+        assert any(axis.has_data() for axis in figure.axes)
+        plt.close(figure)
+    assert all((Path(certificates.__file__).parent / f"certificates.{kind}").exists() for kind in ("png", "pdf"))
