@@ -49,14 +49,25 @@ def test_the_cells_cover_what_was_asked(cells: pd.DataFrame) -> None:
     assert {"digits", "sst2"} <= set(cells["problem"])
 
 
+def test_modes_of_low_rank_hardly_grow_and_others_do() -> None:
+    """Mode (c): DPZero's slope for x_tau is below 0.15, interval included; mode (a): every method grows."""
+    slopes = read_rows(RESULTS / "slopes")
+    at = (slopes["sweep"] == "synthetic") & (slopes["output"] == "tau") & (slopes["range"] == "all")
+    part = slopes[at & (slopes["measured"] == "gradient_train")]
+    flat = part[(part["mode"] == "c") & (part["method"] == "dpzero")]
+    assert len(flat) == 1
+    assert (flat["high"] < 0.15).all()
+    assert (part[part["mode"] == "a"]["low"].dropna() > 0.5).all()
+
+
 def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
     use_style()
-    rows = read_rows(RESULTS / "synthetic")
+    rows, slopes = read_rows(RESULTS / "synthetic"), read_rows(RESULTS / "slopes")
     figures = [
         certificates.draw(read_rows(RESULTS / "certificates")),
         synthetic.draw_best(rows, "gradient"),
         synthetic.draw_grid(rows, "c", int(rows["d"].min())),
-        synthetic.draw_slopes(read_rows(RESULTS / "slopes")),
+        synthetic.draw_slopes(slopes[slopes["sweep"] == "synthetic"]),
     ]
     for figure in figures:
         figure.canvas.draw()
