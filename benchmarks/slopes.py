@@ -106,7 +106,9 @@ def _fits(sweep: str, rows: pd.DataFrame) -> list[dict[str, str | float | None]]
     outputs = [output for output in ("last", "average", "tau") if f"gradient_train_{output}" in rows]
     for output in outputs:
         best = best_rows(rows, output)
-        for keys, group in best.groupby(["method", "mode", "start", "calibration"]):
+        for keys, cells in best.groupby(["method", "mode", "start", "calibration"]):
+            runs = cells.groupby("d")["seed"].nunique()
+            group = cells[cells["d"].isin(runs.index[runs == cells["seed"].nunique()])]  # dimensions of every seed
             for measured in ("gradient_train", "gradient_test"):
                 if f"{measured}_{output}" not in rows:
                     continue

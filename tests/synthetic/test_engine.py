@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from dpzero_theory.optim import reference
@@ -155,3 +156,21 @@ def test_a_stream_that_is_too_short_is_noticed() -> None:
             directions=from_array(u),
             noise=from_array(np.zeros(4)),
         )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("method", ["dpzero", "dpgd_0th"])
+def test_a_gpu_gives_what_the_cpu_gives(method: str) -> None:
+    problem, grid = quadratic(3, 200, 20, "c"), lanes(3, 12, 60)
+    u = sample_sphere(np.random.default_rng(3), 60, 20)
+    shape = (60,) if method == "dpzero" else (60, 20)
+    standard = np.random.default_rng(4).standard_normal(shape)
+    found = [
+        getattr(engine, method)(
+            problem, np.zeros(20), grid, directions=from_array(u), noise=from_array(standard), device=device
+        )
+        for device in ("cpu", "cuda")
+    ]
+    close(found[1].last, found[0].last)
+    close(found[1].gradient_squared, found[0].gradient_squared)
