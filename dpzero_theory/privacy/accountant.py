@@ -29,7 +29,7 @@ __all__ = [
 
 Parts = tuple[tuple[Pair, int], ...]
 
-_BUDGET = 2e8
+_BUDGET = 1.2e8
 """Work of a certified answer, see `delta_bracket`; less while searching."""
 
 _CLOSED = "closed form"

@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 _BLOCK = 1_000_000
+_CHUNK = 32
+"""Terms of one inner product before it is added to a running sum: bounds the growth of rounding errors."""
 
 
 class Decay:
@@ -95,7 +97,7 @@ def log_far(part: Tilted, tau: float, t: Array, log_tolerance: float) -> tuple[N
     size = np.abs(start)
     error = mass_error + tau * loss_error + t[-1] * loss_error + 4 * _UNIT * (8 + t[-1] * np.abs(loss - part.mean))
     # |exp(i t L)| decreases in t on this line, so the weights at t[0] bound all of them
-    bound = float(size @ (error[keep] + (len(rate) + 16) * _UNIT)) + len(loss) * math.exp(
+    bound = float(size @ (error[keep] + (_CHUNK + len(rate) / _CHUNK + 32) * _UNIT)) + len(loss) * math.exp(
         -45 + float(np.max(exponent.real))
     )
     bound += math.exp(law.quadrature_error(contour) - part.cumulant)
@@ -115,5 +117,9 @@ def _equispaced(v: NDArray[np.complex128], d: NDArray[np.complex128], t: Array) 
     for start in range(0, len(blocks), columns):
         chosen = blocks[start : start + columns]
         outer = v[:, None] * np.exp(1j * step * rows * d[:, None] * chosen)
-        result[start * rows : (start + len(chosen)) * rows] = (inner @ outer).T.ravel()
+        product = np.zeros((rows, len(chosen)), dtype=np.complex128)
+        for first in range(0, len(d), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            product += inner[:, part] @ outer[part]
+        result[start * rows : (start + len(chosen)) * rows] = product.T.ravel()
     return result[: len(t)]
