@@ -22,6 +22,7 @@ class Comparison:
     accountant: str
     value: float | None
     seconds: float
+    cpu_seconds: float
     status: str
 
 
@@ -94,7 +95,7 @@ def compare(
     noise: float | None = None,
 ) -> Comparison:
     """The noise multiplier for `epsilon`, or the epsilon of `noise` (exactly one of them), from one accountant."""
-    started = time.perf_counter()
+    started, working = time.perf_counter(), time.process_time()
     value, status = None, "ok"
     try:
         with warnings.catch_warnings():
@@ -108,4 +109,4 @@ def compare(
         status = "not installed"
     except Exception as error:  # another package's failure is a row of the table
         status = f"{type(error).__name__}: {error}".splitlines()[0][:100]
-    return Comparison(accountant, value, time.perf_counter() - started, status)
+    return Comparison(accountant, value, time.perf_counter() - started, time.process_time() - working, status)
