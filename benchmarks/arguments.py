@@ -2,18 +2,11 @@
 
 import argparse
 from collections.abc import Callable
-from typing import NoReturn
 
 from dpzero_theory import check
+from dpzero_theory.arguments import Parser
 
 __all__ = ["Parser", "positive_integer"]
-
-
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line on standard error, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def positive_integer(flag: str, at_most: int = 10**9) -> Callable[[str], int]:

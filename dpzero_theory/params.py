@@ -10,9 +10,10 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dpzero_theory import check, render
+from dpzero_theory.arguments import Parser, number
 from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
@@ -26,22 +27,6 @@ INTEGERS = ("n", "d")
 LARGEST = 10**15
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
 END_OF_SEARCH = {"d": LARGEST, "epsilon": SMALLEST_EPSILON}
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def _number(text: str) -> float:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
 
 
 def _sweep(text: str) -> tuple[str, list[float]]:
@@ -70,24 +55,24 @@ def _sweep(text: str) -> tuple[str, list[float]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m dpzero_theory.params", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m dpzero_theory.params", description=__doc__, allow_abbrev=False)
     need = parser.add_argument_group("the problem")
-    need.add_argument("--n", type=_number, help="number of samples")
-    need.add_argument("--epsilon", type=_number, help="privacy parameter, > 0")
-    need.add_argument("--delta", type=_number, required=True, help="privacy parameter, in (0, 1)")
-    need.add_argument("--d", type=_number, help="dimension")
-    need.add_argument("--r", type=_number, help="effective rank, 1 <= r <= d (default: d)")
-    need.add_argument("--lipschitz", type=_number, default=1.0, help="L (default 1)")
-    need.add_argument("--smoothness", type=_number, default=1.0, help="ell (default 1)")
-    need.add_argument("--gap", type=_number, default=1.0, help="F(x0) - F* (default 1)")
-    need.add_argument("--loss-bound", type=_number, default=1.0, help="B with |F(x_t)| <= B (default 1)")
-    need.add_argument("--pl", type=_number, help="mu of the PL inequality; adds the corollaries")
+    need.add_argument("--n", type=number, help="number of samples")
+    need.add_argument("--epsilon", type=number, help="privacy parameter, > 0")
+    need.add_argument("--delta", type=number, required=True, help="privacy parameter, in (0, 1)")
+    need.add_argument("--d", type=number, help="dimension")
+    need.add_argument("--r", type=number, help="effective rank, 1 <= r <= d (default: d)")
+    need.add_argument("--lipschitz", type=number, default=1.0, help="L (default 1)")
+    need.add_argument("--smoothness", type=number, default=1.0, help="ell (default 1)")
+    need.add_argument("--gap", type=number, default=1.0, help="F(x0) - F* (default 1)")
+    need.add_argument("--loss-bound", type=number, default=1.0, help="B with |F(x_t)| <= B (default 1)")
+    need.add_argument("--pl", type=number, help="mu of the PL inequality; adds the corollaries")
     what = parser.add_argument_group("what to calculate")
     what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
     what.add_argument("--result", nargs="+", choices=list(RESULTS), metavar="ID", help="ids: " + ", ".join(RESULTS))
-    what.add_argument("--max-steps", type=_number, help="cap on the steps of everything that is minimised")
+    what.add_argument("--max-steps", type=number, help="cap on the steps of everything that is minimised")
     what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
-    what.add_argument("--target", type=_number, metavar="BOUND", help="with --solve-for: the bound to meet")
+    what.add_argument("--target", type=number, metavar="BOUND", help="with --solve-for: the bound to meet")
     what.add_argument("--sweep", type=_sweep, metavar="NAME=START:STOP:log|lin:COUNT", help="a row per value")
     out = parser.add_argument_group("output")
     out.add_argument("--format", choices=("table", "json", "csv", "latex"), default="table")

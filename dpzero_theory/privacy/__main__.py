@@ -14,9 +14,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dpzero_theory import check
+from dpzero_theory.arguments import Parser, number
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
@@ -28,36 +29,20 @@ __all__ = ["main"]
 _PLOT_SUFFIXES = (".pdf", ".png", ".svg")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
-def _number(text: str) -> float | int:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="python -m dpzero_theory.privacy",
         description=__doc__,
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     question = parser.add_mutually_exclusive_group(required=True)
-    question.add_argument("--epsilon", type=_number, help="find the noise for this epsilon, > 0")
-    question.add_argument("--noise-multiplier", type=_number, help="find the epsilon of this noise, > 0")
-    parser.add_argument("--delta", type=_number, required=True, help="in (0, 1)")
-    parser.add_argument("--steps", type=_number, required=True, help="number of releases, >= 1")
-    parser.add_argument("--n", type=_number, required=True, help="number of records")
-    parser.add_argument("--batch", type=_number, help="(expected) records in a batch, 1 <= batch <= n")
+    question.add_argument("--epsilon", type=number, help="find the noise for this epsilon, > 0")
+    question.add_argument("--noise-multiplier", type=number, help="find the epsilon of this noise, > 0")
+    parser.add_argument("--delta", type=number, required=True, help="in (0, 1)")
+    parser.add_argument("--steps", type=number, required=True, help="number of releases, >= 1")
+    parser.add_argument("--n", type=number, required=True, help="number of records")
+    parser.add_argument("--batch", type=number, help="(expected) records in a batch, 1 <= batch <= n")
     parser.add_argument("--sampling", choices=SAMPLINGS, help="how batches are drawn; needed with --batch")
     parser.add_argument(
         "--relation", choices=RELATIONS, default="replace-one", help="default: replace-one, the paper's"

@@ -1,0 +1,25 @@
+"""Command lines that fail in one line: exit status 2, naming the flag, the rule and the value."""
+
+import argparse
+from typing import NoReturn
+
+__all__ = ["Parser", "number"]
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line on standard error, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def number(text: str) -> float | int:
+    """A `type` for `add_argument`: an int where the text is one, else a float (its range is the callee's to check)."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
