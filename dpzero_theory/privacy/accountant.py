@@ -2,7 +2,9 @@
 
 A history is a sequence of `pairs.Group`. Groups that are exactly Gaussian (full batch, fixed order, q = 1)
 contribute mu^2 to one mu-GDP term; the others contribute their dominating pairs. Both directions of the
-neighbouring relation are composed separately and delta is the larger of the two.
+neighbouring relation are composed separately and delta is the larger of the two. A history of one group with
+random allocation under add-remove is answered by `allocation`; any other counts random allocation as one batch an
+epoch.
 """
 
 import math
@@ -11,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpzero_theory import check
+from dpzero_theory.privacy.allocation import allocation_curve, allocation_delta
 from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
 from dpzero_theory.privacy.pairs import Bracket, Group, Pair
@@ -159,6 +162,9 @@ def delta_of_history(history: Sequence[Group], epsilon: float) -> Bracket:
     """
     groups = _checked(history)
     eps = check.real("epsilon", epsilon, at_least=0)
+    if len(groups) == 1 and groups[0].allocated:
+        found = allocation_delta(eps, groups[0].noise_multiplier, groups[0].epoch, groups[0].steps)
+        return Bracket(found.lower, found.value, found.upper, found.method, notes(groups))
     gdp = total_gdp(groups)
     above = [direction_delta(eps, parts, gdp) for parts in directions(groups)]
     top = max(above, key=lambda b: b.upper)
@@ -183,12 +189,28 @@ def epsilon_of_history(history: Sequence[Group], delta: float) -> Bracket:
     """
     groups = _checked(history)
     target = check.real("delta", delta, above=0, below=1)
+    if len(groups) == 1 and groups[0].allocated:
+        return _allocated_epsilon(groups[0], target)
     gdp = total_gdp(groups)
     above, below = directions(groups), directions(groups, attained=True)
     lower, upper, method = _epsilon(above, gdp, target)
     if below != above:
         lower = _epsilon(below, gdp, target)[0]
     return Bracket(lower, upper, upper, method, notes(groups))
+
+
+def _allocated_epsilon(group: Group, target: float) -> Bracket:
+    s, epoch, steps = group.noise_multiplier, group.epoch, group.steps
+    at_zero = allocation_delta(0.0, s, epoch, steps)
+    if at_zero.upper <= target:
+        return Bracket(0.0, 0.0, 0.0, at_zero.method, notes([group]))
+    if at_zero.value <= target:
+        start = 1e-3 * at_zero.value
+    else:
+        start = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target))
+    curve = allocation_curve(lambda epsilon: (epsilon, s, epoch, steps))
+    lower, upper, point = crossing([curve], start, -10.0, target)
+    return Bracket(lower, upper, upper, point.method, notes([group]))
 
 
 def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[float, float, str]:
@@ -225,5 +247,11 @@ def notes(groups: Sequence[Group]) -> tuple[str, ...]:
     if any(sampling == "fixed-order" for sampling, _ in kinds):
         found.append("fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most")
     if any(sampling == "random-allocation" for sampling, _ in kinds):
-        found.append("random allocation: certified without amplification beyond one batch an epoch")
+        found.append(
+            "random allocation: certified for epochs of floor(1/q) steps or more, from the first release on, each"
+            " record in one uniformly random step of each epoch, independently of the other records"
+            if len(groups) == 1 and groups[0].allocated
+            else "random allocation: certified without amplification beyond one batch an epoch (only add-remove with"
+            " one group has it): both ends are of that certificate, the exact number is at most the upper one"
+        )
     return tuple(found)

@@ -34,7 +34,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpzero_theory import check
 from dpzero_theory.privacy.convolution import chernoff, invert, power, transform
@@ -289,19 +289,28 @@ def allocation_delta(
     width = check.real("resolution", resolution, above=0, at_most=0.1)
     # one batch an epoch and every epoch's step known: a mixture of such runs, so an upper bound (joint convexity)
     fixed = min(float(delta_from_gdp(eps, math.sqrt(-(-count // t)) / s)) * (1 + 1e-11), 1.0)
+    single = _largest_output(eps, s, t, min(count, t))
     if s < _LEAST_NOISE:
-        return _answer(0.0, fixed, fixed)
+        return _answer(single, fixed, fixed)
     try:
         composed = _composed(s, t, count, width)
     except OverflowError:
-        return _answer(0.0, fixed, fixed)
+        return _answer(single, fixed, fixed)
     p, q, low_p, low_q = composed.laws
     losses = composed.width * (p.first + np.arange(len(p.mass), dtype=np.float64))
     upper = max(_upper(eps, losses, p, composed), _upper(eps, -losses, q, composed))
     backward = [_Law(0, law.mass[::-1], law.error) for law in (low_q, low_p)]
-    lower = max(_lower(eps, low_p, low_q, composed), _lower(eps, backward[0], backward[1], composed))
+    lower = max(_lower(eps, low_p, low_q, composed), _lower(eps, backward[0], backward[1], composed), single)
     # both grids add h^2/6 to the variance for the upper end and take h^2/12 from it for the lower one
     return _answer(lower, min(lower + (upper - lower) / 3, fixed), min(upper, fixed))
+
+
+def _largest_output(epsilon: float, s: float, t: int, released: int) -> float:
+    """A lower bound: P(A) - e^epsilon Q(A) for the set A of first epochs with some x_i > c, at a good c."""
+    c = 0.5 + s * s * (epsilon + math.log(t))
+    present = released / t * float(ndtr((1 - c) / s))
+    absent = released * math.exp(min(epsilon, 700.0) + float(log_ndtr(-c / s)))
+    return max(present - absent - 1e-12 * (present + absent), 0.0) if epsilon <= 700 else 0.0
 
 
 def _answer(lower: float, value: float, upper: float) -> DeltaBracket:

@@ -6,6 +6,7 @@ from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import direction_curve, directions, notes
+from dpzero_theory.privacy.allocation import allocation_curve
 from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.privacy.pairs import Bracket, Group, group
@@ -41,12 +42,15 @@ def calibrate_noise_multiplier(
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: the batches alone meet the target, 1 - (1-q)^T <= delta, so that every positive
+        PreconditionError: the batches alone meet the target, 1 - (1-q)^T <= delta (random allocation: T/t, with
+            t the steps of an epoch), so that every positive
             multiplier does and there is no smallest one.
     """
     epsilon = check.real("target_epsilon", target_epsilon, above=0)
     delta = check.real("target_delta", target_delta, above=0, below=1)
     unit = group(1.0, steps, sampling=sampling, neighboring=neighboring, sample_rate=sample_rate)
+    if unit.allocated:
+        return _allocated(unit, epsilon, delta)
     if unit.gdp > 0:
         exact = unit.gdp / float(gdp_from_budget(epsilon, delta))
         return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
@@ -61,6 +65,19 @@ def calibrate_noise_multiplier(
     lower, upper, point = crossing(_curves(unit, epsilon, len(above), attained=False), start, slope, delta)
     if below != above:
         lower = crossing(_curves(unit, epsilon, len(below), attained=True), start, slope, delta)[0]
+    return Bracket(lower, upper, upper, point.method, notes([unit]))
+
+
+def _allocated(unit: Group, epsilon: float, delta: float) -> Bracket:
+    reached = min(unit.steps / unit.epoch, 1.0)
+    check.precondition(
+        reached > delta,
+        f"target_delta must be below steps * sample_rate = {reached:.6g}, the chance that a record is used at all; got"
+        f" {delta!r} (any positive noise_multiplier meets it)",
+    )
+    start, slope = _central_limit(unit, epsilon, delta)
+    curve = allocation_curve(lambda noise: (epsilon, noise, unit.epoch, unit.steps))
+    lower, upper, point = crossing([curve], start, slope, delta)
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 

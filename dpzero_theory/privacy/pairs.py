@@ -146,6 +146,16 @@ class Group:
         return 2 if self.neighboring == "replace-one" else 1
 
     @property
+    def epoch(self) -> int:
+        """Steps of an epoch, floor(1/q); 1/q within 1e-12 of an integer counts as that integer."""
+        return math.floor((1 + 1e-12) / self.sample_rate)
+
+    @property
+    def allocated(self) -> bool:
+        """Whether `allocation.allocation_delta` certifies the group with amplification, when it is alone."""
+        return self.sampling == "random-allocation" and self.neighboring == "add-remove" and self.epoch > 1
+
+    @property
     def gdp(self) -> float:
         """mu of the group where it is certified in closed form, 0 where the pairs say more."""
         releases = {"full": self.steps, "poisson": 0, "fixed-size": 0}.get(self.sampling)
