@@ -40,7 +40,7 @@ class Decay:
     def __call__(self, t: Array, *, shifted: bool = False) -> Array:
         """The bound at `t`; with `shifted` also by shifting the line of x (slower, far sharper for few steps)."""
         total: Array = -(self.gdp**2) * t**2 / 2
-        power = 2.0 ** np.arange(41)[:, None]
+        power = 2.0 ** np.arange(24)[:, None]
         for part, (atom, variation) in zip(self.parts, self.terms, strict=True):
             modulus = np.minimum(atom + variation / (t * power), 1.0)
             square = np.minimum(np.min(1 - (1 - modulus**2) / power**2, axis=0), modulus[0] ** 2)

@@ -61,28 +61,31 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start:
     little and halves the variance.
     """
 
-    def moments(tau: float) -> tuple[float, float, float]:
+    def moments(tau: float) -> tuple[float, float, float, float]:
         tilted = tilt_all(parts, tau, -30.0)
         height = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2
         mean = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5)
         variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
-        return height - tau * epsilon - math.log(tau * (tau + 1)), mean - epsilon - 1 / tau - 1 / (1 + tau), variance
+        third = math.fsum(p.steps * float(p.weights @ p.centred**3) for p in tilted)
+        height -= tau * epsilon + math.log(tau * (tau + 1))
+        return height, mean - epsilon - 1 / tau - 1 / (1 + tau), variance, third
 
-    low, high = 0.0, math.inf
+    low, high, flat = 0.0, math.inf, False
     tau = start or 1.0
     for _ in range(200):
-        height, value, variance = moments(tau)
+        height, value, variance, third = moments(tau)
+        flat = 0.15 * tau * abs(third) < 0.2 * variance
         low, high = (low, tau) if value > 0 else (tau, high)
         curvature = variance + 1 / tau**2 + 1 / (1 + tau) ** 2
         if value * value < 0.02 * curvature or high - low < 1e-3 * low:
             break
-        # Newton in tau, but at most a factor 1.7 up or 4 down
-        new = min(max(tau - value / curvature, tau / 4), 1.7 * tau)
+        # Newton in tau, but only a little way up where K bends
+        new = min(max(tau - value / curvature, tau / 4), (5 if flat else 1.7) * tau)
         if not low < new < high:
             new = math.sqrt(low * high) if low > 0 else tau / 4
         tau = new
-    for _ in range(6):
-        height_back, _, variance_back = moments(0.85 * tau)
+    for _ in range(0 if flat else 6):
+        height_back, _, variance_back, _ = moments(0.85 * tau)
         if not (height_back < height + 0.5 and variance_back < 0.5 * variance):
             break
         tau, height, variance = 0.85 * tau, height_back, variance_back
