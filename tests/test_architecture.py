@@ -18,7 +18,7 @@ SOURCES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 CALCULATOR = "dpzero_theory.params"
-RANKS = {"check": 0, "search": 0, "sphere": 1, "privacy": 2, "theory": 3, "render": 4, "params": 5}
+RANKS = {"arguments": 0, "check": 0, "search": 0, "sphere": 1, "privacy": 2, "theory": 3, "render": 4, "params": 5}
 """What each part of the library may import: only parts of lower rank, and itself."""
 
 

@@ -12,12 +12,12 @@ evaluated without cancellation. All functions broadcast over arrays and return f
 """
 
 import math
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
-from scipy.optimize import elementwise
 
 from dpzero_theory import check
 
@@ -115,16 +115,17 @@ def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
     return np.exp(log_delta_from_gdp(epsilon, gdp))
 
 
-def _root(function: Any, low: Array, high: Array, args: tuple[Array, ...], rising: bool) -> Array:
-    """The end of the final bracket at which `function` (monotone, sign change in [low, high]) is <= 0."""
-    found = elementwise.find_root(
-        function, (low, high), args=args, tolerances={"xatol": 0.0, "xrtol": 4e-16}, maxiter=400
-    )
-    left, right = found.bracket
-    f_left, f_right = found.f_bracket
-    low_end, high_end = np.minimum(left, right), np.maximum(left, right)
-    exact = np.where(f_left == 0, left, np.where(f_right == 0, right, np.nan))
-    return cast(Array, np.where(np.isnan(exact), low_end if rising else high_end, exact))
+def _root(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> Array:
+    """Bisect to neighbouring floats; the end of the last bracket at which `function` (monotone) is <= 0.
+
+    Written out, because importing scipy.optimize would take as long as everything else the calculator does.
+    """
+    while True:
+        middle = low + (high - low) / 2
+        if not ((low < middle) & (middle < high)).any():
+            return low if rising else high
+        above = (function(middle) > 0) == rising
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
 
 
 def gdp_from_budget(epsilon: ArrayLike, delta: ArrayLike) -> Array:
@@ -157,7 +158,7 @@ def gdp_from_budget(epsilon: ArrayLike, delta: ArrayLike) -> Array:
         if not short.any():
             break
         high = np.where(short, 1.25 * high, high)
-    return _root(lambda mu, e, t: _log_delta_above(e, mu) - t, low, high, (eps, log_target), rising=True)
+    return _root(lambda mu: _log_delta_above(eps, mu) - log_target, low, high, rising=True)
 
 
 def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
@@ -186,8 +187,8 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
         high = np.minimum((mu * -special.ndtri(target) + mu * mu / 2) * (1 + 1e-9) + 1e-300, _LARGEST)
     low = np.zeros_like(mu)
     high = np.where(free, 1.0, high)
-    found = _root(lambda e, m, t: _log_delta_above(e, m) - t, low, high, (mu, log_target), rising=False)
-    return cast(Array, np.where(free, 0.0, found))
+    found = _root(lambda eps: _log_delta_above(eps, mu) - log_target, low, high, rising=False)
+    return np.where(free, 0.0, found)
 
 
 def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
