@@ -1,0 +1,141 @@
+"""The README's tables: the calculator's answer and the committed measurements, `python -m benchmarks.summary`.
+
+A test holds the README to what this prints.
+"""
+
+import contextlib
+import io
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.results import RESULTS, read_rows
+from dpzero_theory import params
+
+__all__ = ["TABLES", "accounting", "calculator", "certificates", "sweep_speed"]
+
+CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
+
+CERTIFIED = (
+    ("pseudo-huber", "a", 10_000, 200, 2.0),
+    ("pseudo-huber", "b", 10_000, 200, 2.0),
+    ("pseudo-huber", "c", 10_000, 20, 2.0),
+    ("pseudo-huber", "c", 10_000, 200, 2.0),
+    ("pseudo-huber", "c", 10_000, 2_000, 2.0),
+    ("pseudo-huber", "c", 1_000, 100_000, 8.0),
+    ("pseudo-huber", "c", 100_000, 20, 2.0),
+    ("digits", "-", 1_797, 65, 2.0),
+    ("sst2", "-", 60_614, 16_384, 0.5),
+)
+"""Cells shown in the README: problem, mode, n, d, epsilon. All cells are in the rows and in the figure."""
+
+
+def _markdown(header: list[str], lines: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *lines])
+
+
+def certificates() -> str:
+    """Certified and measured ||grad F||^2, the mean over seeds, for the paper's parameters and ours."""
+    rows = read_rows(RESULTS / "certificates")
+    cell = ["problem", "mode", "n", "d", "epsilon"]
+    values = rows.groupby([*cell, "parameters"])[["bound", "gradient_squared", "last_gradient_squared"]].mean()
+    mean = dict(values.iterrows())
+    lines = []
+    for key in CERTIFIED:
+        paper, ours = mean[*key, "paper"], mean[*key, "sharp"]
+        problem, mode, n, d, epsilon = key
+        cells = [
+            f"{ours['bound']:.2g}",
+            f"{ours['gradient_squared']:.2g}",
+            f"{ours['last_gradient_squared']:.2g}",
+            f"{paper['bound']:.2g}",
+            f"{paper['gradient_squared']:.2g}",
+            f"{paper['gradient_squared'] / ours['gradient_squared']:.1f}",
+            f"{paper['last_gradient_squared'] / ours['last_gradient_squared']:.0f}",
+        ]
+        lines.append([problem if mode == "-" else f"{problem} ({mode})", f"{n:,}", f"{d:,}", f"{epsilon:g}", *cells])
+    header = ["problem", "n", "d", "epsilon", "certified", "measured", "last", "paper certified", "paper measured"]
+    return _markdown([*header, "paper/ours", "paper/ours, last"], lines) + "\n\n" + _held(rows, [*cell, "parameters"])
+
+
+def _held(rows: pd.DataFrame, key: list[str]) -> str:
+    """In how many cells the certificate holds with three standard errors to spare, and how tight ours are."""
+    run = rows.dropna(subset="gradient_squared").groupby(key)
+    value = run["gradient_squared"]
+    upper = value.mean() + 3 * value.std(ddof=1) / np.sqrt(value.count())
+    bound = run["bound"].mean()
+    ratio = (bound / value.mean()).xs("sharp", level="parameters").xs("pseudo-huber", level="problem")
+    return (
+        f"Mean + 3 standard errors <= certificate in {int((upper <= bound).sum())} of {len(bound)} cells run; "
+        f"sharpened certificate over measurement on pseudo-Huber: median {ratio.median():.2f}, "
+        f"at most 10 in {int((ratio <= 10).sum())} of {len(ratio)} cells, largest {ratio.max():.1f}."
+    )
+
+
+def accounting() -> str:
+    """Noise multiplier and processor time of each accountant, side by side in one run."""
+    rows = read_rows(RESULTS / "accounting")
+    lines = []
+    for key, group in rows.groupby(["n", "batch", "steps", "epsilon"], sort=False):
+        n, batch, steps, epsilon = key
+        shown = [f"{n}/{batch}/{steps:,}/{epsilon:g}"]
+        for name in ("this package", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant"):
+            one = group[group["accountant"] == name]
+            if one.empty:
+                shown.append("")
+                continue
+            row = one.iloc[0]
+            seconds = row["cpu_seconds"]
+            time = f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+            shown.append(f"{row['noise_multiplier']:.5f}, {time}")
+        lines.append(shown)
+    header = ["n/B/T/epsilon", "this package", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant (0.01)"]
+    return _markdown(header, lines)
+
+
+def sweep_speed() -> str:
+    """Time of a cell of 880 runs and its ratio to the loops, medians over repetitions."""
+    rows = read_rows(RESULTS / "sweep_speed")
+    shown = rows.groupby(["device", "method", "d"], sort=False).median(numeric_only=True).reset_index()
+    lines = [
+        [
+            str(row["device"]),
+            str(row["method"]),
+            f"{int(row['d']):,}",
+            f"{row['engine_s']:.2f} s",
+            f"{row['ratio']:,.0f}",
+            f"{row['direct_ratio']:,.0f}",
+            f"{row['product_share']:.0%}",
+        ]
+        for _, row in shown.iterrows()
+    ]
+    header = [
+        "device",
+        "method",
+        "d",
+        "880 runs",
+        "reference / engine",
+        "direct loop / engine",
+        "in the matrix product",
+    ]
+    return _markdown(header, lines)
+
+
+def calculator() -> str:
+    """What the calculator prints at the paper's synthetic setting."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        params.main(CALCULATOR.split())
+    return f"```text\n{out.getvalue().rstrip()}\n```"
+
+
+TABLES = {"calculator": calculator, "certificates": certificates, "accounting": accounting, "sweep_speed": sweep_speed}
+
+
+def main() -> None:
+    for name, table in TABLES.items():
+        print(f"<!-- {name} -->\n\n{table()}\n")
+
+
+if __name__ == "__main__":
+    main()
