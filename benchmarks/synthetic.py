@@ -13,12 +13,17 @@ What the paper leaves open, and how it enters here:
 - which iterate is measured: every row has the last one, the average of x_0..x_{T-1}, and the root mean square
   over them, which is what the theorems bound (x_tau, tau uniform);
 - repetitions: `--seeds`.
+
+Everything is in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`): the
+rows agree with those of float64 to their four digits. The processor seconds of every cell, its data, products and
+measurements included, are in a second table beside the rows, NAME_seconds.
 """
 
 import argparse
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +34,7 @@ from numpy.typing import NDArray
 
 from benchmarks.arguments import Parser, positive_integer
 from benchmarks.jobs import completed
-from benchmarks.results import RESULTS, Results
+from benchmarks.results import OK, RESULTS, Results
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std, paper_gdp
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
@@ -38,7 +43,7 @@ from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
 
-__all__ = ["METHODS", "PRESETS", "Cell", "Preset", "main", "paper_lanes", "run_cell", "run_method"]
+__all__ = ["METHODS", "PRESETS", "Cell", "Place", "Preset", "main", "paper_lanes", "run_cell", "run_method"]
 
 Array = NDArray[np.float64]
 
@@ -48,11 +53,13 @@ STEP_SIZES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 METHODS = ("dpzero", "dpgd-0th", "dpgd")
 OUTPUTS = ("last", "average", "tau")
-KEY = ("method", "mode", "d", "start", "calibration", "seed", "steps", "step_size", "clip")
+CELL_KEY = ("method", "mode", "d", "start", "calibration", "seed")
+KEY = (*CELL_KEY, "steps", "step_size", "clip")
 FIELDS = tuple(
     f"{what}_{on}_{output}" for output in OUTPUTS for what in ("gradient", "loss") for on in ("train", "test")
 )
 DIGITS = 4
+DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,21 @@ def run_method(
     )
 
 
-def run_cell(cell: Cell, preset: Preset, dtype: str, device: str) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Place:
+    """Where and in which precision a sweep runs: dtypes by name, `dpgd_products` for DP-GD's products alone."""
+
+    dtype: str = "float64"
+    dpgd_products: str = "float32"
+    device: str = "cpu"
+
+    def of(self, method: str) -> dict[str, Any]:
+        """The options of `run_method`."""
+        options = {"dtype": getattr(torch, self.dtype), "device": self.device}
+        return options | ({"product_dtype": getattr(torch, self.dpgd_products)} if method == "dpgd" else {})
+
+
+def run_cell(cell: Cell, preset: Preset, place: Place) -> list[dict[str, Any]]:
     """One row per lane. A value that is not finite is left empty and makes the row's status `diverged`."""
     train, test = _samples(preset.n, cell.d, cell.seed)
     problem = Quadratic(train, paper_spectrum(cell.mode, cell.d))
@@ -125,9 +146,7 @@ def run_cell(cell: Cell, preset: Preset, dtype: str, device: str) -> list[dict[s
     minima = (problem.minimum, 0.5 * float(problem.spectrum @ variances))
     x0 = np.random.default_rng([cell.seed, 2]).standard_normal(cell.d) * (cell.start == "normal")
     lanes = paper_lanes(preset, cell.calibration)
-    outcome = run_method(
-        cell.method, problem, x0, lanes, cell.seed, [center], dtype=getattr(torch, dtype), device=device
-    )
+    outcome = run_method(cell.method, problem, x0, lanes, cell.seed, [center], **place.of(cell.method))
     measured: dict[str, Array] = {}
     for index, (on, at) in enumerate((("train", problem.center), ("test", center))):
         for output, points in (("last", outcome.last), ("average", outcome.average)):
@@ -151,7 +170,7 @@ def _keys(cell: Cell, preset: Preset) -> Iterable[dict[str, Any]]:
 
 def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
     rounded = {name: float(f"{value:.{DIGITS}g}") for name, value in measured.items() if np.isfinite(value)}
-    return {**key, **rounded, "status": "ok" if len(rounded) == len(measured) else "diverged"}
+    return {**key, **rounded, "status": OK if len(rounded) == len(measured) else DIVERGED}
 
 
 @lru_cache(maxsize=1)
@@ -171,6 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=1)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    parser.add_argument("--dpgd-products", choices=("float64", "float32"), default="float32")
     parser.add_argument("--jobs", type=positive_integer("--jobs", 256), default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="folder (default: out/NAME, for paper benchmarks/results/NAME)")
     options = parser.parse_args(arguments)
@@ -190,8 +210,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace) -> None:
+    place = Place(options.dtype, options.dpgd_products, options.device)
+    folder = options.out or (RESULTS if options.preset == "paper" else Path("out")) / "synthetic"
     results = Results(
-        options.out or (RESULTS if options.preset == "paper" else Path("out")) / "synthetic",
+        folder,
         key=KEY,
         fields=FIELDS,
         seeds=range(options.seeds),
@@ -200,24 +222,41 @@ def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace) -> 
         settings={"n": preset.n, "epsilon": EPSILON, "delta": DELTA, "relation": "replace-one", "noise": "seeded"},
         compress=options.preset != "smoke",
     )
-    with results:
-        todo = [
-            (cell, preset, options.dtype, options.device)
-            for cell in cells
-            if not all(results.done(**key) for key in _keys(cell, preset))
-        ]
+    seconds = Results(
+        folder.with_name(f"{folder.name}_seconds"),
+        key=(*CELL_KEY, "device", "products"),
+        fields=("lanes", "cpu_s", "wall_s"),
+        seeds=range(options.seeds),
+        device=options.device,
+        dtype=options.dtype,
+    )
+    with results, seconds:
+        todo = [(cell, preset, place) for cell in cells if not all(results.done(**key) for key in _keys(cell, preset))]
         workers = options.jobs if options.device == "cpu" else 1
-        for count, ((cell, *_), rows) in enumerate(completed(_job, todo, workers), start=1):
+        for count, ((cell, *_), (rows, spent)) in enumerate(completed(_job, todo, workers), start=1):
             results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
+            seconds.add([] if seconds.done(**{name: spent[name] for name in seconds.key}) else [spent])
             best = min((row.get("gradient_train_last", np.inf) for row in rows), default=np.inf)
-            print(f"{count}/{len(todo)} {cell}: best last gradient {best:.4g}", flush=True)
+            print(f"{count}/{len(todo)} {cell}: best last gradient {best:.4g}, {spent['cpu_s']} s", flush=True)
 
 
-def _job(cell: Cell, preset: Preset, dtype: str, device: str) -> list[dict[str, Any]]:
+def _job(cell: Cell, preset: Preset, place: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of a cell, and its row of processor and wall seconds."""
+    started, cpu = time.perf_counter(), time.process_time()
     try:
-        return run_cell(cell, preset, dtype, device)
+        rows = run_cell(cell, preset, place)
     except Exception as error:
-        return [{**key, "status": f"{type(error).__name__}: {error}"} for key in _keys(cell, preset)]
+        rows = [{**key, "status": f"{type(error).__name__}: {error}"} for key in _keys(cell, preset)]
+    spent = {
+        **asdict(cell),
+        "device": place.device,
+        "products": place.dpgd_products if cell.method == "dpgd" else place.dtype,
+        "lanes": len(rows),
+        "cpu_s": round(time.process_time() - cpu, 2),
+        "wall_s": round(time.perf_counter() - started, 2),
+        "status": OK if all(row["status"] in (OK, DIVERGED) for row in rows) else rows[0]["status"],
+    }
+    return rows, spent
 
 
 if __name__ == "__main__":

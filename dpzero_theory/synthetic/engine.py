@@ -119,7 +119,7 @@ def _run(
     sorted_lanes = lanes.take(order)
     root = place.tensor(np.sqrt(problem.spectrum))
     origin = place.tensor(problem.center)
-    points = place.tensor(problem._points)
+    points = place.tensor(problem.points)
     alpha, clip, std = (place.tensor(a) for a in (sorted_lanes.step_size, sorted_lanes.clip, sorted_lanes.noise_std))
     targets = [root * (place.tensor(c) - origin) for c in (problem.center, *centers)]
     y = (root * (place.tensor(start) - origin))[:, None].repeat(1, len(lanes))

@@ -154,7 +154,7 @@ class _PseudoHuber:
     def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: ToTensor) -> None:
         self.root = tensor(np.sqrt(problem.spectrum))
         self.origin = tensor(problem.center)
-        self.data = tensor(problem._points)
+        self.data = tensor(problem.points)
         y = self.root * (tensor(x0) - self.origin)
         self.y = y.repeat(lanes, 1)
         self.q = (self.data - y).square().sum(dim=1).repeat(lanes, 1)
@@ -218,8 +218,8 @@ class _Logistic:
     """x of shape (L, d) at the block's start, and margins of shape (L, n), which lag one step behind."""
 
     def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: ToTensor) -> None:
-        self.rows = _matrix(problem._rows, tensor)
-        self.columns = _matrix(problem._rows, tensor, transpose=True)
+        self.rows = _matrix(problem.rows, tensor)
+        self.columns = _matrix(problem.rows, tensor, transpose=True)
         self.x = tensor(x0).repeat(lanes, 1)
         self.margins = tensor(problem.margins(x0)).repeat(lanes, 1)
 

@@ -54,6 +54,11 @@ class _Distances:
         self._squares = np.einsum("ij,ij->i", self._points, self._points)
 
     @property
+    def points(self) -> Array:
+        """y_i, which sum to zero, shape (n, d)."""
+        return self._points
+
+    @property
     def smoothness(self) -> float:
         """ell = ||A||_2: every f_i is ell-smooth, and H = A has norm ell."""
         return float(self.spectrum.max())
@@ -207,6 +212,11 @@ class LogisticRegression:
         if signs.shape != (self.n,) or not np.isin(signs, (-1.0, 1.0)).all():
             raise ValueError(f"labels must be -1 or +1, shape (n,) = ({self.n},); got shape {signs.shape}")
         self._rows = _signed_rows(rows, signs, self.row_norm)
+
+    @property
+    def rows(self) -> Rows:
+        """b_i a_i, scaled, shape (n, d)."""
+        return self._rows
 
     @property
     def lipschitz(self) -> float:

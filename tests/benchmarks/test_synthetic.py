@@ -29,7 +29,7 @@ def test_the_grid_is_the_papers() -> None:
 def test_measurements_are_those_of_the_losses(method: str, start: str) -> None:
     """Recomputed from the definitions on the samples that the cell draws."""
     cell = synthetic.Cell(method, "b", 5, start, "paper", 3)
-    rows = synthetic.run_cell(cell, TINY, "float64", "cpu")
+    rows = synthetic.run_cell(cell, TINY, synthetic.Place())
     assert len(rows) == 4
     spectrum = paper_spectrum("b", 5)
     train, test = synthetic._samples(60, 5, 3)
