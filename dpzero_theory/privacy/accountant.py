@@ -116,7 +116,10 @@ def direction_delta(
     if _largest_loss(parts, gdp) * (1 + 1e-12) <= epsilon:
         return DeltaBracket(0.0, 0.0, 0.0, -math.inf, math.nan, math.nan, "largest loss")
     try:
-        return delta_bracket(epsilon, parts, gdp, start=start, budget=budget)
+        found = delta_bracket(epsilon, parts, gdp, start=start, budget=budget)
+        if found.lower == 0 and budget == _BUDGET:
+            found = delta_bracket(epsilon, parts, gdp, start=start, budget=4 * _BUDGET)
+        return found
     except OverflowError:
         upper = _chernoff(epsilon, parts, gdp)
         return DeltaBracket(0.0, upper, upper, math.log(max(upper, 5e-324)), math.nan, math.nan, "Chernoff bound")
@@ -140,7 +143,7 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                 return found
         for share in (10, 1):
             point = direction_delta(epsilon, parts, gdp, start=tau, budget=_BUDGET / share)
-            if point.upper <= 1.5 * point.lower:
+            if point.lower > 0.1 * point.upper:
                 break
         return point.log_value if point.lower > 0 else -math.inf, point.tau if point.tau > 0 else None
 

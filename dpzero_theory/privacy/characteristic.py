@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory.privacy.pairs import Pair
 from dpzero_theory.privacy.quadrature import Contour, build, decay
-from dpzero_theory.privacy.tilting import Tilted
+from dpzero_theory.privacy.tilting import Tilted, cumulant_error
 
 __all__ = ["Decay", "log_far", "log_near"]
 
@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 _BLOCK = 1_000_000
+_MANY = 20_000
+"""Steps from which rounding matters more than the number of nodes."""
 _CHUNK = 32
 """Terms of one inner product before it is added to a running sum: bounds the growth of rounding errors."""
 
@@ -67,59 +69,85 @@ def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.comp
     half = 0.5 * t[:, None] * d
     sine = np.sin(half)
     change = -2 * (sine**2 @ v) + 2j * ((sine * np.cos(half)) @ v)
-    size = np.abs(change)
-    near = size < 0.5
-    small = np.where(near, change, 0.0)
-    log_near = 0.5 * np.log1p(2 * small.real + np.abs(small) ** 2) + 1j * np.angle(1 + small)
-    chi = 1 + change
-    log_far = np.log(np.maximum(np.abs(chi), 1e-300)) + 1j * np.angle(chi)
-    log_chi = np.where(near, log_near, log_far)
-    return log_chi, (bound + (8 * _UNIT + float(v @ error)) * size) * np.exp(-log_chi.real)
+    log_chi, relative = _log_one_plus(change, bound)
+    return log_chi, relative + float(v @ error) * np.abs(change) * np.exp(-log_chi.real)
 
 
 def log_far(part: Tilted, tau: float, t: Array, log_tolerance: float) -> tuple[NDArray[np.complex128], Array]:
     """The same on the shifted line that makes the integrand smallest at t[0]; t equispaced.
 
-    Laws on half-lines (kind `fixed-size`) stay on the real line.
+    With many steps as chi e^{-i t mean} - 1 = sum_i w_i (e^{i t d_i} - 1), d_i = L_i - mean, where rounding of the
+    weights multiplies |e^{i t d} - 1| <= min(t |d|, 2) only; with few steps as sum_i w_i e^{i t d_i}, which needs
+    fewer nodes (subsampled.md, section 7). Laws on half-lines (kind `fixed-size`) stay on the real line.
     """
     pair = part.law.pair
     angle = 0.0
     if len(pair.branches) == 1:
         angles = _angles(pair)
         angle = angles[int(np.argmin(decay(pair, tau, angles, t[:1])[:, 0]))]
-    contour = Contour(tau, float(t[0]), float(t[-1]), angle)
+    many = part.steps > _MANY
+    contour = Contour(tau, 0.0 if many else float(t[0]), float(t[-1]), angle)
     law = build(pair, contour, log_tolerance)
     loss, log_mass, loss_error, mass_error = law.shifted()
-    exponent = log_mass + (tau + 1j * t[0]) * loss - part.cumulant - 1j * t[0] * part.mean
-    keep = exponent.real > np.max(exponent.real) - 45
-    start = np.exp(exponent[keep])
-    rate = loss[keep] - part.mean
-    size = np.abs(start)
-    error = mass_error + tau * loss_error + t[-1] * loss_error + 4 * _UNIT * (8 + t[-1] * np.abs(loss - part.mean))
-    # |exp(i t L)| decreases in t on this line, so the weights at t[0] bound all of them
-    bound = float(size @ (error[keep] + (_CHUNK + len(rate) / _CHUNK + 32) * _UNIT)) + len(loss) * math.exp(
-        -45 + float(np.max(exponent.real))
-    )
-    bound += math.exp(law.quadrature_error(contour) - part.cumulant)
-    chi = _equispaced(start, rate, t - t[0])
+    # |exp(i t L)| decreases in t on this line, so the weights at the first t bound all of them
+    exponent = log_mass + tau * loss - part.cumulant
+    if not many:
+        exponent = exponent + 1j * t[0] * (loss - part.mean)
+    size = np.exp(exponent.real)
+    keep = size > np.max(size) * (1e-20 / part.steps)
+    weights, rate = np.exp(exponent[keep]), loss[keep] - part.mean
+    relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * _UNIT
+    reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0
+    bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * _UNIT * np.abs(rate))))
+    # with many steps the weights sum to 1 but for the error of the quadrature, which so enters twice
+    bound += 2 * float(np.sum(size[~keep])) + 2 * math.exp(law.quadrature_error(contour) - part.cumulant)
+    if many:
+        change = _equispaced(weights, rate, t, excess=True)
+        return _log_one_plus(change, bound + cumulant_error(part, tau) * np.abs(change))
+    chi = _equispaced(weights, rate, t - t[0], excess=False)
     modulus = np.maximum(np.abs(chi), 1e-300)
     return np.log(modulus) + 1j * np.angle(chi), bound / modulus
 
 
-def _equispaced(v: NDArray[np.complex128], d: NDArray[np.complex128], t: Array) -> NDArray[np.complex128]:
-    """sum_i v_i exp(i t_k d_i) for t_k = k h by blocks: exp(i (a B + b) h d) = exp(i a B h d) exp(i b h d)."""
-    step = float(t[1]) if len(t) > 1 else 0.0
+def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:
+    """log(1 + change), and a bound on the relative error of 1 + change given the absolute one of change."""
+    size = np.abs(change)
+    near = size < 0.5
+    small = np.where(near, change, 0.0)
+    log_near = 0.5 * np.log1p(2 * small.real + np.abs(small) ** 2) + 1j * np.angle(1 + small)
+    log_chi = np.where(near, log_near, np.log(np.maximum(np.abs(1 + change), 1e-300)) + 1j * np.angle(1 + change))
+    return log_chi, (bound + 8 * _UNIT * size) * np.exp(-log_chi.real)
+
+
+def _expm1(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    real = np.expm1(z.real) * np.cos(z.imag) - 2 * np.sin(z.imag / 2) ** 2
+    return np.asarray(real + 1j * np.exp(z.real) * np.sin(z.imag), dtype=np.complex128)
+
+
+def _equispaced(
+    v: NDArray[np.complex128], d: NDArray[np.complex128], t: Array, *, excess: bool
+) -> NDArray[np.complex128]:
+    """sum_i v_i exp(i t_k d_i), or with `excess` sum_i v_i (exp(i t_k d_i) - 1), for equispaced t, by blocks.
+
+    With t_k = t_0 + (a B + b) h, x = i b h d and y = i (t_0 + a B h) d: exp(x + y) = exp(x) exp(y), and
+    exp(x + y) - 1 = (exp(x) - 1) exp(y) + (exp(y) - 1).
+    """
+    step = float(t[1] - t[0]) if len(t) > 1 else 0.0
     rows = min(max(int(math.sqrt(len(t))), 1), max(_BLOCK // len(d), 1))
-    inner = np.exp(1j * step * np.arange(rows)[:, None] * d)
-    result = np.empty(-(-len(t) // rows) * rows, dtype=np.complex128)
+    grid = 1j * step * np.arange(rows)[:, None] * d
+    inner = _expm1(grid) if excess else np.exp(grid)
+    blocks = np.arange(-(-len(t) // rows))
+    result = np.empty(len(blocks) * rows, dtype=np.complex128)
     columns = max(_BLOCK // len(d), 1)
-    blocks = np.arange(len(result) // rows)
     for start in range(0, len(blocks), columns):
         chosen = blocks[start : start + columns]
-        outer = v[:, None] * np.exp(1j * step * rows * d[:, None] * chosen)
+        phase = 1j * d[:, None] * (t[0] + step * rows * chosen)
+        outer = v[:, None] * np.exp(phase)
         product = np.zeros((rows, len(chosen)), dtype=np.complex128)
         for first in range(0, len(d), _CHUNK):
             part = slice(first, first + _CHUNK)
             product += inner[:, part] @ outer[part]
+            if excess:
+                product += v[part] @ _expm1(phase[part])
         result[start * rows : (start + len(chosen)) * rows] = product.T.ravel()
     return result[: len(t)]

@@ -105,6 +105,8 @@ def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], conto
             modulus = pair.log_mixture(largest_x)
         else:
             modulus = pair.log_mixture(smallest_x) + _log_dip(pair, largest_x, widest)
+        if contour.t_high == 0:
+            return power * modulus
         least = np.minimum(_argument(pair, smallest_x, np.maximum(turned, 0.0)), _argument(pair, smallest_x, widest))
         growth = _largest_argument(pair, largest_x, np.clip(-turned, 0.0, 3.0))
         phase = np.where(turned >= 0, -contour.t_low * least, contour.t_high * growth)

@@ -71,12 +71,13 @@ def _tail_difference(
 
     From the smoothed tail function at epsilon -+ 2 reach, by the nodes of the same sum (subsampled.md, section 5).
     """
-    ends = [
-        step / math.pi * float(np.sum((terms * z * np.exp(shift * z)).real)) * math.exp(shift)
-        for shift in (2 * reach, -2 * reach)
-    ]
-    inflation = float(np.exp(2 * reach * (z[0].real + 1)))
-    return ends[0] - ends[1] + (2 * noise + aliases) * inflation
+    with np.errstate(over="ignore", invalid="ignore"):
+        heavy, light = (
+            step / math.pi * float(np.sum((terms * z * np.exp(move * z)).real)) * float(np.exp(move))
+            for move in (2 * reach, -2 * reach)
+        )
+        found = heavy - light + (2 * noise + aliases) * float(np.exp(2 * reach * (z[0].real + 1)))
+    return found if math.isfinite(found) else math.inf
 
 
 def _log_c(tau: float) -> float:

@@ -9,10 +9,12 @@ from scipy.stats import norm
 
 from benchmarks.independent import independent_delta
 from dpzero_theory.privacy import subsampled
+from dpzero_theory.privacy.characteristic import log_far
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.pairs import Pair
 from dpzero_theory.privacy.quadrature import Contour, build, decay
 from dpzero_theory.privacy.subsampled import delta_bracket, delta_estimate
+from dpzero_theory.privacy.tilting import tilt
 
 pytestmark = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="the oracle needs 80-bit floats")
 
@@ -97,13 +99,11 @@ def test_groups_compose_and_nearly_full_batches_are_gaussian():
     assert nearly.value == pytest.approx(float(delta_from_gdp(2.0, math.hypot(0.2, 0.3))), rel=1e-6)
 
 
-@pytest.mark.parametrize("start", [0.3, 3.0, 30.0])
-def test_brackets_from_different_contours_agree(monkeypatch, start):
+@pytest.mark.parametrize("factor", [0.1, 0.6, 1.3])
+def test_brackets_from_different_contours_agree(monkeypatch, factor):
     parts = [(Pair("remove", 0.02, 1.2), 3000)]
     reference = delta_bracket(1.5, parts)
-    monkeypatch.setattr(subsampled, "saddle", lambda *_: reference.tau * start / 3.0)
-    if start == 30.0:  # too far up the cumulant is steep
-        monkeypatch.setattr(subsampled, "saddle", lambda *_: reference.tau * 1.3)
+    monkeypatch.setattr(subsampled, "saddle", lambda *_: reference.tau * factor)
     moved = delta_bracket(1.5, parts)
     assert moved.tau != reference.tau
     assert max(moved.lower, reference.lower) <= min(moved.upper, reference.upper)
@@ -177,3 +177,17 @@ def test_a_wrong_loss_would_be_seen(monkeypatch):
     monkeypatch.setattr(Pair, "log_mixture", lambda self, x: original(self, x) * (1 + 1e-9))
     found = delta_bracket(1.5, [(Pair("remove", 0.02, 1.2), 3000)])
     assert not found.lower <= value <= found.upper
+
+
+def test_both_ways_of_summing_a_far_block_agree_within_their_bounds():
+    """chi by differences (many steps) and by itself (few), and both against the nodes of the real line."""
+    tau, t = 2.0, np.linspace(20.0, 40.0, 50)
+    law = build(Pair("remove", 1e-3, 1.5), Contour(tau, 0.0, 40.0), math.log(1e-18))
+    few, many = (tilt(law, steps, tau) for steps in (10, 10**6))
+    direct, direct_error = log_far(few, tau, t, math.log(1e-18))
+    differences, difference_error = log_far(many, tau, t, math.log(1e-18))
+    change = np.exp(1j * t[:, None] * many.centred) @ many.weights
+    gap = np.abs(np.expm1(differences - direct))
+    assert np.all(gap <= direct_error + difference_error)
+    assert np.all(np.abs(np.exp(differences) / change - 1) < 1e-12)
+    assert difference_error.max() < 0.1 * direct_error.max()
