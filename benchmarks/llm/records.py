@@ -1,0 +1,183 @@
+"""Records of a task from Hugging Face or from local files, and the splits that a run uses.
+
+n is always counted from the records: TREC has 86 training questions of its rarest class, so '512 per class' is
+2,646 records and not 3,072.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.llm.tasks import Source, Task
+from dpzero_theory import check
+
+__all__ = ["TEST_SEED", "Record", "Selection", "Splits", "load", "splits"]
+
+TEST_SEED = 42
+"""Of the shuffle that picks test records: one test set for all runs."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The texts of one record, and its class or its gold answers."""
+
+    texts: Mapping[str, str]
+    label: int = -1
+    answers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which records train.
+
+    per_class: so many of each class (the paper's masked tasks: 512), or
+    total: so many in all (the paper's causal tasks: 1,000), or neither for all of them.
+    min_words: only records with at least so many words in their texts; a rule about one record at a time.
+    dev, test: at most so many of each.
+    """
+
+    per_class: int | None = None
+    total: int | None = None
+    min_words: int = 0
+    dev: int = 1000
+    test: int = 1000
+
+
+@dataclass(frozen=True)
+class Splits:
+    """n = len(train). dev chooses hyper-parameters and is never trained on."""
+
+    train: tuple[Record, ...]
+    dev: tuple[Record, ...]
+    test: tuple[Record, ...]
+
+
+def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
+    """Records of `train`, `dev` or `test`: from files in `data`, else from Hugging Face.
+
+    A split that the source does not have is empty. Raises ValueError for a missing file or an unknown label.
+    """
+    source = task.hub if data is None else task.local
+    part = getattr(source, check.choice("split", split, ("train", "dev", "test")))
+    if not part:
+        return []
+    rows = _hub_rows(source, part) if data is None else _local_rows(task, source, data, part)
+    records = [_record(task, row) for row in rows if str(row.get(task.label, "")) not in task.dropped]
+    if source.held_out:
+        order = np.random.default_rng(TEST_SEED).permutation(len(records))
+        kept = order[: source.held_out] if split == "test" else order[source.held_out :]
+        records = [records[i] for i in sorted(kept)]
+    return records
+
+
+def splits(task: Task, selection: Selection, seed: int, data: Path | None = None) -> Splits:
+    """The records of one run.
+
+    Training records are shuffled with `seed`; the first of each class (or of all) train and the next are dev, as
+    many of them unless `selection.dev` is less. Where all records train, dev is the source's own dev split.
+    """
+    enough = [r for r in load(task, "train", data) if _words(r) >= selection.min_words]
+    if not enough:
+        raise ValueError(f"min_words must leave training records; got {selection.min_words}")
+    order = np.random.default_rng(seed).permutation(len(enough))
+    shuffled = [enough[i] for i in order]
+    if selection.per_class is not None:
+        train, dev = _per_class(shuffled, check.integer("per_class", selection.per_class))
+    elif selection.total is not None:
+        count = check.integer("total", selection.total)
+        train, dev = shuffled[:count], shuffled[count : 2 * count]
+    else:
+        train = shuffled
+        dev = _drawn([r for r in load(task, "dev", data) if _words(r) >= selection.min_words], selection.dev)
+    return Splits(tuple(train), tuple(dev[: selection.dev]), tuple(_drawn(load(task, "test", data), selection.test)))
+
+
+def _per_class(shuffled: list[Record], count: int) -> tuple[list[Record], list[Record]]:
+    taken: dict[int, int] = {}
+    train, dev = [], []
+    for record in shuffled:
+        rank = taken.get(record.label, 0)
+        taken[record.label] = rank + 1
+        if rank < count:
+            train.append(record)
+        elif rank < 2 * count:
+            dev.append(record)
+    return train, dev
+
+
+def _drawn(records: list[Record], count: int) -> list[Record]:
+    order = np.random.default_rng(TEST_SEED).permutation(len(records))
+    return [records[i] for i in order[:count]]
+
+
+def _words(record: Record) -> int:
+    return sum(len(text.split()) for text in record.texts.values())
+
+
+def _record(task: Task, row: Mapping[str, Any]) -> Record:
+    texts = {name: str(row[column]).strip() for name, column in task.fields.items()}
+    if task.generation:
+        found: Any = row
+        for step in task.answers.split("."):
+            found = found[step]
+        return Record(texts, answers=tuple(str(answer) for answer in found))
+    value = str(row[task.label])
+    for index, values in enumerate(task.values):
+        if value in values:
+            return Record(texts, label=index)
+    raise ValueError(f"label must be one of {task.values} in {task.name}; got {value!r}")
+
+
+def _hub_rows(source: Source, part: str) -> Iterable[Mapping[str, Any]]:
+    from datasets import load_dataset
+
+    rows: Iterable[Mapping[str, Any]] = load_dataset(source.id, source.config or None, split=part)
+    return rows
+
+
+def _local_rows(task: Task, source: Source, data: Path, name: str) -> Iterator[Mapping[str, Any]]:
+    path = data / name
+    if not path.is_file():
+        raise ValueError(f"data must be a folder that holds {name}; got {str(data)!r}")
+    yield from _FORMATS[source.format](task, path)
+
+
+def _tsv(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
+    """A header with column names, then one record a line; quotation marks mean nothing."""
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _label_first(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
+    """LABEL, a space, the text."""
+    (column,) = task.fields.values()
+    for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
+        label, _, text = line.partition(" ")
+        yield {task.label: label, column: text}
+
+
+def _trec(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
+    """COARSE:fine, a space, the question; Latin-1."""
+    (column,) = task.fields.values()
+    for line in path.read_text(encoding="latin-1").rstrip("\n").split("\n"):
+        label, _, text = line.partition(" ")
+        yield {task.label: label.partition(":")[0], column: text}
+
+
+def _jsonl(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
+    """One JSON object a line with the columns of the Hugging Face data set."""
+    for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
+        yield json.loads(line)
+
+
+_FORMATS: dict[str, Callable[[Task, Path], Iterator[Mapping[str, Any]]]] = {
+    "tsv": _tsv,
+    "label-first": _label_first,
+    "trec": _trec,
+    "jsonl": _jsonl,
+}

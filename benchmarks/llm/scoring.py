@@ -1,0 +1,184 @@
+"""Per-record scores and losses of the three kinds of model.
+
+Logits are made only where something is predicted: a hook keeps those positions of the hidden states that enter the
+output layer. Records are put through the model in the order of their lengths, `rows` at a time, so that little
+is padding; a record's loss does not depend on the others in its batch, up to rounding.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, log_softmax, normalize
+
+from benchmarks.llm.prompts import Example, Prompter
+from dpzero_theory import check
+
+__all__ = ["TEMPERATURE", "AnswerScorer", "EncoderScorer", "OptionScorer", "Scorer", "WordScorer", "scorer"]
+
+Tensor = torch.Tensor
+Batch = Sequence[Example]
+
+TEMPERATURE = 20.0
+"""Of the cosines of a sentence encoder, the inverse 0.05 of its own training."""
+
+
+class Scorer(Protocol):
+    """Scores and losses of one task for one kind of model; `rows` as in the module's docstring."""
+
+    rows: int
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Shape (batch,), float32."""
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Shape (batch, classes): the largest is the prediction. Raises NotImplementedError for free text."""
+
+
+def scorer(prompter: Prompter, model: nn.Module, pad: int, rows: int = 16) -> Scorer:
+    """The scorer for the prompter's task and kind of model. pad: the id that pads (its value has no effect)."""
+    rows = check.integer("rows", rows)
+    if prompter.kind == "encoder":
+        return EncoderScorer(model, prompter.classes(), pad, rows)
+    classes = prompter.classes()
+    if not classes:
+        return AnswerScorer(pad, rows)
+    if all(len(ids) == 1 for ids in classes):
+        return WordScorer([ids[0] for ids in classes], pad, rows)
+    return OptionScorer(classes, pad, rows)
+
+
+class _Classifier:
+    """Cross-entropy over the classes."""
+
+    def __init__(self, pad: int, rows: int) -> None:
+        self.pad = pad
+        self.rows = rows
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        return _by_length(batch, self.rows, lambda chunk: self._scores(model, chunk))
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        if not batch:
+            return torch.zeros(0)
+        scores = self.scores(model, batch)
+        labels = torch.tensor([example.label for example in batch], device=scores.device)
+        return cross_entropy(scores, labels, reduction="none")
+
+    def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        raise NotImplementedError
+
+
+class WordScorer(_Classifier):
+    """Classes that are one token each, at a mask or after a prompt: one forward serves all classes."""
+
+    def __init__(self, words: Sequence[int], pad: int, rows: int) -> None:
+        super().__init__(pad, rows)
+        self.words = list(words)
+
+    def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        positions = [[example.position] for example in batch]
+        return _logits(model, [example.ids for example in batch], positions, self.pad)[:, 0, self.words]
+
+
+class OptionScorer(_Classifier):
+    """Classes of any length: a class's score is the mean log-probability of its tokens after the prompt."""
+
+    def __init__(self, classes: Sequence[tuple[int, ...]], pad: int, rows: int) -> None:
+        super().__init__(pad, max(1, rows // len(classes)))
+        self.classes = tuple(classes)
+
+    def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        pairs = [(example.ids, option) for example in batch for option in self.classes]
+        return _mean_log_probabilities(model, pairs, self.pad).reshape(len(batch), len(self.classes))
+
+
+class AnswerScorer:
+    """Free text: the loss is minus the mean log-probability of the tokens of the first gold answer."""
+
+    def __init__(self, pad: int, rows: int) -> None:
+        self.pad = pad
+        self.rows = rows
+
+    def scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        raise NotImplementedError("free text has no classes")
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        def chunk_losses(chunk: Batch) -> Tensor:
+            return -_mean_log_probabilities(model, [(example.ids, example.target) for example in chunk], self.pad)
+
+        return _by_length(batch, self.rows, chunk_losses) if batch else torch.zeros(0)
+
+
+class EncoderScorer(_Classifier):
+    """Cosine of the mean-pooled embedding to each label sentence's, times TEMPERATURE.
+
+    The label sentences are embedded once, by the model as it is when the scorer is made: they are public, and a
+    record's loss then depends on its own forward alone.
+    """
+
+    def __init__(self, model: nn.Module, sentences: Sequence[tuple[int, ...]], pad: int, rows: int) -> None:
+        super().__init__(pad, rows)
+        with torch.no_grad():
+            self.labels = self._embed(model, [Example(ids) for ids in sentences])
+
+    def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
+        return TEMPERATURE * self._embed(model, batch) @ self.labels.T
+
+    def _embed(self, model: nn.Module, batch: Batch) -> Tensor:
+        inputs = _inputs(model, [example.ids for example in batch], self.pad)
+        hidden = model(**inputs).last_hidden_state.float()
+        mask = inputs["attention_mask"][..., None].float()
+        return normalize((hidden * mask).sum(dim=1) / mask.sum(dim=1), dim=-1)
+
+
+def _by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> Tensor:
+    order = sorted(range(len(batch)), key=lambda index: len(batch[index].ids) + len(batch[index].target))
+    parts = [function([batch[i] for i in order[k : k + rows]]) for k in range(0, len(order), rows)]
+    back = torch.tensor(order, device=parts[0].device).argsort()
+    return torch.cat(parts)[back]
+
+
+def _inputs(model: nn.Module, rows: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
+    """Padded on the right: padding comes after everything that a causal model attends to."""
+    device = next(model.parameters()).device
+    width = max(map(len, rows))
+    ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    config: Any = model.config
+    if config.model_type == "bert":  # it would make one row of positions, which hides the batch from Opacus
+        inputs["position_ids"] = torch.arange(width, device=device).expand(len(rows), width)
+    return inputs
+
+
+def _logits(model: nn.Module, rows: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], pad: int) -> Tensor:
+    """Logits of shape (rows, positions, vocabulary) at these positions of each row, in float32."""
+    inputs = _inputs(model, rows, pad)
+    kept = torch.tensor(positions, device=inputs["input_ids"].device)
+    index = torch.arange(len(rows), device=kept.device)[:, None]
+    head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+    hook = head.register_forward_pre_hook(lambda _, args: (args[0][index, kept],))
+    try:
+        logits: Tensor = model(**inputs).logits
+        return logits.float()
+    finally:
+        hook.remove()
+
+
+def _mean_log_probabilities(
+    model: nn.Module, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], pad: int
+) -> Tensor:
+    """For each (prompt, continuation), the mean log-probability of the continuation's tokens; shape (pairs,)."""
+    width = max(len(continuation) for _, continuation in pairs)
+    positions = [
+        [len(prompt) - 1 + min(k, len(continuation) - 1) for k in range(width)] for prompt, continuation in pairs
+    ]
+    logits = _logits(model, [(*prompt, *continuation) for prompt, continuation in pairs], positions, pad)
+    padded = [[*continuation, *[0] * (width - len(continuation))] for _, continuation in pairs]
+    targets = torch.tensor(padded, device=logits.device)
+    lengths = torch.tensor([len(continuation) for _, continuation in pairs], device=logits.device)
+    chosen = log_softmax(logits, dim=-1).gather(-1, targets[..., None])[..., 0]
+    real = torch.arange(width, device=logits.device) < lengths[:, None]
+    return torch.where(real, chosen, 0.0).sum(dim=1) / lengths

@@ -1,0 +1,105 @@
+"""The tasks, read from tasks.toml."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dpzero_theory import check
+
+__all__ = ["KINDS", "Prompt", "Source", "Task", "names", "task"]
+
+KINDS = ("masked", "causal", "encoder")
+"""Masked and causal language models, and sentence encoders."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """How one kind of model is asked, as in tasks.toml; `options` are the words of a masked model."""
+
+    template: str
+    max_length: int
+    options: tuple[str, ...] = ()
+    answer: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where records are: `train`, `test` and perhaps `dev` are splits of a hub data set or names of files.
+
+    With `held_out`, train and test are one file: so many records, drawn with a fixed seed, are the test records.
+    """
+
+    train: str
+    test: str
+    dev: str = ""
+    id: str = ""
+    config: str = ""
+    format: str = ""
+    held_out: int = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task; the attributes are those of tasks.toml."""
+
+    name: str
+    title: str
+    fields: dict[str, str]
+    hub: Source
+    local: Source
+    prompts: dict[str, Prompt]
+    label: str = ""
+    values: tuple[tuple[str, ...], ...] = ()
+    dropped: tuple[str, ...] = ()
+    answers: str = ""
+
+    @property
+    def generation(self) -> bool:
+        """Whether the answer is free text instead of a class."""
+        return bool(self.answers)
+
+    @property
+    def metric(self) -> str:
+        return "f1" if self.generation else "accuracy"
+
+    def prompt(self, kind: str) -> Prompt:
+        """The prompt for a kind of model. Raises ValueError where the task has none."""
+        if kind not in self.prompts:
+            raise ValueError(f"task must be one of {', '.join(names(kind))} for a {kind} model; got {self.name!r}")
+        return self.prompts[kind]
+
+
+@cache
+def _tasks() -> dict[str, Task]:
+    entries = tomllib.loads((Path(__file__).parent / "tasks.toml").read_text())
+    return {name: _task(name, entry) for name, entry in entries.items()}
+
+
+def _task(name: str, entry: dict[str, Any]) -> Task:
+    prompts = {}
+    for kind in KINDS:
+        if kind in entry:
+            given = entry.pop(kind)
+            options = tuple(given.pop("options", given.pop("words", ())))
+            prompts[kind] = Prompt(options=options, **given)
+    return Task(
+        name=name,
+        hub=Source(**entry.pop("hub")),
+        local=Source(**entry.pop("local")),
+        prompts=prompts,
+        values=tuple(map(tuple, entry.pop("values", ()))),
+        dropped=tuple(entry.pop("dropped", ())),
+        **entry,
+    )
+
+
+def names(kind: str | None = None) -> tuple[str, ...]:
+    """The tasks, or those that a kind of model has a prompt for."""
+    return tuple(name for name, entry in _tasks().items() if kind is None or kind in entry.prompts)
+
+
+def task(name: str) -> Task:
+    """The task of this name. Raises ValueError naming them all for another."""
+    return _tasks()[check.choice("task", name, _tasks())]

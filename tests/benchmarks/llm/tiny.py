@@ -1,0 +1,90 @@
+"""Tiny random RoBERTa, OPT and BERT models with tokenizers built from a few sentences; nothing is downloaded."""
+
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import BertConfig, OPTConfig, PreTrainedTokenizerFast, RobertaConfig
+
+from benchmarks.llm.models import LanguageModel, random_model
+from benchmarks.llm.tasks import names, task
+
+TEXTS = [
+    "a fine , moving film . It was great terrible bad okay good",
+    "A man? Yes, no. Maybe No",
+    "Description Entity Expression Human Location Number",
+    "Title: x\nContext: y\nQuestion: z?\nAnswer: w\n Passage: Yes No",
+    *(sentence for name in names("encoder") for sentence in task(name).prompt("encoder").options),
+]
+
+
+def _corpus() -> list[str]:
+    words = [
+        option for kind in ("masked", "causal") for name in names(kind) for option in task(name).prompt(kind).options
+    ]
+    return [*TEXTS, *(" " + word.strip() for word in words), *words] * 20
+
+
+def byte_level(special: list[str], start: str, end: str | None) -> Tokenizer:
+    """Byte-level pairs as RoBERTa's and OPT's; `start` before each text and `end` after it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {end}" if end else f"{start} $A",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in {start, end or start}],
+    )
+    return tokenizer
+
+
+def word_piece() -> Tokenizer:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(_corpus(), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
+@cache
+def tokenizer(kind: str) -> Any:
+    if kind == "masked":
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        return PreTrainedTokenizerFast(
+            tokenizer_object=byte_level(special, "<s>", "</s>"),
+            bos_token="<s>", eos_token="</s>", cls_token="<s>", sep_token="</s>", unk_token="<unk>",
+            pad_token="<pad>", mask_token="<mask>",
+        )  # fmt: skip
+    if kind == "causal":
+        return PreTrainedTokenizerFast(
+            tokenizer_object=byte_level(["<s>", "<pad>", "</s>", "<unk>"], "</s>", None),
+            bos_token="</s>", eos_token="</s>", unk_token="</s>", pad_token="<pad>",
+        )  # fmt: skip
+    return PreTrainedTokenizerFast(
+        tokenizer_object=word_piece(),
+        cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]", pad_token="[PAD]", mask_token="[MASK]",
+    )  # fmt: skip
+
+
+def tiny(kind: str, seed: int = 0) -> LanguageModel:
+    """Two layers of width 16; float32; dropout as in the real configurations."""
+    words = len(tokenizer(kind))
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config: Any
+    if kind == "masked":
+        config = RobertaConfig(vocab_size=words, intermediate_size=32, max_position_embeddings=300, **shape)
+    elif kind == "causal":
+        config = OPTConfig(vocab_size=words, ffn_dim=32, word_embed_proj_dim=16, max_position_embeddings=2048, **shape)
+    else:
+        config = BertConfig(
+            vocab_size=words, intermediate_size=32, max_position_embeddings=300, pad_token_id=0, **shape
+        )
+    return LanguageModel(random_model(config, kind, seed=seed), tokenizer(kind), kind)
