@@ -2,8 +2,8 @@
 
 Quadratic loss, n = 10,000 training and test samples from N(1, 1), (2, 1e-6)-DP, three spectra, three methods,
 and for each dimension every combination of the paper's steps, step sizes and clips (Table tab:toy-param): one
-row per combination. Noise and directions are shared by the rows of a cell and come from seeds, so no row is a
-private release.
+row per combination. The preset `wide` goes on from the paper's d = 2,000 to 20,000. Noise and directions are shared by
+the rows of a cell and come from seeds, so no row is a private release.
 
 What the paper leaves open, and how it enters here:
 
@@ -13,6 +13,11 @@ What the paper leaves open, and how it enters here:
 - which iterate is measured: every row has the last one, the average of x_0..x_{T-1}, and the root mean square
   over them, which is what the theorems bound (x_tau, tau uniform);
 - repetitions: `--seeds`.
+
+`python -m figures.synthetic` draws how the answer depends on them, from
+
+    python -m benchmarks.synthetic --preset choices --methods dpzero dpgd-0th \\
+        --start zero normal --calibration paper exact
 
 Everything is in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`): the
 rows agree with those of float64 to their four digits. The processor seconds of every cell, its data, products and
@@ -77,7 +82,14 @@ PAPER = Preset(10_000, (20, 50, 100, 200, 500, 1_000, 2_000))
 PRESETS = {
     "smoke": Preset(500, (10, 20), steps=(10, 40), step_sizes=(0.01, 0.1), clips=(0.3, 3.0)),
     "paper": PAPER,
-    "wide": Preset(10_000, (*PAPER.dimensions, 5_000, 10_000)),
+    "wide": Preset(10_000, (5_000, 10_000, 20_000)),
+    "choices": Preset(10_000, (20, 200, 2_000)),
+}
+FOLDERS = {
+    "smoke": Path("out") / "synthetic",
+    "paper": RESULTS / "synthetic",
+    "wide": RESULTS / "synthetic_wide",
+    "choices": RESULTS / "synthetic_choices",
 }
 
 
@@ -140,9 +152,8 @@ class Place:
 
 def run_cell(cell: Cell, preset: Preset, place: Place) -> list[dict[str, Any]]:
     """One row per lane. A value that is not finite is left empty and makes the row's status `diverged`."""
-    train, test = _samples(preset.n, cell.d, cell.seed)
+    train, center, variances = _samples(preset.n, cell.d, cell.seed)
     problem = Quadratic(train, paper_spectrum(cell.mode, cell.d))
-    center, variances = test.mean(axis=0), test.var(axis=0)
     minima = (problem.minimum, 0.5 * float(problem.spectrum @ variances))
     x0 = np.random.default_rng([cell.seed, 2]).standard_normal(cell.d) * (cell.start == "normal")
     lanes = paper_lanes(preset, cell.calibration)
@@ -174,9 +185,11 @@ def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _samples(n: int, d: int, seed: int) -> tuple[Array, Array]:
+def _samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
+    """The training sample, and the mean and variance of each coordinate of the test sample."""
     rng = np.random.default_rng([seed, d])
-    return gaussian_data(rng, n, d), gaussian_data(rng, n, d)
+    train, test = gaussian_data(rng, n, d), gaussian_data(rng, n, d)
+    return train, test.mean(axis=0), test.var(axis=0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -185,14 +198,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--start", choices=("zero", "normal"), default="zero")
-    parser.add_argument("--calibration", choices=("paper", "exact"), default="paper")
+    parser.add_argument("--start", nargs="+", choices=("zero", "normal"), default=["zero"])
+    parser.add_argument("--calibration", nargs="+", choices=("paper", "exact"), default=["paper"])
     parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=1)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--dpgd-products", choices=("float64", "float32"), default="float32")
     parser.add_argument("--jobs", type=positive_integer("--jobs", 256), default=os.cpu_count() or 1)
-    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, for paper benchmarks/results/NAME)")
+    parser.add_argument("--out", type=Path, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("argument --device: cuda is not available on this machine")
@@ -200,10 +213,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     preset = PRESETS[options.preset]
     cells = [
-        Cell(method, mode, d, options.start, options.calibration, seed)
+        Cell(method, mode, d, start, calibration, seed)
         for seed in range(options.seeds)
         for method in options.methods
         for d in preset.dimensions
+        for start in options.start
+        for calibration in options.calibration
         for mode in options.modes
     ]
     _run(cells, preset, options)
@@ -211,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace) -> None:
     place = Place(options.dtype, options.dpgd_products, options.device)
-    folder = options.out or (RESULTS if options.preset == "paper" else Path("out")) / "synthetic"
+    folder = options.out or FOLDERS[options.preset]
     results = Results(
         folder,
         key=KEY,

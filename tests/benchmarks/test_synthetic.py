@@ -32,7 +32,8 @@ def test_measurements_are_those_of_the_losses(method: str, start: str) -> None:
     rows = synthetic.run_cell(cell, TINY, synthetic.Place())
     assert len(rows) == 4
     spectrum = paper_spectrum("b", 5)
-    train, test = synthetic._samples(60, 5, 3)
+    rng = np.random.default_rng([3, 5])
+    train, test = 1 + rng.standard_normal((60, 5)), 1 + rng.standard_normal((60, 5))
     x0 = np.random.default_rng([3, 2]).standard_normal(5) if start == "normal" else np.zeros(5)
     outcome = synthetic.run_method(method, Quadratic(train, spectrum), x0, synthetic.paper_lanes(TINY, "paper"), 3, [])
     for lane, row in enumerate(rows):
