@@ -1,0 +1,189 @@
+"""The released numbers of a run on disk: with the initial weights they rebuild the weights, bit for bit.
+
+A file is one line of JSON (the `Header`) and then fixed-size records, little-endian, each of
+
+    release number (4 bytes), K released numbers (8 bytes each: int64, or float64 for MeZO), check (8 bytes)
+
+where check is the first 8 bytes of SHA-256(check of the record before, this record); the first follows the SHA-256 of
+the header line. With K = 1 that is 20 bytes a step. Everything in the file is public: the header never depends on
+the records of the data set (their number n apart, which is public), and the numbers are private releases. So the file
+can be published instead of the weights.
+
+`append` returns once the record is on disk. A crash can leave the last record torn; `Transcript.open` cuts it off, and
+since weights move only after `append` nothing is lost. Any other damage is refused. (The checks are no signature.)
+"""
+
+import hashlib
+import json
+import os
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from torch import nn
+
+from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.mechanism import Sums
+from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.plan import Plan
+
+__all__ = ["Header", "Record", "Transcript", "TranscriptError", "replay"]
+
+FORMAT = "dpzero-transcript-1"
+_CHECK = 8
+
+
+class TranscriptError(RuntimeError):
+    """The file is damaged, or belongs to other weights."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """key: the public run key, 32 hexadecimal digits; fingerprint: of the initial weights; precision: of `Weights`."""
+
+    plan: Plan
+    key: str
+    fingerprint: str
+    precision: str
+
+    def weights(self, module: nn.Module) -> Weights:
+        """The module's weights with the run's directions."""
+        directions = Directions(bytes.fromhex(self.key), self.plan.direction)
+        return Weights(module, directions, precision=self.precision)
+
+    def line(self) -> bytes:
+        return (json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False) + "\n").encode()
+
+    @classmethod
+    def parse(cls, line: bytes) -> Self:
+        """Raises ValueError, TypeError or KeyError for anything else."""
+        values = json.loads(line)
+        if values.pop("format") != FORMAT:
+            raise ValueError("another format")
+        return cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})
+
+
+class Record(NamedTuple):
+    """What one step released: its number in the ledger and K sums."""
+
+    release: int
+    sums: tuple[float, ...]
+
+
+class Transcript:
+    """A transcript open for appending; a context manager. `create` starts one, `open` resumes one."""
+
+    def __init__(self, path: Path, header: Header, file: int, size: int, check: bytes) -> None:
+        self.path, self.header = path, header
+        self._file, self._size, self._check = file, size, check
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], header: Header) -> Self:
+        """Start a transcript. Raises FileExistsError."""
+        target = Path(path)
+        file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        line = header.line()
+        os.write(file, line)
+        os.fsync(file)
+        directory = os.open(target.parent, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+        return cls(target, header, file, len(line), hashlib.sha256(line).digest())
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Resume the transcript at `path`, every check verified; a torn last record is cut off.
+
+        Raises TranscriptError for a damaged file, and OSError.
+        """
+        target = Path(path)
+        header, _, size, check = _parse(target)
+        file = os.open(target, os.O_RDWR)
+        os.ftruncate(file, size)
+        os.fsync(file)
+        return cls(target, header, file, size, check)
+
+    def append(self, release: int, sums: Sums) -> None:
+        """Write what a release gave; returns when it is on disk."""
+        layout = _layout(self.header.plan)
+        body = layout.pack(release, *sums.tolist())
+        check = _next_check(self._check, body)
+        record = body + check
+        if os.pwrite(self._file, record, self._size) != len(record):
+            raise OSError(f"{self.path}: a record was written in part (disk full?): open it again")
+        os.fsync(self._file)
+        self._size, self._check = self._size + len(record), check
+
+    def records(self) -> list[Record]:
+        """All that is on disk."""
+        return _parse(self.path)[1]
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
+    """Move the weights of `module`, the initial ones, as the run at `path` did. Returns the transcript's header.
+
+    Raises TranscriptError for other initial weights, a damaged file, or a run that released vectors.
+    """
+    header, records, _, _ = _parse(Path(path))
+    weights = header.weights(module)
+    require_initial(header, weights)
+    if not header.plan.scalars:
+        raise TranscriptError(f"{path}: releases of {header.plan.algorithm} are vectors and are not kept")
+    for release, sums in records:
+        weights.move_(header.plan.moves(release, sums))
+    return header
+
+
+def require_initial(header: Header, weights: Weights) -> None:
+    """Raise TranscriptError unless these are the weights that the run began with."""
+    found = weights.fingerprint()
+    if found != header.fingerprint:
+        raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
+
+
+def _layout(plan: Plan) -> struct.Struct:
+    return struct.Struct(f"<I{plan.scalars}{'q' if plan.discrete else 'd'}")
+
+
+def _next_check(check: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(check + body).digest()[:_CHECK]
+
+
+def _parse(path: Path) -> tuple[Header, list[Record], int, bytes]:
+    """Header, records, and where the next one goes with the check before it."""
+    content = path.read_bytes()
+    line, end, _ = content.partition(b"\n")
+    try:
+        header = Header.parse(line)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TranscriptError(f"{path}: no header of a transcript ({error})") from None
+    layout, start = _layout(header.plan), len(line) + len(end)
+    check, size = hashlib.sha256(content[:start]).digest(), layout.size + _CHECK
+    records: list[Record] = []
+    for offset in range(start, len(content) - size + 1, size):
+        body = content[offset : offset + layout.size]
+        following = _next_check(check, body)
+        if following != content[offset + layout.size : offset + size]:
+            if offset + 2 * size > len(content):
+                return header, records, offset, check
+            raise TranscriptError(f"{path}: record {len(records)} does not match its check")
+        release, *sums = layout.unpack(body)
+        records.append(Record(release, tuple(sums)))
+        check = following
+    return header, records, start + len(records) * size, check
