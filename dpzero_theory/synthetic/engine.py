@@ -22,9 +22,10 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.problems import Quadratic
-from dpzero_theory.synthetic.products import coefficients, form_path, products
+from dpzero_theory.synthetic.products import coefficients, form_path, products, step_loop
 
 __all__ = ["Outcome", "dpgd_0th", "dpzero"]
 
@@ -126,6 +127,7 @@ def _run(
     total = torch.zeros_like(y)
     forms = torch.zeros((2 * len(targets), len(lanes)), dtype=place.dtype, device=place.device)
 
+    loop = Captured(step_loop)
     measured = [(target, metric) for metric in (root * root, None) for target in targets]
     for begin, end in blocks(lanes.steps, place.block):
         live = int((sorted_lanes.steps > begin).sum())
@@ -140,6 +142,7 @@ def _run(
             std[:live],
             u.norm(dim=1) if vector else None,
             None if vector else raw,
+            loop,
         )
         push = alpha[:live] * std[:live]
         for index, form in enumerate(given.forms):

@@ -9,14 +9,14 @@ and the differences w_t^T (y_t - y_i), and every quadratic form of y_t, follow f
 the data. They are sums over coordinates: `Products` can be made of blocks of coordinates and added.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["Form", "Products", "coefficients", "form_path", "products"]
+__all__ = ["Form", "Products", "coefficients", "form_path", "products", "step_loop"]
 
 Tensor = torch.Tensor
 
@@ -94,7 +94,13 @@ def _form(w: Tensor, y: Tensor, drift: Tensor | None, center: Tensor, metric: Te
 
 
 def coefficients(
-    given: Products, alpha: Tensor, clip: Tensor, std: Tensor, norms: Tensor | None, noise: Tensor | None
+    given: Products,
+    alpha: Tensor,
+    clip: Tensor,
+    std: Tensor,
+    norms: Tensor | None,
+    noise: Tensor | None,
+    loop: Callable[..., Tensor] | None = None,
 ) -> Tensor:
     """How far each lane moves along each direction, shape (K, L).
 
@@ -103,20 +109,33 @@ def coefficients(
         alpha, clip, std: step size, clip and noise standard deviation of each lane, shape (L,).
         norms: ||u_t||, shape (K,), where clip bounds ||difference u_t|| (Algorithm 1), else None.
         noise: standard scalar noise, shape (K,), where noise is scalar (Algorithm 2), else None.
+        loop: what runs `step_loop`, if not itself: see `Captured`.
     """
-    count, n = given.data.shape
     ordered = _sort_rows(given.data)
-    prefix = torch.cat([ordered.new_zeros(count, 1), ordered.cumsum(dim=1)], dim=1)
+    prefix = torch.cat([ordered.new_zeros(len(ordered), 1), ordered.cumsum(dim=1)], dim=1)
     own = given.own if given.own_drift is None else given.own - given.own_drift[:, None] * (alpha * std)
-    move = torch.zeros((count, len(alpha)), dtype=own.dtype, device=own.device)
-    for t in range(count):
-        a = own[t] - given.gram[t, :t] @ move[:t]
-        c = clip if norms is None else clip / norms[t]
+    limit = clip.expand_as(own) if norms is None else clip / norms[:, None]
+    shift = torch.zeros_like(own) if noise is None else noise[:, None] * std
+    return (loop or step_loop)(ordered, prefix, own, given.gram, alpha, limit, shift)
+
+
+def step_loop(
+    ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
+) -> Tensor:
+    """The K steps one after the other: each lane moves by alpha (clipped mean + shift), shape (K, L).
+
+    ordered: sorted rows of data, shape (K, n), and prefix their sums, shape (K, n + 1); own, limit (clip of the scalar)
+    and shift: shape (K, L); alpha: shape (L,).
+    """
+    n = ordered.shape[1]
+    move = torch.zeros_like(own)
+    for t in range(len(own)):
+        a, c = own[t] - gram[t, :t] @ move[:t], limit[t]
         above = torch.searchsorted(ordered[t], a - c)
         below = torch.searchsorted(ordered[t], a + c, right=True)
         inside = (below - above) * a - (prefix[t][below] - prefix[t][above])
         mean = ((above + below - n) * c + inside) / n
-        move[t] = alpha * (mean if noise is None else mean + std * noise[t])
+        move[t] = alpha * (mean + shift[t])
     return move
 
 

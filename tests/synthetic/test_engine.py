@@ -12,9 +12,11 @@ from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_gaussian, sample_sphere
 from dpzero_theory.synthetic import engine, first_order
+from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Lanes, blocks, from_array
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+from dpzero_theory.synthetic.products import step_loop
 
 Array = NDArray[np.float64]
 TOLERANCE = 1e-9
@@ -198,5 +200,37 @@ def test_a_gpu_gives_what_the_cpu_gives(method: str) -> None:
         )
         for device in ("cpu", "cuda")
     ]
+    close(found[1].last, found[0].last)
+    close(found[1].gradient_squared, found[0].gradient_squared)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_loop_gives_what_the_loop_gives_for_new_values_and_shapes() -> None:
+    captured = Captured(step_loop)
+    for seed, (steps, n, count) in enumerate([(5, 50, 3), (5, 50, 3), (2, 50, 4)]):
+        rng = np.random.default_rng(seed)
+        given = [
+            torch.as_tensor(values, device="cuda")
+            for values in (
+                np.sort(rng.standard_normal((steps, n)), axis=1),
+                rng.standard_normal((steps, n + 1)),
+                rng.standard_normal((steps, count)),
+                rng.standard_normal((steps, steps)),
+                rng.random(count),
+                rng.random((steps, count)),
+                rng.standard_normal((steps, count)),
+            )
+        ]
+        torch.testing.assert_close(captured(*given), step_loop(*given), rtol=1e-12, atol=1e-12)
+    assert len(captured._recorded) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_what_the_cpu_gives_for_dpgd() -> None:
+    problem, grid = quadratic(3, 200, 20, "c"), lanes(3, 12, 60)
+    standard = np.random.default_rng(4).standard_normal((60, 20))
+    found = [dpgd(problem, np.zeros(20), grid, noise=from_array(standard), device=device) for device in ("cpu", "cuda")]
     close(found[1].last, found[0].last)
     close(found[1].gradient_squared, found[0].gradient_squared)
