@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dpzero_theory import check, render
+from dpzero_theory import check, problem_file, render
 from dpzero_theory.arguments import Parser, number
+from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
@@ -27,6 +28,7 @@ INTEGERS = ("n", "d")
 LARGEST = 10**15
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
 END_OF_SEARCH = {"d": LARGEST, "epsilon": SMALLEST_EPSILON}
+DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0}
 
 
 def _sweep(text: str) -> tuple[str, list[float]]:
@@ -62,11 +64,17 @@ def _parser() -> argparse.ArgumentParser:
     need.add_argument("--delta", type=number, required=True, help="privacy parameter, in (0, 1)")
     need.add_argument("--d", type=number, help="dimension")
     need.add_argument("--r", type=number, help="effective rank, 1 <= r <= d (default: d)")
-    need.add_argument("--lipschitz", type=number, default=1.0, help="L (default 1)")
-    need.add_argument("--smoothness", type=number, default=1.0, help="ell (default 1)")
-    need.add_argument("--gap", type=number, default=1.0, help="F(x0) - F* (default 1)")
-    need.add_argument("--loss-bound", type=number, default=1.0, help="B with |F(x_t)| <= B (default 1)")
+    need.add_argument("--lipschitz", type=number, help="L (default 1)")
+    need.add_argument("--smoothness", type=number, help="ell (default 1)")
+    need.add_argument("--gap", type=number, help="F(x0) - F* (default 1)")
+    need.add_argument("--loss-bound", type=number, help="B with |F(x_t)| <= B (default 1)")
     need.add_argument("--pl", type=number, help="mu of the PL inequality; adds the corollaries")
+    need.add_argument(
+        "--problem",
+        type=Path,
+        metavar="FILE",
+        help="d, r, L, ell, gap, B as measured by `python -m dpzero_theory.curvature`; flags replace its values",
+    )
     what = parser.add_argument_group("what to calculate")
     what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
     what.add_argument("--result", nargs="+", choices=list(RESULTS), metavar="ID", help="ids: " + ", ".join(RESULTS))
@@ -101,13 +109,15 @@ def _flagged(message: str) -> str:
 
 
 def _run(args: argparse.Namespace) -> str:
-    inputs = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name in SWEEPABLE}
+    given = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name in SWEEPABLE}
+    measured = None if args.problem is None else _read(args.problem)
+    inputs, caveats = _with_measured(given, measured, args)
     _check_modes(args, inputs)
     calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
     if args.sweep is not None:
-        return _sweep_rows(args, inputs, calibrations)
+        return _sweep_rows(args, inputs, calibrations, caveats)
     if args.solve_for is not None:
-        return _solutions(args, inputs, calibrations)
+        return _solutions(args, inputs, calibrations, caveats)
     answers, unmet = _calculate(args, inputs, args.result, calibrations)
     answered = {answer.result.id for answer in answers}
     for item in unmet:
@@ -115,11 +125,33 @@ def _run(args: argparse.Namespace) -> str:
             raise check.PreconditionError(item.reason)
     shown = {**inputs, "r": inputs["d"] if inputs["r"] is None else inputs["r"]}
     if args.format == "table":
-        return render.as_table(answers, unmet, shown)
+        return render.as_table(answers, unmet, shown, caveats)
     if args.format == "latex":
-        return render.as_latex(answers)
+        return render.as_latex(answers, caveats)
     rows = [render.row(answer) for answer in answers]
-    return render.as_csv(rows) if args.format == "csv" else render.as_json(shown, rows, unmet)
+    return render.as_csv(rows, caveats) if args.format == "csv" else render.as_json(shown, rows, unmet, caveats)
+
+
+def _read(path: Path) -> ProblemFile:
+    try:
+        return problem_file.read(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--problem {path}: {error.strerror if isinstance(error, OSError) else error}") from None
+
+
+def _with_measured(
+    given: dict[str, Any], measured: ProblemFile | None, args: argparse.Namespace
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The inputs, a flag before the file and the file before the default, and the caveats of what the file gave."""
+    sought = args.solve_for if args.sweep is None else args.sweep[0]
+    constants = {} if measured is None else {k: v for k, v in measured.constants.items() if k != sought}
+    replaced = [name for name in CONSTANTS if name in constants and given[name] is not None]
+    known = {**DEFAULTS, **constants}
+    inputs = {name: known.get(name) if value is None else value for name, value in given.items()}
+    notes = tuple(
+        f"{name} = {given[name]:g} was given and replaces the file's {constants[name]:g}" for name in replaced
+    )
+    return inputs, (() if measured is None else measured.caveats) + notes
 
 
 def _check_modes(args: argparse.Namespace, inputs: dict[str, Any]) -> None:
@@ -169,7 +201,9 @@ def _calculate(
     )
 
 
-def _sweep_rows(args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str]) -> str:
+def _sweep_rows(
+    args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str], caveats: Sequence[str]
+) -> str:
     name, values = args.sweep
     rows: list[dict[str, Any]] = []
     unmet: list[Unmet] = []
@@ -182,10 +216,12 @@ def _sweep_rows(args: argparse.Namespace, inputs: dict[str, Any], calibrations: 
     if args.plot is not None:
         render.plot(args.plot, name, rows)
     given = {**inputs, name: values}
-    return _flat(args.format, name, rows, given, unmet)
+    return _flat(args.format, name, rows, given, unmet, caveats)
 
 
-def _solutions(args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str]) -> str:
+def _solutions(
+    args: argparse.Namespace, inputs: dict[str, Any], calibrations: Sequence[str], caveats: Sequence[str]
+) -> str:
     """For each result and calibration, the value of --solve-for at which the bound meets --target."""
     name = args.solve_for
     target = check.real("target", args.target, above=0)
@@ -215,13 +251,20 @@ def _solutions(args: argparse.Namespace, inputs: dict[str, Any], calibrations: S
                 rows.append({name: value, **row})
     if not rows:
         raise check.PreconditionError(f"no {name} meets --target {target:g} for {', '.join(ids)}")
-    return _flat(args.format, name, rows, {**inputs, "solve_for": name, "target": target}, [])
+    return _flat(args.format, name, rows, {**inputs, "solve_for": name, "target": target}, [], caveats)
 
 
-def _flat(form: str, name: str, rows: list[dict[str, Any]], inputs: dict[str, Any], unmet: Sequence[Unmet]) -> str:
+def _flat(
+    form: str,
+    name: str,
+    rows: list[dict[str, Any]],
+    inputs: dict[str, Any],
+    unmet: Sequence[Unmet],
+    caveats: Sequence[str],
+) -> str:
     if form == "json":
-        return render.as_json(inputs, rows, unmet)
-    return render.as_csv(rows) if form == "csv" else render.as_rows(name, rows)
+        return render.as_json(inputs, rows, unmet, caveats)
+    return render.as_csv(rows, caveats) if form == "csv" else render.as_rows(name, rows, caveats)
 
 
 if __name__ == "__main__":

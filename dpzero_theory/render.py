@@ -59,19 +59,25 @@ def _numbers(prescription: Prescription) -> dict[str, float | int]:
     return {field: getattr(prescription, field) for field, *_ in ROWS}
 
 
-def as_json(inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], unmet: Sequence[Unmet]) -> str:
-    """The contract's JSON: {"inputs": {...}, "results": [...], "unmet": [...]}; never NaN or infinity."""
+def as_json(
+    inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], unmet: Sequence[Unmet], caveats: Sequence[str] = ()
+) -> str:
+    """The contract's JSON: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}; no NaN or infinity.
+
+    caveats, here and below: what must be said of measured inputs.
+    """
     refused = [{"id": u.result.id, "calibration": u.calibration, "reason": u.reason} for u in unmet]
     given = {**inputs, "relation": "replace-one", "sampling": "full"}
-    return json.dumps({"inputs": given, "results": list(rows), "unmet": refused}, indent=2, allow_nan=False)
+    content = {"inputs": given, "caveats": list(caveats), "results": list(rows), "unmet": refused}
+    return json.dumps(content, indent=2, allow_nan=False)
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
     """One line per result, calibration and form (closed-form, minimised)."""
     flat: list[dict[str, Any]] = []
     for item in rows:
         shared = {k: v for k, v in item.items() if k not in ("minimised", "notes")}
-        notes = " ".join(item["notes"])
+        notes = " ".join([*caveats, *item["notes"]])
         kind = "minimised" if item["id"].endswith("-sharp") else "closed-form"
         flat.append({**shared, "form": kind, "notes": notes})
         if item["minimised"] is not None:
@@ -83,10 +89,13 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def as_table(answers: Sequence[Answer], unmet: Sequence[Unmet], inputs: Mapping[str, Any]) -> str:
+def as_table(
+    answers: Sequence[Answer], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
+) -> str:
     """A block per result: symbol, a column per calibration and one for the minimised form, and the source."""
     given = "  ".join(f"{name} = {value:g}" for name, value in inputs.items() if isinstance(value, (int, float)))
     lines = [given, "privacy: replace-one neighbours, full batches, scalar or vector Gaussian noise"]
+    lines += [f"caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
         lines += ["", *_block(block)]
     for item in unmet:
@@ -94,7 +103,7 @@ def as_table(answers: Sequence[Answer], unmet: Sequence[Unmet], inputs: Mapping[
     return "\n".join(lines)
 
 
-def as_rows(variable: str, rows: Sequence[Mapping[str, Any]]) -> str:
+def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
     """One line per row of a sweep or a solution: the variable, the result, its steps and its bounds."""
     table = [[variable, "result", "calibration", "T", "C", "bound", "minimised"]]
     for item in rows:
@@ -112,7 +121,7 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]]) -> str:
         )
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
-    return "\n".join([*lines, "* not below the trivial bound"])
+    return "\n".join([*lines, "* not below the trivial bound", *(f"caveat: {caveat}" for caveat in caveats)])
 
 
 def _by_result(answers: Sequence[Answer]) -> list[list[Answer]]:
@@ -156,9 +165,9 @@ def _shown(value: float | int) -> str:
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
 
 
-def as_latex(answers: Sequence[Answer]) -> str:
+def as_latex(answers: Sequence[Answer], caveats: Sequence[str] = ()) -> str:
     """A booktabs table per result, ready for \\input."""
-    out: list[str] = []
+    out = [f"% caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
         columns = _columns(block)
         result = block[0].result

@@ -1,0 +1,146 @@
+"""Constants from losses alone, for models too large to differentiate: differences along random directions.
+
+    u^T grad f_i ~ (f_i(x + h u) - f_i(x - h u))/(2 h),
+    u^T A u ~ (F(x + h u) - 2 F(x) + F(x - h u))/h^2,
+    u^T A v ~ (F(x + h u + h v) - F(x + h u - h v) - F(x - h u + h v) + F(x - h u - h v))/(4 h^2),
+
+with E[(u^T grad f_i)^2] = ||grad f_i||^2, E[u^T A u] = tr(A) and, for independent u and v, E[(u^T A v)^2] = ||A||_F^2.
+The last two have errors of order h^2 from fourth derivatives and of order (rounding of F)/h^2; repeating at h/2 shows
+them. No power method runs on such numbers: ||A||_2 is not measured. What follows for it is
+||A||_F^2/tr|A| <= ||A||_2 <= ||A||_F, so
+
+    |tr A|/||A||_F <= tr|A|/||A||_2,   and for A >= 0 also   tr(A)/||A||_2 <= (tr(A)/||A||_F)^2.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.curvature.intervals import Interval, mean_interval, quantiles
+from dpzero_theory.curvature.slopes import sphere_direction
+from dpzero_theory.problem_file import ProblemFile
+
+__all__ = ["Differences", "measure_forward", "problem_file"]
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differences:
+    """Estimates at x from losses alone; every interval is widened to the estimate at half the width.
+
+    Attributes:
+        value: F(x).
+        gradient_norms: estimates of ||grad f_i||, shape (n,): root mean squares over the directions.
+        trace: tr(A).
+        squared_frobenius: tr(A^2); rounding biases it upward, since squares of errors add.
+        rank: [lower bound |tr|/||.||_F, upper bound (tr/||.||_F)^2 for A >= 0], estimates of those bounds.
+        d: dimension.
+        evaluations: evaluations of all losses spent.
+    """
+
+    value: float
+    gradient_norms: NDArray[np.float64]
+    trace: Interval
+    squared_frobenius: Interval
+    rank: Interval
+    d: int
+    evaluations: int
+
+
+def measure_forward(
+    losses: Callable[[Tensor], Tensor],
+    x: Tensor,
+    width: float,
+    directions: int,
+    generator: torch.Generator,
+    level: float = 0.95,
+) -> Differences:
+    """Measure at x by 12 evaluations per pair of directions.
+
+    Args:
+        losses: x -> f(x; xi_i), shape (n,); F is summed in float64.
+        x: shape (d,).
+        width: h > 0; a direction has length sqrt(d).
+        directions: pairs (u, v), at least 2.
+        generator: a CPU generator.
+        level: of the t intervals, before they are widened.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: no curvature is seen at this width.
+    """
+    h, count = check.real("width", width, above=0), check.integer("directions", directions, at_least=2)
+
+    def value(at: Tensor) -> float:
+        return float(losses(at).double().mean())
+
+    center = value(x)
+    second: dict[float, list[float]] = {h: [], h / 2: []}
+    mixed: dict[float, list[float]] = {h: [], h / 2: []}
+    squares = torch.zeros_like(losses(x), dtype=torch.float64)
+    for _ in range(count):
+        u, v = (sphere_direction(len(x), generator, x) for _ in range(2))
+        for w in (h, h / 2):
+            plus, minus = losses(x + w * u).double(), losses(x - w * u).double()
+            second[w].append((float(plus.mean()) - 2 * center + float(minus.mean())) / w**2)
+            same = value(x + w * (u + v)) + value(x - w * (u + v))
+            other = value(x + w * (u - v)) + value(x - w * (u - v))
+            mixed[w].append(((same - other) / (4 * w**2)) ** 2)
+        squares += ((plus - minus) / h) ** 2 / count
+    trace = _widened(mean_interval(second[h], level), sum(second[h / 2]) / count)
+    square = _widened(mean_interval(mixed[h], level), sum(mixed[h / 2]) / count)
+    check.precondition(square.estimate > 0, "the curvature must be visible: the differences at this width are all 0")
+    ratio = abs(trace.estimate) / math.sqrt(square.estimate)
+    low, high = (min(max(bound, 1.0), float(len(x))) for bound in (ratio, ratio * ratio))
+    return Differences(
+        value=center,
+        gradient_norms=squares.sqrt().cpu().numpy(),
+        trace=trace,
+        squared_frobenius=square,
+        rank=Interval(low, low, high, "estimate", 0.0),
+        d=len(x),
+        evaluations=2 + 12 * count,
+    )
+
+
+def problem_file(found: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
+    """What the calculator reads: smoothness is the upper end of ||A||_F, r that of |tr A| over it."""
+    smoothness = math.sqrt(found.squared_frobenius.high)
+    trace = max(abs(found.trace.low), abs(found.trace.high))
+    return ProblemFile(
+        constants={
+            "d": found.d,
+            "r": min(max(trace / smoothness, 1.0), float(found.d)),
+            "lipschitz": float(found.gradient_norms.max()),
+            "smoothness": smoothness,
+            "gap": found.value - least_loss,
+            "loss_bound": abs(found.value),
+        },
+        caveats=(
+            "estimates, not bounds: all constants come from differences of losses along random directions at one "
+            f"point and {len(found.gradient_norms)} samples",
+            "ell is an estimate of the Frobenius norm of Hess F, above its spectral norm; Hessians of single samples "
+            "were not measured and may be larger",
+            "r is |tr(Hess F)|/ell; where the Hessian is indefinite the theorems need tr|Hess F|, which is larger",
+            f"gap is F(x0) - {least_loss:g}, an upper bound because no loss is lower than that",
+            "loss_bound is |F| at the start, not along the private run",
+        ),
+        data=data,
+        measurements={
+            "gradient_norms": quantiles(found.gradient_norms, (0.5, 0.9, 0.99, 1.0)),
+            "trace": found.trace.as_dict(),
+            "squared_frobenius": found.squared_frobenius.as_dict(),
+            "effective_rank": found.rank.as_dict(),
+            "evaluations": found.evaluations,
+        },
+    )
+
+
+def _widened(found: Interval, other: float) -> Interval:
+    return Interval(min(found.low, other), found.estimate, max(found.high, other), "estimate", 0.0)

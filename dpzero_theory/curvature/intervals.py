@@ -1,0 +1,108 @@
+"""An interval around a measured number, and how much it promises."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from dpzero_theory import check
+
+__all__ = ["KINDS", "Interval", "mean_interval", "quantiles", "quotient"]
+
+KINDS = {
+    "bound": "holds for every model parameter: derived, not sampled",
+    "probability": "holds with at least the stated probability over the random directions; no normality is assumed",
+    "interval": "Student's t interval over random directions: approximate, exact only where the probes are normal",
+    "estimate": "no coverage is claimed",
+}
+"""What an `Interval` promises, up to rounding of the products it was made from."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """low <= estimate <= high; `kind` is one of `KINDS`, `level` the probability (1 for bounds, 0 for estimates).
+
+    Raises ValueError for another kind or an order that does not hold.
+    """
+
+    low: float
+    estimate: float
+    high: float
+    kind: str
+    level: float
+
+    def __post_init__(self) -> None:
+        check.choice("kind", self.kind, KINDS)
+        check.real("level", self.level, at_least=0, at_most=1)
+        if not self.low <= self.estimate <= self.high:
+            raise ValueError(f"low <= estimate <= high is required; got {self.low}, {self.estimate}, {self.high}")
+
+    def contains(self, value: float) -> bool:
+        """Whether low <= value <= high."""
+        return self.low <= value <= self.high
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON; infinite ends become None."""
+        return {
+            name: None if isinstance(value, float) and math.isinf(value) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def mean_interval(
+    values: ArrayLike,
+    level: float,
+    *,
+    lows: ArrayLike | None = None,
+    highs: ArrayLike | None = None,
+    shift: float = 0.0,
+) -> Interval:
+    """Student's t interval for shift + the mean of independent draws.
+
+    Where each draw is known only between lows and highs, the lower end is the one-sided lower end of the lows and the
+    upper end that of the highs, so the interval covers the mean whatever the draws are within their brackets.
+
+    Args:
+        values: at least 2 draws (or the best guesses of them).
+        level: probability in (0, 1).
+        lows, highs: brackets of each draw.
+        shift: a constant that is added.
+
+    Raises:
+        ValueError: fewer than 2 draws, or a value that is not finite.
+    """
+    wanted = check.real("level", level, above=0, below=1)
+    ends = [check.real_array("values", values if end is None else end) for end in (lows, values, highs)]
+    count = ends[1].size
+    if count < 2:
+        raise ValueError(f"values must hold at least 2 draws; got {count}")
+    quantile = float(stats.t.ppf((1 + wanted) / 2, count - 1))
+    means = [float(end.mean()) + shift for end in ends]
+    errors = [quantile * float(end.std(ddof=1)) / math.sqrt(count) for end in ends]
+    low, estimate, high = means[0] - errors[0], means[1], means[2] + errors[2]
+    return Interval(min(low, estimate), estimate, max(high, estimate), "interval", wanted)
+
+
+def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Interval:
+    """top/bottom within [least, most], for a positive bottom.
+
+    Both intervals hold together with probability at least 1 - (1 - top.level) - (1 - bottom.level), and then the
+    quotient is between the quotients of opposite ends.
+    """
+    kinds = list(KINDS)
+    kind = max(top.kind, bottom.kind, key=kinds.index)
+    low, estimate, high = (
+        min(max(value, least), most)
+        for value in (top.low / bottom.high, top.estimate / bottom.estimate, top.high / bottom.low)
+    )
+    return Interval(low, min(max(estimate, low), high), high, kind, max(top.level + bottom.level - 1, 0.0))
+
+
+def quantiles(values: ArrayLike, at: Sequence[float]) -> dict[str, float]:
+    """The quantiles of the values, by probability written as text: what JSON can hold."""
+    numbers = np.quantile(check.real_array("values", values), at)
+    return {f"{p:g}": float(number) for p, number in zip(at, numbers, strict=True)}

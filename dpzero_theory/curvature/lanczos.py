@@ -1,0 +1,123 @@
+"""The Lanczos method with full reorthogonalisation, for symmetric matrices known by their products."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+
+__all__ = ["Operator", "Ritz", "Tridiagonal", "diagonal", "random_start", "tridiagonalise"]
+
+Array = NDArray[np.float64]
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A symmetric (d, d) matrix A by its products v -> A v on vectors of shape (d,), a dtype and a device."""
+
+    d: int
+    apply: Callable[[Tensor], Tensor]
+    dtype: torch.dtype = torch.float64
+    device: torch.device | str = "cpu"
+
+
+def diagonal(values: Tensor) -> Operator:
+    """The diagonal matrix of these values."""
+    return Operator(len(values), lambda v: values * v, values.dtype, values.device)
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """Ritz pairs of A: A y_j = theta_j y_j + a vector of length rho_j, y_j orthonormal.
+
+    values: theta, shape (k,), ascending; residuals: rho, shape (k,); vectors: y as rows, shape (k, d). An eigenvalue
+    of A lies within rho_j of theta_j, and the smallest and largest theta lie between those of A.
+    """
+
+    values: Array
+    residuals: Array
+    vectors: Tensor
+
+
+@dataclass(frozen=True)
+class Tridiagonal:
+    """Q^T A Q = T for an orthonormal basis Q of the Krylov space of `length` times its first vector.
+
+    diagonal: (k,); off_diagonal: (k - 1,); last: the length of A q_k beyond the space, 0 where the space is
+    invariant; length: norm of the start; basis: Q as rows, shape (k, d), or None if not kept.
+    """
+
+    diagonal: Array
+    off_diagonal: Array
+    last: float
+    length: float
+    basis: Tensor | None
+
+    def eigen(self) -> tuple[Array, Array]:
+        """Eigenvalues of T, ascending, and its eigenvectors as columns."""
+        matrix = np.diag(self.diagonal) + np.diag(self.off_diagonal, 1) + np.diag(self.off_diagonal, -1)
+        values, vectors = np.linalg.eigh(matrix)
+        return values, vectors
+
+    def ritz(self) -> Ritz:
+        """The Ritz pairs; residual j is `last` times the last entry of T's eigenvector j. Needs the basis."""
+        check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
+        assert self.basis is not None
+        values, vectors = self.eigen()
+        rotation = torch.as_tensor(vectors.T, dtype=self.basis.dtype, device=self.basis.device)
+        return Ritz(values, self.last * np.abs(vectors[-1]), rotation @ self.basis)
+
+
+def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tensor:
+    """A vector uniform on the unit sphere of R^d, drawn on the CPU so that every device gets the same one."""
+    z = torch.randn(d, generator=generator, dtype=operator.dtype)
+    unit: Tensor = z / torch.linalg.vector_norm(z)
+    return unit.to(operator.device)
+
+
+def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
+    """At most `steps` products with A; fewer where the Krylov space ends (`last` is then 0).
+
+    Every new vector is orthogonalised twice against all earlier ones, which keeps Q^T Q = I to rounding, so the
+    statements about T in exact arithmetic hold up to rounding of the products.
+
+    Args:
+        operator: the matrix.
+        start: non-zero vector of shape (d,).
+        steps: k >= 1.
+        keep_basis: return Q too.
+
+    Raises:
+        ValueError: a start of another shape, or zero, or a product that is not finite.
+    """
+    k = min(check.integer("steps", steps), operator.d)
+    if start.shape != (operator.d,):
+        raise ValueError(f"start must have shape (d,) = ({operator.d},); got {tuple(start.shape)}")
+    length = check.real("norm of start", float(torch.linalg.vector_norm(start)), above=0)
+    basis = start.new_empty((k, operator.d))
+    basis[0] = start / length
+    diagonal, off_diagonal = np.zeros(k), np.zeros(k)
+    largest = 0.0
+    for j in range(k):
+        w = operator.apply(basis[j])
+        size = float(torch.linalg.vector_norm(w))
+        if not math.isfinite(size):
+            raise ValueError(f"products of the operator must be finite; got norm {size}")
+        largest = max(largest, size)
+        diagonal[j] = float(torch.dot(basis[j], w))
+        for _ in range(2):
+            w = w - (basis[: j + 1] @ w) @ basis[: j + 1]
+        off_diagonal[j] = float(torch.linalg.vector_norm(w))
+        if off_diagonal[j] <= 16 * torch.finfo(operator.dtype).eps * largest:
+            off_diagonal[j], k = 0.0, j + 1
+            break
+        if j + 1 < k:
+            basis[j + 1] = w / off_diagonal[j]
+    return Tridiagonal(
+        diagonal[:k], off_diagonal[: k - 1], float(off_diagonal[k - 1]), length, basis[:k] if keep_basis else None
+    )

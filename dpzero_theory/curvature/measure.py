@@ -1,0 +1,279 @@
+"""From an objective to the constants of the theory: L, ell, r, gap and B, each with how far it can be trusted.
+
+Everything is measured on the samples of the objective at a few points: the start and the path of gradient descent
+from it. The constants take the upper ends of the intervals, since the theorems need upper bounds; the caveats
+say which ones are estimates nevertheless.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.curvature.intervals import Interval, quantiles
+from dpzero_theory.curvature.objective import Objective
+from dpzero_theory.curvature.region import common, descend
+from dpzero_theory.curvature.slopes import Clipped, clipped_shares
+from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
+from dpzero_theory.problem_file import DATA, ProblemFile
+
+__all__ = ["Measurement", "Point", "Samples", "Settings", "admit", "measure"]
+
+Array = NDArray[np.float64]
+Tensor = torch.Tensor
+
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
+CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
+"""Clips at which the clipped share is reported, in units of the largest per-sample gradient norm at the start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to measure and how hard.
+
+    points: on the path, the start included; path_steps: gradient steps between them, of size 1/||H|| at the start.
+    effort: of the spectrum at each point; sample_hessians: samples whose own Hessian is measured at each point, with
+    sample_effort. power: even p of the common bound over points (see `region`), 0 for none. directions: for the
+    clipped shares, 0 for none. level: of each interval. least_loss: a lower bound on every loss. positive: every
+    Hessian is known to be positive semidefinite. Raises ValueError.
+    """
+
+    points: int = 3
+    path_steps: int = 20
+    effort: Effort = field(default_factory=Effort)
+    sample_hessians: int = 8
+    sample_effort: Effort = field(default_factory=lambda: Effort(search=12, probes=2, steps=4))
+    power: int = 2
+    directions: int = 64
+    level: float = 0.95
+    least_loss: float = 0.0
+    positive: bool = False
+
+    def __post_init__(self) -> None:
+        check.integer("points", self.points)
+        check.integer("path_steps", self.path_steps, at_least=0)
+        check.integer("sample_hessians", self.sample_hessians, at_least=1)
+        check.integer("power", self.power, at_least=0)
+        check.integer("directions", self.directions, at_least=0)
+        check.real("level", self.level, above=0, below=1)
+        check.real("least_loss", self.least_loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Hessians of `count` single samples: the largest upper end of the norms, the largest estimate of tr|.|."""
+
+    norm: float
+    absolute_trace: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One place. steps: gradient steps from the start; value: F; gradient_norms: ||grad f_i||, shape (n,)."""
+
+    steps: int
+    value: float
+    gradient_norms: Array
+    spectrum: Spectrum
+    samples: Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """All that was measured; `problem_file` is what the calculator reads."""
+
+    n: int
+    d: int
+    data: str
+    settings: Settings
+    points: tuple[Point, ...]
+    shared: Spectrum | None
+    clipped: tuple[Clipped, ...]
+
+    @property
+    def trace_bound(self) -> float:
+        """The upper end of tr(H): of the H common to all points where measured, else of the largest tr|Hess F|."""
+        spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
+        return max(spectrum.absolute_trace.high for spectrum in spectra)
+
+    @property
+    def smoothness(self) -> float:
+        """The largest upper end of ||Hess F|| and of the ||Hess f_i|| that were measured."""
+        norms = [point.spectrum.norm.high for point in self.points] + [point.samples.norm for point in self.points]
+        return max(norms + ([self.shared.norm.high] if self.shared else []))
+
+    def constants(self) -> dict[str, float]:
+        """d, r, lipschitz, smoothness, gap and loss_bound, as `theory.problem.Problem` takes them.
+
+        r is tr(H)/ell in [1, d], for the ell of single samples: the theorems use r only through tr(H) <= r ell.
+        """
+        return {
+            "d": self.d,
+            "r": min(max(self.trace_bound / self.smoothness, 1.0), float(self.d)),
+            "lipschitz": max(float(point.gradient_norms.max()) for point in self.points),
+            "smoothness": self.smoothness,
+            "gap": self.points[0].value - self.settings.least_loss,
+            "loss_bound": max(abs(point.value) for point in self.points),
+        }
+
+    def caveats(self) -> tuple[str, ...]:
+        """What a reader of a certificate from these constants must know, a sentence each."""
+        where = f"{len(self.points)} point{'s' * (len(self.points) > 1)} and {self.n} samples"
+        level = f"{self.settings.level:g}"
+        said = [
+            f"estimates, not bounds: L, ell and r were measured at {where}; the theorems need them everywhere, so "
+            "what is printed is certified only if nothing is larger elsewhere",
+            f"L is the largest gradient norm of a sample seen, a lower bound on the assumption's L ({where})",
+            f"ell is the largest of ||Hess F|| (upper end, probability {level}) and of the Hessians of "
+            f"{self.points[0].samples.count} samples at each point; other samples may be larger",
+        ]
+        if self.shared:
+            said.append(
+                f"r is tr(H)/ell, upper end at {level}, for an H that bounds the Hessian at all {len(self.points)} "
+                "points together; between and beyond them nothing is known"
+            )
+        else:
+            said.append(
+                f"r is the largest tr|Hess F|/ell over points, upper end at {level}: a lower bound on tr(H)/ell for "
+                "one H that bounds all of them"
+            )
+        said.append(f"gap is F(x0) - {self.settings.least_loss:g}, an upper bound because no loss is lower than that")
+        said.append("loss_bound is the largest |F| at the points, not along the private run")
+        return tuple(said)
+
+    def problem_file(self) -> ProblemFile:
+        """Constants, caveats and everything measured."""
+        return ProblemFile(
+            constants=self.constants(), caveats=self.caveats(), data=self.data, measurements=self._details()
+        )
+
+    def _details(self) -> dict[str, Any]:
+        return {
+            "samples": self.n,
+            "points": [
+                {
+                    "gradient_steps": point.steps,
+                    "loss": point.value,
+                    "gradient_norms": quantiles(point.gradient_norms, QUANTILES),
+                    "sample_smoothness": point.samples.norm,
+                    "sample_absolute_trace": point.samples.absolute_trace,
+                    **describe(point.spectrum),
+                }
+                for point in self.points
+            ],
+            "common": describe(self.shared) if self.shared else None,
+            "clipped": [
+                {"clip": item.clip, "measured": item.measured.as_dict(), "law": item.law} for item in self.clipped
+            ],
+        }
+
+
+def describe(spectrum: Spectrum) -> dict[str, Any]:
+    """A spectrum for JSON, without its density."""
+    named: Sequence[tuple[str, Interval]] = (
+        ("norm", spectrum.norm),
+        ("trace", spectrum.trace),
+        ("absolute_trace", spectrum.absolute_trace),
+        ("effective_rank", spectrum.rank),
+    )
+    return {
+        **{name: interval.as_dict() for name, interval in named},
+        "extreme_ritz_values": list(spectrum.extremes),
+        "residual": spectrum.residual,
+        "products": spectrum.products,
+    }
+
+
+def admit(data: str, spend_no_privacy_claim: bool) -> str:
+    """`data` if it may be measured. Raises PreconditionError for private data without the claim being given up."""
+    check.precondition(
+        check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
+        "data must be public or synthetic: what is measured here is not private; spend_no_privacy_claim gives up the "
+        "claim that anything derived from private data is",
+    )
+    return data
+
+
+def measure(
+    objective: Objective,
+    generator: torch.Generator,
+    *,
+    data: str,
+    spend_no_privacy_claim: bool = False,
+    settings: Settings | None = None,
+) -> Measurement:
+    """Measure an objective from its module's own weights on.
+
+    Args:
+        objective: module, losses and samples.
+        generator: a CPU generator, the only source of randomness.
+        data: what the samples are, one of `problem_file.DATA`.
+        spend_no_privacy_claim: needed for private data, see `admit`.
+        settings: what to measure.
+
+    Raises:
+        ValueError: an argument outside its range, a product that is not finite, a Hessian that is zero.
+        PreconditionError: private data without spend_no_privacy_claim.
+    """
+    admit(data, spend_no_privacy_claim)
+    s = settings or Settings()
+    places = [objective.start]
+    points = [_point(objective, places[0], 0, generator, s)]
+    for index in range(1, s.points):
+        places.append(descend(objective, places[-1], s.path_steps, 1 / points[0].spectrum.norm.high))
+        points.append(_point(objective, places[-1], index * s.path_steps, generator, s))
+    shared = None
+    if s.power and len(places) > 1:
+        shared = measure_spectrum(
+            common([objective.hessian(x) for x in places], s.power), generator, s.effort, s.level, root=s.power
+        )
+    norms = points[0].gradient_norms
+    clipped: list[Clipped] = []
+    if s.directions:
+        clipped, _ = clipped_shares(
+            lambda u: objective.projections(places[0], u),
+            torch.as_tensor(norms),
+            places[0],
+            [share * float(norms.max()) for share in CLIPS],
+            s.directions,
+            generator,
+            s.level,
+        )
+    return Measurement(
+        n=objective.n,
+        d=objective.d,
+        data=data,
+        settings=s,
+        points=tuple(points),
+        shared=shared,
+        clipped=tuple(clipped),
+    )
+
+
+def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generator, s: Settings) -> Point:
+    return Point(
+        steps=steps,
+        value=objective.value(x),
+        gradient_norms=objective.gradient_norms(x).cpu().numpy(),
+        spectrum=measure_spectrum(objective.hessian(x), generator, s.effort, s.level, positive=s.positive),
+        samples=_samples(objective, x, generator, s),
+    )
+
+
+def _samples(objective: Objective, x: Tensor, generator: torch.Generator, s: Settings) -> Samples:
+    """Hessians of distinct samples drawn at random."""
+    chosen = torch.randperm(objective.n, generator=generator)[: s.sample_hessians].tolist()
+    found = [
+        measure_spectrum(objective.sample_hessian(x, index), generator, s.sample_effort, s.level, positive=s.positive)
+        for index in chosen
+    ]
+    return Samples(
+        norm=max(spectrum.norm.high for spectrum in found),
+        absolute_trace=max(spectrum.absolute_trace.estimate for spectrum in found),
+        count=len(found),
+    )

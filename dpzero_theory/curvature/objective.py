@@ -1,0 +1,166 @@
+"""A torch module and a per-sample loss as a function of one flat vector of weights, with its derivatives.
+
+F(x) = (1/n) sum_i f(x; xi_i) over the samples given. Derivatives are by torch.func: Hessian-vector products forward
+over reverse (about the memory of two gradients, one batch at a time), per-sample gradients by vmap.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, jvp, vmap
+from torch.utils import _pytree as pytree
+
+from dpzero_theory.curvature.lanczos import Operator
+
+__all__ = ["Batch", "Losses", "Objective"]
+
+Tensor = torch.Tensor
+Batch = Any
+"""Tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
+Losses = Callable[[nn.Module, Batch], Tensor]
+"""losses(module, batch) -> one loss per sample, shape (batch,)."""
+
+VMAP_NUMBERS = 1 << 24
+"""Per-sample gradients that are held at once have at most this many numbers."""
+
+
+class _Call(nn.Module):
+    """losses(module, batch) as the forward of a module, so that functional_call replaces the weights."""
+
+    def __init__(self, module: nn.Module, losses: Losses) -> None:
+        super().__init__()
+        self.module, self.losses = module, losses
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.losses(self.module, batch)
+
+
+class Objective:
+    """F and the f_i at any weights x, without touching the module's own.
+
+    Args:
+        module: in eval mode (dropout and batch statistics would couple or randomise the samples); weights with
+            requires_grad are x, tied weights once, the rest stay as they are.
+        losses: per-sample losses.
+        batches: the samples; a batch is differentiated at a time.
+
+    Raises:
+        ValueError: a module in training mode or without trainable weights, or of several dtypes; losses of a shape
+            other than (batch,); no batches.
+    """
+
+    def __init__(self, module: nn.Module, losses: Losses, batches: Sequence[Batch]) -> None:
+        if any(part.training for part in module.modules()):
+            raise ValueError("module must be in eval mode: call module.eval()")
+        weights = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+        if not weights or len({p.dtype for p in weights.values()}) != 1:
+            raise ValueError(f"module must have trainable weights of one dtype; got {len(weights)} weights")
+        if not batches:
+            raise ValueError("batches must hold at least one batch; got none")
+        self._call = _Call(module, losses)
+        self._shapes = {f"module.{name}": p.shape for name, p in weights.items()}
+        self.batches = list(batches)
+        self.start = torch.cat([p.reshape(-1) for p in weights.values()])
+        self.d = len(self.start)
+        self.sizes = [int(self._losses(self.unflatten(self.start), batch).shape[0]) for batch in self.batches]
+        self.n = sum(self.sizes)
+
+    def unflatten(self, x: Tensor) -> dict[str, Tensor]:
+        """The weights by name, as views of x."""
+        parts = torch.split(x, [shape.numel() for shape in self._shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+
+    def _flatten(self, weights: dict[str, Tensor]) -> Tensor:
+        return torch.cat([weights[name].reshape(-1) for name in self._shapes])
+
+    def _losses(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
+        with torch.no_grad():
+            values: Tensor = functional_call(self._call, weights, (batch,))
+        rows = {leaf.shape[0] for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim}
+        if values.ndim != 1 or {values.shape[0]} != rows:
+            raise ValueError(f"losses must have shape (batch,) = {sorted(rows)}; got {tuple(values.shape)}")
+        return values
+
+    def _sum(self, weights: dict[str, Tensor], batch: Batch) -> Tensor:
+        total: Tensor = functional_call(self._call, weights, (batch,)).sum()
+        return total
+
+    def losses(self, x: Tensor) -> Tensor:
+        """f(x; xi_i), float64, shape (n,); no derivative is formed."""
+        weights = self.unflatten(x)
+        return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
+
+    def value(self, x: Tensor) -> float:
+        """F(x), summed in float64."""
+        return float(self.losses(x).mean())
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of F, shape (d,)."""
+        weights = self.unflatten(x)
+        return sum((self._flatten(grad(self._sum)(weights, batch)) for batch in self.batches), x.new_zeros(())) / self.n
+
+    def hessian(self, x: Tensor) -> Operator:
+        """The Hessian of F at x, by its products; each costs about 4 evaluations of F."""
+        return self._operator(x, self.batches, self.n)
+
+    def sample_hessian(self, x: Tensor, index: int) -> Operator:
+        """The Hessian of f(.; xi_index) at x. Raises IndexError."""
+        return self._operator(x, [self._sample(index)], 1)
+
+    def _operator(self, x: Tensor, batches: Sequence[Batch], count: int) -> Operator:
+        weights = self.unflatten(x)
+
+        def product(v: Tensor) -> Tensor:
+            total = torch.zeros_like(v)
+            for batch in batches:
+                gradient = grad(lambda at, batch=batch: self._sum(at, batch))
+                tangent = jvp(gradient, (weights,), (self.unflatten(v.contiguous()),))[1]
+                total += self._flatten(tangent).detach()
+            return total / count
+
+        return Operator(self.d, product, x.dtype, x.device)
+
+    def _sample(self, index: int) -> Batch:
+        for batch, size in zip(self.batches, self.sizes, strict=True):
+            if 0 <= index < size:
+                return pytree.tree_map(
+                    lambda leaf, i=index: leaf[i : i + 1] if isinstance(leaf, Tensor) else leaf, batch
+                )
+            index -= size
+        raise IndexError("sample index out of range")
+
+    def gradient_norms(self, x: Tensor) -> Tensor:
+        """||grad f(x; xi_i)||, float64, shape (n,).
+
+        By vmap over as many samples as `VMAP_NUMBERS` allows; one by one where that is a single sample, which also
+        serves modules that vmap can't trace.
+        """
+        weights = self.unflatten(x)
+        norms: list[Tensor] = []
+        together = max(1, VMAP_NUMBERS // self.d)
+        for batch, size in zip(self.batches, self.sizes, strict=True):
+            if together == 1:
+                norms += [self._norm(weights, self._sample(len(norms)))[None] for _ in range(size)]
+            else:
+                at = vmap(lambda sample: self._norm(weights, _with_axis(sample)), chunk_size=together)
+                norms += list(at(batch)[:, None])
+        return torch.cat(norms).double()
+
+    def _norm(self, weights: dict[str, Tensor], sample: Batch) -> Tensor:
+        parts = grad(self._sum)(weights, sample).values()
+        return torch.stack([(part * part).sum() for part in parts]).sum().sqrt()
+
+    def projections(self, x: Tensor, u: Tensor) -> Tensor:
+        """u^T grad f(x; xi_i), float64, shape (n,), by forward differentiation."""
+        weights, direction = self.unflatten(x), self.unflatten(u)
+        slopes = []
+        for batch in self.batches:
+            slope = jvp(lambda at, batch=batch: functional_call(self._call, at, (batch,)), (weights,), (direction,))[1]
+            slopes.append(slope.detach().double())
+        return torch.cat(slopes)
+
+
+def _with_axis(sample: Batch) -> Batch:
+    return pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, sample)

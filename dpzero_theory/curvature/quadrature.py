@@ -1,0 +1,152 @@
+"""What a few Lanczos steps say of v^T f(A) v and of ||A||_2: Gauss rules, brackets, and probable bounds.
+
+The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine its
+first 2 k moments, and the k-point Gauss rule is the measure on k points that shares them (Golub and Meurant,
+"Matrices, Moments and Quadrature", 2010).
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpzero_theory import check
+from dpzero_theory.curvature.lanczos import Tridiagonal
+
+__all__ = ["gauss_rule", "probable_ends", "root_bracket", "small_share"]
+
+Array = NDArray[np.float64]
+
+_BISECTIONS = 200
+
+
+def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
+    """Points and weights of the Gauss rule; the weights sum to ||v||^2."""
+    values, vectors = tri.eigen()
+    return values, tri.length**2 * vectors[0] ** 2
+
+
+def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, float, float]:
+    """(low, estimate, high) for v^T S^(1/power) v, S = A (power >= 2) or, where `signed`, S = A^2 (power 2: |A|).
+
+    Lower and upper end are theorems about every measure on [0, inf) with the moments that are known. With
+    f(s) = s^(1/p), the derivatives of even order are negative and those of odd order positive on (0, inf). So the
+    error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of a Gauss-Radau
+    rule with a point at 0 makes it a lower one. The rules for S = A^2 follow from those moments of A^2 that the steps
+    with A determine: no further product is needed; and v^T |A| v >= |v^T A v|. The estimate is the Gauss rule of A.
+
+    Where the Krylov space is invariant all three are the exact value. A must be positive semidefinite unless `signed`;
+    negative points of rounding size count as 0. Raises ValueError.
+    """
+    p = check.integer("power", power, at_least=2)
+    points, weights = gauss_rule(tri)
+    s = points * points if signed else np.maximum(points, 0.0)
+    estimate = float(weights @ s ** (1 / p))
+    if tri.last == 0:
+        return estimate, estimate, estimate
+    known = len(points) if signed else 2 * len(points)  # moments s^0, ..., s^(known - 1)
+    a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))
+    high = _rule_value(a[: known // 2], b[: max(known // 2 - 1, 0)], weights.sum(), p) if known >= 2 else math.inf
+    low = _rule_value(*_radau(a, b, (known + 1) // 2), weights.sum(), p)
+    if signed:
+        low = max(low, abs(float(weights @ points)))
+    return min(low, estimate), estimate, max(high, estimate)
+
+
+def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
+    """Diagonal and off-diagonal of the Jacobi matrix of a discrete measure, by Lanczos on diag(points)."""
+    basis = [np.sqrt(weights / weights.sum())]
+    a, b = list[float](), list[float]()
+    scale = float(np.abs(points).max())
+    for _ in range(min(steps, len(points))):
+        w = points * basis[-1]
+        a.append(float(basis[-1] @ w))
+        earlier = np.array(basis)
+        for _ in range(2):
+            w = w - earlier.T @ (earlier @ w)
+        b.append(float(np.linalg.norm(w)))
+        if b[-1] <= 1e-14 * scale:
+            b[-1] = 0.0
+            break
+        basis.append(w / b[-1])
+    return np.array(a), np.array(b)
+
+
+def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
+    """The Jacobi matrix of the rule with `count` points, one of them 0 (Golub 1973)."""
+    inner = min(count, len(a)) - 1
+    if inner == 0:
+        return np.zeros(1), np.zeros(0)
+    if b[inner - 1] == 0:
+        return a[:inner], b[: inner - 1]
+    matrix = np.diag(a[:inner]) + np.diag(b[: inner - 1], 1) + np.diag(b[: inner - 1], -1)
+    values, vectors = np.linalg.eigh(matrix)
+    last = b[inner - 1] ** 2 * float(vectors[-1] ** 2 @ (1 / np.maximum(values, np.finfo(float).tiny ** 0.5)))
+    return np.append(a[:inner], last), b[:inner]
+
+
+def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
+    values, vectors = np.linalg.eigh(np.diag(a) + np.diag(b[: len(a) - 1], 1) + np.diag(b[: len(a) - 1], -1))
+    return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
+
+
+def small_share(d: int, probability: float) -> float:
+    """The share c with P((v^T y)^2 < c) = probability, v uniform on the unit sphere of R^d, y a fixed unit vector.
+
+    (v^T y)^2 ~ Beta(1/2, (d - 1)/2); 1 for d = 1. Raises ValueError.
+    """
+    wanted = check.real("probability", probability, above=0, below=1)
+    dimension = check.integer("d", d)
+    return 1.0 if dimension == 1 else float(special.betaincinv(0.5, (dimension - 1) / 2, wanted))
+
+
+def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, float]:
+    """(low, high) that contain every eigenvalue of A with probability >= 1 - failure, the start uniform on the sphere.
+
+    Let p_0, p_1, ..., p_k be the orthonormal polynomials of the measure at v, which T and `last` determine. The top
+    eigenvector carries mass w of the measure, so for every polynomial p, int p^2 >= w p(lambda_max)^2; for the best
+    p of degree k this is w sum_j p_j(lambda_max)^2 <= 1. With probability 1 - failure/2, w >= c (`small_share`), and
+    then sum_j p_j(lambda_max)^2 <= 1/c. The left side increases beyond the largest Ritz value, so lambda_max is at most
+    the point where it reaches 1/c. The same for lambda_min. This is the bound of van Dorsselaer, Hochstenbach and
+    van der Vorst (SIAM J. Matrix Anal. Appl. 22, 2000), who use p_k alone, with the sum; being a posteriori it is
+    sharper than that of Kuczynski and Wozniakowski (1992). Both ends are exact where the space is invariant.
+    Raises ValueError.
+    """
+    values, _ = tri.eigen()
+    ends = float(values[0]), float(values[-1])
+    if tri.last == 0:
+        return ends
+    most = 1 / small_share(d, check.real("failure", failure, above=0, below=1) / 2)
+    return -_outer(tri, most, -1.0, -ends[0]), _outer(tri, most, 1.0, ends[1])
+
+
+def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
+    """The largest x >= start with sum_j p_j(sign x)^2 <= most, rounded up."""
+
+    def below(x: float) -> bool:
+        return _christoffel_sum(tri, sign * x, most) <= most
+
+    width = max(abs(start), tri.last)
+    while below(start + width):
+        width *= 2
+    low, high = start, start + width
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return high
+
+
+def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
+    """sum_{j=0}^{k} p_j(x)^2, stopped once it exceeds `enough`."""
+    off = np.append(tri.off_diagonal, tri.last)
+    before, now, total = 0.0, 1.0, 1.0
+    for j, b in enumerate(off):
+        previous = off[j - 1] if j else 0.0
+        before, now = now, ((x - tri.diagonal[j]) * now - previous * before) / b
+        total += now * now
+        if total > enough:
+            break
+    return total

@@ -1,0 +1,75 @@
+"""Assumption asp:rank asks for one H with -H <= Hess F(x) <= H everywhere. What finitely many points say of it.
+
+At a point with Hessian A every such H has tr(H) >= tr|A|: in the eigenbasis of A, H_jj >= |lambda_j|. So the largest
+tr|A_k| over points is a lower bound on tr(H). From above, for p even
+
+    H_p = (sum_k A_k^p)^(1/p)   satisfies   -H_p <= A_k <= H_p   for every k,
+
+since sum_k A_k^p >= A_k^p = |A_k|^p and s -> s^(1/p) is operator monotone (Loewner and Heinz). It is at most
+m^(1/p) times the best for m points. Between the points nothing is claimed.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from dpzero_theory import check
+from dpzero_theory.curvature.lanczos import Operator
+from dpzero_theory.curvature.objective import Objective
+
+__all__ = ["common", "descend", "nearby"]
+
+Tensor = torch.Tensor
+
+
+def common(operators: Sequence[Operator], power: int) -> Operator:
+    """sum_k A_k^p: `measure_spectrum(..., root=p)` of it measures H_p. A product costs p per operator.
+
+    Raises ValueError for an odd power, or no operators or operators that differ in shape.
+    """
+    p = check.integer("power", power, at_least=2)
+    if p % 2:
+        raise ValueError(f"power must be even; got {p}")
+    if len({operator.d for operator in operators}) != 1:
+        raise ValueError(f"operators must be at least one, of one dimension; got {len(operators)}")
+
+    def product(v: Tensor) -> Tensor:
+        total = torch.zeros_like(v)
+        for operator in operators:
+            w = v
+            for _ in range(p):
+                w = operator.apply(w)
+            total += w
+        return total
+
+    first = operators[0]
+    return Operator(first.d, product, first.dtype, first.device)
+
+
+def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
+    """x after full-batch gradient steps; halves the step size whenever F would rise, so F never does.
+
+    Raises ValueError.
+    """
+    alpha = check.real("step_size", step_size, above=0)
+    value = objective.value(x)
+    for _ in range(check.integer("steps", steps, at_least=0)):
+        gradient = objective.gradient(x)
+        trial = x - alpha * gradient
+        after = objective.value(trial)
+        while not after <= value and alpha > 1e-12 * step_size:
+            alpha /= 2
+            trial = x - alpha * gradient
+            after = objective.value(trial)
+        if not after <= value:
+            break
+        x, value = trial, after
+    return x
+
+
+def nearby(x: Tensor, radius: float, generator: torch.Generator) -> Tensor:
+    """x plus a vector uniform on the sphere of this radius. Raises ValueError."""
+    size = check.real("radius", radius, above=0)
+    z = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
+    moved: Tensor = x + z * (size / torch.linalg.vector_norm(z))
+    return moved

@@ -1,0 +1,189 @@
+"""Norm, trace, trace of the absolute value, effective rank and density of a symmetric matrix, from its products.
+
+One Lanczos run from a random start (`search` steps) finds the largest eigenvalues. Those Ritz vectors Q that have
+converged are taken out, tr f(A) = tr(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z, and the second term is
+averaged over independent probes u, each with its own Lanczos run (`steps` steps): Hutch++ (Meyer, Musco, Musco and
+Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic Lanczos quadrature (Ubaru, Chen and
+Saad 2017). For f(t) = |t| each u^T |A| u is known only between two quadrature rules; the interval contains both.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
+from dpzero_theory.curvature.lanczos import Operator, Ritz, Tridiagonal, random_start, tridiagonalise
+from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
+
+__all__ = ["Effort", "Spectrum", "measure_spectrum"]
+
+Array = NDArray[np.float64]
+Tensor = torch.Tensor
+
+CONVERGED = 0.05
+"""Ritz vectors whose residual is below this share of their value are taken out; |A| on them is known to 0.13%."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much to spend: search + probes * steps products at most.
+
+    search: Lanczos steps from the first start; probes: number of random directions, >= 2; steps: Lanczos steps each.
+    """
+
+    search: int = 40
+    probes: int = 16
+    steps: int = 10
+
+    def __post_init__(self) -> None:
+        check.integer("search", self.search, at_least=1)
+        check.integer("probes", self.probes, at_least=2)
+        check.integer("steps", self.steps, at_least=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum:
+    """What was measured of the matrix A.
+
+    Attributes:
+        norm: ||A||_2. Low is a Ritz value: certain. High has the stated probability.
+        trace: tr(A).
+        absolute_trace: tr|A|, the smallest trace of an H with -H <= A <= H.
+        rank: tr|A|/||A||_2, the effective rank of |A|; in [1, d].
+        extremes: the smallest and largest Ritz value.
+        residual: the residual of the Ritz pair of largest |value|: an eigenvalue of A is within it.
+        points, weights: the measured density: weights sum to d.
+        products: matrix-vector products spent.
+    """
+
+    norm: Interval
+    trace: Interval
+    absolute_trace: Interval
+    rank: Interval
+    extremes: tuple[float, float]
+    residual: float
+    points: Array
+    weights: Array
+    products: int
+
+
+def measure_spectrum(
+    operator: Operator,
+    generator: torch.Generator,
+    effort: Effort | None = None,
+    level: float = 0.95,
+    *,
+    positive: bool = False,
+    root: int | None = None,
+) -> Spectrum:
+    """Measure A, or with `root` = p >= 2 the matrix A^(1/p) of a positive semidefinite A.
+
+    Every interval holds on its own at `level`; rank's is made of ends at half the failure probability.
+
+    Args:
+        operator: A.
+        generator: a CPU generator, the only source of randomness.
+        effort: how many products to spend.
+        level: probability in (0, 1).
+        positive: A is known to be positive semidefinite, so that tr|A| = tr(A).
+        root: measure A^(1/p); trace and absolute_trace then agree.
+
+    Raises:
+        ValueError: a product that is not finite, or A = 0.
+    """
+    spent = effort or Effort()
+    failure = 1 - check.real("level", level, above=0, below=1)
+    first = tridiagonalise(operator, random_start(operator.d, generator, operator), spent.search, keep_basis=True)
+    ritz = first.ritz()
+    check.precondition(bool(np.abs(ritz.values).max() > 0), "the matrix must not be zero: ||A||_2 = 0")
+    kept = _converged(ritz, exact=first.last == 0)
+    probes = _probes(operator, generator, ritz.vectors[kept], spent)
+    values = np.array([tri.length**2 * tri.diagonal[0] for tri in probes])
+    brackets = np.array([root_bracket(tri, root or 2, signed=root is None) for tri in probes])
+    taken = _ritz_bracket(ritz.values[kept], ritz.residuals[kept], root)
+    lowest = min([float(ritz.values[0])] + [float(tri.eigen()[0][0]) for tri in probes])
+    highest = max([float(ritz.values[-1])] + [float(tri.eigen()[0][-1]) for tri in probes])
+
+    def signed(confidence: float) -> Interval:
+        shift = float(ritz.values[kept].sum())
+        return mean_interval(values, confidence, shift=shift) if probes else Interval(shift, shift, shift, "bound", 1.0)
+
+    def absolute(confidence: float) -> Interval:
+        if positive and root is None:
+            return signed(confidence)
+        if not probes:
+            return Interval(*taken, "bound", 1.0)
+        found = mean_interval(brackets[:, 1], confidence, lows=brackets[:, 0], highs=brackets[:, 2])
+        low = max(found.low, 0.0) + taken[0]
+        return Interval(low, found.estimate + taken[1], found.high + taken[2], found.kind, confidence)
+
+    def norm(allowed: float) -> Interval:
+        least, most = probable_ends(first, operator.d, allowed)
+        low = max(highest, -lowest)
+        high = max(most, -least, low)
+        power = 1 / (root or 1)
+        exact = first.last == 0 and first.diagonal.size == operator.d
+        return Interval(
+            low**power, low**power, high**power, *(("bound", 1.0) if exact else ("probability", 1 - allowed))
+        )
+
+    points, weights = _density(ritz, kept, probes, operator.d)
+    top = int(np.abs(ritz.values).argmax())
+    return Spectrum(
+        norm=norm(failure),
+        trace=signed(level) if root is None else absolute(level),
+        absolute_trace=absolute(level),
+        rank=quotient(absolute(1 - failure / 2), norm(failure / 2), 1.0, float(operator.d)),
+        extremes=(lowest, highest),
+        residual=float(ritz.residuals[top]),
+        points=points if root is None else np.maximum(points, 0.0) ** (1 / root),
+        weights=weights,
+        products=first.diagonal.size + sum(tri.diagonal.size for tri in probes),
+    )
+
+
+def _converged(ritz: Ritz, exact: bool) -> NDArray[np.bool_]:
+    kept: NDArray[np.bool_] = ritz.residuals <= CONVERGED * np.abs(ritz.values)
+    return np.ones_like(kept) if exact else kept
+
+
+def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
+    """(low, estimate, high) of sum_j y_j^T f(A) y_j for Ritz vectors y_j.
+
+    The measure at y has mean theta and second moment theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity and
+    y^T |A| y <= (theta^2 + rho^2)^(1/2) by Cauchy-Schwarz. For A^(1/p): the one-point Gauss rule theta^(1/p) is above
+    and the two-point Radau rule theta^(1/p) (1 + rho^2/theta^2)^(1/p - 1) below (see `root_bracket`).
+    """
+    sizes = np.abs(values)
+    if root is None:
+        return float(sizes.sum()), float(sizes.sum()), float(np.hypot(sizes, residuals).sum())
+    roots = np.maximum(values, 0.0) ** (1 / root)
+    ratio = np.divide(residuals, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    low = roots * (1 + ratio**2) ** (1 / root - 1)
+    return float(low.sum()), float(roots.sum()), float(roots.sum())
+
+
+def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effort: Effort) -> list[Tridiagonal]:
+    """Lanczos runs from directions uniform on the sphere of radius sqrt(d - q) in the complement of `taken`."""
+    free = operator.d - len(taken)
+    runs: list[Tridiagonal] = []
+    for _ in range(effort.probes if free > 0 else 0):
+        u = random_start(operator.d, generator, operator)
+        for _ in range(2):
+            u = u - (taken @ u) @ taken
+        u = u * (math.sqrt(free) / torch.linalg.vector_norm(u))
+        runs.append(tridiagonalise(operator, u, effort.steps))
+    return runs
+
+
+def _density(ritz: Ritz, kept: NDArray[np.bool_], probes: list[Tridiagonal], d: int) -> tuple[Array, Array]:
+    points, weights = [ritz.values[kept]], [np.ones(int(kept.sum()))]
+    for tri in probes:
+        at, mass = gauss_rule(tri)
+        points.append(at)
+        weights.append(mass / len(probes))
+    return np.concatenate(points), np.concatenate(weights)

@@ -1,0 +1,100 @@
+"""What the command line can measure: a module, its per-sample losses and samples, by name.
+
+Anything else by `MODULE:FUNCTION`, a function of your own: function(data, samples, seed) -> Task.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpzero_theory import check
+from dpzero_theory.curvature.objective import Batch, Losses
+
+__all__ = ["NAMES", "Task", "digits", "load", "mlp_digits"]
+
+NAMES = ("logistic", "mlp-digits:WIDTH", "minilm", "roberta-tiny", "opt-tiny", "MODULE:FUNCTION")
+BATCH = 2048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """module in eval mode, losses(module, batch) -> (batch,), batches, a lower bound on every loss, and whether the
+    data is known to be public or synthetic whatever the user says ('' where it is not known)."""
+
+    module: nn.Module
+    losses: Losses
+    batches: Sequence[Batch]
+    least_loss: float = 0.0
+    known: str = ""
+
+
+def load(model: str, data: str, samples: int | None, seed: int) -> Task:
+    """The task of this name (see `NAMES`). Raises ValueError for an unknown one or data it does not take."""
+    name, _, rest = model.partition(":")
+    if name == "mlp-digits":
+        width = check.integer("model", _integer(rest, model), at_most=100_000)
+        _only("digits", model, data)
+        return mlp_digits(width, samples, seed)
+    if model in ("minilm", "roberta-tiny", "opt-tiny"):
+        from dpzero_theory.curvature import language
+
+        if model == "minilm":
+            return language.encoder(data, samples, seed)
+        _only("toy", model, data)
+        return language.tiny(model.removesuffix("-tiny"), samples, seed)
+    if rest:
+        return _own(name, rest)(data, samples, seed)
+    raise ValueError(f"model must be one of {', '.join(NAMES)}; got {model!r}")
+
+
+def _only(allowed: str, model: str, data: str) -> None:
+    if data != allowed:
+        raise ValueError(f"data must be {allowed!r} for {model}; got {data!r}")
+
+
+def _integer(text: str, model: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"model must be mlp-digits:WIDTH with an integer WIDTH; got {model!r}") from None
+
+
+def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
+    try:
+        found: Callable[[str, int | None, int], Task] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model must be one of {', '.join(NAMES)}; {error}") from None
+    return found
+
+
+def digits(samples: int | None, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """scikit-learn's digits: pixels in [0, 1], float64, shape (n, 64), and the digit; a random subset of `samples`."""
+    from sklearn.datasets import load_digits
+
+    pixels, digit = load_digits(return_X_y=True)
+    chosen = np.random.default_rng(seed).permutation(len(digit))[:samples]
+    return torch.as_tensor(pixels[chosen] / 16.0), torch.as_tensor(digit[chosen])
+
+
+def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
+    """64 - WIDTH - 10 with tanh, cross-entropy, PyTorch's initialisation from `seed`, float64: d = 75 WIDTH + 10."""
+    features, labels = digits(samples, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 10)).double().eval()
+    return Task(
+        module=module,
+        losses=cross_entropy,
+        batches=list(zip(torch.split(features, BATCH), torch.split(labels, BATCH), strict=True)),
+        known="public",
+    )
+
+
+def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
+    """Of the module's logits, one per sample; batch: (inputs, labels)."""
+    inputs, labels = batch
+    return nn.functional.cross_entropy(module(inputs), labels, reduction="none")

@@ -1,0 +1,96 @@
+"""The constants of a problem in a JSON file, with what must be said about them.
+
+`python -m dpzero_theory.curvature --out FILE` writes one and `python -m dpzero_theory.params --problem FILE` reads it:
+
+    {"format": "dpzero-theory/problem", "version": 1,
+     "problem": {"d": 2410, "r": 31.2, "lipschitz": 4.1, "smoothness": 9.7, "gap": 2.31, "loss_bound": 2.31},
+     "data": "public",
+     "caveats": ["one sentence each, printed beside every certificate"],
+     "measurements": {...}}
+
+problem: d and any of the other constants, in the units of `theory.problem.Problem`. data: what the constants were
+measured on, one of `DATA`. measurements: anything; not read.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpzero_theory import check
+
+__all__ = ["CONSTANTS", "DATA", "ProblemFile", "read"]
+
+CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound")
+DATA = ("public", "synthetic", "private")
+FORMAT, VERSION = "dpzero-theory/problem", 1
+LARGEST_FILE = 1 << 24
+
+_PRIVATE = (
+    "the constants were measured on private data: they, and every parameter below, depend on it, and the "
+    "(epsilon, delta) below does not cover that"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemFile:
+    """constants: name -> value, names of `CONSTANTS`, d among them; caveats: sentences; data: one of `DATA`.
+
+    The caveat of private data is always the first, whether the file names it or not. Raises ValueError.
+    """
+
+    constants: Mapping[str, float]
+    caveats: tuple[str, ...]
+    data: str
+    measurements: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check.choice("data", self.data, DATA)
+        for name, value in self.constants.items():
+            check.choice("problem", name, CONSTANTS)
+            if name == "d":
+                check.integer("d", value)
+            else:
+                check.real(name, value, above=0)
+        if "d" not in self.constants:
+            raise ValueError("problem must name d; got none")
+        private = (_PRIVATE,) if self.data == "private" else ()
+        object.__setattr__(self, "caveats", private + tuple(c for c in self.caveats if c != _PRIVATE))
+
+    def as_json(self) -> str:
+        """The file's text; raises ValueError for NaN or infinity among the measurements."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "problem": dict(self.constants),
+            "data": self.data,
+            "caveats": list(self.caveats),
+            "measurements": dict(self.measurements),
+        }
+        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def read(path: Path) -> ProblemFile:
+    """The file at `path`. Raises OSError, and ValueError in one line for anything but a file of this format."""
+    with path.open("rb") as file:
+        text = file.read(LARGEST_FILE + 1)
+    if len(text) > LARGEST_FILE:
+        raise ValueError(f"a problem file must have at most {LARGEST_FILE} bytes; got more")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("a problem file must be JSON; got something else") from None
+    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+        raise ValueError(f'a problem file must have "format": "{FORMAT}" and "version": {VERSION}')
+    constants, caveats = content.get("problem"), content.get("caveats", [])
+    if not isinstance(constants, dict) or not isinstance(caveats, list):
+        raise ValueError('a problem file must have an object "problem" and a list "caveats"')
+    if not all(isinstance(caveat, str) for caveat in caveats):
+        raise ValueError('"caveats" of a problem file must be sentences')
+    return ProblemFile(
+        constants=constants,
+        caveats=tuple(" ".join(caveat.split()) for caveat in caveats),
+        data=content.get("data", ""),
+        measurements=content.get("measurements", {}),
+    )
