@@ -1,24 +1,25 @@
 """Random directions u_0, u_1, ... of a run, addressed by (run key, number, parameter, offset).
 
 The words are those of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011): word j of a parameter is
-entry j % 4 of the function at counter (1 + j // 4, parameter, number, domain) under the 128-bit run key, four 64-bit
-integers and two. So any block of any direction can be made again anywhere, in any order: nothing is stored, and a
-run is its key and a list of (number, amount). Directions are public: they never depend on data, and the noise that
-protects the data is never drawn from here.
+entry j % 4 of the function at counter (1 + j // 4, parameter, number, domain) under the run key, four 64-bit integers
+and two. So any block of any direction can be made again anywhere, in any order: nothing is stored, and a run is its
+key and a list of (number, amount). Directions are public: they never depend on data, and the noise that protects
+the data is never drawn from here.
 
     kind        coordinate i of a parameter                          law
     rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
-    gaussian    quantile number q, the 16-bit field i % 4 of         independent, 65,536 equally likely values that are
-                word i // 4, low bits first                          those of N(0, 1) to 16 bits: see `quantiles`
+    gaussian    quantile number q, the 16-bit field i % 4 of         independent, 65,536 equally likely values: N(0, 1)
+                word i // 4, low bits first                          to 16 bits, see `quantiles`
     sphere      as gaussian, times sqrt(d)/||g||                     uniform on sqrt(d) S^{d-1} to the same resolution
 
-Every operation from word to direction is a table lookup and one rounded product, so the floating-point directions,
-and not the words alone, are the same bits on every processor and device.
+From word to coordinate it is a table lookup, and one rounded product with the scale: the floating-point directions,
+not the words alone, are the same bits on every processor and device.
 """
 
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,35 +34,31 @@ Tensor = torch.Tensor
 
 KINDS = ("gaussian", "sphere", "rademacher")
 DIRECTION, ROUNDING = 0, 1
-"""Domains of the counter: what the words are used for."""
-CHUNK = 1 << 17
-"""Coordinates made at a time: a working set that stays in cache."""
+"""What words are for, the last entry of the counter: directions, stochastic rounding."""
 GRID = 2.0**-16
+_CHUNK = 1 << 18
+"""Coordinates made at a time: the pieces stay in cache."""
+_CPU = torch.device("cpu")
 
 
 @lru_cache(maxsize=1)
 def quantiles() -> NDArray[np.float64]:
-    """The 65,536 values of a Gaussian coordinate in ascending order, multiples of 2^-16.
+    """The 65,536 values of a Gaussian coordinate in ascending order, multiples of 2^-16, none of them 0.
 
-    a q + b q^3, q the normal quantile at (k + 1/2)/65536, with a and b so that the mean of the squares is 1 and that
-    of the fourth powers 3, as for N(0, 1) (odd moments are 0 by symmetry), then rounded to the grid. These are all
-    the moments that Lemma lm:sphere uses. Largest value 4.4. On the grid, sums of up to 2^20 squares are
-    exact in float64, whoever adds them.
+    a q + b q^3, q the normal quantile at (k + 1/2)/65536, with a and b such that the mean square is 1 and the mean
+    fourth power 3, as for N(0, 1) (odd moments are 0 by symmetry), rounded to the grid. These are all the moments
+    that Lemma lm:sphere uses. The largest value is 4.33. On the grid, sums of up to 2^20 squares are exact in
+    float64, in any order.
     """
-    half = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
-    a, b = 1.0, 0.0
-    for _ in range(50):
-        values = a * half + b * half**3
-        errors = np.array([(values**2).mean() - 1, (values**4).mean() - 3])
-        slopes = np.array(
-            [
-                [2 * (values * half).mean(), 2 * (values * half**3).mean()],
-                [4 * (values**3 * half).mean(), 4 * (values**3 * half**3).mean()],
-            ]
-        )
-        a, b = np.array([a, b]) - np.linalg.solve(slopes, errors)
-    rounded = np.round((a * half + b * half**3) / GRID) * GRID
-    table: NDArray[np.float64] = np.concatenate([-rounded[::-1], rounded])
+    q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
+    factors = np.array([1.0, 0.0])
+    for _ in range(50):  # Newton's method
+        values = factors[0] * q + factors[1] * q**3
+        errors = [(values**2).mean() - 1, (values**4).mean() - 3]
+        slopes = [[n * (values ** (n - 1) * q**power).mean() for power in (1, 3)] for n in (2, 4)]
+        factors = factors - np.linalg.solve(slopes, errors)
+    positive = np.round((factors[0] * q + factors[1] * q**3) / GRID) * GRID
+    table: NDArray[np.float64] = np.concatenate([-positive[::-1], positive])
     table.setflags(write=False)
     return table
 
@@ -70,57 +67,119 @@ def quantiles() -> NDArray[np.float64]:
 def _signs() -> NDArray[np.float64]:
     """The eight signs of each byte, low bit first, shape (256, 8)."""
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    return 2.0 * bits - 1.0
+    return 2 * bits.astype(np.float64) - 1
 
 
 class Directions:
     """The directions of one run.
 
-    key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian); kind: one of KINDS. `number`
-    counts the directions of the run (step * K + k with K a step), `parameter` is the parameter's index and `start` an
-    offset in coordinates, row-major. For the sphere the methods speak of g, whose factor sqrt(d)/||g|| needs all
-    parameters: `factor`. Raises ValueError.
+    key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian); kind: one of KINDS.
+
+    In the methods `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
+    parameter's index, and coordinates are in row-major order. For kind "sphere" they give g, whose factor
+    sqrt(d)/||g|| needs all parameters: `factor`. Raises ValueError.
     """
 
     def __init__(self, key: int | bytes, kind: str) -> None:
         if isinstance(key, bytes):
             if len(key) != 16:
-                raise ValueError(f"key must be 16 bytes; got {len(key)}")
+                raise ValueError(f"key must be an integer or 16 bytes; got {len(key)} bytes")
             key = int.from_bytes(key, "little")
-        self.key = check.integer("key", key, at_least=0, at_most=2**128 - 1)
+        if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**128:
+            raise ValueError(f"key must be an integer with 0 <= key < 2^128, or 16 bytes; got {key!r}")
+        self.key = key
         self.kind = check.choice("kind", kind, KINDS)
+        self._key = np.array([key % 2**64, key >> 64], np.uint64)
         self._per_word = 64 if kind == "rademacher" else 4
+        self._field = np.dtype(np.uint8 if kind == "rademacher" else np.uint16)
         self._factor: tuple[int, tuple[int, ...], float] | None = None
-        self._scaled: dict[tuple[float, np.dtype[np.floating]], NDArray[np.floating]] = {}
+        self._tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int, domain: int = DIRECTION) -> NDArray[np.uint64]:
-        """Words start, ..., start + count - 1 (not coordinates) of one parameter's direction."""
-        counter = np.array([start // 4, parameter, number, domain], np.uint64)
-        key = np.array([self.key & (2**64 - 1), self.key >> 64], np.uint64)
-        generator = np.random.Philox(counter=counter, key=key)
-        skipped = start % 4
-        words: NDArray[np.uint64] = generator.random_raw(skipped + count)
-        return words[skipped:]
+        """Words start, ..., start + count - 1 of one parameter (words, not coordinates)."""
+        words: NDArray[np.uint64] = self._generator(number, parameter, start, domain).random_raw(count)
+        return words
 
     def factor(self, number: int, sizes: tuple[int, ...]) -> float:
-        """sqrt(d)/||g|| for the sphere, over parameters of these sizes; 1 for the other kinds.
+        """sqrt(d)/||g|| on the sphere, 1 for the other kinds; sizes: those of all parameters, d is their sum.
 
-        The last one is remembered. ||g||^2 is summed exactly.
+        Takes one pass over the words; the last answer is kept. ||g||^2 is summed without rounding.
         """
         if self.kind != "sphere":
             return 1.0
         if self._factor is None or self._factor[:2] != (number, sizes):
-            squares = quantiles() ** 2
-            total = 0.0
+            squares, total = quantiles() ** 2, 0
             for parameter, size in enumerate(sizes):
-                for first, length in _chunks(0, size):
-                    words = self.words(number, parameter, first // 4, -(-length // 4))
-                    total += float(squares[words.view(np.uint16)[:length]].sum())
-            self._factor = number, sizes, math.sqrt(sum(sizes) / total)
+                generator = self._generator(number, parameter, 0, DIRECTION)
+                for first in range(0, size, _CHUNK):
+                    length = min(_CHUNK, size - first)
+                    fields = generator.random_raw(-(-length // 4)).view(np.uint16)[:length]
+                    total += int(np.take(squares, fields).sum() / GRID**2)
+            self._factor = number, sizes, math.sqrt(sum(sizes) / (total * GRID**2))
         return self._factor[2]
 
+    def blocks(
+        self,
+        number: int,
+        parameter: int,
+        start: int,
+        count: int,
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = _CPU,
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """scale u[start : start + count] in pieces (slice of it, values), each coordinate rounded once to dtype.
+
+        dtype: float32 or float64. The values are valid until the next piece is asked for.
+        """
+        table = self._table(scale, dtype, _CPU).numpy()
+        skipped = start % self._per_word
+        generator = self._generator(number, parameter, start // self._per_word, DIRECTION)
+        words = -(-min(count + skipped, _CHUNK) // self._per_word)
+        values: Any = np.empty((words * 8 // self._field.itemsize, *table.shape[1:]), table.dtype)
+        flat = torch.from_numpy(values.reshape(-1))
+        done = 0
+        while done < count:
+            length = min(count - done, flat.numel() - skipped)
+            words = -(-(length + skipped) // self._per_word)
+            fields = generator.random_raw(words).view(self._field)
+            np.take(table, fields, axis=0, out=values[: fields.size], mode="clip")
+            yield slice(done, done + length), flat[skipped : skipped + length].to(device)
+            done, skipped = done + length, 0
+
+    def rows(
+        self,
+        number: int,
+        parameter: int,
+        rows: Tensor,
+        width: int,
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """scale u of some rows of a parameter of shape (..., width): shape (len(rows), width), on the device of rows.
+
+        rows: integers of shape (m,), ascending for speed. The same bits as in `blocks`.
+        """
+        table = self._table(scale, dtype, _CPU).numpy()
+        generator = self._generator(number, parameter, 0, DIRECTION)
+        per_block, block = 4 * self._per_word, 0
+        blocks = -(-width // per_block) + (width % per_block > 0)
+        words = np.empty((rows.numel(), 4 * blocks), np.uint64)
+        starts = rows.cpu().numpy() * width
+        for row, start in enumerate(starts):
+            generator.advance(int(start // per_block) - block)
+            words[row] = generator.random_raw(4 * blocks)
+            block = int(start // per_block) + blocks
+        fields: NDArray[Any] = words.view(self._field)
+        values = np.take(table, fields, axis=0, mode="clip")
+        values = values.reshape(len(starts), -1)
+        skipped = starts % per_block
+        if skipped.any():
+            values = np.take_along_axis(values, skipped[:, None] + np.arange(width), axis=1)
+        return torch.from_numpy(np.ascontiguousarray(values[:, :width])).to(rows.device)
+
     def fill_(self, out: Tensor, number: int, parameter: int, start: int = 0, scale: float = 1.0) -> Tensor:
-        """out <- scale u[start : start + out.numel()]."""
+        """out <- scale u[start : start + out.numel()], rounded to out's type."""
         return self.shift(torch.zeros_like(out), number, parameter, scale, start, out=out)
 
     def add_(self, target: Tensor, number: int, parameter: int, scale: float, start: int = 0) -> Tensor:
@@ -128,55 +187,35 @@ class Directions:
         return self.shift(target, number, parameter, scale, start, out=target)
 
     def shift(
-        self,
-        source: Tensor,
-        number: int,
-        parameter: int,
-        scale: float,
-        start: int = 0,
-        out: Tensor | None = None,
+        self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """source + scale u in source's shape and type, without changing source unless it is `out`.
+        """source + scale u[start : ...] in source's shape and type, into `out` (which may be source) if given.
 
-        Half-precision sums are formed in float32 and rounded once. A temporary of CHUNK coordinates, or of the
-        tensor's size where source is not contiguous.
+        The sum is formed in float32 (float64 for float64) and rounded once to nearest. Temporary memory is one piece,
+        or of the tensor's size where it is not contiguous.
         """
         result = torch.empty_like(source) if out is None else out
         if not (source.is_contiguous() and result.is_contiguous()):
-            flat = self.shift(source.contiguous(), number, parameter, scale, start)
-            return result.copy_(flat)
+            return result.copy_(self.shift(source.contiguous(), number, parameter, scale, start))
         inputs, outputs = source.view(-1), result.view(-1)
-        for first, length in _chunks(start, source.numel()):
-            here = slice(first - start, first - start + length)
-            part = self._block(number, parameter, first, length, scale, source.dtype).to(source.device)
-            torch.add(inputs[here], part, out=outputs[here])
+        wide = torch.float64 if source.dtype == torch.float64 else torch.float32
+        for here, values in self.blocks(number, parameter, start, source.numel(), scale, wide, source.device):
+            torch.add(inputs[here], values, out=outputs[here])
         return result
 
-    def _block(self, number: int, parameter: int, start: int, count: int, scale: float, dtype: torch.dtype) -> Tensor:
-        """scale u[start : start + count], float64 for float64 and else float32."""
-        first = start // self._per_word
-        words = self.words(number, parameter, first, -(-(start + count) // self._per_word) - first)
-        table = self._table(scale, np.dtype(np.float64 if dtype == torch.float64 else np.float32))
-        fields = words.view(np.uint8 if self.kind == "rademacher" else np.uint16)
-        values = np.take(table, fields, axis=0, mode="clip").reshape(-1)
-        skipped = start - first * self._per_word
-        return torch.from_numpy(values[skipped : skipped + count])
+    def _generator(self, number: int, parameter: int, start: int, domain: int) -> np.random.Philox:
+        """A generator whose next word is word `start`."""
+        counter = np.array([start // 4, parameter, number, domain], np.uint64)
+        generator = np.random.Philox(counter=counter, key=self._key)
+        generator.random_raw(start % 4, output=False)
+        return generator
 
-    def _table(self, scale: float, dtype: np.dtype[np.floating]) -> NDArray[np.floating]:
-        """The table of one field's values times the scale; the last few are remembered."""
-        found = self._scaled.get((scale, dtype))
+    def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The values of one field times the scale; the last few tables are kept."""
+        found = self._tables.get((scale, dtype, device))
         if found is None:
             values = _signs() if self.kind == "rademacher" else quantiles()
-            if len(self._scaled) >= 8:
-                self._scaled.clear()
-            found = self._scaled[scale, dtype] = (scale * values).astype(dtype)
+            if len(self._tables) >= 8:
+                self._tables.clear()
+            found = self._tables[scale, dtype, device] = torch.tensor(scale * values).to(device, dtype)
         return found
-
-
-def _chunks(start: int, count: int) -> Iterator[tuple[int, int]]:
-    """(first, length) of pieces that cover start .. start + count - 1 and end at multiples of CHUNK."""
-    first, end = start, start + count
-    while first < end:
-        stop = min(end, (first // CHUNK + 1) * CHUNK)
-        yield first, stop - first
-        first = stop

@@ -1,0 +1,219 @@
+"""Operations that read W see W + shift u: the mechanism of `module.Weights.shifted`.
+
+Every operation on tensors passes `Shifted.__torch_dispatch__`. An argument that lies in the memory of a trainable
+parameter is replaced by a fresh tensor in which that memory is shifted; operations that only make views pass, because
+what reads the view comes this way too. Nothing is written: an operation that would write a trainable parameter is
+refused.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.precision import join
+
+__all__ = ["Place", "Scratch", "Shift", "Shifted", "extent", "storages"]
+
+Tensor = torch.Tensor
+
+_ROWS_SHARE = 16
+"""An embedding is shifted row by row where at most one in so many of its rows is looked up."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A trainable parameter and the elements start, ..., stop - 1 of its storage that it fills."""
+
+    name: str
+    index: int
+    tensor: Tensor
+    start: int
+    stop: int
+
+
+def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
+    """The non-empty parameters by storage, in order of memory. Raises ValueError for two that share memory."""
+    found: dict[int, list[Place]] = {}
+    for index, (name, parameter) in enumerate(parameters.items()):
+        if parameter.numel():
+            place = Place(name, index, parameter.detach(), *extent(parameter))
+            found.setdefault(_storage(parameter), []).append(place)
+    for places in found.values():
+        places.sort(key=lambda place: place.start)
+        for one, other in itertools.pairwise(places):
+            if other.start < one.stop or one.tensor.dtype != other.tensor.dtype:
+                raise ValueError(f"trainable parameters must not share memory; got {one.name} and {other.name}")
+    return found
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """First element of its storage that a tensor covers, and the one after its last."""
+    start = int(tensor.storage_offset())
+    if tensor.numel() == 0:
+        return start, start
+    return start, start + 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
+
+
+class Scratch:
+    """Memory for one shifted parameter on the CPU, used again when the operation is over.
+
+    Fresh memory from the system costs more there than the perturbation itself; the CUDA allocator keeps its own.
+    """
+
+    def __init__(self) -> None:
+        self._held: Tensor | None = None
+        self._idle = 0
+
+    def take(self, like: Tensor) -> Tensor:
+        """An uninitialised tensor of the shape (n,), type and device of `like`."""
+        size = like.numel() * like.element_size()
+        if like.device.type != "cpu" or size < 1 << 16:
+            return torch.empty_like(like)
+        if self._held is not None and _references(self._held) > self._idle:
+            return torch.empty_like(like)
+        if self._held is None or self._held.numel() < size:
+            self._held = None
+            self._held = torch.empty(size, dtype=torch.uint8)
+            self._idle = _references(self._held)
+        return self._held[:size].view(like.dtype)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """x + scale u: the direction's number, the scale, and the bits that parameters keep beside them (by index)."""
+
+    directions: Directions
+    number: int
+    scale: float
+    low: Mapping[int, Tensor]
+
+    def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
+        """out <- round(x + scale u) at coordinates start, ... of a parameter; source: its weights there, flat."""
+        low = self.low.get(place.index)
+        if low is None:
+            self.directions.shift(source, self.number, place.index, self.scale, start, out)
+            return
+        part, count, number = low[start : start + source.numel()], source.numel(), self.number
+        for here, u in self.directions.blocks(number, place.index, start, count, self.scale, device=source.device):
+            out[here] = join(source[here], part[here]).add_(u)
+
+    def rows(self, place: Place, rows: Tensor) -> Tensor:
+        """round(x + scale u) at these rows of a matrix."""
+        source, width, low = place.tensor[rows], place.tensor.shape[1], self.low.get(place.index)
+        wide = torch.float64 if source.dtype == torch.float64 else torch.float32
+        u = self.directions.rows(self.number, place.index, rows, width, self.scale, wide)
+        value = source if low is None else join(source, low.view(place.tensor.shape)[rows])
+        return u.add_(value).to(source.dtype)
+
+
+class Shifted(TorchDispatchMode):
+    """Hands shifted copies of the trainable parameters to every operation that reads them.
+
+    places: as of `storages`; names are removed from `unread` as their parameters are read. Operations raise
+    ValueError where they would write a parameter, or read it as another type.
+    """
+
+    def __init__(self, shift: Shift, places: dict[int, list[Place]], scratch: Scratch, unread: set[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._shift, self._places, self._scratch, self._unread = shift, places, scratch, unread
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps each call in a guard of its compiler, and imports the compiler for it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not (self._touches(args) or (kwargs and self._touches(kwargs.values()))) or func.is_view:
+            return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            self._refuse_writes(func, args, kwargs)
+        if func is torch.ops.aten.embedding.default:
+            place = self._few_rows(args[0], args[1])
+            if place is not None:
+                distinct, which = torch.unique(args[1], return_inverse=True)
+                return func(self._shift.rows(place, distinct), which)
+        return func(*self._replaced(args), **{name: self._replaced(value) for name, value in kwargs.items()})
+
+    def _touches(self, values: Iterable[Any]) -> bool:
+        for value in values:
+            if isinstance(value, Tensor):
+                if _storage(value) in self._places:
+                    return True
+            elif isinstance(value, (list, tuple)) and self._touches(value):
+                return True
+        return False
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            places = self._touched(value)
+            return self._copy(value, places) if places else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._replaced(item) for item in value)
+        return value
+
+    def _touched(self, value: Tensor) -> list[Place]:
+        """The parameters that a tensor overlaps."""
+        places = self._places.get(_storage(value), [])
+        start, stop = extent(value) if places else (0, 0)
+        return [place for place in places if place.start < stop and start < place.stop]
+
+    def _copy(self, value: Tensor, places: list[Place]) -> Tensor:
+        """What a tensor that overlaps these parameters is at x + scale u."""
+        if value.dtype != places[0].tensor.dtype:
+            raise ValueError(f"the losses must not read {places[0].name} as another type; got {value.dtype}")
+        start, stop = extent(value)
+        first, last = start, stop  # what is copied: all of a parameter that is not in row-major order
+        for place in places:
+            self._unread.discard(place.name)
+            if not place.tensor.is_contiguous():
+                first, last = min(first, place.start), max(last, place.stop)
+        source = value.as_strided((last - first,), (1,), first)
+        out = self._scratch.take(source)
+        if len(places) > 1 or first < places[0].start or places[0].stop < last:
+            out.copy_(source)
+        for place in places:
+            if place.tensor.is_contiguous():
+                here = slice(max(first, place.start) - first, min(last, place.stop) - first)
+                self._shift.of(source[here], place, here.start + first - place.start, out[here])
+            else:
+                flat = place.tensor.contiguous().view(-1)
+                self._shift.of(flat, place, 0, flat)
+                size, stride = place.tensor.size(), place.tensor.stride()
+                out.as_strided(size, stride, out.storage_offset() + place.start - first).copy_(flat.view(size))
+        return out.as_strided(value.size(), value.stride(), out.storage_offset() + start - first)
+
+    def _few_rows(self, weight: Tensor, rows: Tensor) -> Place | None:
+        """The parameter that an embedding looks up few rows of, if it is one."""
+        if weight.ndim != 2 or rows.numel() * _ROWS_SHARE > weight.shape[0]:
+            return None
+        for place in self._touched(weight):
+            whole = place.tensor.shape == weight.shape and place.tensor.stride() == weight.stride()
+            if whole and extent(weight) == (place.start, place.stop) and weight.is_contiguous():
+                self._unread.discard(place.name)
+                return place
+        return None
+
+    def _refuse_writes(self, func: Any, args: Any, kwargs: Any) -> None:
+        for number, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[number] if number < len(args) else kwargs.get(argument.name)
+                for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                    if isinstance(tensor, Tensor) and (places := self._touched(tensor)):
+                        raise ValueError(f"the losses must not write trainable parameter {places[0].name}; got {func}")
+
+
+def _storage(tensor: Tensor) -> int:
+    """The identity of a tensor's memory; 0 for one without (sparse)."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def _references(tensor: Tensor) -> int:
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
