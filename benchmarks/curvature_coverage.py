@@ -1,0 +1,142 @@
+"""Do the intervals of `dpzero_theory.curvature` cover, and how fast are they?  python -m benchmarks.curvature_coverage
+
+Diagonal matrices whose norm, trace, tr|.| and effective rank are known (starts are rotation invariant, so nothing is
+lost by diagonal ones), measured with independent randomness 200 times. One row per spectrum and repetition: ends and
+truth of every interval at level 0.95. `seconds` is wall time of the whole measurement on one thread.
+
+An interval that covers with probability 0.95 covers at least 184 of 200 times with probability 0.965 (binomial): fixed
+before the run, fewer than 184 is a failure. `python -m benchmarks.curvature_coverage --summary` prints the counts.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.jobs import completed
+from benchmarks.results import RESULTS, Results, read_rows
+from dpzero_theory.curvature.lanczos import diagonal
+from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
+from dpzero_theory.synthetic.problems import paper_spectrum
+
+__all__ = ["CASES", "COVERED", "main", "run", "spectrum", "summary"]
+
+LEVEL = 0.95
+REPETITIONS = 200
+COVERED = 184
+QUANTITIES = ("norm", "trace", "absolute_trace", "rank")
+KEY = ("spectrum", "d", "repetition")
+FIELDS = (
+    *(f"{name}_{end}" for name in QUANTITIES for end in ("low", "estimate", "high", "truth")),
+    "products",
+    "seconds",
+)
+CASES = {
+    "1/i": 100_000,
+    "1/sqrt(i)": 100_000,
+    "1/i, signs": 10_000,
+    "1/sqrt(i), signs": 10_000,
+    "flat, one spike": 10_000,
+    "rank 20": 10_000,
+}
+"""Spectrum and dimension; 'signs': every third eigenvalue is negative."""
+EFFORT = Effort(search=40, probes=16, steps=10)
+
+Array = NDArray[np.float64]
+
+
+def spectrum(name: str, d: int) -> Array:
+    """The eigenvalues of a case."""
+    if name == "flat, one spike":
+        return np.concatenate([[1.0], np.full(d - 1, 1e-3)])
+    if name == "rank 20":
+        return np.concatenate([np.linspace(1, 0.1, 20), np.zeros(d - 20)])
+    values = paper_spectrum("c" if name.startswith("1/i") else "b", d)
+    return values * np.where(np.arange(d) % 3 == 1, -1, 1) if "signs" in name else values
+
+
+def run(name: str, d: int, repetition: int) -> dict[str, Any]:
+    """One measurement beside the truth."""
+    values = spectrum(name, d)
+    sizes = np.abs(values)
+    truth = {
+        "norm": sizes.max(),
+        "trace": values.sum(),
+        "absolute_trace": sizes.sum(),
+        "rank": sizes.sum() / sizes.max(),
+    }
+    operator = diagonal(torch.as_tensor(values))
+    generator = torch.Generator().manual_seed(repetition)
+    started = time.perf_counter()
+    found = measure_spectrum(operator, generator, EFFORT, LEVEL, positive=bool((values >= 0).all()))
+    seconds = time.perf_counter() - started
+    row: dict[str, Any] = {"spectrum": name, "d": d, "repetition": repetition}
+    for quantity in QUANTITIES:
+        interval = getattr(found, quantity)
+        ends = {"low": interval.low, "estimate": interval.estimate, "high": interval.high, "truth": truth[quantity]}
+        row |= {f"{quantity}_{end}": float(value) for end, value in ends.items()}
+    return row | {"products": found.products, "seconds": round(seconds, 3)}
+
+
+def summary(folder: Path) -> str:
+    """Covered of 200, the largest error of the rank's estimate, and the median time, per case."""
+    lines = [f"{'spectrum':>18} {'d':>7} " + " ".join(f"{q:>15}" for q in QUANTITIES) + "  rank error  seconds"]
+    for (name, d), part in read_rows(folder).groupby(["spectrum", "d"], sort=False):
+        slack = 1e-9
+        counts = [
+            int(
+                (
+                    (part[f"{q}_low"] <= part[f"{q}_truth"] + slack * part[f"{q}_truth"].abs())
+                    & (part[f"{q}_truth"] <= part[f"{q}_high"] + slack * part[f"{q}_truth"].abs())
+                ).sum()
+            )
+            for q in QUANTITIES
+        ]
+        error = float((part["rank_estimate"] / part["rank_truth"] - 1).abs().max())
+        shown = " ".join(f"{count:>11}/{len(part)}" for count in counts)
+        lines.append(f"{name:>18} {d:>7} {shown}  {error:>10.2%}  {part['seconds'].median():>7.2f}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the repetitions that are not in the results yet."""
+    parser = Parser(prog="benchmarks.curvature_coverage", description=__doc__.splitlines()[0])
+    parser.add_argument("--repetitions", type=positive_integer("--repetitions", 10_000), default=REPETITIONS)
+    parser.add_argument("--workers", type=positive_integer("--workers", 256), default=1)
+    parser.add_argument("--out", type=Path, default=RESULTS / "curvature_coverage", help="folder of the rows")
+    parser.add_argument("--summary", action="store_true", help="print the counts of the rows and stop")
+    options = parser.parse_args(arguments)
+    if options.summary:
+        print(summary(options.out))
+        return
+    torch.set_num_threads(1)
+    results = Results(
+        options.out,
+        key=KEY,
+        fields=FIELDS,
+        seeds=range(options.repetitions),
+        device="cpu",
+        dtype="float64",
+        settings={"level": LEVEL, "search": EFFORT.search, "probes": EFFORT.probes, "steps": EFFORT.steps},
+    )
+    jobs = [(name, d, index) for name, d in CASES.items() for index in range(options.repetitions)]
+    with results:
+        todo = [job for job in jobs if not results.done(**dict(zip(KEY, job, strict=True)))]
+        waiting: list[dict[str, Any]] = []
+        for job, row in completed(run, todo, options.workers):
+            waiting.append(row)
+            if len(waiting) == 20 or job == todo[-1]:
+                results.add(waiting)
+                print(f"{job[0]} d={job[1]}: {job[2] + 1} of {options.repetitions}", flush=True)
+                waiting = []
+        if waiting:
+            results.add(waiting)
+
+
+if __name__ == "__main__":
+    main()
