@@ -19,6 +19,8 @@ not the words alone, are the same bits on every processor and device.
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,9 +38,22 @@ KINDS = ("gaussian", "sphere", "rademacher")
 DIRECTION, ROUNDING = 0, 1
 """What words are for, the last entry of the counter: directions, stochastic rounding."""
 GRID = 2.0**-16
-_CHUNK = 1 << 18
-"""Coordinates made at a time: the pieces stay in cache."""
+_CPU_CHUNK, _GPU_CHUNK = 1 << 18, 1 << 24
+"""Coordinates made at a time: pieces that stay in the cache of a processor, or take little memory of a GPU."""
 _CPU = torch.device("cpu")
+
+
+@lru_cache(maxsize=1)
+def _triton() -> ModuleType | None:
+    try:
+        return import_module("dpzero_theory.optim.philox_triton")
+    except ImportError:
+        return None
+
+
+def _kernels(device: torch.device) -> ModuleType | None:
+    """Kernels that make directions on this device; None where they are made on the CPU and copied."""
+    return _triton() if device.type == "cuda" else None
 
 
 @lru_cache(maxsize=1)
@@ -100,21 +115,30 @@ class Directions:
         words: NDArray[np.uint64] = self._generator(number, parameter, start, domain).random_raw(count)
         return words
 
-    def factor(self, number: int, sizes: tuple[int, ...]) -> float:
+    def uniform(self, number: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
+        """16-bit fields start, ... of the words for ROUNDING: integers in [0, 65536), int32."""
+        first = start // 4
+        amount = -(-(start + count) // 4) - first
+        kernels = _kernels(device)
+        if kernels is None:
+            words = torch.from_numpy(self.words(number, parameter, first, amount, ROUNDING).view(np.int64)).to(device)
+        else:
+            words = kernels.words(self.key, number, parameter, first, amount, ROUNDING, device)
+        return (words.view(torch.int16)[start - 4 * first :][:count].to(torch.int32)) & 0xFFFF
+
+    def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
         """sqrt(d)/||g|| on the sphere, 1 for the other kinds; sizes: those of all parameters, d is their sum.
 
-        Takes one pass over the words; the last answer is kept. ||g||^2 is summed without rounding.
+        Takes one pass over the words, on `device`; the last answer is kept. ||g||^2 is summed without rounding, so the
+        answer is the same on every device.
         """
         if self.kind != "sphere":
             return 1.0
         if self._factor is None or self._factor[:2] != (number, sizes):
-            squares, total = quantiles() ** 2, 0
+            total = 0
             for parameter, size in enumerate(sizes):
-                generator = self._generator(number, parameter, 0, DIRECTION)
-                for first in range(0, size, _CHUNK):
-                    length = min(_CHUNK, size - first)
-                    fields = generator.random_raw(-(-length // 4)).view(np.uint16)[:length]
-                    total += int(np.take(squares, fields).sum() / GRID**2)
+                for _, values in self.blocks(number, parameter, 0, size, 1 / GRID, torch.float64, device):
+                    total += int(values.square().to(torch.int64).sum())
             self._factor = number, sizes, math.sqrt(sum(sizes) / (total * GRID**2))
         return self._factor[2]
 
@@ -132,18 +156,26 @@ class Directions:
 
         dtype: float32 or float64. The values are valid until the next piece is asked for.
         """
-        table = self._table(scale, dtype, _CPU).numpy()
+        kernels = _kernels(device)
+        if kernels is not None:
+            table = self._table(scale, dtype, device)
+            for done in range(0, count, _GPU_CHUNK):
+                values = torch.empty(min(_GPU_CHUNK, count - done), dtype=dtype, device=device)
+                kernels.shift(values, self.key, number, parameter, table, start + done)
+                yield slice(done, done + values.numel()), values
+            return
+        products: Any = self._table(scale, dtype, _CPU).numpy()
         skipped = start % self._per_word
         generator = self._generator(number, parameter, start // self._per_word, DIRECTION)
-        words = -(-min(count + skipped, _CHUNK) // self._per_word)
-        values: Any = np.empty((words * 8 // self._field.itemsize, *table.shape[1:]), table.dtype)
-        flat = torch.from_numpy(values.reshape(-1))
+        words = -(-min(count + skipped, _CPU_CHUNK) // self._per_word)
+        fields = np.empty((words * 8 // self._field.itemsize, *products.shape[1:]), products.dtype)
+        flat = torch.from_numpy(fields.reshape(-1))
         done = 0
         while done < count:
             length = min(count - done, flat.numel() - skipped)
             words = -(-(length + skipped) // self._per_word)
-            fields = generator.random_raw(words).view(self._field)
-            np.take(table, fields, axis=0, out=values[: fields.size], mode="clip")
+            which: Any = generator.random_raw(words).view(self._field)
+            np.take(products, which, axis=0, out=fields[: which.size], mode="clip")
             yield slice(done, done + length), flat[skipped : skipped + length].to(device)
             done, skipped = done + length, 0
 
@@ -156,23 +188,26 @@ class Directions:
         scale: float = 1.0,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """scale u of some rows of a parameter of shape (..., width): shape (len(rows), width), on the device of rows.
+        """scale u of some rows of a parameter of shape (..., width): shape (m, width), on the device of `rows`.
 
         rows: integers of shape (m,), ascending for speed. The same bits as in `blocks`.
         """
-        table = self._table(scale, dtype, _CPU).numpy()
+        kernels = _kernels(rows.device)
+        if kernels is not None:
+            out = torch.empty((len(rows), width), dtype=dtype, device=rows.device)
+            kernels.shift(out, self.key, number, parameter, self._table(scale, dtype, rows.device), 0, rows=rows)
+            return out
+        products: Any = self._table(scale, dtype, _CPU).numpy()
         generator = self._generator(number, parameter, 0, DIRECTION)
         per_block, block = 4 * self._per_word, 0
         blocks = -(-width // per_block) + (width % per_block > 0)
-        words = np.empty((rows.numel(), 4 * blocks), np.uint64)
+        words = np.empty((len(rows), 4 * blocks), np.uint64)
         starts = rows.cpu().numpy() * width
         for row, start in enumerate(starts):
             generator.advance(int(start // per_block) - block)
             words[row] = generator.random_raw(4 * blocks)
             block = int(start // per_block) + blocks
-        fields: NDArray[Any] = words.view(self._field)
-        values = np.take(table, fields, axis=0, mode="clip")
-        values = values.reshape(len(starts), -1)
+        values = np.take(products, words.view(self._field), axis=0, mode="clip").reshape(len(starts), -1)
         skipped = starts % per_block
         if skipped.any():
             values = np.take_along_axis(values, skipped[:, None] + np.arange(width), axis=1)
@@ -199,6 +234,11 @@ class Directions:
             return result.copy_(self.shift(source.contiguous(), number, parameter, scale, start))
         inputs, outputs = source.view(-1), result.view(-1)
         wide = torch.float64 if source.dtype == torch.float64 else torch.float32
+        kernels = _kernels(source.device)
+        if kernels is not None:
+            table = self._table(scale, wide, source.device)
+            kernels.shift(outputs, self.key, number, parameter, table, start, source=inputs)
+            return result
         for here, values in self.blocks(number, parameter, start, source.numel(), scale, wide, source.device):
             torch.add(inputs[here], values, out=outputs[here])
         return result
@@ -214,7 +254,8 @@ class Directions:
         """The values of one field times the scale; the last few tables are kept."""
         found = self._tables.get((scale, dtype, device))
         if found is None:
-            values = _signs() if self.kind == "rademacher" else quantiles()
+            single = np.array([-1.0, 1.0]) if _kernels(device) is not None else _signs()
+            values = single if self.kind == "rademacher" else quantiles()
             if len(self._tables) >= 8:
                 self._tables.clear()
             found = self._tables[scale, dtype, device] = torch.tensor(scale * values).to(device, dtype)

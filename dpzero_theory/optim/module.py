@@ -14,12 +14,11 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import nn
 
 from dpzero_theory import check
-from dpzero_theory.optim.directions import ROUNDING, Directions
+from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochastically, split
 from dpzero_theory.optim.shifted import Scratch, Shift, Shifted, extent, storages
 
@@ -68,7 +67,7 @@ class Weights:
         """
         if self._active:
             raise ValueError("shifted contexts must not be nested")
-        scale = check.real("shift", shift) * self.directions.factor(number, self.sizes)
+        scale = check.real("shift", shift) * self._factor(number)
         shift_by = Shift(self.directions, number, scale, self._low)
         places = storages(dict(zip(self.names, self.parameters, strict=True)))
         training = [part for part in self.module.modules() if part.training]
@@ -94,10 +93,7 @@ class Weights:
         """
         if self._active:
             raise ValueError("move_ must not be called inside shifted")
-        scales = [
-            (number, check.real("amount", amount) * self.directions.factor(number, self.sizes))
-            for number, amount in amounts
-        ]
+        scales = [(number, check.real("amount", amount) * self._factor(number)) for number, amount in amounts]
         if not scales:
             return
         with torch.no_grad():
@@ -130,14 +126,11 @@ class Weights:
             elif plain:
                 part.add_(delta)
             else:
-                fields = self._rounding(scales[0][0], index, here, flat.device)
+                fields = self.directions.uniform(scales[0][0], index, here.start, part.numel(), flat.device)
                 part.copy_(round_stochastically(delta.add_(part), weight.dtype, fields))
 
-    def _rounding(self, number: int, index: int, here: slice, device: torch.device) -> Tensor:
-        first, count = here.start // 4, here.stop - here.start
-        words = self.directions.words(number, index, first, -(-here.stop // 4) - first, ROUNDING)
-        fields = words.view(np.uint16)[here.start - 4 * first :][:count].astype(np.int32)
-        return torch.from_numpy(fields).to(device)
+    def _factor(self, number: int) -> float:
+        return self.directions.factor(number, self.sizes, self.parameters[0].device)
 
     def require_used(self) -> None:
         """Raise ValueError naming the trainable parameters that no evaluation inside `shifted` has read so far."""

@@ -135,8 +135,7 @@ class Shifted(TorchDispatchMode):
         if func is torch.ops.aten.embedding.default:
             place = self._few_rows(args[0], args[1])
             if place is not None:
-                distinct, which = torch.unique(args[1], return_inverse=True)
-                return func(self._shift.rows(place, distinct), which)
+                return func(*self._looked_up(place, args[1]))
         return func(*self._replaced(args), **{name: self._replaced(value) for name, value in kwargs.items()})
 
     def _touches(self, values: Iterable[Any]) -> bool:
@@ -197,6 +196,14 @@ class Shifted(TorchDispatchMode):
                 self._unread.discard(place.name)
                 return place
         return None
+
+    def _looked_up(self, place: Place, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The shifted rows of a matrix that are looked up, and which of them each look-up means."""
+        if rows.device.type == "cpu":
+            distinct, which = torch.unique(rows, return_inverse=True)
+            return self._shift.rows(place, distinct), which
+        which = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
+        return self._shift.rows(place, rows.reshape(-1)), which  # a GPU would wait for the number of distinct rows
 
     def _refuse_writes(self, func: Any, args: Any, kwargs: Any) -> None:
         for number, argument in enumerate(func._schema.arguments):

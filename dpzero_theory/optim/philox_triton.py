@@ -1,0 +1,156 @@
+"""The directions on CUDA: the words of `directions`, and what is made of them, in one pass over the output.
+
+Counters and keys are those of `directions.Directions`, so the words are the same bits; coordinates come from the same
+table of products, and the sum with the weights is one rounded operation, so results are the same bits too.
+Importing this needs Triton.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = ["shift", "words"]
+
+Tensor = torch.Tensor
+
+_BLOCKS = {1: 16, 16: 256}
+"""Philox blocks (four words) made by one program, by bits a field: 4,096 fields."""
+
+
+@triton.jit
+def _philox(block, parameter, number, domain, key0, key1):  # type: ignore[no-untyped-def]
+    """The four words of Philox4x64-10 at counters (block, parameter, number, domain)."""
+    c0 = block.to(tl.uint64)
+    c1 = tl.zeros_like(c0) + parameter
+    c2 = tl.zeros_like(c0) + number
+    c3 = tl.zeros_like(c0) + domain
+    k0 = tl.zeros_like(c0) + key0
+    k1 = tl.zeros_like(c0) + key1
+    m0 = tl.full(c0.shape, 0xD2E7470EE14C6C93, tl.uint64)
+    m1 = tl.full(c0.shape, 0xCA5A826395121157, tl.uint64)
+    w0 = tl.full(c0.shape, 0x9E3779B97F4A7C15, tl.uint64)
+    w1 = tl.full(c0.shape, 0xBB67AE8584CAA73B, tl.uint64)
+    for _ in tl.static_range(10):
+        high0, low0 = tl.umulhi(m0, c0), m0 * c0
+        high1, low1 = tl.umulhi(m1, c2), m1 * c2
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + w0, k1 + w1
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def _in_order(c0, c1, c2, c3):  # type: ignore[no-untyped-def]
+    """The words of the blocks one after the other."""
+    return tl.reshape(tl.join(tl.join(c0, c2), tl.join(c1, c3)), (c0.shape[0] * 4,))
+
+
+@triton.jit(do_not_specialize=["start", "count", "parameter", "number", "domain", "key0", "key1"])  # type: ignore[untyped-decorator]
+def _words_kernel(out, start, count, parameter, number, domain, key0, key1, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """out[i] <- word start + i, 0 <= i < count."""
+    first = start.to(tl.int64) // 4 + tl.program_id(0).to(tl.int64) * BLOCKS
+    blocks = first + tl.arange(0, BLOCKS)
+    words = _in_order(*_philox(blocks + 1, parameter, number, domain, key0, key1))
+    place = first * 4 - start + tl.arange(0, BLOCKS * 4)
+    tl.store(out + place, words.to(tl.int64, bitcast=True), mask=(place >= 0) & (place < count))
+
+
+@triton.jit(do_not_specialize=["start", "count", "width", "parameter", "number", "key0", "key1"])  # type: ignore[untyped-decorator]
+def _shift_kernel(  # type: ignore[no-untyped-def]
+    source,
+    out,
+    rows,
+    table,
+    start,
+    count,
+    width,
+    parameter,
+    number,
+    key0,
+    key1,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    ADD: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    """out[i] <- source[i] + table[field start + i], 0 <= i < count; with ROWS, of row rows[program_id(0)]."""
+    FIELDS: tl.constexpr = 64 // BITS
+    begin = start.to(tl.int64)
+    base = tl.zeros((1, 1), tl.int64)
+    piece = tl.program_id(0).to(tl.int64)
+    if ROWS:
+        begin = tl.load(rows + tl.program_id(0)).to(tl.int64) * width
+        base += tl.program_id(0).to(tl.int64) * width
+        piece = tl.program_id(1).to(tl.int64)
+    first = begin // (4 * FIELDS) + piece * BLOCKS
+    words = _in_order(*_philox(first + tl.arange(0, BLOCKS) + 1, parameter, number, 0, key0, key1))
+    field = tl.arange(0, FIELDS)
+    which = (words[:, None] >> (field * BITS).to(tl.uint64)[None, :]) & ((1 << BITS) - 1)
+    values = tl.load(table + which.to(tl.int64))
+    place = first * (4 * FIELDS) - begin + tl.arange(0, BLOCKS * 4)[:, None] * FIELDS + field[None, :]
+    mask = (place >= 0) & (place < count)
+    if ADD:
+        values += tl.load(source + base + place, mask=mask, other=0.0).to(WIDE)
+    tl.store(out + base + place, values.to(out.dtype.element_ty), mask=mask)
+
+
+def words(key: int, number: int, parameter: int, start: int, count: int, domain: int, device: torch.device) -> Tensor:
+    """The words of `Directions.words`, as int64 of the same bits, shape (count,)."""
+    out = torch.empty(count, dtype=torch.int64, device=device)
+    blocks = _BLOCKS[16]
+    grid = (triton.cdiv(start % 4 + count, 4 * blocks),)
+    with _on(device):
+        _words_kernel[grid](
+            out, start, count, parameter, number, domain, key % 2**64, key >> 64, BLOCKS=blocks, enable_fp_fusion=False
+        )
+    return out
+
+
+def shift(
+    out: Tensor,
+    key: int,
+    number: int,
+    parameter: int,
+    table: Tensor,
+    start: int,
+    source: Tensor | None = None,
+    rows: Tensor | None = None,
+) -> None:
+    """out <- source + table[fields], rounded once; without source, out <- table[fields].
+
+    table: the products of scale and the 2 signs or the 65,536 quantiles, float32 or float64. out, source:
+    contiguous, of equal shape; fields start, start + 1, ... of the parameter or, with `rows` of shape (m,),
+    those of rows of a matrix as wide as out (m, width).
+    """
+    bits = 1 if table.numel() == 2 else 16
+    width = out.shape[1] if rows is not None else 0
+    count = width if rows is not None else out.numel()
+    fields = 4 * 64 // bits
+    pieces = triton.cdiv(count + fields - 1, _BLOCKS[bits] * fields)
+    grid = (pieces,) if rows is None else (len(rows), pieces)
+    with _on(out.device):
+        _shift_kernel[grid](
+            out if source is None else source,
+            out,
+            out if rows is None else rows,
+            table,
+            start,
+            count,
+            width,
+            parameter,
+            number,
+            key % 2**64,
+            key >> 64,
+            BITS=bits,
+            ROWS=rows is not None,
+            ADD=source is not None,
+            WIDE=tl.float64 if table.dtype == torch.float64 else tl.float32,
+            BLOCKS=_BLOCKS[bits],
+            enable_fp_fusion=False,
+        )
+
+
+def _on(device: torch.device) -> Any:
+    return torch.cuda.device(device if device.type == "cuda" else -1)
