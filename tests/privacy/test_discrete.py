@@ -1,0 +1,132 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpzero_theory.privacy.accountant import delta_of_history
+from dpzero_theory.privacy.discrete import KERNEL, calibrate_discrete, discrete_epsilon, discrete_gap, discrete_scale
+from dpzero_theory.privacy.lattice import lattice_delta
+from dpzero_theory.privacy.pairs import group
+
+Array = NDArray[np.float64]
+
+
+def brute_force(epsilon: float, sigma: float, shift: Array, q: float, steps: int, pair: str, reach: int = 12) -> float:
+    """The hockey-stick divergence of T Poisson-subsampled discrete Gaussian releases, summed over all outputs.
+
+    shift: the integer vector by which a record moves the sum.
+    """
+    axis = np.arange(-int(reach * sigma) - int(abs(shift).max()), int(reach * sigma) + int(abs(shift).max()) + 1)
+    weights = np.exp(-(axis.astype(float) ** 2) / (2 * sigma**2)).sum()
+
+    def law(sign: float) -> Array:
+        found = np.ones(1)
+        for entry in shift:
+            found = np.outer(found, np.exp(-((axis - sign * entry) ** 2) / (2 * sigma**2)) / weights).ravel()
+        return found
+
+    used = {"remove": (1, None), "add": (None, 1), "replace": (1, -1)}[pair]
+    p, q_law = (law(0) if sign is None else (1 - q) * law(0) + q * law(sign) for sign in used)
+    first, second = p, q_law
+    for _ in range(steps - 1):
+        first, second = np.outer(first, p).ravel(), np.outer(second, q_law).ravel()
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
+
+
+PAIRS = {"add-remove": ("remove", "add"), "replace-one": ("replace",)}
+
+
+def bound(epsilon: float, multiplier: float, q: float, steps: int, relation: str, gap: float) -> float:
+    history = [group(multiplier, steps, sampling="poisson", neighboring=relation, sample_rate=q)]
+    return math.exp(gap) * delta_of_history(history, epsilon - 2 * gap).upper
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0])
+@pytest.mark.parametrize("relation", PAIRS)
+@pytest.mark.parametrize("q", [0.3, 1.0])
+@pytest.mark.parametrize(("shift", "multiplier"), [((1,), 1.0), ((3,), 0.8), ((1, 2), 0.7)])
+def test_the_bound_holds_against_the_sum_over_all_outputs(
+    tau: float, relation: str, q: float, shift: tuple[int, ...], multiplier: float
+) -> None:
+    vector = np.array(shift)
+    levels = float(np.linalg.norm(vector))
+    sigma = math.hypot(multiplier * levels, tau)
+    steps = 2 // len(vector)
+    gap = discrete_gap(2, tau)
+    for epsilon in (0.3, 1.0):
+        exact = max(brute_force(epsilon, sigma, vector, q, steps, pair) for pair in PAIRS[relation])
+        assert exact <= bound(epsilon, multiplier, q, steps, relation, gap) * (1 + 1e-9)
+
+
+def test_without_the_kernel_the_lattice_is_less_private_than_the_continuous_gaussian() -> None:
+    """The tests above have teeth: sigma = multiplier * levels alone breaks the bound by a quarter."""
+    exact = max(brute_force(1.0, 0.3, np.array([1]), 0.3, 1, pair) for pair in PAIRS["add-remove"])
+    assert exact > 1.2 * bound(1.0, 0.3, 0.3, 1, "add-remove", 0.0)
+
+
+@pytest.mark.parametrize(("tau", "sigma"), [(0.5, 0.51), (0.5, 2.1), (0.75, 0.8), (2.0, 3.7)])
+def test_the_law_is_within_the_gap_of_the_post_processed_gaussian_pointwise(tau: float, sigma: float) -> None:
+    """By the trapezoidal rule, exact to rounding for such integrands; with sigma near tau much of the gap is used."""
+    integers = np.arange(-40, 41)
+    centre = integers[integers == 0]
+    law = np.exp(-((integers - centre) ** 2) / (2 * sigma**2))
+    law /= law.sum()
+    y, step = np.linspace(-35, 35, 20_001, retstep=True)
+    within = math.sqrt(sigma**2 - tau**2)
+    kernel = np.exp(-((integers[:, None] - y) ** 2) / (2 * tau**2))
+    kernel /= np.exp(-((np.arange(-60, 61)[:, None] - y) ** 2) / (2 * tau**2)).sum(axis=0)
+    smoothed = (kernel * np.exp(-(y**2) / (2 * within**2))).sum(axis=1) * step / (math.sqrt(2 * math.pi) * within)
+    near = np.abs(integers) <= 10
+    worst = np.abs(np.log(law[near] / smoothed[near])).max()
+    assert worst <= discrete_gap(1, tau) + 1e-12
+    if sigma < 1:
+        assert worst > 0.01 * discrete_gap(1, tau)
+
+
+def test_a_full_batch_agrees_with_the_exact_lattice() -> None:
+    levels, steps, multiplier = 50, 40, 12.0
+    exact = lattice_delta(1.0, discrete_scale(multiplier, levels), steps, 2 * levels)
+    history = [group(multiplier, steps, sampling="full", neighboring="replace-one")]
+    assert exact.lower <= delta_of_history(history, 1.0).upper <= exact.upper * 1.005
+
+
+def test_the_gap_is_negligible_and_the_kernel_is_the_stated_one() -> None:
+    assert KERNEL == 2
+    assert 2e-34 < discrete_gap(1) < 2.1e-34
+    assert discrete_gap(10**6) == pytest.approx(10**6 * discrete_gap(1))
+    assert discrete_gap(0) == 0
+
+
+@pytest.mark.parametrize(("multiplier", "levels"), [(0.1, 1), (3.7, 2**30), (1e-3, 2**20), (159.6, 7)])
+def test_the_scale_is_the_smallest_integer_that_leaves_the_continuous_noise(multiplier: float, levels: int) -> None:
+    scale = discrete_scale(multiplier, levels)
+    needed = (Fraction(multiplier) * levels) ** 2
+    assert scale**2 - KERNEL**2 >= needed > (scale - 1) ** 2 - KERNEL**2
+
+
+@pytest.mark.parametrize("relation", PAIRS)
+@pytest.mark.parametrize(("sampling", "rate"), [("full", 1.0), ("poisson", 0.05), ("fixed-size", 0.05)])
+def test_calibration_meets_the_target(sampling: str, rate: float, relation: str) -> None:
+    multiplier = calibrate_discrete(
+        target_epsilon=2,
+        target_delta=1e-5,
+        steps=500,
+        sampling=sampling,
+        relation=relation,
+        sample_rate=rate,
+        coordinates=4,
+    )
+    history = [group(multiplier, 500, sampling=sampling, neighboring=relation, sample_rate=rate)]
+    assert discrete_epsilon(history, 1e-5, 4) == pytest.approx(2.0, rel=1e-9)
+    assert discrete_epsilon([], 1e-5, 4) == 0.0
+
+
+def test_bad_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="tau"):
+        discrete_gap(1, 0.4)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        discrete_scale(0.0, 4)
+    with pytest.raises(ValueError, match="delta"):
+        discrete_epsilon([], 0.0)
