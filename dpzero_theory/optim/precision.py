@@ -5,8 +5,9 @@ nearest vanishes. Three answers, each a function of the weights and the released
 the same bits:
 
     nearest      x + delta, rounded once. Right for float32 and float64, which always use it
-    stochastic   x + delta rounded up or down at random, right on average: no memory, but each step adds noise of the
-                 order of sqrt(|delta| spacing). The random bits are public, from the run's words
+    stochastic   x + delta rounded up or down at random, right on average: no memory, but each step adds noise of
+                 variance |delta| spacing, which buries updates of 1e-7. The random bits are public, from the run's
+                 words, so a direction's number must not be used twice
     master       16 more bits a weight, kept beside it: the weight is the nearest half-precision number, the bits say
                  where between its neighbours the value is, in 1/65536 of the spacing: float32 values, but for the
                  last bit just below powers of two (bfloat16) and below 2^-14 (float16)
@@ -53,7 +54,7 @@ def join(weights: Tensor, low: Tensor) -> Tensor:
 
 
 def split(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(weights, low) of float32 values: `join` of them is x to within 2^-17 of the spacing, mostly x itself."""
+    """(weights, low) of float32 values: `join` of them is x to within 2^-16 of the spacing, nearly always x itself."""
     weights = x.to(dtype)
     wide = weights.float()
     places = (x - wide) / (spacing(wide, dtype) / _PARTS)

@@ -122,10 +122,6 @@ class Shifted(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._shift, self._places, self._scratch, self._unread = shift, places, scratch, unread
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch wraps each call in a guard of its compiler, and imports the compiler for it
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not (self._touches(args) or (kwargs and self._touches(kwargs.values()))) or func.is_view:

@@ -1,0 +1,556 @@
+"""Evaluation at shifted weights against modules whose weights are really shifted, for every way a module reads them."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dpzero_theory.optim.directions import KINDS, Directions
+from dpzero_theory.optim.module import Weights
+
+KEY, NUMBER, SHIFT = 77, 9, 0.01
+
+
+def data(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+def tokens(high, *shape):
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(1))
+
+
+X = data(4, 6, 16)
+PAD = torch.tensor([[False] * 4 + [True] * 2] * 4)
+
+
+class Reads(nn.Module):
+    """A module whose forward is a function of its first parameters and x."""
+
+    def __init__(self, function, *shapes):
+        super().__init__()
+        self.w = nn.ParameterList([nn.Parameter(data(*shape)) for shape in shapes])
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x, *self.w)
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * w
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 16)
+        self.hidden = nn.Linear(16, 16)
+        self.head = nn.Linear(16, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.hidden(self.embed(ids)))
+
+
+def dense_net():
+    return nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def convolutional():
+    layers = nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 3, groups=2), nn.BatchNorm2d(4)
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
+
+
+def encoder():
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
+
+
+def flat_buffer():
+    """Two parameters and a buffer in one storage, read together and apart (as fused recurrent kernels do)."""
+    memory = data(40)
+    module = nn.Module()
+    module.a, module.b = nn.Parameter(memory[:16]), nn.Parameter(memory[20:36])
+    module.register_buffer("c", memory[16:20])
+    whole = torch.as_strided(module.a.data, (40,), (1,), 0)
+    module.forward = lambda x: (
+        x * module.a + module.b + module.c.sum() + whole.cumsum(0)[::3].sum() + whole[30:38].sum()
+    )
+    return module
+
+
+MODULES = {
+    "linear": (dense_net, X),
+    "convolution, channels last": (convolutional, data(2, 3, 9, 9)),
+    "transposed convolution": (lambda: nn.ConvTranspose1d(3, 4, 3), data(2, 3, 9)),
+    "bilinear": (lambda: nn.Bilinear(16, 16, 3), (X, X)),
+    "lstm": (lambda: nn.LSTM(16, 8, 2, batch_first=True), X),
+    "gru, both ways": (lambda: nn.GRU(16, 8, bidirectional=True), X),
+    "attention": (lambda: nn.MultiheadAttention(16, 4, batch_first=True), (X, X, X)),
+    "encoder, fast path": (encoder, X),
+    "encoder, nested tensors": (lambda: Reads2(encoder()), X),
+    "transformer": (lambda: nn.Transformer(16, 4, 1, 1, 32, batch_first=True), (X, X)),
+    "tied embedding": (Tied, tokens(11, 3, 5)),
+    "bag of embeddings": (lambda: nn.EmbeddingBag(10, 4), tokens(10, 3, 5)),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(16, 4)), X),
+    "spectral norm": (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(16, 4)), X),
+    "orthogonal": (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(16, 4)), X),
+    "scripted": (lambda: torch.jit.script(dense_net()), X),
+    "views": (lambda: Reads(lambda x, w: x @ w[3:7].t() + x @ w.data.T[:, :4] + w.view(-1)[5], (16, 16)), X),
+    "lists": (lambda: Reads(lambda x, a, b: torch.stack([a, b]).sum(0) * x + torch.cat((a, b)).sum(), (16,), (16,)), X),
+    "einsum": (lambda: Reads(lambda x, w: torch.einsum("abc,cd->abd", x, w), (16, 3)), X),
+    "item": (lambda: Reads(lambda x, w: x * float(w[3]) + float(w.sum()), (16,)), X),
+    "index": (lambda: Reads(lambda x, w: w[torch.tensor([0, 3, 3])] + w[1], (5, 16)), X),
+    "autograd function": (lambda: Reads(lambda x, w: Double.apply(x, w), (16,)), X),
+    "vmap": (lambda: Reads(lambda x, w: torch.func.vmap(lambda row: row * w)(x), (16,)), X),
+    "keyword and out": (lambda: Reads(lambda x, w: torch.mul(other=w, input=x, out=torch.empty(0)), (16,)), X),
+    "one storage": (flat_buffer, data(16)),
+}
+
+
+class Reads2(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x, src_key_padding_mask=PAD)
+
+
+def first(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
+def make(name):
+    torch.manual_seed(0)
+    build, inputs = MODULES[name]
+    return build().eval(), inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:.*torch.jit.script.*")
+@pytest.mark.parametrize("name", MODULES)
+def test_every_way_of_reading_weights_sees_the_shifted_ones(name):
+    """The same module with weights that are really moved gives the same output, bit for bit; ours is unchanged."""
+    module, inputs = make(name)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    other, _ = make(name)
+    moved = Weights(other, Directions(KEY, "gaussian"))
+    assert weights.fingerprint() == moved.fingerprint()
+    with torch.no_grad():
+        here = first(module(*inputs)).clone()
+        moved.move_([(NUMBER, SHIFT)])
+        expected = first(other(*inputs))
+    before = weights.fingerprint()
+    with weights.shifted(NUMBER, SHIFT):
+        shifted = first(module(*inputs)).clone()
+    assert torch.equal(shifted, expected)
+    assert not torch.equal(shifted, here)
+    assert weights.fingerprint() == before
+    weights.require_used()
+    with torch.no_grad():
+        assert torch.equal(first(module(*inputs)), here)
+
+
+def directional(module, x, number, shift, kind="gaussian"):
+    weights = Weights(module, Directions(KEY, kind))
+    with weights.shifted(number, shift):
+        plus = module(x).double()
+    with weights.shifted(number, -shift):
+        minus = module(x).double()
+    return weights, (plus - minus) / (2 * shift)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
+    """Dense oracle: u as explicit tensors, torch.func.functional_call, the update added in float64."""
+    torch.manual_seed(0)
+    module = dense_net().double()
+    weights = Weights(module, Directions(KEY, kind))
+    x = X.double()
+    start = {name: p.detach().clone() for name, p in zip(weights.names, weights.parameters, strict=True)}
+    expected = {name: value.clone() for name, value in start.items()}
+    amounts = []
+    for number in (4, 5, 6):
+        factor = weights.directions.factor(number, weights.sizes)
+        u = {
+            name: factor * weights.directions.fill_(torch.empty_like(value), number, index)
+            for index, (name, value) in enumerate(start.items())
+        }
+        oracle = [
+            torch.func.functional_call(module, {name: start[name] + s * u[name] for name in u}, (x,)).sum()
+            for s in (1e-3, -1e-3)
+        ]
+        values = []
+        for shift in (1e-3, -1e-3):
+            with weights.shifted(number, shift):
+                values.append(module(x).sum())
+        torch.testing.assert_close(torch.stack(values), torch.stack(oracle), rtol=1e-12, atol=1e-12)
+        amount = -0.1 * float(values[0] - values[1]) / 2e-3
+        amounts.append((number, amount))
+        for name in expected:
+            expected[name] += amount * u[name]
+    weights.move_(amounts)
+    for name, parameter in zip(weights.names, weights.parameters, strict=True):
+        torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-12, atol=1e-12)
+
+
+def broken(module, x):
+    module(x)
+    raise RuntimeError("in the middle")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_thousand_cycles_leave_every_bit(dtype):
+    """Also with an error in every tenth. Published code restores in place: 1,000 cycles move bfloat16 by 12%."""
+    torch.manual_seed(0)
+    module, x = nn.Linear(16, 4).to(dtype), X.to(dtype)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    before = weights.fingerprint()
+    for number in range(1000):
+        for shift in (1e-3, -1e-3):
+            with weights.shifted(number, shift):
+                module(x)
+        if number % 10 == 0:
+            with pytest.raises(RuntimeError, match="in the middle"), weights.shifted(number, 1e-3):
+                broken(module, x)
+    assert weights.fingerprint() == before
+
+
+def test_modes_of_training_and_gradients_are_put_back_also_after_an_error():
+    module = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.BatchNorm1d(6), nn.Linear(16, 2))
+    module[2].eval()
+    weights = Weights(module, Directions(KEY, "rademacher"))
+    modes, running = [part.training for part in module.modules()], module[2].running_mean.clone()
+    with weights.shifted(1, 0.1):
+        one, two = module(X), module(X)
+        assert not one.requires_grad
+    assert torch.equal(one, two)
+    assert torch.equal(module[2].running_mean, running)
+    with pytest.raises(KeyError), weights.shifted(1, 0.1):
+        raise KeyError
+    assert [part.training for part in module.modules()] == modes
+    assert torch.is_grad_enabled()
+    assert module(X).requires_grad
+
+
+def test_an_outer_autocast_does_not_keep_the_first_sign():
+    """Autocast caches half-precision copies of weights: a copy of x + shift u must not serve for x - shift u."""
+    torch.manual_seed(0)
+    module = dense_net()
+    with torch.autocast("cpu", torch.bfloat16):
+        module(X)
+        _, together = directional(module, X, NUMBER, 0.1)
+        assert torch.is_autocast_cache_enabled()
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        _, apart = directional(module, X, NUMBER, 0.1)
+    assert torch.equal(together, apart)
+    assert together.abs().max() > 0.1
+
+
+def test_compiled_modules_run_uncompiled_inside():
+    torch.manual_seed(0)
+    module = dense_net()
+    compiled = torch.compile(module, backend="eager")
+    weights = Weights(compiled, Directions(KEY, "gaussian"))
+    with torch.no_grad():
+        compiled(X)
+    with weights.shifted(NUMBER, SHIFT):
+        inside = compiled(X)
+    weights.move_([(NUMBER, SHIFT)])
+    with torch.no_grad():
+        assert torch.equal(inside, module(X))
+
+
+def test_frozen_parameters_and_buffers_are_neither_shifted_nor_counted():
+    module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(6), nn.Linear(16, 2))
+    module[0].requires_grad_(False)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    assert weights.names == ("1.bias", "1.weight", "2.bias", "2.weight")
+    assert weights.d == 6 + 6 + 2 + 32
+    with torch.no_grad():
+        plain = module[0](X)
+    with weights.shifted(0, 1.0):
+        assert torch.equal(module[0](X), plain)
+    frozen = module[0].weight.clone()
+    weights.move_([(0, 1.0)])
+    assert torch.equal(module[0].weight, frozen)
+
+
+def test_tied_parameters_count_once_and_move_once():
+    module = Tied()
+    weights = Weights(module, Directions(KEY, "rademacher"))
+    assert weights.names == ("embed.weight", "hidden.bias", "hidden.weight")
+    before = module.head.weight.detach().clone()
+    weights.move_([(0, 1.0)])
+    assert torch.allclose((module.head.weight - before).abs(), torch.ones(()), atol=1e-6)
+
+
+def test_the_order_is_that_of_names_not_of_registration():
+    one, other = nn.ModuleDict({"a": nn.Linear(2, 3), "b": nn.Linear(3, 1)}), nn.ModuleDict()
+    for name in ("b", "a"):
+        other[name] = one[name]
+    names = [Weights(module, Directions(KEY, "gaussian")).names for module in (one, other)]
+    assert names[0] == names[1] == ("a.bias", "a.weight", "b.bias", "b.weight")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("precision", ["nearest", "master"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_embedding_makes_only_the_rows_it_needs_and_the_same_bits(dtype, precision, kind, monkeypatch):
+    torch.manual_seed(0)
+    module = nn.Embedding(200, 33, padding_idx=0).to(dtype)
+    ids = torch.tensor([[7, 199, 7], [0, 3, 64]])
+    weights = Weights(module, Directions(KEY, kind), precision=precision)
+    weights.move_([(1, 1e-4)])
+    called = []
+    rows = Directions.rows
+    monkeypatch.setattr(Directions, "rows", lambda *args: called.append(args[3].tolist()) or rows(*args))
+    with weights.shifted(NUMBER, SHIFT):
+        few = module(ids)
+    monkeypatch.setattr("dpzero_theory.optim.shifted._ROWS_SHARE", 10**9)
+    with weights.shifted(NUMBER, SHIFT):
+        whole = module(ids)
+    assert called == [[0, 3, 7, 64, 199]]
+    assert torch.equal(few, whole)
+    weights.require_used()
+
+
+def test_the_scratch_memory_is_used_again_but_never_under_a_live_tensor():
+    """The same large weight read twice, the first result being a copy that lives on."""
+    module = Reads(lambda x, w: (w.contiguous(), w + 0, w * 1), (300, 300))
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    with weights.shifted(NUMBER, SHIFT):
+        _, first_copy, second_copy = module(X)
+        held = weights._scratch._held
+    assert torch.equal(first_copy, second_copy)
+    assert held is not None
+    assert held.untyped_storage()._cdata != first_copy.untyped_storage()._cdata
+    with weights.shifted(NUMBER, SHIFT):
+        module(X)
+    assert weights._scratch._held is held
+
+
+def test_unread_parameters_are_named():
+    module = nn.ModuleDict({"used": nn.Linear(16, 2), "other": nn.Linear(16, 2)})
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    with weights.shifted(0, 0.1):
+        module["used"](X)
+    with pytest.raises(ValueError, match=r"must read every trainable parameter .* other.bias, other.weight$"):
+        weights.require_used()
+    with weights.shifted(0, -0.1):
+        module["other"](X)
+    weights.require_used()
+
+
+@pytest.mark.parametrize("read", [lambda w: torch.from_numpy(w.detach().numpy()), lambda w: torch.tensor(w.tolist())])
+def test_memory_read_without_an_operation_is_reported(read):
+    module = Reads(lambda x, w: x * read(w), (16,))
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    with weights.shifted(0, 0.1):
+        module(X)
+    with pytest.raises(ValueError, match=r"not read: w\.0"):
+        weights.require_used()
+
+
+WRITES = {
+    "in place": lambda x, w: x * w.data.mul_(2),
+    "through a view": lambda x, w: x * w.data[2:].zero_().sum(),
+    "into a slice": lambda x, w: w.data.__setitem__(slice(0, 3), 1.0),
+    "out": lambda x, w: torch.mul(x[0, 0], 2, out=w.data),
+    "copy": lambda x, w: w.data.copy_(x[0, 0]),
+    "a list": lambda x, w: torch._foreach_mul_([w.data], 2.0),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_losses_that_write_weights_are_refused(name):
+    module = Reads(WRITES[name], (16,))
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    before = weights.fingerprint()
+    message = r"^the losses must not write trainable parameter w\.0; got aten"
+    with pytest.raises(ValueError, match=message), weights.shifted(0, 0.1):
+        module(X)
+    assert weights.fingerprint() == before
+
+
+def test_an_embedding_that_renormalises_its_rows_is_refused():
+    module = nn.Embedding(10, 4, max_norm=1.0)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    with pytest.raises(ValueError, match="must not write trainable parameter weight"), weights.shifted(0, 0.1):
+        module(tokens(10, 3))
+
+
+def test_reading_weights_as_another_type_is_refused():
+    module = Reads(lambda x, w: w.view(torch.int32) + 1, (16,))
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    with (
+        pytest.raises(ValueError, match=r"must not read w.0 as another type; got torch.int32"),
+        weights.shifted(0, 0.1),
+    ):
+        module(X)
+
+
+def test_contexts_do_not_nest_and_weights_do_not_move_inside():
+    module = dense_net()
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    with pytest.raises(ValueError, match="must not be nested"), weights.shifted(0, 0.1), weights.shifted(1, 0.1):
+        pass
+    with pytest.raises(ValueError, match="must not be called inside"), weights.shifted(0, 0.1):
+        weights.move_([(0, 1.0)])
+    with weights.shifted(0, 0.1):
+        module(X)
+
+
+def shared_memory():
+    module = nn.Module()
+    module.a = nn.Parameter(torch.zeros(4, 4))
+    module.b = nn.Parameter(module.a.data[1:])
+    return module
+
+
+REFUSED = {
+    "module must be a torch.nn.Module": lambda: "a string",
+    "module must have a trainable parameter": lambda: nn.Linear(2, 2).requires_grad_(False),
+    "module must not be torch.nn.DataParallel": lambda: nn.Sequential(nn.DataParallel(nn.Linear(2, 2))),
+    "trainable parameter weight must be in memory": lambda: nn.Linear(2, 2, device="meta"),
+    "trainable parameters must not share memory; got a and b": shared_memory,
+    "trainable parameter w must be dense and floating-point": lambda: one(torch.zeros(3, dtype=torch.complex64)),
+    "trainable parameter w must fill its memory": lambda: one(torch.zeros(4, 4)[:, :2]),
+    "trainable parameter w must be a plain tensor; got Own": lambda: one(torch.zeros(3).as_subclass(Own)),
+}
+
+
+class Own(torch.Tensor):
+    pass
+
+
+def one(tensor):
+    module = nn.Module()
+    module.w = nn.Parameter(tensor)
+    return module
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_supported_is_one_line(message):
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        Weights(REFUSED[message](), Directions(KEY, "gaussian"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "1"])
+def test_bad_numbers_move_nothing(bad):
+    module = dense_net()
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    before = weights.fingerprint()
+    with pytest.raises(ValueError, match=r"^shift must be"), weights.shifted(0, bad):
+        pass
+    with pytest.raises(ValueError, match=r"^amount must be"):
+        weights.move_([(0, 1.0), (1, bad)])
+    assert weights.fingerprint() == before
+    with pytest.raises(ValueError, match=r"^precision must be one of nearest, stochastic, master; got 'double'"):
+        Weights(module, Directions(KEY, "gaussian"), precision="double")
+
+
+def test_the_fingerprint_is_of_names_shapes_types_and_values():
+    torch.manual_seed(0)
+    module = dense_net()
+
+    def of(other):
+        return Weights(other, Directions(KEY, "gaussian")).fingerprint()
+
+    same = copy.deepcopy(module)
+    assert of(same) == of(module)
+    same[0].weight.data[3, 3] += 1e-6
+    assert of(same) != of(module)
+    assert of(nn.ModuleDict({"a": module[0]})) != of(nn.ModuleDict({"b": module[0]}))
+    assert of(copy.deepcopy(module).double()) != of(module)
+    last = copy.deepcopy(module).to(memory_format=torch.preserve_format)
+    assert of(last) == of(module)
+
+
+def test_moving_back_and_forth_between_types_and_devices_is_followed():
+    """`.to` replaces the memory of parameters between steps: the new memory is what is shifted."""
+    module = dense_net()
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    module.double()
+    with weights.shifted(0, 0.1):
+        shifted = module(X.double())
+    with torch.no_grad():
+        assert not torch.equal(module(X.double()), shifted)
+    weights.require_used()
+
+
+def roberta(**overrides):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.RobertaConfig(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=40,
+        **overrides,
+    )
+    torch.manual_seed(0)
+    return transformers.RobertaForSequenceClassification(config)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_language_model_and_its_adapters(attention):
+    ids = 3 + tokens(90, 2, 7)
+    module = roberta(attn_implementation=attention)
+    weights = Weights(module, Directions(KEY, "rademacher"))
+    other = copy.deepcopy(module).eval()
+    Weights(other, Directions(KEY, "rademacher")).move_([(NUMBER, SHIFT)])
+    with weights.shifted(NUMBER, SHIFT):
+        shifted = module(input_ids=ids).logits
+    with torch.no_grad():
+        assert torch.equal(shifted, other(input_ids=ids).logits)
+    weights.require_used()
+
+
+def test_low_rank_adapters_are_what_is_trained():
+    peft = pytest.importorskip("peft")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"], init_lora_weights=False)
+        module = peft.get_peft_model(roberta(), config)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    assert all("lora" in name or "classifier" in name for name in weights.names)
+    base = {name: p.clone() for name, p in module.named_parameters() if not p.requires_grad}
+    other = copy.deepcopy(module).eval()
+    Weights(other, Directions(KEY, "gaussian")).move_([(NUMBER, SHIFT)])
+    ids = 3 + tokens(90, 2, 7)
+    with weights.shifted(NUMBER, SHIFT):
+        shifted = module(input_ids=ids).logits
+    with torch.no_grad():
+        assert torch.equal(shifted, other(input_ids=ids).logits)
+    weights.move_([(0, 1.0)])
+    assert all(torch.equal(p, base[name]) for name, p in module.named_parameters() if name in base)
+    weights.require_used()
+
+
+def test_linear_losses_have_the_directional_derivative_that_u_says():
+    """f(x) = sum of all weights: the difference is the sum of u."""
+    module = Reads(lambda x, a, b: a.sum() + b.sum(), (5, 3), (7,))
+    module.double()
+    for kind in KINDS:
+        weights, slope = directional(module, X, 3, 0.5, kind)
+        u = weights.directions
+        total = sum(u.fill_(torch.empty(n, dtype=torch.float64), 3, i).sum() for i, n in enumerate(weights.sizes))
+        torch.testing.assert_close(slope, total * u.factor(3, weights.sizes), rtol=1e-12, atol=1e-12)
+
+
+def test_functional_linear_on_explicit_memory():
+    """Hand-computed: weights [[1, 2]], signs from the bits, shift 0.5."""
+    module = nn.Linear(2, 1, bias=False)
+    module.weight.data.copy_(torch.tensor([[1.0, 2.0]]))
+    weights = Weights(module, Directions(KEY, "rademacher"))
+    word = int(weights.directions.words(6, 0, 0, 1)[0])
+    signs = [1.0 if word >> bit & 1 else -1.0 for bit in (0, 1)]
+    with weights.shifted(6, 0.5):
+        value = F.linear(torch.tensor([10.0, 100.0]), module.weight)
+    assert value.item() == 10 * (1 + 0.5 * signs[0]) + 100 * (2 + 0.5 * signs[1])
