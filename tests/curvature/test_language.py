@@ -34,7 +34,8 @@ def test_products_of_transformers(family: str) -> None:
     expected = torch.cat(
         [torch.zeros(p.numel()).double() if g is None else g.reshape(-1) for g, p in zip(twice, weights, strict=True)]
     )
-    torch.testing.assert_close(objective.hessian(x).apply(v), expected, atol=1e-10, rtol=1e-8)
+    product = objective.hessian(x).apply(v)
+    assert float((product - expected).norm() / expected.norm()) < 1e-6  # OPT's softmax is in float32
     rows = [Objective(task.module, task.losses, [objective._sample(i)]).gradient(x).norm() for i in range(6)]
     torch.testing.assert_close(objective.gradient_norms(x), torch.stack(rows))
 
