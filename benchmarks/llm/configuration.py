@@ -1,0 +1,116 @@
+"""What one run is: model, task, method and every number of it; a row of results is known by these values."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from benchmarks.llm.models import DTYPES, MINILM, SUBSETS
+from benchmarks.llm.records import Selection
+from benchmarks.llm.tasks import KINDS, names
+from dpzero_theory import check
+from dpzero_theory.optim.directions import KINDS as DIRECTIONS
+from dpzero_theory.optim.sampler import SAMPLINGS
+from dpzero_theory.privacy.gaussian import RELATIONS
+
+__all__ = ["FIRST_ORDER", "METHODS", "PRIVATE", "SCHEDULES", "ZEROTH_ORDER", "Configuration"]
+
+ZEROTH_ORDER = ("mezo", "dpzero", "dpgd-0th")
+FIRST_ORDER = ("adamw", "lora", "dp-adamw", "dp-lora")
+METHODS = ("zero-shot", *ZEROTH_ORDER, *FIRST_ORDER)
+PRIVATE = ("dpzero", "dpgd-0th", "dp-adamw", "dp-lora")
+SCHEDULES = ("constant", "linear")
+"""Step sizes along a run: the same, or falling linearly to zero after the last step."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One run. The defaults are the paper's for masked models, and the small encoder.
+
+    model: `minilm`, a folder or an id; kind: one of `tasks.KINDS`, empty for what the model was trained as.
+    epsilon, delta, relation, clip: of private methods. sampling: of all but zero-shot; batch: its expected size.
+    direction, directions, smoothing: of zeroth-order methods; direction None is the paper's gaussian, and sphere for
+    dpgd-0th, whose clip needs a known length. lora_rank, lora_alpha: of LoRA. weights: which are trained, one of
+    `models.SUBSETS` (LoRA trains its own). seed: picks the records; and everything else of methods that are not
+    private. per_class, total, min_words, dev, test: see `records.Selection`; both of the first None: all records.
+    max_length: of prompts, at most the task's; None for the task's. Raises ValueError.
+    """
+
+    model: str = MINILM
+    kind: str = ""
+    task: str = "sst2"
+    method: str = "dpzero"
+    epsilon: float = 2.0
+    delta: float = 1e-5
+    relation: str = "add-remove"
+    sampling: str = "poisson"
+    steps: int = 10_000
+    batch: int = 64
+    clip: float = 100.0
+    step_size: float = 1e-6
+    schedule: str = "constant"
+    smoothing: float = 1e-3
+    direction: str | None = None
+    directions: int = 1
+    weights: str = "all"
+    lora_rank: int = 8
+    lora_alpha: int = 16
+    per_class: int | None = 512
+    total: int | None = None
+    min_words: int = 0
+    dev: int = 1000
+    test: int = 1000
+    max_length: int | None = None
+    dtype: str = "float32"
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        check.choice("kind", self.kind, ("", *KINDS))
+        check.choice("task", self.task, names())
+        check.choice("method", self.method, METHODS)
+        check.choice("weights", self.weights, SUBSETS)
+        check.choice("dtype", self.dtype, DTYPES)
+        check.choice("schedule", self.schedule, SCHEDULES)
+        check.choice("sampling", self.sampling, SAMPLINGS)
+        check.choice("relation", self.relation, RELATIONS)
+        check.real("epsilon", self.epsilon, above=0)
+        check.real("delta", self.delta, above=0, below=1)
+        check.real("clip", self.clip, above=0)
+        check.real("step_size", self.step_size, above=0)
+        check.real("smoothing", self.smoothing, above=0)
+        for name in ("steps", "batch", "directions", "lora_rank", "lora_alpha"):
+            check.integer(name, getattr(self, name))
+        for name in ("dev", "test", "min_words", "seed"):
+            check.integer(name, getattr(self, name), at_least=0)
+        if self.direction is not None:
+            check.choice("direction", self.direction, DIRECTIONS)
+        if self.per_class is not None and self.total is not None:
+            raise ValueError(f"per_class must be absent where total is given; got {self.per_class} and {self.total}")
+
+    @property
+    def private(self) -> bool:
+        return self.method in PRIVATE
+
+    @property
+    def directions_kind(self) -> str:
+        return self.direction or ("sphere" if self.method == "dpgd-0th" else "gaussian")
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(self.per_class, self.total, self.min_words, self.dev, self.test)
+
+    def key(self) -> dict[str, Any]:
+        """The values that this run's method uses, for a row of results; those it does not use are the word `none`."""
+        values = {**asdict(self), "direction": self.directions_kind}
+        unused: set[str] = set()
+        if not self.private:
+            unused |= {"epsilon", "delta", "relation", "clip"}
+        if self.method not in ZEROTH_ORDER:
+            unused |= {"smoothing", "direction", "directions"}
+        if "lora" not in self.method:
+            unused |= {"lora_rank", "lora_alpha"}
+        if self.method == "zero-shot":
+            unused |= {"sampling", "steps", "batch", "step_size", "schedule", "weights"}
+        return {name: "none" if name in unused or value in (None, "") else value for name, value in values.items()}
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))

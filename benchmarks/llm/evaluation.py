@@ -1,0 +1,40 @@
+"""The metric and the mean loss of a model on records that are not trained on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.llm.generation import generate, token_f1
+from benchmarks.llm.prompts import Example
+from benchmarks.llm.records import Record
+from benchmarks.llm.scoring import Scorer
+
+__all__ = ["Evaluation", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """metric: accuracy or mean token F1, in [0, 1]. loss: mean over records. None where there are no records."""
+
+    metric: float | None
+    loss: float | None
+
+
+def evaluate(
+    module: nn.Module, tokenizer: Any, scorer: Scorer, records: Sequence[Record], examples: Sequence[Example]
+) -> Evaluation:
+    """`examples` are the prompts of `records`, in the same order."""
+    if not records:
+        return Evaluation(None, None)
+    with torch.no_grad():
+        loss = scorer.losses(module, examples).mean().item()
+        if records[0].answers:
+            answers = generate(module, tokenizer, examples, scorer.rows)
+            scores = [token_f1(answer, record.answers) for answer, record in zip(answers, records, strict=True)]
+            return Evaluation(sum(scores) / len(scores), loss)
+        predicted = scorer.scores(module, examples).argmax(dim=1).tolist()
+    right = sum(guess == record.label for guess, record in zip(predicted, records, strict=True))
+    return Evaluation(right / len(records), loss)

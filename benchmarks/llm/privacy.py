@@ -1,0 +1,83 @@
+"""The privacy of a run, stated completely; the accounting is the library's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.llm.configuration import Configuration
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.pairs import Group, group
+
+__all__ = ["Privacy", "first_order_noise", "first_order_privacy", "opacus_epsilon", "search_epsilon"]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """(epsilon, delta) of one run, epsilon between `lower` and `epsilon`; `how` says for which mechanism."""
+
+    lower: float
+    epsilon: float
+    delta: float
+    relation: str
+    sampling: str
+    n: int
+    batch: int
+    steps: int
+    noise_multiplier: float
+    clip: float
+    how: str
+
+    def lines(self) -> list[str]:
+        rate = self.batch / self.n
+        return [
+            f"epsilon = {self.epsilon:.6g} (between {self.lower:.6g} and {self.epsilon:.6g}) at delta = {self.delta:g}",
+            f"{self.relation} neighbours; one record is one training example, of which n = {self.n:,} were counted",
+            f"{self.sampling} batches, rate {self.batch}/{self.n:,} = {rate:.4g}; {self.steps:,} releases;"
+            f" noise multiplier {self.noise_multiplier:.6g} at clip {self.clip:g}",
+            self.how,
+        ]
+
+
+def first_order_noise(configuration: Configuration, n: int) -> float:
+    """The smallest noise multiplier that meets the configuration's target: the private end of its bracket."""
+    c = configuration
+    return calibrate_noise_multiplier(
+        target_epsilon=c.epsilon,
+        target_delta=c.delta,
+        steps=c.steps,
+        sampling=c.sampling,
+        neighboring=c.relation,
+        sample_rate=c.batch / n,
+    ).upper
+
+
+def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: float) -> Privacy:
+    """What `steps` noisy sums of clipped gradients cost."""
+    c = configuration
+    unit = group(noise_multiplier, c.steps, sampling=c.sampling, neighboring=c.relation, sample_rate=c.batch / n)
+    found = epsilon_of_history([unit], c.delta)
+    how = "Gaussian noise on clipped gradients by Opacus (float32, a generator seeded by the operating system)"
+    return Privacy(
+        found.lower, found.upper, c.delta, c.relation, c.sampling, n, c.batch, c.steps, noise_multiplier, c.clip, how
+    )
+
+
+def opacus_epsilon(privacy: Privacy) -> float:
+    """epsilon of the same run by Opacus' own (RDP) accountant, which knows Poisson batches under add-remove only.
+
+    Raises ValueError for others.
+    """
+    from opacus.accountants import RDPAccountant
+
+    check.choice("sampling", privacy.sampling, ("poisson",))
+    check.choice("relation", privacy.relation, ("add-remove",))
+    accountant = RDPAccountant()
+    accountant.history = [(privacy.noise_multiplier, privacy.batch / privacy.n, privacy.steps)]
+    return float(accountant.get_epsilon(privacy.delta))
+
+
+def search_epsilon(history: Sequence[Group], runs: int, delta: float) -> float:
+    """epsilon if all `runs` runs of a search, each with this history, used the private records; an upper bound."""
+    times = check.integer("runs", runs)
+    return epsilon_of_history([replace(unit, steps=unit.steps * times) for unit in history], delta).upper

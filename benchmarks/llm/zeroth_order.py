@@ -1,0 +1,79 @@
+"""DPZero, DPGD-0th and MeZO: the library's optimiser on a language model."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.privacy import Privacy
+from benchmarks.llm.prompts import Example
+from benchmarks.llm.scoring import Scorer
+from dpzero_theory.optim.dpzero import DPZero
+from dpzero_theory.optim.private import TRANSCRIPT, make_mezo_not_private, make_private_with_epsilon
+from dpzero_theory.privacy.accountant import epsilon_of_history
+
+__all__ = ["privacy_of", "start"]
+
+
+def start(
+    module: nn.Module, scorer: Scorer, train: Sequence[Example], configuration: Configuration, folder: Path
+) -> DPZero:
+    """The run, resumed if `folder` holds it. Raises as `optim.private.make_private_with_epsilon`."""
+    c = configuration
+    common = {
+        "steps": c.steps,
+        "expected_batch": float(c.batch),
+        "step_size": _step_sizes(c),
+        "smoothing": c.smoothing,
+        "sampling": c.sampling,
+        "direction": c.directions_kind,
+        "directions_per_step": c.directions,
+        "precision": "nearest" if c.dtype == "float32" else "stochastic",
+        "folder": folder,
+        "collate": list,
+        "resume": (folder / TRANSCRIPT).exists(),
+    }
+    if not c.private:
+        return make_mezo_not_private(module, scorer.losses, train, seed=c.seed, **common)  # type: ignore[arg-type]
+    return make_private_with_epsilon(
+        module,
+        scorer.losses,
+        train,
+        target_epsilon=c.epsilon,
+        target_delta=c.delta,
+        clip=c.clip,
+        relation=c.relation,
+        algorithm=c.method,
+        **common,  # type: ignore[arg-type]
+    )
+
+
+def privacy_of(run: DPZero, delta: float) -> Privacy:
+    """What the run's releases so far cost."""
+    plan = run.plan
+    how = (
+        "discrete Gaussian noise from the operating system on an integer sum of clipped scalars; its lattice is"
+        " accounted for"
+        if plan.discrete
+        else "continuous vector noise from the operating system, added to the step"
+    )
+    return Privacy(
+        epsilon_of_history(run.history, delta).lower,
+        run.get_epsilon(delta),
+        delta,
+        plan.relation,
+        plan.sampling,
+        plan.n,
+        round(plan.expected_batch),
+        sum(unit.steps for unit in run.history),
+        plan.noise_multiplier,
+        plan.clip,
+        how,
+    )
+
+
+def _step_sizes(c: Configuration) -> float | Callable[[int], float]:
+    if c.schedule == "constant":
+        return c.step_size
+    return lambda step: c.step_size * (1 - step / c.steps)
