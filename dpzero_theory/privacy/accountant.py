@@ -7,6 +7,7 @@ random allocation under add-remove is answered by `allocation`; any other counts
 epoch.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.allocation import allocation_curve, allocation_delta
 from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
+from dpzero_theory.privacy.grid import grid_delta
 from dpzero_theory.privacy.pairs import Bracket, Group, Pair
 from dpzero_theory.privacy.subsampled import DeltaBracket, delta_bracket, delta_estimate
 from dpzero_theory.privacy.tilting import cumulant
@@ -32,8 +34,9 @@ __all__ = [
 
 Parts = tuple[tuple[Pair, int], ...]
 
-_BUDGET = 1.2e8
-"""Work of a certified answer, see `delta_bracket`; less while searching."""
+_NARROW = 0.03
+"""Relative width of a contour's bracket beyond which a grid is tried."""
+_SEARCH_POINTS = 2**16
 
 _CLOSED = "closed form"
 _GDP_ACCURACY = 1e-11
@@ -97,32 +100,29 @@ def _largest_loss(parts: Parts, gdp: float) -> float:
     return math.fsum(-steps * math.log1p(-pair.sample_rate) for pair, steps in parts)
 
 
-def direction_delta(
-    epsilon: float, parts: Parts, gdp: float, *, start: float | None = None, budget: float = _BUDGET
-) -> DeltaBracket:
+def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | None = None) -> DeltaBracket:
     """delta(epsilon) of one composition, choosing the method; see `DeltaBracket`."""
     if not parts:
         log_delta = float(log_delta_from_gdp(epsilon, gdp))
         value = math.exp(log_delta)
-        return DeltaBracket(
-            value * (1 - _GDP_ACCURACY),
-            value,
-            min(value * (1 + _GDP_ACCURACY), 1.0),
-            log_delta,
-            math.nan,
-            math.nan,
-            _CLOSED,
-        )
+        upper = min(value * (1 + _GDP_ACCURACY), 1.0)
+        return DeltaBracket(value * (1 - _GDP_ACCURACY), value, upper, log_delta, math.nan, _CLOSED)
     if _largest_loss(parts, gdp) * (1 + 1e-12) <= epsilon:
-        return DeltaBracket(0.0, 0.0, 0.0, -math.inf, math.nan, math.nan, "largest loss")
-    try:
-        found = delta_bracket(epsilon, parts, gdp, start=start, budget=budget)
-        if found.lower == 0 and budget == _BUDGET:
-            found = delta_bracket(epsilon, parts, gdp, start=start, budget=4 * _BUDGET)
-        return found
-    except OverflowError:
-        upper = _chernoff(epsilon, parts, gdp)
-        return DeltaBracket(0.0, upper, upper, math.log(max(upper, 5e-324)), math.nan, math.nan, "Chernoff bound")
+        return DeltaBracket(0.0, 0.0, 0.0, -math.inf, math.nan, "largest loss")
+    found = []
+    methods: tuple[Callable[[], DeltaBracket], ...] = (
+        lambda: delta_bracket(epsilon, parts, gdp, start=start),
+        lambda: grid_delta(epsilon, parts, gdp),
+    )
+    for method in methods:
+        with contextlib.suppress(OverflowError):
+            found.append(method())
+            if found[-1].upper <= (1 + _NARROW) * found[-1].lower:
+                break
+    if found:
+        return min(found, key=lambda bracket: bracket.upper - bracket.lower)
+    upper = _chernoff(epsilon, parts, gdp)
+    return DeltaBracket(0.0, upper, upper, math.log(max(upper, 5e-324)), math.nan, "Chernoff bound")
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
@@ -135,16 +135,14 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
         epsilon, parts, gdp = parts_at(x)
         if parts and epsilon < _largest_loss(parts, gdp):
-            try:
+            with contextlib.suppress(OverflowError):
                 found = delta_estimate(epsilon, parts, gdp, start=tau)
-            except OverflowError:
-                found = None
-            if found is not None:
-                return found
-        for share in (10, 1):
-            point = direction_delta(epsilon, parts, gdp, start=tau, budget=_BUDGET / share)
-            if point.lower > 0.1 * point.upper:
-                break
+                if found is not None:
+                    return found
+                point = grid_delta(epsilon, parts, gdp, points=_SEARCH_POINTS)
+                if point.upper <= (1 + _NARROW) * point.lower:
+                    return point.log_value, None
+        point = direction_delta(epsilon, parts, gdp, start=tau)
         return point.log_value if point.lower > 0 else -math.inf, point.tau if point.tau > 0 else None
 
     return Curve(bracket, estimate)

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.convolution import chernoff, invert, power, transform
+from dpzero_theory.privacy.convolution import chernoff, compose, log_sum, transform
 from dpzero_theory.privacy.crossing import Curve
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.subsampled import DeltaBracket
@@ -110,12 +110,6 @@ def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Arr
     return first, q, p, spread
 
 
-def _log_sum(log_weight: Array, rate: float, points: Array) -> float:
-    terms = log_weight + rate * points
-    top = float(np.max(terms))
-    return top + math.log(float(np.sum(np.exp(terms - top))))
-
-
 def _log(law: Array) -> Array:
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(law), dtype=np.float64)
@@ -151,10 +145,10 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
     rates = np.geomspace(min(fastest / 60, 20 / len(points)), fastest, 16)
 
     def above(rate: float) -> float:
-        return _log_sum(log_biased, rate, offsets) + (released - 1) * _log_sum(log_spread, rate, offsets)
+        return log_sum(log_biased, rate, offsets) + (released - 1) * log_sum(log_spread, rate, offsets)
 
     def below(rate: float) -> float:
-        return released * _log_sum(log_spread, -rate, offsets)
+        return released * log_sum(log_spread, -rate, offsets)
 
     end = released * centre + chernoff(above, rates, log_tail)
     begin = released * centre - chernoff(below, rates, log_tail)
@@ -165,9 +159,8 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
     found: list[tuple[_Law, _Law]] = []
     for base_law, other_law, tail in ((spread, biased, cut), (q, p, 0.0)):
         base, other = transform(base_law, first, size), transform(other_law, first, size)
-        rest = power(base, released - 1)
-        under_q, error_q = invert(rest * base, base, released, start)
-        under_p, error_p = invert(rest * (part * other + (1 - part) * base), base, released, start)
+        under_q, error_q = compose([(base, released)], start)
+        under_p, error_p = compose([(base, released - 1), (part * other + (1 - part) * base, 1)], start)
         found.append((_Law(start, under_p, error_p + tail), _Law(start, under_q, error_q + tail)))
     return _Laws(found[0], found[1], h)
 
@@ -227,7 +220,7 @@ def _composed(s: float, t: int, steps: int, resolution: float) -> _Composed:
 
     def moment(rate: float, which: int) -> float:
         return math.fsum(
-            count * _log_sum(log[which], rate, at) for (_, count), log, at in zip(gridded, logs, points, strict=True)
+            count * log_sum(log[which], rate, at) for (_, count), log, at in zip(gridded, logs, points, strict=True)
         )
 
     end = math.ceil(chernoff(lambda rate: moment(rate, 0), rates, _LOG_TAIL))
@@ -236,8 +229,7 @@ def _composed(s: float, t: int, steps: int, resolution: float) -> _Composed:
     composed = []
     for which in range(4):
         spectra = [(transform(four[which].mass, four[which].first, size), count) for four, count in gridded]
-        product = math.prod((power(spectrum, count) for spectrum, count in spectra[1:]), start=power(*spectra[0]))
-        mass, error = invert(product, spectra[0][0], total, start)
+        mass, error = compose(spectra, start)
         each = sum(count * four[which].error for four, count in gridded)
         tail = 2 * math.exp(_LOG_TAIL) if which < 2 else 0.0
         composed.append(_Law(start, mass, error + each * math.exp(each) + tail))
@@ -315,7 +307,7 @@ def _largest_output(epsilon: float, s: float, t: int, released: int) -> float:
 
 def _answer(lower: float, value: float, upper: float) -> DeltaBracket:
     log_value = math.log(value) if value > 0 else -math.inf
-    return DeltaBracket(lower, value, upper, log_value, math.nan, math.nan, "random allocation")
+    return DeltaBracket(lower, value, upper, log_value, math.nan, "random allocation")
 
 
 def allocation_curve(arguments: Callable[[float], tuple[float, float, int, int]]) -> Curve:

@@ -29,13 +29,10 @@ class Decay:
         self.parts = parts
         self.tau = tau
         self.gdp = gdp
-        self.peak = 1 / (gdp * math.sqrt(2 * math.pi)) if gdp > 0 else math.inf
         self.terms = []
         for part in parts:
-            log_variation, log_peak = part.law.density(tau)
             atom = part.law.pair.atom * math.exp(-part.cumulant) * (1 + 1e-6)
-            if atom == 0:
-                self.peak = min(self.peak, math.exp(min(log_peak - part.cumulant, 700.0)) * (1 + 1e-6))
+            log_variation = part.law.log_variation(tau)
             variation = math.exp(min(log_variation - part.cumulant, 700.0)) * (1 + 1e-6)
             self.terms.append((atom, variation))
 

@@ -3,19 +3,20 @@
 Every output of a transform of length N is a tree of depth log2 N over the inputs, so that each is off by at most
 beta = 16 u log2(N) times the sum of the absolute inputs (u the unit of the precision; Higham, "Accuracy and
 Stability of Numerical Algorithms", section 24.1, has 8 u log2 N in norm). For laws of mass at most 1 the product of
-m transforms is then off by m beta (|F| + beta)^(m-2) at a frequency where the power's law has transform F, and by
-Cauchy and Schwarz the result is off by at most the Euclidean norm of that in total absolute value.
+m transforms F_i is then off by sum_i 1.1 beta prod_{j != i} (|F_j| + beta) at each frequency (0.1 of it for the
+roundings of the product, a few u each and beta >= 96 u). The result is off by 1/sqrt(N) times the Euclidean norm of
+that in Euclidean norm, and hence by at most that norm in total absolute value (Cauchy and Schwarz).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-__all__ = ["Spectrum", "chernoff", "invert", "power", "transform"]
+__all__ = ["Spectrum", "chernoff", "compose", "log_sum", "power", "transform"]
 
 Array = NDArray[np.float64]
 Spectrum = NDArray[Any]
@@ -47,17 +48,26 @@ def power(base: Spectrum, exponent: int) -> Spectrum:
     return result
 
 
-def invert(product: Spectrum, base: Spectrum, count: int, first: int) -> tuple[Array, float]:
-    """The law at first, ..., first + N - 1 of a product of `count` transforms, all but two of them `base`.
+def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array, float]:
+    """The law at first, ..., first + N - 1 of a sum of independent laws: each transform with its number of copies.
 
-    Returns the law, negative rounding cut off, and a bound on its error in total absolute value.
+    Returns the law, negative rounding cut off, and a bound on its error in total absolute value; over sqrt(N) it
+    bounds the error in Euclidean norm.
     """
-    size = 2 * (len(product) - 1)
-    unit = float(np.finfo(product.real.dtype).eps) / 2
+    spectra = [(spectrum, count) for spectrum, count in spectra if count > 0]
+    size = 2 * (len(spectra[0][0]) - 1)
+    unit = float(np.finfo(spectra[0][0].real.dtype).eps) / 2
     beta = 16 * unit * math.log2(size)
+    product = math.prod((power(*pair) for pair in spectra[1:]), start=power(*spectra[0]))
     law = np.maximum(fft.irfft(product, size), 0)
-    weight = (np.abs(base).astype(np.float64) + beta) ** max(count - 2, 0)
-    spread = 1.01 * count * beta * float(np.linalg.norm(weight))
+    moduli = [np.abs(spectrum).astype(np.float64) + beta for spectrum, _ in spectra]
+    spread = 0.0
+    for one, (_, count) in enumerate(spectra):
+        others = [
+            modulus ** (copies - (k == one))
+            for k, (modulus, (_, copies)) in enumerate(zip(moduli, spectra, strict=True))
+        ]
+        spread += 1.1 * count * beta * float(np.linalg.norm(math.prod(others[1:], start=others[0])))
     error = math.sqrt(2) * (spread + beta * float(np.linalg.norm(np.abs(product).astype(np.float64))))
     return np.roll(law, -(first % size)).astype(np.float64), error
 
@@ -65,3 +75,10 @@ def invert(product: Spectrum, base: Spectrum, count: int, first: int) -> tuple[A
 def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> float:
     """The least b over `rates` with P(X >= b) <= e^{log_tail}, by Chernoff, for log_moment(r) >= log E e^{r X}."""
     return min((log_moment(float(rate)) - log_tail) / float(rate) for rate in rates)
+
+
+def log_sum(log_weight: Array, rate: float, points: Array) -> float:
+    """log sum_k exp(log_weight_k + rate points_k)."""
+    terms = log_weight + rate * points
+    top = float(np.max(terms))
+    return top + math.log(float(np.sum(np.exp(terms - top))))

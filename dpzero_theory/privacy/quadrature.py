@@ -2,8 +2,8 @@
 
 `build` puts composite 16-point Gauss-Legendre panels on the line, so that M(z) = E_P exp(z L) becomes a finite
 sum over nodes. `LossLaw` bounds, for z = tau + i t: the quadrature error (Bernstein ellipses), the mass left out
-beyond the panels (Gaussian tails), the rounding error of every node, and the total variation and peak of the
-tilted density of L. The derivations are in subsampled.md, sections 4 to 6.
+beyond the panels (Gaussian tails), the rounding error of every node, and the total variation of the tilted
+density of L. The derivations are in subsampled.md, sections 4 to 6.
 """
 
 import math
@@ -17,7 +17,7 @@ from scipy.special import log_ndtr
 
 from dpzero_theory.privacy.pairs import Branch, Pair
 
-__all__ = ["Contour", "LossLaw", "build", "decay"]
+__all__ = ["Contour", "LossLaw", "build", "decay", "losses", "support"]
 
 Array = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ _MAX_PANELS = 20_000
 def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, float]]:
     """(log c, beta) with A^a B^b <= sum c exp(beta x / s^2) at z = tau > 0 (Jensen: a >= 1 or a <= 0, b <= 0)."""
     q, s = pair.sample_rate, pair.noise
-    keep, take = math.log1p(-q), math.log(q)
+    keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
     first = [(keep, 0.0), (take - a / (2 * s * s), a)]
     if b == 0:
@@ -49,7 +49,7 @@ def _log_moment_floor(pair: Pair, tau: float) -> float:
     return max(0.0, c * math.log(pair.sample_rate) + (c * c - c) / (2 * pair.noise**2) - math.log(2))
 
 
-def _range(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tuple[float, float]:
+def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tuple[float, float]:
     """An interval outside which the tilted integrand has mass below exp(log_tolerance) for each moment term."""
     s = pair.noise
     low, high = 0.0, 1.0
@@ -146,7 +146,7 @@ def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
     panels = []
     log_tolerance += _log_moment_floor(pair, contour.tau)
     for branch in pair.branches:
-        start, stop = _range(pair, branch, contour.tau, log_tolerance - _shift_cost(pair, branch, contour))
+        start, stop = support(pair, branch, contour.tau, log_tolerance - _shift_cost(pair, branch, contour))
         edges = np.linspace(start, stop, math.ceil((stop - start) / pair.noise) + 1)
         low, high = edges[:-1], edges[1:]
         while True:
@@ -175,7 +175,7 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
     (branch,) = pair.branches
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
     log_tolerance = -60.0 + _log_moment_floor(pair, tau)
-    start, stop = _range(pair, branch, tau, log_tolerance)
+    start, stop = support(pair, branch, tau, log_tolerance)
     x = np.linspace(start, stop, 401)
     left, right = x[:-1], x[1:]
     edges = np.where(left > 0, -left, right) / s, np.where(left > 0, -right, left) / s
@@ -195,6 +195,27 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
     return np.array(rows)
 
 
+def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array, Array, Array]:
+    """L(x), log of P's mass at x (density in units of s times e^{log_width}), and bounds on their rounding errors."""
+    s, q = pair.noise, pair.sample_rate
+    keep = math.log1p(-q) if q < 1 else 0.0
+
+    def error(y: Array, log_mixture: Array) -> Array:
+        post = pair.posterior(y, log_mixture)
+        coarse = np.where(np.abs(log_mixture) > 0.4, -keep * (1 - post) - math.log(q) * post, 0.0)
+        size: Array = 16 * _UNIT * (np.abs(log_mixture) + (1 + np.abs(2 * y - 1) / (2 * s * s)) * post + coarse)
+        return size
+
+    log_a = pair.log_mixture(x)
+    loss, loss_error = branch.a_slope * log_a, error(x, log_a)
+    if branch.b_slope:
+        log_b = pair.log_mixture(-x)
+        loss, loss_error = loss + branch.b_slope * log_b, loss_error + error(-x, log_b)
+    gaussian = -x * x / (2 * s * s)
+    mass_error = _UNIT * (24 - 6 * gaussian + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
+    return loss, gaussian + log_width + branch.a * log_a, loss_error, mass_error + branch.a * loss_error
+
+
 @dataclass(frozen=True)
 class LossLaw:
     """Nodes of the loss law of `pair`: P is close to sum_i exp(log_mass_i) [loss = loss_i]."""
@@ -206,31 +227,12 @@ class LossLaw:
     @cached_property
     def _nodes(self) -> tuple[Array, Array, Array, Array]:
         pair, s = self.pair, self.pair.noise
-        q = pair.sample_rate
         parts = []
         for branch, (low, high) in zip(pair.branches, self.panels, strict=True):
             centre, radius = (low + high) / 2, (high - low) / 2
             x = (centre[:, None] + radius[:, None] * _POINTS).ravel()
-            log_a = pair.log_mixture(x)
-            gaussian = -x * x / (2 * s * s)
             width = np.log((radius[:, None] * _WEIGHTS).ravel() / s) - _LOG_SQRT_2PI
-            log_mass = gaussian + width + branch.a * log_a
-            u = np.abs(2 * x - 1) / (2 * s * s)
-            post = pair.posterior(x, log_a)
-            far = np.abs(log_a) > 0.4
-            coarse = np.where(far, -math.log1p(-q) * (1 - post) - math.log(q) * post, 0.0)
-            loss_error = 16 * _UNIT * (np.abs(log_a) + (1 + u) * post + coarse)
-            loss = branch.a_slope * log_a
-            if branch.b_slope:
-                log_b = pair.log_mixture(-x)
-                loss = loss + branch.b_slope * log_b
-                mirrored = pair.posterior(-x, log_b)
-                far_b = np.abs(log_b) > 0.4
-                coarse_b = np.where(far_b, -math.log1p(-q) * (1 - mirrored) - math.log(q) * mirrored, 0.0)
-                u_b = np.abs(2 * x + 1) / (2 * s * s)
-                loss_error = loss_error + 16 * _UNIT * (np.abs(log_b) + (1 + u_b) * mirrored + coarse_b)
-            mass_error = _UNIT * (24 - 6 * gaussian + 4 * np.abs(width) + 4 * np.abs(branch.a * log_a))
-            parts.append((loss, log_mass, loss_error, mass_error + branch.a * loss_error))
+            parts.append(losses(pair, branch, x, width))
         if pair.atom > 0:
             zero = np.zeros(1)
             parts.append((zero, np.log(np.array([pair.atom])), zero, zero + 24 * _UNIT))
@@ -303,20 +305,19 @@ class LossLaw:
                 logs.append(np.array(tails))
         return float(np.logaddexp.reduce(np.concatenate(logs)))
 
-    def density(self, tau: float) -> tuple[float, float]:
-        """Logs of bounds on the total variation and the peak of the density of L under P e^{tau L} (no atom).
+    def log_variation(self, tau: float) -> float:
+        """Log of a bound on the total variation of the density of L under P e^{tau L} (no atom).
 
         Cell by cell: where the sign of the derivative of log density is certain on a cell the variation is the
         difference of the end values; elsewhere the peak inside is bounded through the derivative.
         """
-        variations, peaks = [], []
-        for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True):
-            variation, peak = self._branch_density(branch, low, high, tau)
-            variations.append(variation)
-            peaks.append(peak)
-        return float(np.logaddexp.reduce(variations)), float(np.logaddexp.reduce(peaks))
+        found = [
+            self._branch_variation(branch, low, high, tau)
+            for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True)
+        ]
+        return float(np.logaddexp.reduce(found))
 
-    def _branch_density(self, branch: Branch, low: Array, high: Array, tau: float) -> tuple[float, float]:
+    def _branch_variation(self, branch: Branch, low: Array, high: Array, tau: float) -> float:
         pair, s = self.pair, self.pair.noise
         a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
         # beyond [first, last] the density is monotone: its log-derivative has the sign of -x
@@ -358,7 +359,4 @@ class LossLaw:
             falling = log_f[1:] - top + np.maximum(-slope_low, 0.0) * width
         inside = np.exp(np.minimum(np.minimum(rising, falling), 600.0))
         cells = np.where(certain, np.abs(np.diff(f)), np.maximum(2 * inside - f[:-1] - f[1:], np.abs(np.diff(f))))
-        peak = max(1.0, float(np.max(np.where(certain, 0.0, inside), initial=0.0)))
-        total = float(np.sum(cells)) + f[0] + f[-1]
-        slack = 1 + 1e-6
-        return top + math.log(total * slack), top + math.log(peak * slack)
+        return top + math.log((float(np.sum(cells)) + f[0] + f[-1]) * (1 + 1e-6))

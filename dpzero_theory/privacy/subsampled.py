@@ -5,12 +5,10 @@ With L the privacy loss under P, M(z) = E_P exp(z L) and z = tau + i t on a cont
     delta(epsilon) = (1/2 pi) Integral  prod_j M_j(z)^{T_j} exp(-z epsilon) / (z (z + 1)) dt,
 
 summed by the trapezoid rule in t at the saddle tau, with M from the nodes of `quadrature.build`. The companion
-text subsampled.md derives the formula and every error term: aliasing, truncation in t, quadrature in x, smoothing
-and rounding. All of them are inside the returned bracket.
+text subsampled.md derives the formula and every error term: aliasing, truncation in t, quadrature in x and
+rounding. All of them are inside the returned bracket.
 
-Where truncation alone would need too many nodes (few steps, rare events) one more release, mu-GDP with a tiny
-mu = kappa, is composed: it makes the integrand decay as exp(-kappa^2 t^2/2), can only raise delta, and raises it
-by at most a computed multiple of kappa^2. The method label of the answer then says `smoothed contour`.
+Where this needs too many nodes (few steps, rare events) `grid` answers instead.
 """
 
 import itertools
@@ -41,46 +39,18 @@ _REAL_LINE = 1000.0
 class DeltaBracket:
     """Certified lower <= delta(epsilon) <= upper; `log_value` is the log of the estimate between them.
 
-    `slope` is d log delta / d epsilon at the estimate, `tau` the contour (a start for a nearby evaluation).
+    `tau` is the contour (a start for a nearby evaluation; NaN where there is none).
     """
 
     lower: float
     value: float
     upper: float
     log_value: float
-    slope: float
     tau: float
     method: str
 
 
-def _smoothing_error(kappa: float, tau: float, peak: float) -> float:
-    """Bound on (delta_kappa - delta) / S_0 by the largest tilted density `peak` (subsampled.md, section 5)."""
-    square = kappa * kappa
-    second = sum(
-        math.exp(min(sign * tau * square / 2 + tau * tau * square / 2, 700.0))
-        * (square + (square / 2 + sign * tau * square) ** 2)
-        for sign in (1, -1)
-    )
-    return (square + peak * second) / 2
-
-
-def _tail_difference(
-    terms: NDArray[np.complex128], z: NDArray[np.complex128], step: float, reach: float, noise: float, aliases: float
-) -> float:
-    """Bound on e^epsilon (Q(loss > epsilon - reach) - Q(loss > epsilon + reach)), in units of S_0.
-
-    From the smoothed tail function at epsilon -+ 2 reach, by the nodes of the same sum (subsampled.md, section 5).
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        heavy, light = (
-            step / math.pi * float(np.sum((terms * z * np.exp(move * z)).real)) * float(np.exp(move))
-            for move in (2 * reach, -2 * reach)
-        )
-        found = heavy - light + (2 * noise + aliases) * float(np.exp(2 * reach * (z[0].real + 1)))
-    return found if math.isfinite(found) else math.inf
-
-
-def _log_c(tau: float) -> float:
+def log_c(tau: float) -> float:
     """Log of max_y (1 - e^{-y}) e^{-tau y}."""
     return tau * math.log(tau) - (1 + tau) * math.log1p(tau)
 
@@ -91,7 +61,7 @@ def delta_bracket(
     gdp: float = 0.0,
     *,
     start: float | None = None,
-    budget: float = 1e8,
+    budget: float = 1e9,
 ) -> DeltaBracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
 
@@ -100,7 +70,7 @@ def delta_bracket(
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: mu >= 0 of full-batch releases in the same composition.
         start: a guess of tau, for speed only.
-        budget: largest number of (node in t) x (node in x) products before smoothing is used.
+        budget: largest number of (node in t) x (node in x) products.
 
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
@@ -120,11 +90,8 @@ def delta_bracket(
     shift, log_second = _second_alias(epsilon, parts, gdp, tau, variance, log_scale + math.log(target), log_tolerance)
     period = max(period, float(np.logaddexp(0, log_second - log_scale - math.log(target))) / shift)
     step = 2 * math.pi / period
-    stop, kappa = _truncate(
-        decay_bound, target, step, budget / sum(len(p.law.loss) for p in tilted), math.sqrt(variance)
-    )
-    if not stop / step < _MAX_NODES:
-        raise OverflowError("too many nodes")
+    most = min(budget / sum(len(p.law.loss) for p in tilted), _MAX_NODES)
+    stop = _truncate(decay_bound, target, step, most * step, math.sqrt(variance))
     count = math.ceil(stop / step)
     # one block on the real line of x, then octaves of t on shifted lines
     ends = [count if count <= _NEAR else (_NEAR if steps_total > 50 else 64)]
@@ -133,7 +100,7 @@ def delta_bracket(
     near = Contour(tau, 0.0, ends[0] * step)
     laws = [build(pair, near, log_tolerance) for pair, _ in parts]
     tilted = [tilt(law, steps, tau) for law, (_, steps) in zip(laws, parts, strict=True)]
-    square = gdp**2 + kappa**2
+    square = gdp**2
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + square * tau * (tau + 1) / 2 - tau * epsilon
 
     t: Array = step * np.arange(count + 1.0)
@@ -160,36 +127,18 @@ def delta_bracket(
     terms[0] /= 2
     size = np.abs(terms)
     total = step / math.pi * float(np.sum(terms.real))
-    slope = -step / math.pi * float(np.sum((terms * z).real))
     with np.errstate(over="ignore"):
         rounding = (
             step / math.pi * float(np.sum(size * np.expm1(np.minimum(relative, 700.0))) + 64 * _UNIT * np.sum(size))
         )
     last = float(t[-1])
-    log_tail = (
-        float(decay_bound(np.array([last]), shifted=count >= _NEAR)[0])
-        - kappa**2 * last**2 / 2
-        - math.log(math.pi * last)
-    )
+    log_tail = float(decay_bound(np.array([last]), shifted=count >= _NEAR)[0]) - math.log(math.pi * last)
     truncation = math.exp(log_tail)
     common += 8 * _UNIT * (tau * epsilon + square * tau * (tau + 1) + 1)
     first_alias = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
-    log_second += ((tau + shift) * (tau + shift + 1)) * kappa**2 / 2
     second_alias = math.exp(log_second - log_scale - period * shift) / -math.expm1(-period * shift)
-    smoothing = 0.0
-    if kappa > 0:
-        # everything with an extra loss above `reach` is below e^-10 of the target
-        reach = kappa * math.sqrt(2 * (max(-log_scale - math.log(target), 0.0) + epsilon + 10)) + kappa**2
-        noise = step / math.pi * float(np.sum(size * np.abs(z) * (np.expm1(np.minimum(relative, 700.0)) + 64 * _UNIT)))
-        noise = 1.001 * noise + truncation / (kappa**2 * last)
-        aliases = first_alias + second_alias * math.exp(-_log_c(tau + shift))
-        smoothing = min(
-            _smoothing_error(kappa, tau, decay_bound.peak) * math.exp(-(kappa**2) * tau * (tau + 1) / 2),
-            kappa * math.exp(kappa**2) * 1.001 * (_tail_difference(terms, z, step, reach, noise, aliases) + target)
-            + target,
-        )
     spread = (rounding + truncation) * 1.001
-    low = total - spread - (first_alias + second_alias + smoothing) * 1.001
+    low = total - spread - (first_alias + second_alias) * 1.001
     high = total + spread
     scale_error = math.expm1(min(common, 1.0))
     if not (math.isfinite(low) and math.isfinite(high)) or common > 1:
@@ -198,23 +147,21 @@ def delta_bracket(
     lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
     upper = min(scale * high * (1 + scale_error), 1.0)
     middle = max(total, low, 1e-300)
-    method = "contour" if kappa == 0 else "smoothed contour"
     return DeltaBracket(
         lower,
         min(max(scale * middle, lower), upper),
         upper,
         log_scale + math.log(middle),
-        slope / max(total, 1e-300),
         tau,
-        method,
+        "contour",
     )
 
 
 def _log_alias_moment(
     epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, tau: float, log_tolerance: float
 ) -> float:
-    """Log of an upper bound on c(tau) prod M_j(tau)^{T_j} e^{-tau epsilon}, c as in `_log_c`."""
-    total = _log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+    """Log of an upper bound on c(tau) prod M_j(tau)^{T_j} e^{-tau epsilon}, c as in `log_c`."""
+    total = log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
     for pair, steps in parts:
         law = build(pair, Contour(tau), log_tolerance)
         value = tilt(law, steps, tau).cumulant
@@ -283,8 +230,12 @@ def _second_alias(
     return best[1], best[2]
 
 
-def _truncate(decay_bound: Decay, target: float, step: float, budget: float, scale: float) -> tuple[float, float]:
-    """(t beyond which nothing is summed, kappa): the first t whose tail bound is below `target`, or a smoothed one."""
+def _truncate(decay_bound: Decay, target: float, step: float, limit: float, scale: float) -> float:
+    """The t beyond which nothing is summed: the first whose tail bound is below `target`.
+
+    Raises:
+        OverflowError: there is none up to `limit`.
+    """
 
     def first(grid: Array, *, shifted: bool) -> float:
         enough = decay_bound(grid, shifted=shifted) <= math.log(target) + np.log(math.pi * grid)
@@ -292,12 +243,11 @@ def _truncate(decay_bound: Decay, target: float, step: float, budget: float, sca
 
     found = first(np.geomspace(0.5 / scale, 1e13 / scale, 400), shifted=False)
     if found <= _NEAR * step:
-        return max(found, step), 0.0
-    limit = budget * step
+        return max(found, step)
     if any(len(part.law.pair.branches) > 1 for part in decay_bound.parts):
         limit = min(limit, max(_REAL_LINE, 2 * _NEAR * step))
-    found = min(found, first(np.geomspace(_NEAR * step, limit, 80), shifted=True))
-    if found <= limit:
-        return found, 0.0
-    allowance = float(decay_bound(np.array([limit]), shifted=True)[0]) - math.log(target * math.pi * limit)
-    return limit, math.sqrt(2 * max(allowance, 0.0)) / limit
+    if limit > _NEAR * step:
+        found = min(found, first(np.geomspace(_NEAR * step, limit, 80), shifted=True))
+    if found > limit:
+        raise OverflowError("too many nodes")
+    return found
