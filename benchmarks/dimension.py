@@ -2,7 +2,8 @@
 
 Quadratic loss with eigenvalues 1/i (mode c). Data, directions and noise are drawn in blocks of coordinates from the
 seed and the block's number; what a run needs of them are inner products, which add over blocks, so memory does
-not depend on d. Under torchrun the processes share the blocks and hold the same sums afterwards:
+not depend on d (`peak_mb` is the most that the process has held). Under torchrun the processes share the blocks and
+hold the same sums afterwards:
 
     torchrun --nproc-per-node 4 -m benchmarks.dimension --preset full
 
@@ -41,7 +42,8 @@ Tensor = torch.Tensor
 EPSILON, DELTA = 2.0, 1e-6
 RECORDS_PER_SAMPLE = 10
 METHODS = ("dpzero", "dpgd-0th")
-BLOCK = 2048
+BLOCK = 1024
+"""Coordinates in a block; at twice as many, freed temporaries fragment the heap and memory grows with d."""
 GROUPS = 8
 """Blocks are summed in this many groups, in a fixed order, so that the sums do not depend on who makes them."""
 KEY = ("method", "d", "seed", "steps", "step_size", "clip")
@@ -100,14 +102,16 @@ def run_cell(preset: Preset, method: str, d: int, seed: int, worker: _Worker) ->
     started = time.perf_counter()
     steps, vector = max(preset.steps), method == "dpgd-0th"
     blocks = -(-d // BLOCK)
+    room = _Room(preset.samples, steps)
     mine = {
-        group: _group(range(group, blocks, GROUPS), preset.samples, steps, d, seed, vector, worker)
+        group: _group(range(group, blocks, GROUPS), room, d, seed, vector, worker)
         for group in range(worker.rank, GROUPS, worker.count)
     }
     parts = [_share(mine.get(group), group, preset.samples, steps, vector, worker) for group in range(GROUPS)]
     given, squares = parts[0]
     for more, more_squares in parts[1:]:
-        given, squares = given + more, squares + more_squares
+        given += more
+        squares += more_squares
     scale = (d / squares).sqrt()  # each direction to the sphere of radius sqrt(d)
     r = _rank(d)
     lanes = _lanes(preset, method, d, r)
@@ -134,26 +138,39 @@ def run_cell(preset: Preset, method: str, d: int, seed: int, worker: _Worker) ->
     ]
 
 
+class _Room:
+    """Memory for the draws of one block, the same for every block and dimension."""
+
+    def __init__(self, samples: int, steps: int) -> None:
+        self.samples, self.steps = samples, steps
+        self._space = [np.empty(rows * BLOCK) for rows in (samples, steps, steps)]
+
+    def draw(self, stream: int, seed: int, number: int, width: int) -> Array:
+        """Standard normals for data (stream 0), directions (1) or noise (2) of this block; overwrites the last ones."""
+        rows = (self.samples, self.steps, self.steps)[stream]
+        values = self._space[stream][: rows * width].reshape(rows, width)
+        return np.random.default_rng([seed, number, stream]).standard_normal(out=values)
+
+
 def _group(
-    numbers: Sequence[int], samples: int, steps: int, d: int, seed: int, vector: bool, worker: _Worker
+    numbers: Sequence[int], room: _Room, d: int, seed: int, vector: bool, worker: _Worker
 ) -> tuple[Products, Tensor]:
     """The products of these blocks of coordinates, and the squared lengths of the Gaussian directions."""
-    total = _nothing(samples, steps, vector, worker)
+    total, squares = _nothing(room.samples, room.steps, vector, worker)
     for number in numbers:
         first = number * BLOCK
         width = min(BLOCK, d - first)
-        draws = [np.random.default_rng([seed, number, stream]) for stream in range(3)]
-        points = worker.tensor(draws[0].standard_normal((samples, width)) + 1)
-        u = worker.tensor(draws[1].standard_normal((steps, width)))
+        points = worker.tensor(room.draw(0, seed, number, width)).add_(1)
+        w = worker.tensor(room.draw(1, seed, number, width))
+        squares += w.square().sum(dim=1)
         spectrum = worker.tensor(1 / np.arange(first + 1, first + width + 1))
         root = spectrum.sqrt()
         center = points.mean(dim=0)
         points.sub_(center).mul_(root)
         start = -(root * center)[:, None]
-        noise = worker.tensor(draws[2].standard_normal((steps, width))) * root if vector else None
-        part = products(u * root, points, start, noise, [(torch.zeros_like(root), spectrum)])
-        total = total[0] + part, total[1] + u.square().sum(dim=1)
-    return total
+        noise = worker.tensor(room.draw(2, seed, number, width)).mul_(root) if vector else None
+        total += products(w.mul_(root), points, start, noise, [(torch.zeros_like(root), spectrum)])
+    return total, squares
 
 
 def _nothing(samples: int, steps: int, vector: bool, worker: _Worker) -> tuple[Products, Tensor]:
@@ -173,9 +190,8 @@ def _share(
     found = _nothing(samples, steps, vector, worker) if part is None else part
     if worker.count > 1:
         given, squares = found
-        for tensor in (*vars(given).values(), *vars(given.forms[0]).values(), squares):
-            if isinstance(tensor, Tensor):
-                dist.broadcast(tensor, src=group % worker.count)
+        for tensor in (*given.tensors(), squares):
+            dist.broadcast(tensor, src=group % worker.count)
     return found
 
 

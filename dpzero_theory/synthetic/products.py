@@ -11,7 +11,6 @@ the data. They are sums over coordinates: `Products` can be made of blocks of co
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,17 +48,16 @@ class Products:
     own_drift: Tensor | None
     forms: tuple[Form, ...]
 
-    def __add__(self, other: "Products") -> "Products":
-        """The products of two disjoint sets of coordinates together."""
-        return Products(**{name: _sum(value, getattr(other, name)) for name, value in vars(self).items()})
+    def tensors(self) -> list[Tensor]:
+        """All of them, in a fixed order."""
+        parts = (self, *self.forms)
+        return [value for part in parts for value in vars(part).values() if isinstance(value, Tensor)]
 
-
-def _sum(a: Any, b: Any) -> Any:
-    if isinstance(a, tuple):
-        return tuple(_sum(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, Form):
-        return Form(**{name: _sum(value, getattr(b, name)) for name, value in vars(a).items()})
-    return None if a is None else a + b
+    def __iadd__(self, other: "Products") -> "Products":
+        """Add, in place, the products of other coordinates."""
+        for mine, more in zip(self.tensors(), other.tensors(), strict=True):
+            mine += more
+        return self
 
 
 def products(
@@ -114,6 +112,7 @@ def coefficients(
     ordered = _sort_rows(given.data)
     prefix = torch.cat([ordered.new_zeros(len(ordered), 1), ordered.cumsum(dim=1)], dim=1)
     own = given.own if given.own_drift is None else given.own - given.own_drift[:, None] * (alpha * std)
+    own = own.expand(-1, len(alpha))
     limit = clip.expand_as(own) if norms is None else clip / norms[:, None]
     shift = torch.zeros_like(own) if noise is None else noise[:, None] * std
     return (loop or step_loop)(ordered, prefix, own, given.gram, alpha, limit, shift)

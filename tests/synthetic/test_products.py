@@ -37,7 +37,9 @@ def test_blocks_of_coordinates_add_up(vector: bool) -> None:
     values, metric, center = inputs(vector), torch.rand(D, dtype=torch.float64), torch.ones(D, dtype=torch.float64)
     whole = part(values, metric, center, slice(0, D))
     pieces = [part(values, metric, center, at) for at in (slice(0, 3), slice(3, 4), slice(4, D))]
-    added = pieces[0] + pieces[1] + pieces[2]
+    added = pieces[0]
+    added += pieces[1]
+    added += pieces[2]
     torch.testing.assert_close(added.data, whole.data)
     torch.testing.assert_close(added.own, whole.own)
     for mine, other in zip(added.forms, whole.forms, strict=True):
