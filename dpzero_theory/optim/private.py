@@ -358,6 +358,7 @@ def _make(
     collate: Callable[[Sequence[Any]], Any] | None,
     resume: bool,
 ) -> DPZero:
+    integer("micro_batch", micro_batch)
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
     ranks, fetch, accountant = Ranks(), _fetch(data, collate), accountant_of(plan)
@@ -379,18 +380,20 @@ def _make(
             ledger = None if target is None else Ledger.open(place / LEDGER)
             return transcript.header, ledger, transcript
         place.mkdir(parents=True, exist_ok=True)
-        transcript = Transcript.create(place / TRANSCRIPT, fresh)
-        if target is None:
-            return fresh, None, transcript
-        ledger = Ledger.create(
-            place / LEDGER,
-            target_epsilon=target[0],
-            target_delta=target[1],
-            settings=plan.settings(),
-            steps=plan.steps,
-            accountant=accountant,
-        )
-        return fresh, ledger, transcript
+        for name in (LEDGER, TRANSCRIPT):
+            if (place / name).exists():
+                raise FileExistsError(f"{place / name} is there: resume that run, or use another folder")
+        ledger = None
+        if target is not None:
+            ledger = Ledger.create(
+                place / LEDGER,
+                target_epsilon=target[0],
+                target_delta=target[1],
+                settings=plan.settings(),
+                steps=plan.steps,
+                accountant=accountant,
+            )
+        return fresh, ledger, Transcript.create(place / TRANSCRIPT, fresh)
 
     opened: list[tuple[Header, Ledger | None, Transcript | None]] = []
 

@@ -1,0 +1,120 @@
+"""The sensitivity of a step, on arbitrary losses.  The long run: `python -m benchmarks.optimizer_sensitivity`."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dpzero_theory.optim.mechanism import LatticeSum, ScalarSum, add_noise_, differences, round_jointly
+from dpzero_theory.optim.transcript import Header
+from dpzero_theory.privacy.lattice import Lattice
+from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
+from tests.optim.small import Logistic, plan
+
+Array = NDArray[np.float64]
+
+PLAN = plan()
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True), st.floats(-3, 3), st.sampled_from([0.0, 1.0, -1.0, 0.6, 0.8, 2.0])
+)
+
+
+@st.composite
+def neighbours(draw: st.DrawFn) -> tuple[Array, Array, str]:
+    """Differences (records, K) of two neighbouring data sets; the other records may repeat."""
+    k = draw(st.integers(1, 4))
+    row = st.lists(NUMBERS, min_size=k, max_size=k)
+    rest = draw(st.lists(row, max_size=4))
+    rest += draw(st.sampled_from([[], rest]))
+    one, other = draw(row), draw(row)
+    relation = draw(st.sampled_from(["add-remove", "replace-one"]))
+    return (
+        np.array([*rest, one]).reshape(-1, k),
+        np.array([*rest, other] if relation == "replace-one" else rest).reshape(-1, k),
+        relation,
+    )
+
+
+@settings(max_examples=2000)
+@given(neighbours(), st.sampled_from([1, 2, 7, 1000, 2**30]), st.sampled_from([1e-3, 1.0, 5.0, 1e30]))
+def test_changing_one_record_moves_the_integer_sum_by_at_most_the_sensitivity(
+    case: tuple[Array, Array, str], levels: int, clip: float
+) -> None:
+    first, second, relation = case
+    mechanism = LatticeSum(replace(PLAN, clip=clip, levels=levels, directions_per_step=first.shape[1]), SystemNoise())
+    sums = [mechanism.contributions(rows) for rows in (first, second)]
+    assert all(total.dtype == np.int64 for total in sums)
+    moved = sum((int(a) - int(b)) ** 2 for a, b in zip(*sums, strict=True))
+    assert moved <= Lattice(clip, levels).sensitivity(relation) ** 2
+
+
+def test_the_sensitivity_is_reached() -> None:
+    mechanism = LatticeSum(PLAN, SystemNoise())
+    assert mechanism.contributions(np.array([[math.inf]]))[0] == PLAN.levels
+    assert mechanism.contributions(np.array([[math.nan]]))[0] == 0
+    assert mechanism.contributions(np.array([[-7.0], [math.inf], [math.inf]]))[0] == PLAN.levels
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ((0.3, -0.4), (0.3, -0.4)),
+        ((3.0, -4.0), (0.6, -0.8)),
+        ((math.nan, 0.5), (0.0, 0.5)),
+        ((math.inf, 5.0), (1.0, 0.0)),
+        ((math.inf, -math.inf), (math.sqrt(0.5), -math.sqrt(0.5))),
+        ((1e300, 1e300), (math.sqrt(0.5), math.sqrt(0.5))),
+    ],
+)
+def test_vectors_are_clipped_jointly_and_rounded_toward_zero(
+    row: tuple[float, float], expected: tuple[float, float]
+) -> None:
+    lattice = Lattice(1.0, 10_000)
+    found = round_jointly(lattice, np.array([row]))[0]
+    exact = np.array(expected) * 10_000
+    assert (np.abs(found) <= np.abs(exact)).all()
+    assert np.abs(found - exact).max() <= 1.0001
+
+
+def test_a_number_for_the_whole_batch_is_refused() -> None:
+    good = torch.zeros(3)
+    assert differences(good + 1, good, 0.5, 3).tolist() == [1.0, 1.0, 1.0]
+    for bad in (torch.tensor(0.5), torch.zeros(3, 1), torch.zeros(2), torch.zeros(0), 0.5, None):
+        with pytest.raises(ValueError, match=r"losses must be a tensor of shape \(batch,\) = \(3,\)"):
+            differences(good, bad, 0.5, 3)
+
+
+def test_half_precision_losses_are_subtracted_in_float64() -> None:
+    plus, minus = torch.tensor([1.5], dtype=torch.bfloat16), torch.tensor([0.25], dtype=torch.bfloat16)
+    assert differences(plus, minus, 1e-3, 1)[0] == 1.25 / 2e-3
+
+
+def test_noise_has_the_law_of_the_plan() -> None:
+    """4,000 draws: variance within 10% (4.5 standard errors) of sigma^2, of 2 b^2 for Laplace."""
+    for noise, factor in (("gaussian", 1.0), ("laplace", 2.0)):
+        chosen = plan(noise=noise)
+        mechanism = LatticeSum(chosen, SeededNoise(4))
+        draws = np.array([mechanism.release(np.zeros(1, np.int64))[0] for _ in range(4000)])
+        assert np.mean(draws.astype(float) ** 2) / chosen.scale**2 == pytest.approx(factor, rel=0.1)
+        assert not mechanism.private
+        assert LatticeSum(chosen, SystemNoise()).private
+
+
+def test_scalar_sums_clip_and_map() -> None:
+    rows = np.array([[5.0], [math.nan], [-math.inf], [0.5]])
+    assert ScalarSum(2.0).contributions(rows)[0] == 0.5
+    assert ScalarSum(math.inf).contributions(rows)[0] == 5.5
+    assert not ScalarSum(1.0).private
+
+
+def test_vector_noise_reaches_every_coordinate_once() -> None:
+    module = Logistic()
+    weights = Header(PLAN, "00" * 16, "", "nearest").weights(module)
+    add_noise_(weights, -0.5, lambda count: np.arange(1.0, count + 1))
+    assert module.weight.tolist() == [-0.5 * i for i in range(1, 7)]
