@@ -6,6 +6,7 @@ not depend on d (`peak_mb` is the most that the process has held). Under torchru
 hold the same sums afterwards:
 
     torchrun --nproc-per-node 4 -m benchmarks.dimension --preset full
+    python -m benchmarks.dimension --preset gpu --seeds 1 --device cuda        (d = 10^8 on one GPU)
 
 Each of the 1,000 samples stands for 10 equal records, so that the noise is that of the paper's n = 10,000. One
 row per point of a grid in steps, step size and clip; (2, 1e-6)-DP with exact calibration; x_0 = 0. Noise comes from

@@ -1,6 +1,6 @@
 """How the sweeps' best errors grow with the dimension.  python -m benchmarks.slopes
 
-Reads the rows of `benchmarks.synthetic` and, where they are there, `benchmarks.dimension`, and for every method, mode
+Reads the rows of `benchmarks.synthetic` and `benchmarks.dimension`, those that are there, and for every method, mode
 and measurement takes the best value of the grid in each cell and seed and fits log(best) = a + slope log(d) by
 least squares, over all dimensions and over the largest three, where saturation would show. The slope is the mean of
 the seeds' slopes, with a 95% interval from Student's t; the interval is empty with one seed. The best grid point is
@@ -36,6 +36,13 @@ CLAIMED = {
     ("dpgd", "c"): 0.0,
 }
 """Exponents of d in the gradient norm's upper bounds: half of those of Table tab:compare at r = d, sqrt(d), log d."""
+SWEEPS = {
+    "synthetic": ("synthetic", "synthetic_dpgd"),
+    "wide": ("synthetic_wide",),
+    "choices": ("synthetic_choices",),
+    "dimension": ("dimension",),
+}
+"""The folders of each sweep's rows; dimensions that not every seed of a method has are left out."""
 GAP_GROWTH = {"a": 1 / 2, "b": 1 / 4, "c": 0.0}
 """What they gain here, where F_S(x_0) - F_S^*, which the table holds fixed, is about r/2: half the exponent of r."""
 
@@ -65,15 +72,19 @@ def interval(slopes: Sequence[float]) -> tuple[float, float | None, float | None
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit the slopes of the committed rows anew."""
     parser = Parser(prog="benchmarks.slopes", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=RESULTS / "synthetic")
-    parser.add_argument("--dimension", type=Path, default=RESULTS / "dimension")
+    parser.add_argument("--rows", type=Path, default=RESULTS, help="folder of the sweeps' folders")
     parser.add_argument("--out", type=Path, default=RESULTS / "slopes")
     options = parser.parse_args(arguments)
-    sweeps = {"synthetic": read_rows(options.rows)}
-    source = {"synthetic": read_manifest(options.rows)["sha256"]}
-    if options.dimension.exists():
-        sweeps["dimension"] = _as_synthetic(read_rows(options.dimension))
-        source["dimension"] = read_manifest(options.dimension)["sha256"]
+    sweeps, source = {}, {}
+    for sweep, names in SWEEPS.items():
+        folders = [options.rows / name for name in names if (options.rows / name).exists()]
+        if folders:
+            sweeps[sweep] = pd.concat([read_rows(folder) for folder in folders])
+            source |= {folder.name: read_manifest(folder)["sha256"] for folder in folders}
+    if not sweeps:
+        parser.error(f"argument --rows: no rows of {', '.join(SWEEPS)} in {options.rows}")
+    if "dimension" in sweeps:
+        sweeps["dimension"] = _as_synthetic(sweeps["dimension"])
     for old in ("rows.csv", "manifest.json"):
         (options.out / old).unlink(missing_ok=True)
     results = Results(

@@ -19,9 +19,11 @@ What the paper leaves open, and how it enters here:
     python -m benchmarks.synthetic --preset choices --methods dpzero dpgd-0th \\
         --start zero normal --calibration paper exact
 
-Everything is in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`): the
-rows agree with those of float64 to their four digits. The processor seconds of every cell, its data, products and
-measurements included, are in a second table beside the rows, NAME_seconds.
+Everything is in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`): the rows
+agree with those of float64 to their four digits. The processor seconds of every cell, its data, products and
+measurements included, are in a second table beside the rows, NAME_seconds. All methods and five seeds on one GPU:
+
+    python -m benchmarks.synthetic --preset paper --seeds 5 --device cuda --out out/synthetic
 """
 
 import argparse

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import slopes
-from benchmarks.results import read_rows
+from benchmarks import slopes, synthetic
+from benchmarks.results import Results, read_rows
 
 
 def test_a_power_law_has_its_slope() -> None:
@@ -22,7 +22,7 @@ def test_intervals_are_students() -> None:
     assert (mean, low, high) == pytest.approx((1.0, 1 - 12.706, 1 + 12.706), rel=1e-3)
 
 
-def test_fits_use_the_best_row_of_every_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fits_use_the_best_row_of_every_cell(tmp_path: Path) -> None:
     lines = []
     for seed in range(3):
         for d in (10, 100, 1000, 10_000):
@@ -34,17 +34,25 @@ def test_fits_use_the_best_row_of_every_cell(tmp_path: Path, monkeypatch: pytest
                     for on in ("train", "test")
                     for output in ("last", "average", "tau")
                 }
-                lines.append({**cell, "clip": clip, **measures})
+                lines.append({**cell, "steps": 1, "step_size": 1.0, "clip": clip, **measures})
     rows = pd.DataFrame(lines)
     assert (slopes.best_rows(rows, "tau")["clip"] == 1.0).all()
-    monkeypatch.setattr(slopes, "read_rows", lambda _: rows)
-    monkeypatch.setattr(slopes, "read_manifest", lambda _: {"sha256": "0"})
+    with Results(
+        tmp_path / "synthetic", key=synthetic.KEY, fields=synthetic.FIELDS, seeds=[0], device="cpu", dtype="float64"
+    ) as results:
+        results.add({**line, **{f"loss{name[8:]}": 1.0 for name in measures}} for line in lines)
     for _ in range(2):
-        slopes.main(["--out", str(tmp_path / "slopes"), "--dimension", str(tmp_path / "none")])
+        slopes.main(["--rows", str(tmp_path), "--out", str(tmp_path / "slopes")])
         fits = read_rows(tmp_path / "slopes")
         assert len(fits) == 3 * 2 * 2
         assert fits["slope"].tolist() == pytest.approx([0.5] * len(fits))
         assert (fits["seeds"] == 3).all()
+
+
+def test_no_rows_are_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        slopes.main(["--rows", str(tmp_path)])
+    assert "argument --rows: no rows of" in capsys.readouterr().err
 
 
 def test_the_streamed_sweep_is_fitted_too() -> None:

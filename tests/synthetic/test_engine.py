@@ -111,18 +111,23 @@ def test_first_order_lanes_equal_the_reference(seed: int, n: int, d: int, mode: 
 
 
 def test_lanes_that_move_together_part_when_a_sample_comes_near() -> None:
-    """A grid on which alpha C and alpha sigma coincide; from far away all samples clip, near them some do."""
-    problem = quadratic(6, 40, 8, "b")
+    """A grid on which alpha C and alpha sigma coincide; from far away all samples clip, near them some do not."""
+    problem, x0 = quadratic(6, 40, 8, "b"), np.full(8, 8.0)
     grid = Lanes.grid(
         steps=(5, 60), step_sizes=(0.03, 0.1, 0.3), clips=(0.3, 1.0, 3.0, 10.0), noise_std=lambda _, clip: 0.05 * clip
     )
-    follow = first_order._leaders(grid) != np.arange(len(grid))
-    assert follow.sum() == 2 * 4  # for each T 12 products alpha C, 8 different
-    x0, standard = np.full(8, 30.0), SeededNoise(7)
-    outcome = dpgd(problem, x0, grid, noise=lambda k: standard.gaussian(1.0, (k, 8)))
+    leader = first_order._leaders(grid)
+    followers = np.flatnonzero(leader != np.arange(len(grid)))
+    assert len(followers) == 2 * 4  # for each T 12 products alpha C, 8 different
     expected = runs(reference.dpgd, x0, grid, None, problem=problem)
+    apart = [np.abs(expected[lane] - expected[leader[lane]]).max(axis=1) > 1e-9 for lane in followers]
+    first = [int(path.argmax()) if path.any() else -1 for path in apart]
+    assert {-1, 1} < set(first)  # some never part, some at once, some in between
+    standard = SeededNoise(7)
+    outcome = dpgd(problem, x0, grid, noise=lambda k: standard.gaussian(1.0, (k, 8)))
     close(outcome.last, np.array([path[-1] for path in expected]))
     close(outcome.average, np.array([path[:-1].mean(axis=0) for path in expected]))
+    close_forms(outcome, problem, expected, [problem.center])
 
 
 def test_float32_products_change_no_digit_that_is_kept() -> None:
