@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import dimension
-from benchmarks.results import read_rows
+from benchmarks.results import RESULTS, read_rows
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.lanes import from_array
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
@@ -63,3 +63,8 @@ def test_two_processes_make_the_same_rows_as_one(tmp_path: Path) -> None:
     one, two = (read_rows(tmp_path / folder) for folder in ("one", "two"))
     changing = ["seconds", "peak_mb"]
     assert one.drop(columns=changing).equals(two.drop(columns=changing))
+
+
+def test_committed_memory_does_not_grow_with_the_dimension() -> None:
+    peak = read_rows(RESULTS / "dimension").groupby("d")["peak_mb"].max()
+    assert peak[1_000_000] <= 1.1 * peak[10_000]
