@@ -1,0 +1,218 @@
+"""Kill a private run at random moments and resume it, until its budget is spent.  python -m benchmarks.optimizer_kills
+
+A child process trains a small model and tells each released number, once the weights have moved, to another file
+(`told`). It is killed by SIGKILL after a random time; every fourth time a torn record is left at the end of the
+transcript as well, and in every second part the child also writes a checkpoint every few steps and resumes from it.
+After each kill:
+
+- the ledger must count every release that the transcript or `told` has (under-counted: those it does not);
+- no release may be in the transcript twice, and what was told must be what the transcript says.
+
+When a part's budget is spent, an uninterrupted child finds nothing left to do, and its weights must be, bit for bit,
+those that the transcript's replay gives.
+"""
+
+import contextlib
+import hashlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.results import RESULTS, Results, read_rows
+from dpzero_theory.optim.dpzero import DPZero
+from dpzero_theory.optim.private import LEDGER, TRANSCRIPT, make_private_with_epsilon
+from dpzero_theory.optim.transcript import Record, Transcript, replay
+from dpzero_theory.privacy.ledger import Ledger
+
+SEED = 20261
+RECORDS, STEPS, PART = 64, 1000, 100
+CHECKPOINT_EVERY = 7
+LONGEST = 0.25  # seconds from the start of the child's work to the kill
+
+
+def fresh() -> nn.Module:
+    torch.manual_seed(SEED)
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def losses(module: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
+
+
+def records() -> TensorDataset:
+    rng = np.random.default_rng(SEED)
+    features = torch.tensor(rng.normal(size=(RECORDS, 5)), dtype=torch.float32)
+    return TensorDataset(features, (features.sum(dim=1) > 0).long())
+
+
+def start(folder: Path, module: nn.Module, *, resume: bool) -> DPZero:
+    return make_private_with_epsilon(
+        module,
+        losses,
+        records(),
+        target_epsilon=4.0,
+        target_delta=1e-5,
+        steps=STEPS,
+        expected_batch=RECORDS / 4,
+        clip=1.0,
+        step_size=1e-3,
+        smoothing=1e-3,
+        relation="add-remove",
+        sampling="poisson",
+        folder=folder,
+        resume=resume,
+    )
+
+
+def fingerprint(module: nn.Module) -> str:
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in module.parameters())).hexdigest()
+
+
+def train(folder: Path, checkpoints: bool, ready: int) -> None:
+    """The child: never returns."""
+    status = 1
+    try:
+        run, saved = start(folder, fresh(), resume=True), folder / "checkpoint.pt"
+        if saved.exists():
+            run.load_state_dict(torch.load(saved))
+        told = os.open(folder / "told", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(ready, b"1")
+
+        def tell(record: Record) -> None:
+            os.write(told, b"%d %d\n" % (record.release, int(record.sums[0])))
+            if checkpoints and record.release % CHECKPOINT_EVERY == 0:
+                torch.save(run.state_dict(), folder / "checkpoint.new")
+                os.replace(folder / "checkpoint.new", saved)
+
+        run.run(tell)
+        (folder / "final").write_text(fingerprint(run.weights.module))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def fork(folder: Path, checkpoints: bool, delay: float | None) -> int:
+    """Run a child, killed `delay` seconds after it has opened its files (never if None); its exit code."""
+    wait, ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(wait)
+        train(folder, checkpoints, ready)
+    os.close(ready)
+    if delay is not None:
+        if delay > LONGEST / 10:
+            os.read(wait, 1)  # the others are killed while they still open and replay
+        time.sleep(delay)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    os.close(wait)
+    return os.waitstatus_to_exitcode(status)
+
+
+def inspect(folder: Path) -> dict[str, int]:
+    with Ledger.open(folder / LEDGER) as ledger:
+        spent = sum(group.steps for group in ledger.history)
+    with Transcript.open(folder / TRANSCRIPT) as transcript:
+        written = transcript.records()
+    lines = (folder / "told").read_text().splitlines() if (folder / "told").exists() else []
+    told = [tuple(map(int, line.split())) for line in lines]
+    known = {(record.release, int(record.sums[0])) for record in written}
+    releases = [record.release for record in written]
+    return {
+        "counted": spent,
+        "written": len(written),
+        "told": len(told),
+        "under_counted": sum(release >= spent for release in {*releases, *(line[0] for line in told)}),
+        "twice": len(releases) - len(set(releases)),
+        "contradicted": sum(line not in known for line in told),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 if anything was lost, counted too little, or differs from the replay."""
+    parser = Parser(prog="python -m benchmarks.optimizer_kills", description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=positive_integer("--kills"), default=500)
+    parser.add_argument("--out", type=Path, default=RESULTS / "optimizer_kills")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    fields = (
+        "delay_ms",
+        "child",
+        "torn",
+        "counted",
+        "written",
+        "told",
+        "under_counted",
+        "twice",
+        "contradicted",
+        "equal",
+    )
+    results = Results(
+        options.out,
+        key=("part", "round"),
+        fields=fields,
+        seeds=(SEED,),
+        device="cpu",
+        dtype="float32",
+        settings={"kills": options.kills, "steps": STEPS, "part": PART},
+    )
+    parts = [min(PART, options.kills - first) for first in range(0, options.kills, PART)]
+    with results:
+        for part, kills in enumerate(parts):
+            if results.done(part=part, round=0):
+                continue
+            with TemporaryDirectory() as name:
+                results.add(run_part(Path(name) / "run", part, kills))
+                print(f"part {part}: {kills} kills", flush=True)
+    table = read_rows(options.out)
+    killed = table[table["child"] == -signal.SIGKILL]
+    bad = int(table[["under_counted", "twice", "contradicted"]].to_numpy().sum())
+    ends = table[table["equal"].notna()]
+    print(
+        f"{len(killed)} kills; under-counted, repeated or contradicted releases: {bad}; "
+        f"final weights equal to the replay: {int((ends['equal'] == 1).sum())} of {len(ends)}; "
+        f"paid for and never released: {int((ends['counted'] - ends['written']).sum())} of {int(ends['counted'].sum())}"
+    )
+    return int(bad > 0 or not (ends["equal"] == 1).all() or len(ends) != len(parts))
+
+
+def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
+    """`kills` kills of one run, then the end without a kill; the last row says whether the replay gives the weights."""
+    rng, checkpoints = np.random.default_rng([SEED, part]), part % 2 == 1
+    start(folder, fresh(), resume=False).close()
+    rows: list[dict[str, Any]] = []
+    for number in range(kills):
+        delay, torn = float(rng.uniform(0, LONGEST)), 0
+        child = fork(folder, checkpoints, delay)
+        if number % 4 == 3:
+            torn = int(rng.integers(1, 20))
+            with (folder / TRANSCRIPT).open("ab") as file:
+                file.write(rng.bytes(torn))
+        found = inspect(folder)
+        rows.append(
+            {"part": part, "round": number, "delay_ms": round(delay * 1e3, 2), "child": child, "torn": torn, **found}
+        )
+    child = fork(folder, checkpoints, None)
+    again = fresh()
+    replay(folder / TRANSCRIPT, again)
+    equal = (folder / "final").read_text() == fingerprint(again)
+    return [*rows, {"part": part, "round": kills, "child": child, "torn": 0, **inspect(folder), "equal": int(equal)}]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
