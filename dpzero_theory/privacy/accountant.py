@@ -2,9 +2,9 @@
 
 A history is a sequence of `pairs.Group`. Groups that are exactly Gaussian (full batch, fixed order, q = 1)
 contribute mu^2 to one mu-GDP term; the others contribute their dominating pairs. Both directions of the
-neighbouring relation are composed separately and delta is the larger of the two. A history of one group with
-random allocation under add-remove is answered by `allocation`; any other counts random allocation as one batch an
-epoch.
+neighbouring relation are composed separately and delta is the larger of the two. A history of random allocations and
+exactly Gaussian groups is answered by `allocation`; beside Poisson or fixed-size batches a random allocation counts as
+one batch an epoch.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpzero_theory import check
-from dpzero_theory.privacy.allocation import allocation_curve, allocation_delta
+from dpzero_theory.privacy.allocation import Run, allocation_curve, allocation_delta
 from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
 from dpzero_theory.privacy.grid import grid_delta
@@ -23,6 +23,7 @@ from dpzero_theory.privacy.subsampled import DeltaBracket, delta_bracket, delta_
 from dpzero_theory.privacy.tilting import cumulant
 
 __all__ = [
+    "allocations",
     "delta_of_history",
     "direction_curve",
     "direction_delta",
@@ -163,8 +164,8 @@ def delta_of_history(history: Sequence[Group], epsilon: float) -> Bracket:
     """
     groups = _checked(history)
     eps = check.real("epsilon", epsilon, at_least=0)
-    if len(groups) == 1 and groups[0].allocated:
-        found = allocation_delta(eps, groups[0].noise_multiplier, groups[0].epoch, groups[0].steps)
+    if runs := allocations(groups):
+        found = allocation_delta(eps, runs, neighboring=groups[0].neighboring)
         return Bracket(found.lower, found.value, found.upper, found.method, notes(groups))
     gdp = total_gdp(groups)
     above = [direction_delta(eps, parts, gdp) for parts in directions(groups)]
@@ -190,8 +191,11 @@ def epsilon_of_history(history: Sequence[Group], delta: float) -> Bracket:
     """
     groups = _checked(history)
     target = check.real("delta", delta, above=0, below=1)
-    if len(groups) == 1 and groups[0].allocated:
-        return _allocated_epsilon(groups[0], target)
+    if runs := allocations(groups):
+        lower, upper, method = _allocated_epsilon(runs, groups[0].neighboring, target)
+        if groups[0].neighboring == "replace-one":
+            lower = _allocated_epsilon(runs, "add-remove", target)[0]
+        return Bracket(lower, upper, upper, method, notes(groups))
     gdp = total_gdp(groups)
     above, below = directions(groups), directions(groups, attained=True)
     lower, upper, method = _epsilon(above, gdp, target)
@@ -200,18 +204,29 @@ def epsilon_of_history(history: Sequence[Group], delta: float) -> Bracket:
     return Bracket(lower, upper, upper, method, notes(groups))
 
 
-def _allocated_epsilon(group: Group, target: float) -> Bracket:
-    s, epoch, steps = group.noise_multiplier, group.epoch, group.steps
-    at_zero = allocation_delta(0.0, s, epoch, steps)
+def allocations(groups: Sequence[Group]) -> tuple[Run, ...]:
+    """The history for `allocation`, its Gaussian groups as one run; none unless it has a random allocation alone or
+    beside these."""
+    allocated = [g for g in groups if g.allocated]
+    others = [g for g in groups if not g.allocated]
+    if not allocated or any(g.gdp == 0 for g in others):
+        return ()
+    gdp = total_gdp(others) / groups[0].sensitivity
+    gaussian = [Run(1 / gdp, 1, 1)] if others else []
+    return (*(Run(g.noise_multiplier, g.epoch, g.steps) for g in allocated), *gaussian)
+
+
+def _allocated_epsilon(runs: tuple[Run, ...], neighboring: str, target: float) -> tuple[float, float, str]:
+    at_zero = allocation_delta(0.0, runs, neighboring=neighboring)
     if at_zero.upper <= target:
-        return Bracket(0.0, 0.0, 0.0, at_zero.method, notes([group]))
+        return 0.0, 0.0, at_zero.method
     if at_zero.value <= target:
         start = 1e-3 * at_zero.value
     else:
         start = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target))
-    curve = allocation_curve(lambda epsilon: (epsilon, s, epoch, steps))
+    curve = allocation_curve(lambda epsilon: (epsilon, runs), neighboring)
     lower, upper, point = crossing([curve], start, -10.0, target)
-    return Bracket(lower, upper, upper, point.method, notes([group]))
+    return lower, upper, point.method
 
 
 def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[float, float, str]:
@@ -251,8 +266,13 @@ def notes(groups: Sequence[Group]) -> tuple[str, ...]:
         found.append(
             "random allocation: certified for epochs of floor(1/q) steps or more, from the first release on, each"
             " record in one uniformly random step of each epoch, independently of the other records"
-            if len(groups) == 1 and groups[0].allocated
-            else "random allocation: certified without amplification beyond one batch an epoch (only add-remove with"
-            " one group has it): both ends are of that certificate, the exact number is at most the upper one"
+            if allocations(groups)
+            else "random allocation beside sampled batches: certified without amplification beyond one batch an epoch:"
+            " both ends are of that certificate, the exact number is at most the upper one"
         )
+        if allocations(groups) and groups[0].neighboring == "replace-one":
+            found.append(
+                "replace-one: the upper end by way of the data without the record, the lower end that of removing it;"
+                " the exact number is in between"
+            )
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Random allocation (balls in bins) with Gaussian noise, add-remove: certified brackets of delta(epsilon).
+"""Random allocation (balls in bins) with Gaussian noise: certified brackets of delta(epsilon).
 
 In each epoch of t steps every record takes part in exactly one step, uniformly random and independent of the other
 records. Lengths are in clips; s = `noise_multiplier`.
@@ -14,6 +14,14 @@ contributions attain it. If only the first r steps of an epoch are released, S =
 A longer epoch is smaller in convex order, so that t may be any lower bound on the epoch's length.
 Pairs of epochs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10).
 
+A history of several such runs composes in the same way. A run with epochs of one step is plain Gaussian noise, which
+stands for the history's full batches and fixed orders.
+
+Replace-one. Let R be the output without the record. If P(A) <= e^{a} R(A) + delta_1 and R(A) <= e^{b} Q(A) + delta_2,
+then P(A) <= e^{a+b} Q(A) + delta_1 + e^{a} delta_2, so that delta(epsilon) <= min over a + b = epsilon of
+delta_remove(a) + e^a delta_add(b), all of whole histories. The lower end is that of add-remove: a record whose
+contributions are 0 may replace it.
+
 Upper end. Y is spread to the two neighbouring points of a grid h Z, keeping its mean (larger in convex order), the sum
 of t is a power of the transform, and each atom of ratio S is split between two neighbouring ratios e^{jH}, keeping
 its masses under P and Q, which dominates too. Composition is again a power. Added to delta: tails cut off (by
@@ -28,8 +36,8 @@ hence a factor (1 +- _RHO) for every step. Densities' ratios are computed to `_K
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -39,10 +47,10 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from dpzero_theory import check
 from dpzero_theory.privacy.convolution import chernoff, compose, log_sum, transform
 from dpzero_theory.privacy.crossing import Curve
-from dpzero_theory.privacy.gaussian import delta_from_gdp
+from dpzero_theory.privacy.gaussian import RELATIONS, delta_from_gdp
 from dpzero_theory.privacy.subsampled import DeltaBracket
 
-__all__ = ["allocation_curve", "allocation_delta"]
+__all__ = ["Run", "allocation_curve", "allocation_delta"]
 
 Array = NDArray[np.float64]
 
@@ -57,6 +65,20 @@ _FINE = 2e-3
 _COARSE = 1e-2
 _LONGEST = 2**19
 _LARGEST = 2**21
+
+
+@dataclass(frozen=True)
+class Run:
+    """`steps` releases with noise `noise_multiplier`, from the start of an epoch of `epoch` steps or more."""
+
+    noise_multiplier: float
+    epoch: int
+    steps: int
+
+    @property
+    def epochs(self) -> int:
+        """Epochs begun: the record is in at most one batch of each."""
+        return -(-self.steps // self.epoch)
 
 
 @dataclass(frozen=True)
@@ -199,23 +221,32 @@ class _Composed:
 
 
 @lru_cache(maxsize=4)
-def _composed(s: float, t: int, steps: int, resolution: float) -> _Composed:
-    epochs, remainder = divmod(steps, t)
-    kinds = [(t, epochs)] if epochs else []
-    kinds += [(remainder, 1)] if remainder else []
-    total = epochs + (remainder > 0)
+def _composed(runs: tuple[Run, ...], resolution: float) -> _Composed:
+    kinds: list[tuple[Run, int, int]] = []
+    for run in runs:
+        epochs, remainder = divmod(run.steps, run.epoch)
+        kinds += [(run, run.epoch, epochs)] if epochs else []
+        kinds += [(run, remainder, 1)] if remainder else []
+    total = sum(count for _, _, count in kinds)
     log_tail = _LOG_TAIL - math.log(total)
-    found = [(_epoch(s, t, released, resolution, log_tail), released, count) for released, count in kinds]
-    deviation = min(math.sqrt(math.expm1(1 / s**2) * kinds[0][0]) / t, 1.0)
-    width = deviation * max(resolution, 24 * math.sqrt(total) / _LONGEST)
+    found = [
+        (_epoch(run.noise_multiplier, run.epoch, released, resolution, log_tail), run.epoch, released, count)
+        for run, released, count in kinds
+    ]
+    # of the ratio of an epoch, added up
+    variance = math.fsum(
+        count * min(math.expm1(1 / run.noise_multiplier**2) * released / run.epoch**2, 1.0)
+        for run, released, count in kinds
+    )
+    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST)
     gridded = []
-    for laws, released, count in found:
+    for laws, t, released, count in found:
         least = 1 - released / t + laws.upper[0].first * laws.spacing / t
         floor = math.floor(math.log(max(least, 1e-12)) / width) - 1
         gridded.append((_on_loss_grid(laws, t, released, width, floor), count))
     logs = [[_log(law.mass) for law in four[:2]] for four, _ in gridded]
     points = [four[0].first + np.arange(len(four[0].mass), dtype=np.float64) for four, _ in gridded]
-    fastest = 60 * width / (deviation * math.sqrt(total))
+    fastest = 60 * width / math.sqrt(variance)
     rates = np.geomspace(min(fastest / 60, 20 / max(map(len, points))), fastest, 16)
 
     def moment(rate: float, which: int) -> float:
@@ -234,7 +265,8 @@ def _composed(s: float, t: int, steps: int, resolution: float) -> _Composed:
         tail = 2 * math.exp(_LOG_TAIL) if which < 2 else 0.0
         composed.append(_Law(start, mass, error + each * math.exp(each) + tail))
     # every sum on the grids has at most this many terms
-    terms = max(len(laws.upper[0].mass) for laws, _, _ in found)
+    terms = max(len(laws.upper[0].mass) for laws, *_ in found)
+    steps = sum(run.steps for run in runs)
     return _Composed(width, tuple(composed), math.expm1(steps * _RHO + total * terms * 2.0**-52), total * _KAPPA)
 
 
@@ -256,16 +288,14 @@ def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> fl
 
 
 def allocation_delta(
-    epsilon: float, noise_multiplier: float, epoch: int, steps: int, *, resolution: float = _FINE
+    epsilon: float, runs: Sequence[Run], *, neighboring: str = "add-remove", resolution: float = _FINE
 ) -> DeltaBracket:
-    """Certified bracket of the smallest delta of random allocation under add-remove, the larger of both directions.
+    """Certified bracket of the smallest delta of a history of random allocations, the larger of both directions.
 
     Args:
         epsilon: epsilon >= 0.
-        noise_multiplier: s > 0, standard deviation of the noise on the sum of a batch over the clip. Below 0.5 the
-            upper end is that without amplification, and the lower end 0.
-        epoch: t >= 1, steps of an epoch (upper end: or more).
-        steps: T >= 1, steps released, from the start of an epoch; the last epoch may be incomplete.
+        runs: at least one. With a noise multiplier below 0.5 the upper end is that without amplification.
+        neighboring: `add-remove`, or `replace-one` (upper end: by way of the data without the record).
         resolution: spacing of both grids in standard deviations, at least; for speed.
 
     Returns:
@@ -275,30 +305,60 @@ def allocation_delta(
         ValueError: an argument outside its range.
     """
     eps = check.real("epsilon", epsilon, at_least=0)
-    s = check.real("noise_multiplier", noise_multiplier, above=0)
-    t = check.integer("epoch", epoch, at_most=10**9)
-    count = check.integer("steps", steps, at_most=10**12)
+    checked = tuple(
+        Run(
+            check.real("noise_multiplier", run.noise_multiplier, above=0),
+            check.integer("epoch", run.epoch, at_most=10**9),
+            check.integer("steps", run.steps, at_most=10**12),
+        )
+        for run in runs
+    )
+    if not checked:
+        raise ValueError("runs must have one run at least; got none")
+    through = check.choice("neighboring", neighboring, RELATIONS) == "replace-one"
     width = check.real("resolution", resolution, above=0, at_most=0.1)
     # one batch an epoch and every epoch's step known: a mixture of such runs, so an upper bound (joint convexity)
-    fixed = min(float(delta_from_gdp(eps, math.sqrt(-(-count // t)) / s)) * (1 + 1e-11), 1.0)
-    single = _largest_output(eps, s, t, min(count, t))
-    if s < _LEAST_NOISE:
+    gdp = math.sqrt(math.fsum(run.epochs / run.noise_multiplier**2 for run in checked)) * (2 if through else 1)
+    fixed = min(float(delta_from_gdp(eps, gdp)) * (1 + 1e-11), 1.0)
+    single = max(_largest_output(eps, run) for run in checked)
+    if min(run.noise_multiplier for run in checked) < _LEAST_NOISE:
         return _answer(single, fixed, fixed)
     try:
-        composed = _composed(s, t, count, width)
+        composed = _composed(checked, width)
     except OverflowError:
         return _answer(single, fixed, fixed)
     p, q, low_p, low_q = composed.laws
     losses = composed.width * (p.first + np.arange(len(p.mass), dtype=np.float64))
-    upper = max(_upper(eps, losses, p, composed), _upper(eps, -losses, q, composed))
     backward = [_Law(0, law.mass[::-1], law.error) for law in (low_q, low_p)]
     lower = max(_lower(eps, low_p, low_q, composed), _lower(eps, backward[0], backward[1], composed), single)
+    if through:
+        upper = min(_through(eps, losses, p, q, composed), fixed)
+        return _answer(min(lower, upper), upper, upper)
+    upper = max(_upper(eps, losses, p, composed), _upper(eps, -losses, q, composed))
     # both grids add h^2/6 to the variance for the upper end and take h^2/12 from it for the lower one
     return _answer(lower, min(lower + (upper - lower) / 3, fixed), min(upper, fixed))
 
 
-def _largest_output(epsilon: float, s: float, t: int, released: int) -> float:
+def _through(epsilon: float, losses: Array, p: _Law, q: _Law, composed: _Composed) -> float:
+    """min over a of delta_remove(a) + e^a delta_add(epsilon - a), a on a grid that is refined twice around the best."""
+
+    def total(a: float) -> float:
+        return _upper(a, losses, p, composed) + math.exp(min(a, 700.0)) * _upper(epsilon - a, -losses, q, composed)
+
+    low, high = 0.0, epsilon
+    best = math.inf
+    for _ in range(3):
+        at = np.linspace(low, high, 9)
+        values = [total(float(a)) for a in at]
+        best = min(best, *values)
+        k = int(np.argmin(values))
+        low, high = float(at[max(k - 1, 0)]), float(at[min(k + 1, 8)])
+    return min(best, 1.0)
+
+
+def _largest_output(epsilon: float, run: Run) -> float:
     """A lower bound: P(A) - e^epsilon Q(A) for the set A of first epochs with some x_i > c, at a good c."""
+    s, t, released = run.noise_multiplier, run.epoch, min(run.steps, run.epoch)
     c = 0.5 + s * s * (epsilon + math.log(t))
     present = released / t * float(ndtr((1 - c) / s))
     absent = released * math.exp(min(epsilon, 700.0) + float(log_ndtr(-c / s)))
@@ -310,10 +370,19 @@ def _answer(lower: float, value: float, upper: float) -> DeltaBracket:
     return DeltaBracket(lower, value, upper, log_value, math.nan, "random allocation")
 
 
-def allocation_curve(arguments: Callable[[float], tuple[float, float, int, int]]) -> Curve:
-    """The curve of `allocation_delta` over x, where arguments(x) = (epsilon, noise_multiplier, epoch, steps)."""
+def allocation_curve(arguments: Callable[[float], tuple[float, Sequence[Run]]], neighboring: str) -> Curve:
+    """The curve of `allocation_delta` over x, where arguments(x) = (epsilon, runs).
+
+    With replace-one it is the curve of the upper end, whose crossing is what is asked for.
+    """
+
+    def bracket(x: float, _: float | None) -> DeltaBracket:
+        epsilon, runs = arguments(x)
+        found = allocation_delta(epsilon, runs, neighboring=neighboring)
+        return replace(found, lower=found.upper) if neighboring == "replace-one" else found
 
     def estimate(x: float, _: float | None) -> tuple[float, float | None]:
-        return allocation_delta(*arguments(x), resolution=_COARSE).log_value, None
+        epsilon, runs = arguments(x)
+        return allocation_delta(epsilon, runs, neighboring=neighboring, resolution=_COARSE).log_value, None
 
-    return Curve(lambda x, _: allocation_delta(*arguments(x)), estimate)
+    return Curve(bracket, estimate)

@@ -6,7 +6,7 @@ from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import direction_curve, directions, notes
-from dpzero_theory.privacy.allocation import allocation_curve
+from dpzero_theory.privacy.allocation import Run, allocation_curve
 from dpzero_theory.privacy.crossing import Curve, crossing
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.privacy.pairs import Bracket, Group, group
@@ -76,8 +76,13 @@ def _allocated(unit: Group, epsilon: float, delta: float) -> Bracket:
         f" {delta!r} (any positive noise_multiplier meets it)",
     )
     start, slope = _central_limit(unit, epsilon, delta)
-    curve = allocation_curve(lambda noise: (epsilon, noise, unit.epoch, unit.steps))
-    lower, upper, point = crossing([curve], start, slope, delta)
+
+    def curve(neighboring: str) -> Curve:
+        return allocation_curve(lambda noise: (epsilon, [Run(noise, unit.epoch, unit.steps)]), neighboring)
+
+    lower, upper, point = crossing([curve(unit.neighboring)], start, slope, delta)
+    if unit.neighboring == "replace-one":
+        lower = crossing([curve("add-remove")], start / unit.sensitivity, slope, delta)[0]
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 

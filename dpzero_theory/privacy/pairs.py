@@ -152,8 +152,8 @@ class Group:
 
     @property
     def allocated(self) -> bool:
-        """Whether `allocation.allocation_delta` certifies the group with amplification, when it is alone."""
-        return self.sampling == "random-allocation" and self.neighboring == "add-remove" and self.epoch > 1
+        """Whether the group's batches are random allocations to more than one step."""
+        return self.sampling == "random-allocation" and self.epoch > 1
 
     @property
     def gdp(self) -> float:
