@@ -18,6 +18,7 @@ not the words alone, are the same bits on every processor and device.
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
@@ -41,6 +42,8 @@ GRID = 2.0**-16
 _CPU_CHUNK, _GPU_CHUNK = 1 << 18, 1 << 24
 """Coordinates made at a time: pieces that stay in the cache of a processor, or take little memory of a GPU."""
 _CPU = torch.device("cpu")
+_NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+"""The part of a numpy generator's state that says: the next word is the first of the next counter."""
 
 
 @lru_cache(maxsize=1)
@@ -107,12 +110,14 @@ class Directions:
         self._key = np.array([key % 2**64, key >> 64], np.uint64)
         self._per_word = 64 if kind == "rademacher" else 4
         self._field = np.dtype(np.uint8 if kind == "rademacher" else np.uint16)
+        self._idle: list[np.random.Philox] = []
         self._factor: tuple[int, tuple[int, ...], float] | None = None
         self._tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int, domain: int = DIRECTION) -> NDArray[np.uint64]:
         """Words start, ..., start + count - 1 of one parameter (words, not coordinates)."""
-        words: NDArray[np.uint64] = self._generator(number, parameter, start, domain).random_raw(count)
+        with self._generator(number, parameter, start, domain) as generator:
+            words: NDArray[np.uint64] = generator.random_raw(count)
         return words
 
     def uniform(self, number: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
@@ -166,18 +171,18 @@ class Directions:
             return
         products: Any = self._table(scale, dtype, _CPU).numpy()
         skipped = start % self._per_word
-        generator = self._generator(number, parameter, start // self._per_word, DIRECTION)
         words = -(-min(count + skipped, _CPU_CHUNK) // self._per_word)
         fields = np.empty((words * 8 // self._field.itemsize, *products.shape[1:]), products.dtype)
         flat = torch.from_numpy(fields.reshape(-1))
         done = 0
-        while done < count:
-            length = min(count - done, flat.numel() - skipped)
-            words = -(-(length + skipped) // self._per_word)
-            which: Any = generator.random_raw(words).view(self._field)
-            np.take(products, which, axis=0, out=fields[: which.size], mode="clip")
-            yield slice(done, done + length), flat[skipped : skipped + length].to(device)
-            done, skipped = done + length, 0
+        with self._generator(number, parameter, start // self._per_word, DIRECTION) as generator:
+            while done < count:
+                length = min(count - done, flat.numel() - skipped)
+                words = -(-(length + skipped) // self._per_word)
+                which: Any = generator.random_raw(words).view(self._field)
+                np.take(products, which, axis=0, out=fields[: which.size], mode="clip")
+                yield slice(done, done + length), flat[skipped : skipped + length].to(device)
+                done, skipped = done + length, 0
 
     def rows(
         self,
@@ -198,15 +203,15 @@ class Directions:
             kernels.shift(out, self.key, number, parameter, self._table(scale, dtype, rows.device), 0, rows=rows)
             return out
         products: Any = self._table(scale, dtype, _CPU).numpy()
-        generator = self._generator(number, parameter, 0, DIRECTION)
         per_block, block = 4 * self._per_word, 0
         blocks = -(-width // per_block) + (width % per_block > 0)
         words = np.empty((len(rows), 4 * blocks), np.uint64)
         starts = rows.cpu().numpy() * width
-        for row, start in enumerate(starts):
-            generator.advance(int(start // per_block) - block)
-            words[row] = generator.random_raw(4 * blocks)
-            block = int(start // per_block) + blocks
+        with self._generator(number, parameter, 0, DIRECTION) as generator:
+            for row, start in enumerate(starts):
+                generator.advance(int(start // per_block) - block)
+                words[row] = generator.random_raw(4 * blocks)
+                block = int(start // per_block) + blocks
         values = np.take(products, words.view(self._field), axis=0, mode="clip").reshape(len(starts), -1)
         skipped = starts % per_block
         if skipped.any():
@@ -243,12 +248,19 @@ class Directions:
             torch.add(inputs[here], values, out=outputs[here])
         return result
 
-    def _generator(self, number: int, parameter: int, start: int, domain: int) -> np.random.Philox:
-        """A generator whose next word is word `start`."""
+    @contextmanager
+    def _generator(self, number: int, parameter: int, start: int, domain: int) -> Iterator[np.random.Philox]:
+        """A generator whose next word is word `start`; kept for the next caller, for making one takes long."""
+        generator = self._idle.pop() if self._idle else np.random.Philox(key=self._key)
         counter = np.array([start // 4, parameter, number, domain], np.uint64)
-        generator = np.random.Philox(counter=counter, key=self._key)
-        generator.random_raw(start % 4, output=False)
-        return generator
+        state: Any = {"bit_generator": "Philox", "state": {"counter": counter, "key": self._key}, **_NO_WORDS}
+        generator.state = state
+        if start % 4:
+            generator.random_raw(start % 4, output=False)
+        try:
+            yield generator
+        finally:
+            self._idle.append(generator)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The values of one field times the scale; the last few tables are kept."""

@@ -1,0 +1,451 @@
+"""Time and peak memory of one step, beside two plain forwards.  python -m benchmarks.optimizer_step
+
+    two-forwards         the losses at x, twice, without gradients: what any two-point method must pay
+    rademacher, ...      our step without clip and noise, per kind of direction (`optim.private.make_mezo_not_private`)
+    private-rademacher   our private step: ledger and transcript on disk, discrete noise (`make_private_with_epsilon`)
+    four-pass            the published way: u drawn again from a seed four times, the weights perturbed in place
+    adamw                forward, backward, AdamW
+    dp-adamw             the same with Opacus: per-sample gradients, clipped and noised
+
+Random weights with a classifier of two classes; one loss per record, its cross entropy. The methods take turns in one
+process, and a ratio is taken within a turn: the median is reported, with the smallest and largest. Seconds are
+processor time on the CPU (the machine may be shared) and wall time on a GPU, synchronised. Peak memory is that of a
+fresh process for each method on the CPU, less what it held before the model was built, and the allocator's peak on a
+GPU.
+
+    python -m benchmarks.optimizer_step --preset cpu
+    python -m benchmarks.optimizer_step --device cuda --preset gpu     (one GPU of 141 GB for the largest)
+"""
+
+import gc
+import math
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+from transformers import AutoModelForSequenceClassification, RobertaConfig
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.llm.models import DTYPES, configuration
+from benchmarks.results import RESULTS, Results
+from dpzero_theory.optim.directions import KINDS
+from dpzero_theory.optim.private import make_mezo_not_private, make_private_with_epsilon
+
+__all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
+
+Tensor = torch.Tensor
+Step = Callable[[], None]
+
+BASE = "two-forwards"
+METHODS = (BASE, *KINDS, "private-rademacher", "four-pass", "adamw", "dp-adamw")
+KEY = ("size", "batch", "length", "dtype", "device", "threads", "method")
+FIELDS = (
+    "parameters",
+    "turns",
+    "seconds",
+    "wall_s",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "to_non_private",
+    "peak_mb",
+    "peak_to_inference",
+    "largest_mb",
+    "peak_less_largest_to_inference",
+)
+SMOOTHING, STEP_SIZE = 1e-3, 1e-7
+SMALL = {
+    "tiny": RobertaConfig(
+        vocab_size=2000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
+    ),
+    "small": RobertaConfig(
+        vocab_size=10000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048
+    ),
+}
+"""Sizes beside those of llm/sizes.toml."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and records a step of so many tokens. methods: those that are measured."""
+
+    size: str
+    batch: int
+    length: int
+    dtype: str = "float32"
+    methods: tuple[str, ...] = METHODS
+
+
+PRESETS = {
+    "smoke": [Case("tiny", 4, 16)],
+    "cpu": [
+        *(Case("tiny", batch, 64) for batch in (1, 8, 64)),
+        *(Case("small", batch, 64) for batch in (1, 8, 64)),
+        *(Case("roberta-base", batch, 64) for batch in (8, 1)),
+        Case("roberta-base", 64, 64, methods=(BASE, "gaussian", "rademacher", "four-pass")),
+    ],
+    "gpu": [
+        Case("roberta-large", 64, 128, "float32"),
+        Case("roberta-large", 64, 128, "bfloat16"),
+        *(Case(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-1]) for size in ("1.3b", "2.7b", "6.7b")),
+        *(Case(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-2]) for size in ("13b", "30b", "66b")),
+    ],
+}
+"""RoBERTa at the paper's batch of 64, on the CPU also at smaller ones; OPT at its batch of 8."""
+
+
+class _Bench:
+    """One model on one device and the steps on it."""
+
+    def __init__(self, case: Case, device: str, stack: ExitStack) -> None:
+        self._stack = stack
+        self._case, self._device = case, device
+        self.module = _model(case, device)
+        generator = torch.Generator().manual_seed(1)
+        vocabulary = self.module.get_input_embeddings().weight.shape[0]
+        tokens = torch.randint(5, vocabulary, (case.batch, case.length), generator=generator)
+        labels = torch.randint(2, (case.batch,), generator=generator)
+        self._batch = tokens.to(device), labels.to(device)
+        self._data = TensorDataset(*self._batch)
+
+    def step(self, method: str) -> Step:
+        """A function that makes one step of this method."""
+        if method in KINDS:
+            return self._ours(method, private=False)
+        if method == "private-rademacher":
+            return self._ours("rademacher", private=True)
+        steps = {BASE: self._forwards, "four-pass": self._four_pass, "adamw": self._adamw, "dp-adamw": self._dp_adamw}
+        return steps[method]()
+
+    def _forwards(self) -> Step:
+        self.module.eval()
+
+        def step() -> None:
+            with torch.no_grad():
+                for _ in range(2):
+                    _losses(self.module, self._batch).sum().item()
+
+        return step
+
+    def _ours(self, kind: str, *, private: bool) -> Step:
+        common: dict[str, Any] = {
+            "steps": 10**6,
+            "expected_batch": len(self._data),
+            "step_size": STEP_SIZE,
+            "smoothing": SMOOTHING,
+            "sampling": "full",
+            "direction": kind,
+            "micro_batch": len(self._data),
+        }
+        if private:
+            folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+            run = make_private_with_epsilon(
+                self.module,
+                _losses,
+                self._data,
+                target_epsilon=2.0,
+                target_delta=1e-5,
+                clip=100.0,
+                relation="add-remove",
+                folder=Path(folder) / "run",
+                **common,
+            )
+        else:
+            run = make_mezo_not_private(self.module, _losses, self._data, seed=0, **common)
+        self._stack.callback(run.close)
+        return lambda: void(run.step())
+
+    def _four_pass(self) -> Step:
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.module.eval()
+        seeds = iter(range(10**9))
+
+        def add(seed: int, scale: float) -> None:
+            torch.manual_seed(seed)
+            for p in parameters:
+                p.add_(torch.randn(p.shape, dtype=p.dtype, device=p.device), alpha=scale)
+
+        def step() -> None:
+            seed = next(seeds)
+            with torch.no_grad():
+                add(seed, SMOOTHING)
+                plus = _losses(self.module, self._batch).mean().item()
+                add(seed, -2 * SMOOTHING)
+                minus = _losses(self.module, self._batch).mean().item()
+                add(seed, SMOOTHING)
+                add(seed, -STEP_SIZE * (plus - minus) / (2 * SMOOTHING))
+
+        return step
+
+    def _adamw(self) -> Step:
+        optimizer = torch.optim.AdamW(self.module.parameters(), lr=STEP_SIZE)
+
+        def step() -> None:
+            self.module.train()
+            _losses(self.module, self._batch).mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            self.module.eval()
+
+        return step
+
+    def _dp_adamw(self) -> Step:
+        from opacus import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+
+        own = _model(self._case, self._device).train()  # its hooks must not slow the other methods
+        wrapped = GradSampleModule(own)
+        optimizer = DPOptimizer(
+            torch.optim.AdamW(wrapped.parameters(), lr=STEP_SIZE),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            expected_batch_size=len(self._data),
+        )
+
+        def step() -> None:
+            _losses(own, self._batch).mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+
+def void(_: object) -> None:
+    """Drop a result."""
+
+
+def _losses(module: nn.Module, batch: Any) -> Tensor:
+    """The cross entropy of each record, in float32, shape (batch,)."""
+    tokens, labels = batch
+    return F.cross_entropy(module(input_ids=tokens).logits.float(), labels, reduction="none")
+
+
+def _model(case: Case, device: str) -> Any:
+    """Random weights, made on the device; in evaluation mode."""
+    config = SMALL[case.size] if case.size in SMALL else configuration(case.size)[0]
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForSequenceClassification.from_config(config, dtype=DTYPES[case.dtype])
+    model.config.use_cache = False
+    return model.eval()
+
+
+def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
+    """One row per method that runs; those that do not have a status instead of numbers.
+
+    turns: at most so many, and not more than fit into `budget` seconds (at least 2).
+    """
+    inference = None
+    memory: dict[str, float | None] = {}
+    for method in case.methods:
+        memory[method] = _peak_megabytes(case, device, method)
+        inference = memory[BASE] if inference is None else inference
+    runs = [method for method in case.methods if memory[method] is not None]
+    if device == "cuda":  # what keeps its own state is timed alone, beside the two forwards
+        groups = [[m for m in runs if "adamw" not in m], *([BASE, m] for m in runs if "adamw" in m)]
+    else:
+        groups = [runs]
+    samples: dict[str, list[tuple[float, float]]] = {}
+    references: dict[str, list[float]] = {}
+    for group in groups:
+        found = _turns(case, device, group, turns, budget / len(groups))
+        for method in group:
+            if method not in samples:
+                samples[method] = found[method]
+                references[method] = [busy for busy, _ in found[BASE]]
+    parameters, largest = _sizes(case)
+    rows = []
+    for method in case.methods:
+        row: dict[str, Any] = {"method": method, "size": case.size, "batch": case.batch, "length": case.length}
+        row |= {"dtype": case.dtype, "device": device, "threads": torch.get_num_threads(), "parameters": parameters}
+        peak = memory[method]
+        if peak is None or inference is None:
+            rows.append({**row, "status": "out of memory"})
+            continue
+        ratios = [busy / base for (busy, _), base in zip(samples[method], references[method], strict=True)]
+        row |= {
+            "turns": len(ratios),
+            "seconds": _rounded(statistics.median(busy for busy, _ in samples[method])),
+            "wall_s": _rounded(statistics.median(wall for _, wall in samples[method])),
+            "ratio": _rounded(statistics.median(ratios)),
+            "ratio_low": _rounded(min(ratios)),
+            "ratio_high": _rounded(max(ratios)),
+            "peak_mb": round(peak, 1),
+            "peak_to_inference": _rounded(peak / inference),
+            "largest_mb": round(largest, 1),
+            "peak_less_largest_to_inference": _rounded((peak - largest) / inference),
+        }
+        if method == "private-rademacher":
+            pairs = zip(samples[method], samples["rademacher"], strict=True)
+            row["to_non_private"] = _rounded(statistics.median(busy / other for (busy, _), (other, _) in pairs))
+        rows.append(row)
+    return rows
+
+
+def _turns(case: Case, device: str, methods: Sequence[str], turns: int, budget: float) -> dict[str, list[Any]]:
+    """(processor or synchronised seconds, wall seconds) of each turn; the first turn warms up and is dropped."""
+    samples: dict[str, list[Any]] = {method: [] for method in methods}
+    with ExitStack() as stack:
+        bench = _Bench(case, device, stack)
+        steps = {method: bench.step(method) for method in methods}
+        started = time.monotonic()
+        for turn in range(turns + 1):
+            order = methods if turn % 2 else methods[::-1]
+            for method in order:
+                seconds = _timed(steps[method], device)
+                if turn:
+                    samples[method].append(seconds)
+            if turn >= 2 and (time.monotonic() - started) * (turn + 1) / turn > budget:
+                break
+    _release(device)
+    return samples
+
+
+def _timed(step: Step, device: str) -> tuple[float, float]:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    wall, busy = time.perf_counter(), time.process_time()
+    step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    wall, busy = time.perf_counter() - wall, time.process_time() - busy
+    return (wall if device == "cuda" else busy), wall
+
+
+def _peak_megabytes(case: Case, device: str, method: str) -> float | None:
+    """The peak of a method's first steps; None where memory does not suffice."""
+    if device == "cuda":
+        try:
+            return _peak_of_steps(case, device, method, 1)
+        except torch.cuda.OutOfMemoryError:
+            return None
+        finally:
+            _release(device)
+    if _needed_megabytes(case, method) > 0.25 * _available_megabytes():
+        return None
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_peak_of_steps, case, device, method, torch.get_num_threads()).result()
+
+
+def _peak_of_steps(case: Case, device: str, method: str, threads: int) -> float:
+    """Megabytes above what was held before the model was built."""
+    if device == "cpu":
+        torch.set_num_threads(threads)
+    else:
+        torch.cuda.reset_peak_memory_stats()
+    with ExitStack() as stack:
+        before = _resident_megabytes(device)
+        bench = _Bench(case, device, stack)
+        step = bench.step(method)
+        if method == "dp-adamw":
+            del bench.module
+        for _ in range(2 if "adamw" in method else 1):  # the first makes the state that the second moves
+            step()
+        return _resident_megabytes(device) - before
+
+
+def _resident_megabytes(device: str) -> float:
+    """The most that this process has held so far."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def _needed_megabytes(case: Case, method: str) -> float:
+    """A floor on what the method holds on top of the model, which may be too much to try."""
+    parameters, _ = _sizes(case)
+    copies = {"adamw": 4, "dp-adamw": 6 + case.batch}.get(method, 1)
+    return copies * parameters * 4 / 2**20
+
+
+def _available_megabytes() -> float:
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return math.inf
+    return int(text.split("MemAvailable:")[1].split()[0]) / 2**10
+
+
+def _sizes(case: Case) -> tuple[int, float]:
+    """Parameters, tied ones once, and megabytes of the largest."""
+    counts = [parameter.numel() for parameter in _model(case, "meta").parameters()]
+    return sum(counts), max(counts) * DTYPES[case.dtype].itemsize / 2**20
+
+
+def _release(device: str) -> None:
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the cases that are not in the results yet."""
+    parser = Parser(prog="benchmarks.optimizer_step", description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", choices=PRESETS, default="smoke")
+    parser.add_argument("--sizes", nargs="+", metavar="SIZE", help="only the preset's cases with these models")
+    parser.add_argument("--turns", type=positive_integer("--turns", 1000), default=15)
+    parser.add_argument("--budget", type=positive_integer("--budget"), default=300, help="seconds of turns a case")
+    parser.add_argument("--threads", type=positive_integer("--threads", 1024), default=1, help="of the processor")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: cuda is not available on this machine")
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    cases = PRESETS[options.preset]
+    unknown = set(options.sizes or ()) - {case.size for case in cases}
+    if unknown:
+        parser.error(f"argument --sizes: must be in preset {options.preset}; got {sorted(unknown)[0]!r}")
+    torch.set_num_threads(options.threads)
+    results = Results(
+        options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "optimizer_step",
+        key=KEY,
+        fields=FIELDS,
+        seeds=[0],
+        device=device,
+        dtype="a column",
+        settings={"smoothing": SMOOTHING, "step_size": STEP_SIZE, "loss": "cross entropy of two classes"},
+    )
+    with results:
+        for case in cases:
+            shared: dict[str, str | int] = {
+                "size": case.size,
+                "batch": case.batch,
+                "length": case.length,
+                "dtype": case.dtype,
+            }
+            known = [
+                results.done(**shared, device=device, threads=options.threads, method=method) for method in case.methods
+            ]
+            if all(known) or (options.sizes and case.size not in options.sizes):
+                continue
+            rows = measure(case, device, options.turns, options.budget)
+            results.add(row for row, done in zip(rows, known, strict=True) if not done)
+            for row in rows:
+                print(
+                    f"{case.size} batch {case.batch}: {row['method']} {row.get('seconds', '-')} s, "
+                    f"{row.get('ratio', '-')} of two forwards, {row.get('peak_mb', '-')} MB",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
