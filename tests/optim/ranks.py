@@ -1,0 +1,48 @@
+"""What each process of the distributed tests runs: `torchrun ... tests/optim/ranks.py FOLDER KIND`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, losses, plan
+
+KINDS: dict[str, dict[str, Any]] = {
+    "dpzero": {},
+    "several": {"directions_per_step": 3},
+    "poisson": {"expected_batch": 20, "relation": "add-remove", "sampling": "poisson"},
+    "dpgd-0th": {"algorithm": "dpgd-0th"},
+}
+
+
+def train(folder: Path, kind: str) -> torch.Tensor:
+    """The final weights; `private` writes a ledger and a transcript in `folder`."""
+    module, rows = Logistic(torch.float32), data(torch.float32)
+    if kind == "private":
+        run = make_private_with_epsilon(
+            module, losses, rows, **{**BUDGET, **STEP, **FULL}, folder=folder / "run", micro_batch=8
+        )
+    else:
+        run = make_from_seed_not_private(module, losses, rows, plan(**KINDS[kind]), seed=3, micro_batch=8)
+    run.run()
+    assert run.releases_left == 0
+    return module.weight.detach()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    try:
+        found = {kind: train(folder, kind) for kind in sys.argv[2:]}
+        torch.save(found, folder / f"{dist.get_world_size()}-{os.environ['RANK']}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

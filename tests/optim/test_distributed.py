@@ -1,0 +1,56 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpzero_theory.optim.distributed import Ranks
+from dpzero_theory.optim.transcript import Transcript, replay
+from dpzero_theory.privacy.ledger import Ledger
+from tests.optim.ranks import KINDS, train
+from tests.optim.small import STEP, Logistic
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def torchrun(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tensor]]:
+    """The weights that each rank ends with."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    outcome = subprocess.run(
+        [*command, "tests/optim/ranks.py", str(folder), *kinds],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    return [torch.load(folder / f"{count}-{rank}.pt") for rank in range(count)]
+
+
+def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
+    """Each rank has the weights of a single process, bit for bit; a private run has one ledger and one transcript."""
+    ranks = torchrun(tmp_path, 2, *KINDS, "private")
+    for kind in KINDS:
+        alone = train(tmp_path, kind)
+        assert alone.abs().min() > 0
+        assert all(torch.equal(rank[kind], alone) for rank in ranks), kind
+    again = Logistic(torch.float32)
+    replay(tmp_path / "run" / "transcript.bin", again)
+    assert all(torch.equal(rank["private"], again.weight) for rank in ranks)
+    with Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger:
+        assert sum(group.steps for group in ledger.history) == STEP["steps"]
+    with Transcript.open(tmp_path / "run" / "transcript.bin") as transcript:
+        assert len(transcript.records()) == STEP["steps"]
+
+
+def test_a_process_alone_leads_itself() -> None:
+    ranks = Ranks()
+    assert (ranks.rank, ranks.count) == (0, 1)
+    assert ranks.lead(lambda: 3) == 3
+    with pytest.raises(KeyError):
+        ranks.lead(lambda: {}["nothing"])
+    ranks.require_equal("weights", "a")
