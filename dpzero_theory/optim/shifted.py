@@ -154,8 +154,11 @@ class Shifted(TorchDispatchMode):
     def _touched(self, value: Tensor) -> list[Place]:
         """The parameters that a tensor overlaps."""
         places = self._places.get(_storage(value), [])
-        start, stop = extent(value) if places else (0, 0)
-        return [place for place in places if place.start < stop and start < place.stop]
+        if not places:
+            return places
+        start, stop = extent(value)
+        one, own = value.element_size(), places[0].tensor.element_size()
+        return [place for place in places if place.start * own < stop * one and start * one < place.stop * own]
 
     def _copy(self, value: Tensor, places: list[Place]) -> Tensor:
         """What a tensor that overlaps these parameters is at x + scale u."""
