@@ -75,11 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=Path, default=RESULTS, help="folder of the sweeps' folders")
     parser.add_argument("--out", type=Path, default=RESULTS / "slopes")
     options = parser.parse_args(arguments)
-    sweeps, source = {}, {}
+    sweeps: dict[str, pd.DataFrame] = {}
+    source: dict[str, str] = {}
     for sweep, names in SWEEPS.items():
         folders = [options.rows / name for name in names if (options.rows / name).exists()]
         if folders:
-            sweeps[sweep] = pd.concat([read_rows(folder) for folder in folders])
+            sweeps[sweep] = pd.concat([read_rows(folder) for folder in folders], ignore_index=True)
             source |= {folder.name: read_manifest(folder)["sha256"] for folder in folders}
     if not sweeps:
         parser.error(f"argument --rows: no rows of {', '.join(SWEEPS)} in {options.rows}")

@@ -22,30 +22,32 @@ def test_intervals_are_students() -> None:
     assert (mean, low, high) == pytest.approx((1.0, 1 - 12.706, 1 + 12.706), rel=1e-3)
 
 
-def test_fits_use_the_best_row_of_every_cell(tmp_path: Path) -> None:
-    lines = []
+def _rows(method: str, power: float) -> list[dict[str, str | float]]:
+    """Three seeds with measurements d^power times the clip, twice that on the test set."""
+    made: list[dict[str, str | float]] = []
     for seed in range(3):
         for d in (10, 100, 1000, 10_000):
             for clip in (1.0, 2.0):
-                value = d**0.5 * clip
-                cell = {"method": "dpzero", "mode": "a", "start": "zero", "calibration": "paper", "d": d, "seed": seed}
-                measures = {
-                    f"gradient_{on}_{output}": value * (2 if on == "test" else 1)
-                    for on in ("train", "test")
-                    for output in ("last", "average", "tau")
-                }
-                lines.append({**cell, "steps": 1, "step_size": 1.0, "clip": clip, **measures})
-    rows = pd.DataFrame(lines)
-    assert (slopes.best_rows(rows, "tau")["clip"] == 1.0).all()
-    with Results(
-        tmp_path / "synthetic", key=synthetic.KEY, fields=synthetic.FIELDS, seeds=[0], device="cpu", dtype="float64"
-    ) as results:
-        results.add({**line, **{f"loss{name[8:]}": 1.0 for name in measures}} for line in lines)
+                values = (method, "a", d, "zero", "paper", seed, 1, 1.0, clip)
+                measures = {name: d**power * clip * (2 if "test" in name else 1) for name in synthetic.FIELDS}
+                made.append({**dict(zip(synthetic.KEY, values, strict=True)), **measures})
+    return made
+
+
+def test_fits_use_the_best_row_of_every_cell(tmp_path: Path) -> None:
+    """Of two folders that make one sweep; their rows have the same numbers, and other best ones."""
+    rows = {"synthetic": _rows("dpzero", 0.5), "synthetic_dpgd": _rows("dpgd", 0.75)[::-1]}
+    assert (slopes.best_rows(pd.DataFrame(rows["synthetic"]), "tau")["clip"] == 1.0).all()
+    for folder, lines in rows.items():
+        with Results(
+            tmp_path / folder, key=synthetic.KEY, fields=synthetic.FIELDS, seeds=[0], device="cpu", dtype="float64"
+        ) as results:
+            results.add(lines)
     for _ in range(2):
         slopes.main(["--rows", str(tmp_path), "--out", str(tmp_path / "slopes")])
         fits = read_rows(tmp_path / "slopes")
-        assert len(fits) == 3 * 2 * 2
-        assert fits["slope"].tolist() == pytest.approx([0.5] * len(fits))
+        assert len(fits) == 2 * 3 * 2 * 2
+        assert fits["slope"].tolist() == pytest.approx([0.75 if m == "dpgd" else 0.5 for m in fits["method"]])
         assert (fits["seeds"] == 3).all()
 
 
