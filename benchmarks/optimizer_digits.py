@@ -86,6 +86,10 @@ def one_run(model: str, method: str, seed: int, steps: int, step_size: float, cl
     return {"d": d, "accuracy": round(accuracy, 6), "cpu_s": round(time.process_time() - started, 2)}
 
 
+def _named(job: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(KEY, job, strict=True))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 where the margin is not reached."""
     parser = Parser(prog="python -m benchmarks.optimizer_digits", description=__doc__.splitlines()[0])
@@ -104,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dtype="float32",
         settings={"epsilon": EPSILON, "delta": DELTA, "margin": MARGIN, "noise": "seeded"},
     ) as results:
-        jobs = [job for job in grid if not results.done(**dict(zip(KEY, job, strict=True)))]
+        jobs = [job for job in grid if not results.done(**_named(job))]
         for job, found in completed(one_run, jobs, options.workers):
-            results.add([{**dict(zip(KEY, job, strict=True)), **found}])
+            results.add([{**_named(job), **found}])
     table = read_rows(options.out)
     settings = table.groupby(["model", "method", "steps", "step_size", "clip"])["accuracy"].agg(["mean", "std"])
     best = settings.loc[settings.groupby(level=["model", "method"])["mean"].idxmax()]

@@ -1,0 +1,206 @@
+"""The optimizer under attack, its sensitivity, its ranks.  python -m benchmarks.optimizer_privacy [--quick]
+
+One row a part:
+
+- attack-private, attack-seeded: whoever knows x_t, x_{t+1}, the public direction and the run key computes the released
+  sum, draws noise again from the key and removes it where that helps. `measured` is the root mean square error of
+  the clipped sum so recovered, in units of the noise's sigma: 1 within 5% for a private run, 0 for the seeded one;
+- sensitivity: over generated pairs of neighbouring data sets with NaN, infinities and duplicates (K from 1 to 4, both
+  relations, lattices of 1 to 2^30 levels), the largest change of the integer sum over the stated sensitivity: <= 1;
+- ranks-2, ranks-4: processes under torchrun whose final weights differ from a single process's: 0.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from benchmarks.arguments import Parser
+from benchmarks.results import OK, RESULTS, Results, read_rows
+from dpzero_theory.optim.dpzero import DPZero
+from dpzero_theory.optim.mechanism import LatticeSum
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon, private_plan
+from dpzero_theory.privacy.lattice import Lattice
+from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
+
+Array = NDArray[np.float64]
+
+SEED, RECORDS, D = 20262, 32, 6
+SETTINGS: dict[str, Any] = {
+    "target_epsilon": 2.0,
+    "target_delta": 1e-5,
+    "expected_batch": RECORDS,
+    "clip": 1.0,
+    "step_size": 1e-6,
+    "smoothing": 1e-3,
+    "relation": "replace-one",
+    "sampling": "full",
+}
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, 1.0, -1.0, 0.6, 0.8, 1e300, -1e300, 5e-324])
+LEVELS, CLIPS = (1, 2, 7, 1000, 2**30), (1e-3, 1.0, 5.0, 1e30)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(SEED)
+    return nn.Linear(D, 1, bias=False, dtype=torch.float64)
+
+
+def losses(module: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.softplus(-batch[1] * module(batch[0])[:, 0])
+
+
+def data() -> TensorDataset:
+    rng = np.random.default_rng(SEED)
+    features = torch.tensor(rng.normal(size=(RECORDS, D)))
+    return TensorDataset(features, torch.sign(features.sum(dim=1)))
+
+
+def attack(run: DPZero, key: bytes, steps: int) -> float:
+    """The attacker's root mean square error; `run` has one parameter. `truth` serves only to score the attack."""
+    weight = run.weights.parameters[0]
+    redrawn, quiet = SeededNoise(int.from_bytes(key, "little") % 2**64), LatticeSum(run.plan, SystemNoise())
+    errors = np.empty((2, steps))
+    for t in range(steps):
+        truth = quiet.contributions(run._differences(t, np.arange(RECORDS)))[0]
+        before = weight.detach().clone()
+        run.step()
+        direction = torch.zeros_like(before)
+        run.weights.directions.add_(direction, t, 0, run.weights.directions.factor(t, run.weights.sizes))
+        along = float(((weight.detach() - before) * direction).sum() / direction.square().sum())
+        released = along / (-run.plan.step_size(t) * run.plan.unit)
+        errors[:, t] = released - truth, released - redrawn.discrete_gaussian(run.plan.scale) - truth
+    return float(np.sqrt(np.square(errors).mean(axis=1)).min() / run.plan.scale)
+
+
+def attack_private(cases: int) -> float:
+    with TemporaryDirectory() as folder:
+        run = make_private_with_epsilon(model(), losses, data(), **SETTINGS, steps=cases, folder=folder)
+        return attack(run, bytes.fromhex(run.state_dict()["key"]), cases)
+
+
+def attack_seeded(cases: int) -> float:
+    plan = private_plan(n=RECORDS, steps=cases, **SETTINGS)
+    run = make_from_seed_not_private(model(), losses, data(), plan, seed=SEED)
+    return attack(run, bytes.fromhex(run.state_dict()["key"]), cases)
+
+
+def sensitivity(cases: int) -> float:
+    """The largest change over what is allowed, over `cases` pairs of neighbours."""
+    rng, worst = np.random.default_rng(SEED), 0.0
+    base = private_plan(n=RECORDS, steps=1, **SETTINGS)
+    for _ in range(cases):
+        k, clip, levels = int(rng.integers(1, 5)), float(rng.choice(CLIPS)), int(rng.choice(LEVELS))
+        mechanism = LatticeSum(_plan(base, k, clip, levels), SystemNoise())
+        rest = _rows(rng, int(rng.integers(0, 5)), k)
+        if rng.random() < 0.5:
+            rest = np.concatenate([rest, rest])
+        one, other = _rows(rng, 1, k), _rows(rng, 1, k)
+        relation = "replace-one" if rng.random() < 0.5 else "add-remove"
+        neighbour = np.concatenate([rest, other]) if relation == "replace-one" else rest
+        first, second = (mechanism.contributions(rows) for rows in (np.concatenate([rest, one]), neighbour))
+        moved = sum((int(a) - int(b)) ** 2 for a, b in zip(first, second, strict=True))
+        allowed = Lattice(clip, levels).sensitivity(relation) ** 2
+        if moved > allowed:
+            return float("inf")
+        worst = max(worst, moved / allowed)
+    return float(np.sqrt(worst))
+
+
+def _plan(base: Plan, k: int, clip: float, levels: int) -> Plan:
+    return replace(base, clip=clip, levels=levels, directions_per_step=k)
+
+
+def _rows(rng: np.random.Generator, count: int, k: int) -> Array:
+    scale = 10.0 ** rng.integers(-4, 3)
+    plain = rng.normal(size=(count, k)) * scale
+    return np.where(rng.random((count, k)) < 0.3, rng.choice(SPECIAL, size=(count, k)), plain)
+
+
+def ranks(count: int) -> Callable[[int], float]:
+    def differing(cases: int) -> float:
+        with TemporaryDirectory() as folder:
+            found = {name: _torchrun(Path(folder), name, cases) for name in (1, count)}
+        return float(sum(not torch.equal(weights, found[1][0]) for weights in found[count]))
+
+    return differing
+
+
+def _torchrun(folder: Path, count: int, steps: int) -> list[torch.Tensor]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    worker = ["-m", "benchmarks.optimizer_privacy", "--worker", str(folder), str(steps)]
+    subprocess.run([*launcher, *worker], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return [torch.load(folder / f"{count}-{rank}.pt") for rank in range(count)]
+
+
+def work(folder: Path, steps: int) -> None:
+    """One rank: a seeded run of an MLP in float32, eight micro-batches of four records."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    torch.manual_seed(SEED)
+    module = nn.Sequential(nn.Linear(D, 16), nn.Tanh(), nn.Linear(16, 1))
+    rows = TensorDataset(*(tensor.float() for tensor in data().tensors))
+    plan = private_plan(n=RECORDS, steps=steps, **{**SETTINGS, "step_size": 1e-2}, directions_per_step=2)
+    make_from_seed_not_private(module, losses, rows, plan, seed=SEED, micro_batch=4).run()
+    flat = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    torch.save(flat, folder / f"{torch.distributed.get_world_size()}-{torch.distributed.get_rank()}.pt")
+    torch.distributed.destroy_process_group()
+
+
+PARTS: dict[str, tuple[Callable[[int], float], int, float, float]] = {
+    "attack-private": (attack_private, 10_000, 0.95, 1.05),
+    "attack-seeded": (attack_seeded, 1_000, 0.0, 1e-4),
+    "sensitivity": (sensitivity, 100_000, 0.9, 1.0),
+    "ranks-2": (ranks(2), 50, 0.0, 0.0),
+    "ranks-4": (ranks(4), 50, 0.0, 0.0),
+}
+"""Part: (work, cases, lowest and highest value that passes)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 if a part is outside its bounds."""
+    parser = Parser(prog="python -m benchmarks.optimizer_privacy", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the cases; bounds are not judged")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", nargs=2, metavar=("FOLDER", "STEPS"), help="used by the ranks themselves")
+    options = parser.parse_args(arguments)
+    if options.worker:
+        work(Path(options.worker[0]), int(options.worker[1]))
+        return 0
+    torch.set_num_threads(1)
+    with Results(
+        options.out or (Path("out") if options.quick else RESULTS) / "optimizer_privacy",
+        key=("part",),
+        fields=("cases", "measured", "at_least", "at_most", "seconds"),
+        seeds=(SEED,),
+        device="cpu",
+        dtype="float64",
+        settings={"quick": options.quick, "records": RECORDS, "d": D},
+    ) as results:
+        for part, (measure, full, low, high) in PARTS.items():
+            if results.done(part=part):
+                continue
+            started, cases = time.monotonic(), max(full // 100, 10) if options.quick else full
+            measured = measure(cases)
+            held = options.quick or low <= measured <= high
+            row = {"cases": cases, "measured": measured if np.isfinite(measured) else None}
+            bounds = {"at_least": low, "at_most": high, "seconds": round(time.monotonic() - started, 1)}
+            results.add([{"part": part, **row, **bounds, "status": OK if held else "outside its bounds"}])
+            print(f"{part}: {measured:.6g} in [{low:g}, {high:g}] over {cases} cases", flush=True)
+        table = read_rows(results.folder, failed=True)
+    return int((table["status"] != OK).any())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
