@@ -2,7 +2,7 @@
 
 Networks 64 - W - 10 on digits for widths W, and random RoBERTa and OPT of two layers on random tokens, are trained by
 full-batch Adam; at three moments the Hessian of the training loss is measured by `dpzero_theory.curvature`. Where d is
-at most 1,300 the full Hessian gives the exact rank beside it. One row per model, moment and seed. Public and
+at most 400 the full Hessian gives the exact rank beside it. One row per model, moment and seed. Public and
 synthetic data only; nothing here is private. The real encoder is measured by the library's own command, see
 `benchmarks/results/curvature_encoder`.
 """
@@ -31,7 +31,7 @@ SAMPLES = 512
 EFFORT = Effort(search=40, probes=12, steps=16)
 SAMPLE_EFFORT = Effort(search=12, probes=2, steps=4)
 SAMPLE_HESSIANS = 4
-SMALL = 1_300
+SMALL = 400
 PRESETS = {
     "smoke": ("mlp-digits:2", "mlp-digits:4"),
     "full": (*(f"mlp-digits:{width}" for width in (4, 16, 64, 256, 1024)), "roberta-tiny", "opt-tiny"),
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dtype="float64 (digits), float32",
         settings={"samples": SAMPLES, "learning_rate": LEARNING_RATE, "effort": vars(EFFORT)},
     )
-    jobs = [(model, seed) for model in PRESETS[options.preset] for seed in range(options.seeds)]
+    jobs = [(model, seed) for seed in range(options.seeds) for model in PRESETS[options.preset]]
     with results:
         todo = [
             (model, seed)

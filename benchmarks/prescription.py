@@ -43,6 +43,8 @@ from dpzero_theory.theory.sharp_poisson import poisson_noise, prescribe_poisson
 __all__ = ["SETTINGS", "Choice", "choices", "main", "problems", "run"]
 
 EPSILON, DELTA = 6.0, 1e-5
+MEASURED, TESTED = 48, 320
+"""Sentences that the encoder's constants were measured on, and that accuracy is tested on."""
 SMALLEST_WIDTH = {"digits": 1e-8, "minilm": 1e-3}
 """The smallest smoothing that the losses resolve: float64, float32."""
 KEY = ("task", "choice", "step_size", "clip", "seed")
@@ -65,8 +67,8 @@ class Setting:
 
 
 SETTINGS = {
-    "digits": Setting(400, None, (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3), (0.1, 0.3, 1.0, 3.0)),
-    "minilm": Setting(40, 64, (1e-5, 1e-4, 1e-3), (0.3, 1.0)),
+    "digits": Setting(400, None, (3e-3, 1e-2, 3e-2, 0.1), (0.3, 1.0, 3.0)),
+    "minilm": Setting(30, 32, (1e-4, 1e-3, 1e-2), (0.3, 1.0)),
 }
 
 
@@ -144,11 +146,11 @@ def digits() -> Work:
 
 
 def minilm(folder: Path) -> Work:
-    """minilm:biases: the sentences of 6 to 12 words that --seed 0 --samples 96 did not measure; test: sst2_test.tsv."""
+    """minilm:biases: the sentences of 6 to 12 words that --seed 0 --samples 48 did not measure; 320 test sentences."""
     sentences, signs = read_labelled_sentences(folder / "sst2_train.tsv")
     low, high = language.WORDS
     fitting = [i for i, text in enumerate(sentences) if low <= len(text.split()) <= high]
-    seen = set(np.random.default_rng(0).choice(fitting, 96, replace=False).tolist())
+    seen = set(np.random.default_rng(0).choice(fitting, MEASURED, replace=False).tolist())
     records = [(sentences[i], int(signs[i] > 0)) for i in fitting if i not in seen]
     _, tokenizer = language.minilm("biases")
 
@@ -156,14 +158,15 @@ def minilm(folder: Path) -> Work:
         return language.tokenise(tokenizer, [text for text, _ in part]), torch.tensor([label for _, label in part])
 
     held, held_signs = read_labelled_sentences(folder / "sst2_test.tsv")
-    ordered = sorted(zip(held, (held_signs > 0).astype(int).tolist(), strict=True), key=lambda pair: len(pair[0]))
+    chosen = np.random.default_rng(1).permutation(len(held))[:TESTED]
+    ordered = sorted(((held[i], int(held_signs[i] > 0)) for i in chosen), key=lambda pair: len(pair[0]))
     return Work(
         module=lambda: language.minilm("biases")[0],
         losses=tasks.cross_entropy,
         records=records,
         collate=collate,
-        train=[collate(records[start : start + 64]) for start in (0, 64, 128, 192)],
-        test=[collate(ordered[start : start + 64]) for start in range(0, len(ordered), 64)],
+        train=[collate(records[start : start + 64]) for start in (0, 64)],
+        test=[collate(ordered[start : start + 64]) for start in range(0, TESTED, 64)],
     )
 
 
