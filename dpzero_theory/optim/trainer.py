@@ -1,0 +1,140 @@
+"""DPZero inside a Hugging Face Trainer (the `llm` extra): its arguments, callbacks, evaluation and checkpoints.
+
+    trainer = DPZeroTrainer(
+        model, TrainingArguments("out", save_steps=500, report_to="none"), train_dataset=data,
+        processing_class=tokenizer,
+        private=dict(target_epsilon=2, target_delta=1e-5, steps=10_000, expected_batch=64, clip=1.0, step_size=1e-6,
+                     smoothing=1e-3, relation="add-remove", sampling="poisson"),
+    )
+    trainer.train()                                # resume_from_checkpoint=True after an interruption
+    trainer.run.get_epsilon(1e-5)
+
+Of `TrainingArguments` only what concerns output, logging, evaluation and saving is used: steps, batches and step sizes
+are those of `private`. The log has epsilon and the step, never a training loss. Metrics on an evaluation set are
+releases about that set, which must be other records than the training data. Ledger and transcript are in `dpzero/`
+of the output folder.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
+
+from dpzero_theory.optim.dpzero import DPZero, Losses
+from dpzero_theory.optim.private import LEDGER, make_private_with_epsilon
+
+__all__ = ["DPZeroTrainer", "classification_losses"]
+
+_STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
+
+
+def classification_losses(module: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Cross-entropy of each record for a model with logits of shape (batch, classes), in float32."""
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    return nn.functional.cross_entropy(module(**inputs).logits.float(), batch["labels"], reduction="none")
+
+
+class DPZeroTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer whose `train` is a private run.
+
+    private: keyword arguments of `optim.private.make_private_with_epsilon`, folder, collate and resume excepted.
+    losses: per-record losses of a collated batch. Other arguments as `transformers.Trainer`. `run` is the `DPZero` once
+    training has begun.
+    """
+
+    run: DPZero
+    control: Any
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: TrainingArguments,
+        *,
+        private: Mapping[str, Any],
+        losses: Losses = classification_losses,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, args, **options)
+        self._private, self._losses = dict(private), losses
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **unused: Any) -> TrainOutput:
+        """Make the releases that are left.
+
+        resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder (without any, the
+        transcript alone brings the initial weights up to date). False or None starts a run, and refuses to where there
+        is one. Errors as `make_private_with_epsilon`.
+        """
+        folder = Path(self.args.output_dir, "dpzero")
+        data = self.train_dataset
+        if hasattr(data, "column_names"):
+            data = self._remove_unused_columns(data, description="training")
+        self.run = make_private_with_epsilon(
+            self.model,
+            lambda module, batch: self._losses(module, self._prepare_inputs(batch)),
+            data,
+            folder=folder,
+            collate=self.data_collator,
+            resume=bool(resume_from_checkpoint) and (folder / LEDGER).exists(),
+            **self._private,
+        )
+        try:
+            self._resume(resume_from_checkpoint)
+            return self._loop()
+        finally:
+            self.run.close()
+
+    def _resume(self, checkpoint: str | bool | None) -> None:
+        found = get_last_checkpoint(self.args.output_dir) if checkpoint is True else checkpoint
+        if found:
+            self.run.load_state_dict(torch.load(Path(found, _STATE), map_location=self.args.device))
+        self.run.catch_up()
+
+    def _loop(self) -> TrainOutput:
+        total = self.run.plan.steps
+        self.state.max_steps, self.state.num_train_epochs = total, 1
+        self.state.global_step = total - self.run.releases_left
+        self.state.is_world_process_zero = self.is_world_process_zero()
+        self.state.is_local_process_zero = self.is_local_process_zero()
+        self.state.compute_steps(self.args, total)
+        handler = self.callback_handler
+        self.control = handler.on_train_begin(self.args, self.state, self.control)
+        self.control = handler.on_epoch_begin(self.args, self.state, self.control)
+        while self.run.releases_left and not self.control.should_training_stop:
+            self.control = handler.on_step_begin(self.args, self.state, self.control)
+            self.run.step()
+            self.state.global_step = total - self.run.releases_left
+            self.state.epoch = self.state.global_step / total
+            self.control = handler.on_step_end(self.args, self.state, self.control)
+            self._report()
+        self.control = handler.on_epoch_end(self.args, self.state, self.control)
+        self._report()
+        self.control = handler.on_train_end(self.args, self.state, self.control)
+        return TrainOutput(self.state.global_step, float("nan"), {"epsilon": self._epsilon()})
+
+    def _epsilon(self) -> float:
+        return self.run.get_epsilon(self._private["target_delta"])
+
+    def _report(self) -> None:
+        """Log, evaluate and save where the callbacks ask for it."""
+        if self.control.should_log:
+            self.control.should_log = False
+            self.log({"epsilon": self._epsilon()})
+        if self.control.should_evaluate:
+            self.control.should_evaluate = False
+            self.evaluate()
+        if self.control.should_save:
+            self.control.should_save = False
+            self._save_run()
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _save_run(self) -> None:
+        folder = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        state = self.run.state_dict()
+        self.save_model(str(folder), _internal_call=True)
+        if self.is_world_process_zero():
+            torch.save(state, folder / _STATE)
+            self.state.save_to_json(str(folder / _TRAINER_STATE))
