@@ -71,7 +71,7 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start:
         return height, mean - epsilon - 1 / tau - 1 / (1 + tau), variance, third
 
     low, high, flat = 0.0, math.inf, False
-    tau = start or 1.0
+    tau = start or _gaussian_saddle(epsilon, parts, gdp)
     for _ in range(200):
         height, value, variance, third = moments(tau)
         flat = 0.15 * tau * abs(third) < 0.2 * variance
@@ -90,6 +90,20 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start:
             break
         tau, height, variance = 0.85 * tau, height_back, variance_back
     return tau
+
+
+def _gaussian_saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> float:
+    """The saddle if the loss were Gaussian, of the variance that it has to first order in q."""
+    square = gdp**2
+    for pair, steps in parts:
+        inverse = min(pair.noise**-2, 50.0)
+        chi = math.expm1(inverse) if pair.kind != "replace" else 4 * math.sinh(inverse)
+        square += steps * pair.sample_rate**2 * chi
+    low, high = 1e-3, 1e3
+    while high > 1.02 * low:
+        tau = math.sqrt(low * high)
+        low, high = (low, tau) if square * (tau + 0.5) > epsilon + 1 / tau + 1 / (1 + tau) else (tau, high)
+    return low
 
 
 def cumulant_error(part: Tilted, tau: float) -> float:
