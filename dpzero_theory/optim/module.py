@@ -71,16 +71,14 @@ class Weights:
         shift_by = Shift(self.directions, number, scale, self._low)
         places = storages(dict(zip(self.names, self.parameters, strict=True)))
         training = [part for part in self.module.modules() if part.training]
-        caching = torch.is_autocast_cache_enabled()
         self._active = True
         try:
             self.module.eval()
-            torch.set_autocast_cache_enabled(False)  # it would keep half-precision copies from one shift to the next
-            torch.clear_autocast_cache()
+            torch.clear_autocast_cache()  # of half-precision copies, here of x and afterwards of x + shift u
             with torch.no_grad(), Shifted(shift_by, places, self._scratch, self._unread):
                 yield
         finally:
-            torch.set_autocast_cache_enabled(caching)
+            torch.clear_autocast_cache()
             for part in training:
                 part.training = True
             self._active = False

@@ -154,15 +154,6 @@ def test_every_way_of_reading_weights_sees_the_shifted_ones(name):
         assert torch.equal(first(module(*inputs)), here)
 
 
-def directional(module, x, number, shift, kind="gaussian"):
-    weights = Weights(module, Directions(KEY, kind))
-    with weights.shifted(number, shift):
-        plus = module(x).double()
-    with weights.shifted(number, -shift):
-        minus = module(x).double()
-    return weights, (plus - minus) / (2 * shift)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
     """Dense oracle: u as explicit tensors, torch.func.functional_call, the update added in float64."""
@@ -236,18 +227,23 @@ def test_modes_of_training_and_gradients_are_put_back_also_after_an_error():
     assert module(X).requires_grad
 
 
-def test_an_outer_autocast_does_not_keep_the_first_sign():
-    """Autocast caches half-precision copies of weights: a copy of x + shift u must not serve for x - shift u."""
+def test_an_outer_autocast_does_not_keep_copies_from_one_point_to_the_next():
+    """Autocast caches half-precision copies of weights: one of x + shift u must serve neither for x - shift u nor x."""
     torch.manual_seed(0)
     module = dense_net()
-    with torch.autocast("cpu", torch.bfloat16):
-        module(X)
-        _, together = directional(module, X, NUMBER, 0.1)
-        assert torch.is_autocast_cache_enabled()
-    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-        _, apart = directional(module, X, NUMBER, 0.1)
-    assert torch.equal(together, apart)
-    assert together.abs().max() > 0.1
+    outputs = []
+    for cached in (True, False):
+        weights = Weights(module, Directions(KEY, "gaussian"))
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            outputs.append([module(X).detach()])
+            for shift in (0.1, -0.1):
+                with weights.shifted(NUMBER, shift):
+                    outputs[-1].append(module(X))
+            outputs[-1].append(module(X).detach())
+    assert all(torch.equal(one, other) for one, other in zip(*outputs, strict=True))
+    here, plus, minus, again = outputs[0]
+    assert torch.equal(here, again)
+    assert min((here - plus).abs().max(), (plus - minus).abs().max()) > 0.1
 
 
 def test_compiled_modules_run_uncompiled_inside():
@@ -319,17 +315,26 @@ def test_an_embedding_makes_only_the_rows_it_needs_and_the_same_bits(dtype, prec
 
 
 def test_the_scratch_memory_is_used_again_but_never_under_a_live_tensor():
-    """The same large weight read twice, the first result being a copy that lives on."""
-    module = Reads(lambda x, w: (w.contiguous(), w + 0, w * 1), (300, 300))
+    """Two large weights in one operation, and parts of a copy that live on while the next is made."""
+
+    def read(x, a, b):
+        parts = torch.unsafe_chunk(a, 2)
+        return (*parts, a + b, b + 0)
+
+    module = Reads(read, (300, 300), (300, 300))
     weights = Weights(module, Directions(KEY, "gaussian"))
     with weights.shifted(NUMBER, SHIFT):
-        _, first_copy, second_copy = module(X)
+        top, bottom, total, second = module(X)
         held = weights._scratch._held
-    assert torch.equal(first_copy, second_copy)
-    assert held is not None
-    assert held.untyped_storage()._cdata != first_copy.untyped_storage()._cdata
+    weights.move_([(NUMBER, SHIFT)])
+    one, two = (p.detach() for p in module.w)
+    assert torch.equal(torch.cat([top, bottom]), one)
+    assert torch.equal(total, one + two)
+    assert torch.equal(second, two)
+    del top, bottom, total, second
     with weights.shifted(NUMBER, SHIFT):
         module(X)
+    assert held is not None
     assert weights._scratch._held is held
 
 
@@ -538,7 +543,11 @@ def test_linear_losses_have_the_directional_derivative_that_u_says():
     module = Reads(lambda x, a, b: a.sum() + b.sum(), (5, 3), (7,))
     module.double()
     for kind in KINDS:
-        weights, slope = directional(module, X, 3, 0.5, kind)
+        weights = Weights(module, Directions(KEY, kind))
+        with weights.shifted(3, 0.5):
+            plus = module(X)
+        with weights.shifted(3, -0.5):
+            slope = plus - module(X)
         u = weights.directions
         total = sum(u.fill_(torch.empty(n, dtype=torch.float64), 3, i).sum() for i, n in enumerate(weights.sizes))
         torch.testing.assert_close(slope, total * u.factor(3, weights.sizes), rtol=1e-12, atol=1e-12)
