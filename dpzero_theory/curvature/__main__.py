@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch.utils import _pytree as pytree
 
 from dpzero_theory import check
 from dpzero_theory.arguments import Parser, number
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--level", type=number, default=0.95, help="level of the intervals (default 0.95)")
     parser.add_argument("--seed", type=number, default=0)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write (default: standard output)")
     return parser
 
@@ -100,7 +102,9 @@ def _run(args: argparse.Namespace) -> ProblemFile:
         return logistic(args.data, samples, seed, _declared(args, "public" if args.data == "digits" else ""))
     task = tasks.load(args.model, args.data, samples, seed)
     data = _declared(args, task.known)
-    objective = Objective(task.module, task.losses, task.batches)
+    check.precondition(args.device == "cpu" or torch.cuda.is_available(), "--device: cuda is not available here")
+    batches = pytree.tree_map(lambda leaf: leaf.to(args.device), list(task.batches))
+    objective = Objective(task.module.to(args.device), task.losses, batches)
     generator = torch.Generator().manual_seed(seed)
     if args.forward_only is not None:
         differences = forward.measure_forward(

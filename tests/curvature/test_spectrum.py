@@ -103,6 +103,20 @@ def test_roots_of_a_positive_matrix() -> None:
     assert found.absolute_trace == found.trace
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_device_measures_the_same() -> None:
+    """Directions are drawn on the CPU, so the two differ by rounding only."""
+    values = torch.as_tensor(spectrum("1/i, signs", 3_000))
+    found = [
+        measure_spectrum(diagonal(values.to(device)), torch.Generator().manual_seed(0), SMALL)
+        for device in ("cpu", "cuda")
+    ]
+    for name in ("norm", "trace", "absolute_trace", "rank"):
+        here, there = (getattr(item, name) for item in found)
+        assert (here.low, here.high) == (pytest.approx(there.low, rel=1e-8), pytest.approx(there.high, rel=1e-8))
+
+
 def test_the_zero_matrix_has_no_effective_rank() -> None:
     with pytest.raises(PreconditionError, match="the matrix must not be zero"):
         measure(np.zeros(10))
