@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sweeps: dict[str, pd.DataFrame] = {}
     source: dict[str, str] = {}
     for sweep, names in SWEEPS.items():
-        folders = [options.rows / name for name in names if (options.rows / name).exists()]
+        folders = [options.rows / name for name in names if (options.rows / name / "manifest.json").exists()]
         if folders:
             sweeps[sweep] = pd.concat([read_rows(folder) for folder in folders], ignore_index=True)
             source |= {folder.name: read_manifest(folder)["sha256"] for folder in folders}
