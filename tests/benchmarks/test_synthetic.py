@@ -48,15 +48,19 @@ def test_measurements_are_those_of_the_losses(method: str, start: str) -> None:
 
 def test_rows_of_all_lanes_are_saved_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(synthetic.PRESETS, "smoke", TINY)
-    arguments = ["--preset", "smoke", "--out", str(tmp_path), "--jobs", "1", "--device", "cpu", "--modes", "c"]
+    out = tmp_path / "rows"
+    arguments = ["--preset", "smoke", "--out", str(out), "--jobs", "1", "--device", "cpu", "--modes", "c"]
     synthetic.main(arguments)
-    rows = read_rows(tmp_path)
-    assert len(rows) == 3 * 4
-    before = (tmp_path / "rows.csv").read_bytes()
+    assert len(read_rows(out)) == 3 * 4
+    before = (out / "rows.csv").read_bytes()
     synthetic.main(arguments)
-    assert (tmp_path / "rows.csv").read_bytes() == before
-    synthetic.main([*arguments, "--start", "normal", "--methods", "dpzero"])
-    assert len(read_rows(tmp_path)) == 3 * 4 + 4
+    assert (out / "rows.csv").read_bytes() == before
+    synthetic.main([*arguments, "--start", "zero", "normal", "--methods", "dpzero"])
+    assert len(read_rows(out)) == 3 * 4 + 4
+    seconds = read_rows(tmp_path / "rows_seconds")
+    assert seconds["products"].tolist() == ["float64", "float64", "float32", "float64"]
+    assert (seconds["lanes"] == 4).all()
+    assert (seconds["cpu_s"] >= 0).all()
 
 
 def test_a_lane_that_diverges_is_a_failed_row() -> None:
