@@ -1,11 +1,22 @@
 """Start or resume a run on a torch module, private by construction or by name not private.
 
+    import torch
+    from torch.utils.data import TensorDataset
+    from dpzero_theory.optim.private import make_private_with_epsilon
+
+    features = torch.randn(1000, 20)
+    data = TensorDataset(features, (features[:, 0] > 0).long())
+    model = torch.nn.Linear(20, 2)
+
+    def losses(model, batch):
+        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
     run = make_private_with_epsilon(
-        module, losses, data, target_epsilon=2, target_delta=1e-5, steps=1000, expected_batch=64, clip=1.0,
-        step_size=1e-3, smoothing=1e-3, relation="add-remove", sampling="poisson", folder="run",
+        model, losses, data, target_epsilon=2, target_delta=1e-5, steps=100, expected_batch=200, clip=1.0,
+        step_size=0.1, smoothing=1e-3, relation="add-remove", sampling="poisson", folder="run",
     )
     run.run()
-    run.get_epsilon(1e-5)
+    print(run.get_epsilon(1e-5))
 
 What is guaranteed by `make_private_with_epsilon`, under the stated relation, for whoever sees the folder's files, every
 iterate and the code, and knows all other records:
@@ -32,7 +43,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
-from dpzero_theory.check import choice, integer, precondition, real
+from dpzero_theory.check import PreconditionError, choice, integer, precondition, real
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.dpzero import DPZero, Fetch, Losses
 from dpzero_theory.optim.mechanism import differences
@@ -365,6 +376,8 @@ def _make(
     header = ranks.lead(lambda: Header(plan, key.hex(), "", precision))
     weights = header.weights(module)
     _check_losses(weights, losses, fetch, plan)
+    if any(hasattr(parameter, "placements") for parameter in weights.parameters):
+        raise PreconditionError("parameters must be whole on each process (they may be on several devices); got shards")
     if plan.algorithm == "dpgd-0th":
         wide = all(parameter.dtype in (torch.float32, torch.float64) for parameter in weights.parameters)
         precondition(wide and precision == "nearest", "dpgd-0th needs float32 or float64 weights, precision nearest")
