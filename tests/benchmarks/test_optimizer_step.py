@@ -1,0 +1,67 @@
+"""Rows of a case, ratios within a turn, and the rows that are recorded."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from benchmarks import optimizer_step
+from benchmarks.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, Case, measure
+from benchmarks.results import RESULTS, read_rows
+
+TINY = Case("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "four-pass", "adamw"))
+
+
+def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are timed by a clock that gives method number i the time i + 1, so that ratios are known."""
+    peaks = {BASE: 100.0, "rademacher": 104.0, "private-rademacher": 105.0, "four-pass": 110.0, "adamw": None}
+    steps = []
+
+    def timed(step: optimizer_step.Step, device: str) -> tuple[float, float]:
+        step()
+        steps.append(step.__qualname__)
+        return (len(steps) - 1) % 4 + 1.0, 7.0
+
+    monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda case, device, method: peaks[method])
+    monkeypatch.setattr(optimizer_step, "_timed", timed)
+    rows = measure(TINY, "cpu", 1, 1e9)
+    assert len(steps) == 2 * 4
+    assert [row["method"] for row in rows] == list(TINY.methods)
+    assert set().union(*rows) == {*KEY, *FIELDS, "status"}
+    by = {row["method"]: row for row in rows}
+    assert by["adamw"]["status"] == "out of memory"
+    assert [by[method]["ratio"] for method in TINY.methods[:4]] == [1, 2, 3, 4]
+    assert by["private-rademacher"]["to_non_private"] == 1.5
+    assert by["rademacher"]["peak_to_inference"] == 1.04
+    largest = by[BASE]["largest_mb"]
+    assert largest == pytest.approx(2000 * 128 * 4 / 2**20, abs=0.05)
+    assert by["four-pass"]["peak_less_largest_to_inference"] == pytest.approx((110 - largest) / 100, rel=1e-3)
+
+
+def test_every_method_of_every_preset_is_known() -> None:
+    assert {method for cases in PRESETS.values() for case in cases for method in case.methods} == set(METHODS)
+    assert all(case.methods[0] == BASE for cases in PRESETS.values() for case in cases)
+
+
+def test_methods_that_hold_too_much_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizer_step, "_available_megabytes", lambda: 1.0)
+    assert optimizer_step._peak_megabytes(TINY, "cpu", "rademacher") is None
+
+
+def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        optimizer_step.main(["--sizes", "enormous"])
+    assert capsys.readouterr().err.endswith("--sizes: must be in preset smoke; got 'enormous'\n")
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit, match="2"):
+            optimizer_step.main(["--device", "cuda"])
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.skipif(not (RESULTS / "optimizer_step" / "manifest.json").exists(), reason="no rows are recorded")
+def test_recorded_rows_keep_the_order_that_is_claimed() -> None:
+    """Signs cost less than Gaussian directions, and both less than four passes over the weights."""
+    rows = read_rows(RESULTS / "optimizer_step")
+    for _, case in rows[rows["size"] == "roberta-base"].groupby(["batch", "length", "device"]):
+        ratio = case.set_index("method")["ratio"]
+        assert 1 < ratio["rademacher"] < ratio["gaussian"] < ratio["four-pass"]
