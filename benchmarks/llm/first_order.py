@@ -6,6 +6,7 @@ gradients are made by one backward for each record, and `Hooks.how` says so. Dro
 """
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from benchmarks.llm.configuration import Configuration
-from benchmarks.llm.models import layers
+from benchmarks.llm.models import SentenceClassifier, layers
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
@@ -24,7 +25,8 @@ __all__ = ["PerRecordGradients", "add_lora", "train_first_order", "train_private
 def add_lora(module: nn.Module, configuration: Configuration) -> int:
     """Freeze the module and put adapters beside its query and value matrices; returns the number of their weights.
 
-    In every layer, or in the last one where the configuration trains only that. Raises ValueError for a model without
+    In every layer, or in the last one where the configuration trains only that; and a sentence classifier's label
+    vectors. Raises ValueError for a model without
     such matrices.
     """
     from peft import LoraConfig, get_peft_model
@@ -39,10 +41,13 @@ def add_lora(module: nn.Module, configuration: Configuration) -> int:
         lora_alpha=configuration.lora_alpha,
         target_modules=targets,
         lora_dropout=0.0,
-        layers_to_transform=[len(layers(module)) - 1] if configuration.weights == "top-biases" else None,
+        layers_to_transform=[len(layers(module)) - 1] if "top" in configuration.weights else None,
     )
-    get_peft_model(module, adapters)  # type: ignore[arg-type]
-    # the adapters are now in `module` itself
+    whole = module.encoder if isinstance(module, SentenceClassifier) else module
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
+        get_peft_model(whole, adapters)
+    # the adapters are now in `whole` itself
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
@@ -71,44 +76,83 @@ def train_first_order(
 class PerRecordGradients:
     """Puts each record's gradient into `grad_sample` of the trained parameters, shape (records, *parameter).
 
-    how: in words, by what.
+    Records come in the order of their lengths, as `Scorer.losses` puts them through the model.
+
+    By Opacus' hooks, once they have been compared with one backward a record on the first two records that come: they
+    are silently wrong where a model folds records and positions into one dimension, as OPT does. By one backward a
+    record elsewhere. how: in words, by what.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        from opacus.grad_sample import GradSampleModule
-
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._plain = module
-        self._hooked: Any = None
-        try:
-            self._hooked = GradSampleModule(module, loss_reduction="sum")
-            self.how = "per-record gradients by Opacus' hooks"
-        except NotImplementedError:
-            self.how = "per-record gradients by one backward a record (Opacus cannot hook this model)"
+        self._parameters: list[Any] = [p for p in module.parameters() if p.requires_grad]
+        self._module = module
+        self._hooks: Any = None
+        self._checked = False
+        self.how = ""
 
     def set(self, scorer: Scorer, batch: Sequence[Example]) -> None:
         if not batch:
             for parameter in self._parameters:
-                parameter.grad_sample = parameter.new_zeros(0, *parameter.shape)  # type: ignore[attr-defined]
-        elif self._hooked is not None:
-            scorer.losses(self._plain, batch).sum().backward()  # type: ignore[no-untyped-call]
-            for parameter in self._parameters:
-                found = parameter.grad_sample  # type: ignore[attr-defined]
-                if isinstance(found, list):  # a tied weight: one entry for each place that it is used
-                    parameter.grad_sample = torch.stack(found).sum(dim=0)  # type: ignore[attr-defined]
+                parameter.grad_sample = parameter.new_zeros(0, *parameter.shape)
+            return
+        if not self._checked:
+            self._check(scorer, batch[:2])
+        if self._hooks is None:
+            self._one_by_one(scorer, batch)
         else:
-            rows = [torch.autograd.grad(scorer.losses(self._plain, [record])[0], self._parameters) for record in batch]
-            for parameter, *gradients in zip(self._parameters, *rows, strict=True):
-                parameter.grad_sample = torch.stack(gradients)
+            self._by_hooks(scorer, batch)
 
     def close(self) -> None:
         """Take the hooks off the module."""
-        if self._hooked is not None:
-            self._hooked.remove_hooks()
+        if self._hooks is not None:
+            self._hooks.remove_hooks()
+            self._hooks = None
         for parameter in self._parameters:
-            for name in ("grad_sample", "summed_grad", "_forward_counter"):
+            for name in ("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample"):
                 if hasattr(parameter, name):
                     delattr(parameter, name)
+
+    def _check(self, scorer: Scorer, batch: Sequence[Example]) -> None:
+        from opacus.grad_sample import GradSampleModule
+
+        self._checked = True
+        self._one_by_one(scorer, batch)
+        expected = [parameter.grad_sample for parameter in self._parameters]
+        _drop_aliases(self._module)
+        for part in self._module.modules():  # Opacus records only layers in training mode; dropout is in none of these
+            part.training = not list(part.children()) and bool(list(part.parameters()))
+        try:
+            self._hooks = GradSampleModule(self._module, loss_reduction="sum")
+            for parameter in self._parameters:
+                parameter.grad_sample = None
+            self._by_hooks(scorer, batch)
+            right = all(
+                parameter.grad_sample.shape == own.shape and torch.allclose(parameter.grad_sample, own, 1e-3, 1e-5)
+                for parameter, own in zip(self._parameters, expected, strict=True)
+            )
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            right = False
+        if right:
+            self.how = "per-record gradients by Opacus' hooks"
+        else:
+            self.close()
+            self._module.eval()
+            self.how = "per-record gradients by one backward a record (Opacus' hooks do not fit this model)"
+        for parameter in self._parameters:
+            parameter.grad_sample = None
+
+    def _by_hooks(self, scorer: Scorer, batch: Sequence[Example]) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")  # the first layer's, as it should
+            scorer.losses(self._module, batch).sum().backward()  # type: ignore[no-untyped-call]
+        for parameter in self._parameters:
+            if isinstance(parameter.grad_sample, list):  # a tied weight: one entry for each place where it is used
+                parameter.grad_sample = torch.stack(parameter.grad_sample).sum(dim=0)
+
+    def _one_by_one(self, scorer: Scorer, batch: Sequence[Example]) -> None:
+        rows = [torch.autograd.grad(scorer.losses(self._module, [record])[0], self._parameters) for record in batch]
+        for parameter, *gradients in zip(self._parameters, *rows, strict=True):
+            parameter.grad_sample = torch.stack(gradients)
 
 
 def train_private_first_order(
@@ -150,6 +194,15 @@ def train_private_first_order(
     finally:
         gradients.close()
     return gradients.how
+
+
+def _drop_aliases(module: nn.Module) -> None:
+    """Forget second names of a child's weights (the bias of BERT's head), which Opacus takes for those of a layer."""
+    for part in module.modules():
+        below = {id(p) for child in part.children() for p in child.parameters(recurse=False)}
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            if id(parameter) in below:
+                del part._parameters[name]
 
 
 def _set_step_size(optimizer: torch.optim.Optimizer, c: Configuration, step: int) -> None:

@@ -21,26 +21,51 @@ _ROWS = 16
 def memoise(module: nn.Module, pad: int, memory: dict[Any, Any]) -> bool:
     """Replace the frozen layers at the bottom of `module` by a memory of their outputs; whether anything was.
 
+    Of the first trained layer, all but its last normalisation where that alone is trained.
     For encoders laid out as BERT and RoBERTa (embeddings, then encoder.layer); others are left as they are. pad: the
     id that pads, which no record holds. memory: where the outputs are kept; modules with equal frozen weights may share
     it. The frozen weights stay in the module.
     """
     base: Any = module.base_model
     layers: Any = getattr(getattr(base, "encoder", None), "layer", None)
-    if layers is None or any(p.requires_grad for p in base.embeddings.parameters()):
+    if layers is None or _trained(base.embeddings):
         return False
     frozen = 0
-    while frozen < len(layers) and not any(p.requires_grad for p in layers[frozen].parameters()):
+    while frozen < len(layers) and not _trained(layers[frozen]):
         frozen += 1
     if frozen == 0:
         return False
+    below, above = list(layers[:frozen]), list(layers[frozen:])
+    norm: Any = above[0].output.LayerNorm if above else None
+    alone = norm is not None and _trained(above[0]) == _trained(norm)
+    if alone:
+        layer = _sharing(above[0])
+        layer.output = _sharing(layer.output)
+        layer.output.LayerNorm = nn.Identity()
+        below, above = [*below, layer], [_Norm(norm), *above[1:]]
     bottom = _sharing(base)
     bottom.encoder = _sharing(base.encoder)
-    bottom.encoder.layer = layers[:frozen]
+    bottom.encoder.layer = nn.ModuleList(below)
     bottom.pooler = None
-    base.embeddings = _Memory(bottom, pad, memory.setdefault(frozen, {}))
-    base.encoder.layer = layers[frozen:]
+    base.embeddings = _Memory(bottom, pad, memory.setdefault((frozen, alone), {}))
+    base.encoder.layer = nn.ModuleList(above)
     return True
+
+
+def _trained(module: nn.Module) -> set[int]:
+    return {id(p) for p in module.parameters() if p.requires_grad}
+
+
+class _Norm(nn.Module):
+    """A layer of which only the last normalisation is left."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+        found: Tensor = self.norm(hidden)
+        return found
 
 
 def _sharing(module: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import normalize
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -25,7 +26,9 @@ __all__ = [
     "MINILM",
     "SUBSETS",
     "LanguageModel",
+    "SentenceClassifier",
     "configuration",
+    "embed",
     "layers",
     "load",
     "load_tokenizer",
@@ -33,14 +36,51 @@ __all__ = [
     "train",
 ]
 
+Tensor = torch.Tensor
+
+TEMPERATURE = 20.0
+"""Of the cosines of a sentence encoder, the inverse 0.05 of its own training."""
 MINILM = "minilm"
 """Name of the sentence encoder of 22.7 million weights that installs with the extra `llm`: no download."""
-SUBSETS = ("all", "body", "biases", "top-biases")
-"""Which weights are trained: all; all but the embeddings; the biases and the normalisation layers; those of the last
-layer."""
+SUBSETS = ("all", "body", "biases", "top-biases", "top-norm", "head")
+"""Which weights are trained: all; all but the embeddings; biases and normalisation layers; those of the last layer; the
+last normalisation of the last layer. A sentence classifier's label vectors always, with `head` nothing else."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "encoder": AutoModel}
+
+
+class SentenceClassifier(nn.Module):
+    """An encoder and a vector for each class, at first the embedding of its label sentence.
+
+    A class's score is TEMPERATURE times the inner product of the text's embedding and the class's vector, so at first
+    TEMPERATURE times the cosine of text and label sentence. labels: shape (classes, width).
+    """
+
+    def __init__(self, encoder: Any, labels: Tensor) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(labels.shape[1], labels.shape[0], bias=False)
+        self.head.weight.data.copy_(labels)
+
+    @property
+    def base_model(self) -> Any:
+        return self.encoder.base_model
+
+    @property
+    def config(self) -> Any:
+        return self.encoder.config
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        scores: Tensor = TEMPERATURE * self.head(embed(self.encoder, **inputs))
+        return scores
+
+
+def embed(encoder: nn.Module, **inputs: Tensor) -> Tensor:
+    """Mean-pooled hidden states of length 1, in float32."""
+    hidden = encoder(**inputs).last_hidden_state.float()
+    mask = inputs["attention_mask"][..., None].float()
+    return normalize((hidden * mask).sum(dim=1) / mask.sum(dim=1), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -113,13 +153,23 @@ def train(module: nn.Module, subset: str) -> int:
     pooler = {id(p) for name, part in module.named_modules() if name.endswith("pooler") for p in part.parameters()}
     embeddings = {id(p) for part in module.modules() if isinstance(part, nn.Embedding) for p in part.parameters()}
     norms = {id(p) for part in module.modules() if "Norm" in type(part).__name__ for p in part.parameters()}
-    top = {id(p) for p in layers(module)[-1].parameters()}
+    head = {id(module.head.weight)} if isinstance(module, SentenceClassifier) else set()
+    last = layers(module)[-1]
+    top = {id(p) for p in last.parameters()}
+    final = [part for part in last.modules() if "Norm" in type(part).__name__][-1]
     count = 0
     for name, parameter in module.named_parameters():
         key = id(parameter)
         bias = key in norms or name.endswith("bias")
-        chosen = {"all": True, "body": key not in embeddings, "biases": bias, "top-biases": bias and key in top}[subset]
-        chosen = chosen and key not in pooler
+        chosen = {
+            "all": True,
+            "body": key not in embeddings,
+            "biases": bias,
+            "top-biases": bias and key in top,
+            "top-norm": key in {id(p) for p in final.parameters()},
+            "head": False,
+        }[subset]
+        chosen = (chosen and key not in pooler) or key in head
         parameter.requires_grad_(chosen)
         count += parameter.numel() * chosen
     if not count:

@@ -19,7 +19,7 @@ from benchmarks.llm.models import LanguageModel, train
 from benchmarks.llm.privacy import Privacy, first_order_noise, first_order_privacy
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Splits, splits
-from benchmarks.llm.scoring import scorer
+from benchmarks.llm.scoring import classifier, scorer
 from benchmarks.llm.tasks import task
 
 __all__ = ["FIELDS", "KEY", "Outcome", "evaluation_steps", "execute", "run_folder"]
@@ -75,8 +75,8 @@ def execute(
     records = found or splits(entry, c.selection, c.seed, data)
     prompter = Prompter(entry, language_model.kind, language_model.tokenizer, c.max_length)
     examples = [prompter.examples(part) for part in (records.train, records.dev, records.test)]
-    module, d = _prepared(language_model, c)
-    scores = scorer(prompter, module, language_model.pad, rows)
+    module, d = _prepared(language_model, prompter, c)
+    scores = scorer(prompter, language_model.pad, rows)
 
     def evaluated(index: int, given: Any) -> Evaluation:
         return evaluate(module, language_model.tokenizer, scores, given, examples[index])
@@ -128,9 +128,11 @@ def execute(
     return Outcome(tuple(found_rows), privacy, entry.metric)
 
 
-def _prepared(language_model: LanguageModel, c: Configuration) -> tuple[nn.Module, int]:
+def _prepared(language_model: LanguageModel, prompter: Prompter, c: Configuration) -> tuple[nn.Module, int]:
     """A copy whose trained weights are marked, and their number."""
     module = deepcopy(language_model.module)
+    if language_model.kind == "encoder":
+        module = classifier(module, prompter, language_model.pad)
     d = first_order.add_lora(module, c) if "lora" in c.method else train(module, c.weights)
     memoise(module, language_model.pad, language_model.memory)
     return module, d

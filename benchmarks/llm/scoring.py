@@ -10,18 +10,16 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, log_softmax, normalize
+from torch.nn.functional import cross_entropy, log_softmax
 
+from benchmarks.llm.models import SentenceClassifier, embed
 from benchmarks.llm.prompts import Example, Prompter
 from dpzero_theory import check
 
-__all__ = ["TEMPERATURE", "AnswerScorer", "EncoderScorer", "OptionScorer", "Scorer", "WordScorer", "scorer"]
+__all__ = ["AnswerScorer", "EncoderScorer", "OptionScorer", "Scorer", "WordScorer", "classifier", "scorer"]
 
 Tensor = torch.Tensor
 Batch = Sequence[Example]
-
-TEMPERATURE = 20.0
-"""Of the cosines of a sentence encoder, the inverse 0.05 of its own training."""
 
 
 class Scorer(Protocol):
@@ -36,12 +34,12 @@ class Scorer(Protocol):
         """Shape (batch, classes): the largest is the prediction. Raises NotImplementedError for free text."""
 
 
-def scorer(prompter: Prompter, model: nn.Module, pad: int, rows: int = 16) -> Scorer:
+def scorer(prompter: Prompter, pad: int, rows: int = 16) -> Scorer:
     """The scorer for the prompter's task and kind of model. pad: the id that pads (its value has no effect)."""
     rows = check.integer("rows", rows)
-    if prompter.kind == "encoder":
-        return EncoderScorer(model, prompter.classes(), pad, rows)
     classes = prompter.classes()
+    if prompter.kind == "encoder":
+        return EncoderScorer(pad, rows)
     if not classes:
         return AnswerScorer(pad, rows)
     if all(len(ids) == 1 for ids in classes):
@@ -112,25 +110,17 @@ class AnswerScorer:
 
 
 class EncoderScorer(_Classifier):
-    """Cosine of the mean-pooled embedding to each label sentence's, times TEMPERATURE.
-
-    The label sentences are embedded once, by the model as it is when the scorer is made: they are public, and a
-    record's loss then depends on its own forward alone.
-    """
-
-    def __init__(self, model: nn.Module, sentences: Sequence[tuple[int, ...]], pad: int, rows: int) -> None:
-        super().__init__(pad, rows)
-        with torch.no_grad():
-            self.labels = self._embed(model, [Example(ids) for ids in sentences])
+    """The scores of a `models.SentenceClassifier`, made by `classifier`."""
 
     def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        return TEMPERATURE * self._embed(model, batch) @ self.labels.T
+        scores: Tensor = model(**_inputs(model, [example.ids for example in batch], self.pad))
+        return scores
 
-    def _embed(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs = _inputs(model, [example.ids for example in batch], self.pad)
-        hidden = model(**inputs).last_hidden_state.float()
-        mask = inputs["attention_mask"][..., None].float()
-        return normalize((hidden * mask).sum(dim=1) / mask.sum(dim=1), dim=-1)
+
+def classifier(encoder: nn.Module, prompter: Prompter, pad: int) -> SentenceClassifier:
+    """The encoder with the label sentences' embeddings as label vectors: its scores are the zero-shot ones."""
+    with torch.no_grad():
+        return SentenceClassifier(encoder, embed(encoder, **_inputs(encoder, prompter.classes(), pad)))
 
 
 def _by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> Tensor:

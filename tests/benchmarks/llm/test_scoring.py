@@ -33,6 +33,12 @@ def batch(name: str, kind: str) -> tuple[Prompter, tuple[Example, ...]]:
     return prompter, prompter.examples(made)
 
 
+def ready(prompter: Prompter, seed: int = 0) -> Any:
+    """The tiny model that the prompter's scorer takes."""
+    model = tiny(prompter.kind, seed)
+    return scoring.classifier(model.module, prompter, model.pad) if prompter.kind == "encoder" else model.module
+
+
 def by_hand(model: Any, prompter: Prompter, example: Example) -> float:
     """One record, no padding, whole logits, each option by its own forward."""
 
@@ -65,12 +71,12 @@ def by_hand(model: Any, prompter: Prompter, example: Example) -> float:
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_losses_equal_a_one_by_one_loop(name: str, kind: str) -> None:
     prompter, examples = batch(name, kind)
-    model = tiny(kind).module
+    model, plain = ready(prompter), tiny(kind).module
     with torch.no_grad():
         for rows in (1, 3, 16):
-            scorer = scoring.scorer(prompter, model, tokenizer(kind).pad_token_id, rows)
+            scorer = scoring.scorer(prompter, tokenizer(kind).pad_token_id, rows)
             losses = scorer.losses(model, examples)
-            expected = [by_hand(model, prompter, example) for example in examples]
+            expected = [by_hand(plain, prompter, example) for example in examples]
             assert losses.dtype == torch.float32
             assert losses.tolist() == pytest.approx(expected, abs=1e-5)
     assert max(expected) - min(expected) > 1e-4, "the records must be told apart"
@@ -79,7 +85,7 @@ def test_losses_equal_a_one_by_one_loop(name: str, kind: str) -> None:
 def test_the_padding_token_has_no_effect() -> None:
     prompter, examples = batch("boolq", "causal")
     model = tiny("causal").module
-    one, other = (scoring.scorer(prompter, model, pad).losses(model, examples) for pad in (1, 77))
+    one, other = (scoring.scorer(prompter, pad).losses(model, examples) for pad in (1, 77))
     assert torch.equal(one, other)
 
 
@@ -91,7 +97,7 @@ def test_options_of_several_tokens_share_the_scorer_of_their_mean() -> None:
     ]
     assert len(options[0]) != len(options[1])
     prompter.classes = lambda: tuple(options)  # type: ignore[method-assign]
-    scorer = scoring.scorer(prompter, model, 0, rows=5)
+    scorer = scoring.scorer(prompter, 0, rows=5)
     assert isinstance(scorer, scoring.OptionScorer)
     with torch.no_grad():
         assert scorer.losses(model, examples).tolist() == pytest.approx(
@@ -106,7 +112,7 @@ def test_single_token_options_take_one_forward_and_one_position() -> None:
     head: nn.Module = language_model.module.get_output_embeddings()  # type: ignore[operator]
     head.register_forward_hook(lambda _, args, output: seen.append(output.shape))
     with torch.no_grad():
-        scoring.scorer(prompter, language_model.module, 0, rows=16).scores(language_model.module, examples)
+        scoring.scorer(prompter, 0, rows=16).scores(language_model.module, examples)
     assert seen == [torch.Size([len(examples), 1, len(tokenizer("causal"))])]
 
 
@@ -114,14 +120,14 @@ def test_single_token_options_take_one_forward_and_one_position() -> None:
 def test_an_empty_batch_has_no_losses(name: str, kind: str) -> None:
     prompter, _ = batch(name, kind)
     model = tiny(kind).module
-    assert scoring.scorer(prompter, model, 0).losses(model, []).shape == (0,)
+    assert scoring.scorer(prompter, 0).losses(model, []).shape == (0,)
 
 
 def test_free_text_has_no_classes() -> None:
     prompter, examples = batch("drop", "causal")
     model = tiny("causal").module
     with pytest.raises(NotImplementedError, match="free text"):
-        scoring.scorer(prompter, model, 0).scores(model, examples)
+        scoring.scorer(prompter, 0).scores(model, examples)
 
 
 def test_token_f1() -> None:
@@ -164,5 +170,5 @@ def test_chance_level_of_a_random_model_is_log_of_the_classes() -> None:
     for name in names("masked"):
         prompter, examples = batch(name, "masked")
         model = tiny("masked").module
-        losses = scoring.scorer(prompter, model, 1).losses(model, examples)
+        losses = scoring.scorer(prompter, 1).losses(model, examples)
         assert losses.mean().item() == pytest.approx(math.log(len(task(name).values)), abs=0.3)

@@ -1,0 +1,129 @@
+"""The runs behind each of the paper's tables (tables.toml), and the paper's numbers (paper_checks/tables.toml)."""
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.llm.configuration import FIRST_ORDER, ZEROTH_ORDER, Configuration
+from benchmarks.llm.tasks import task
+from dpzero_theory import check
+
+__all__ = ["PRESETS", "Row", "Table", "names", "paper_number", "table"]
+
+PRESETS = ("full", "few-steps", "smoke")
+LABELS = {
+    "zero-shot": "Zero-Shot", "mezo": "MeZO", "dpzero": "DPZero", "dpgd-0th": "DPGD-0th",
+    "adamw": "AdamW", "dp-adamw": "DP-AdamW", "lora": "LoRA", "dp-lora": "DP-LoRA",
+}  # fmt: skip
+_HERE = Path(__file__).parent
+_APPENDIX = {("dpgd-0th:2", "trec"): 67.0}
+"""Printed in the text of the appendix only ("Comparison with DPGD-0th")."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """METHOD[:EPSILON[:DIRECTION]]."""
+
+    text: str
+
+    @property
+    def method(self) -> str:
+        return self.text.split(":")[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        parts = self.text.split(":")
+        found: dict[str, Any] = {"method": parts[0]}
+        if len(parts) > 1:
+            found["epsilon"] = float(parts[1])
+        if len(parts) > 2:
+            found["direction"] = parts[2]
+        return found
+
+    @property
+    def label(self) -> str:
+        """As the paper's tables have it: DPZero (6)."""
+        parts = self.text.split(":")
+        return LABELS[parts[0]] + (f" ({', '.join(parts[1:])})" if len(parts) > 1 else "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table at one preset; see tables.toml."""
+
+    name: str
+    preset: str
+    models: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    common: Mapping[str, Any]
+    zeroth: Mapping[str, Any]
+    first: Mapping[str, Any]
+    evaluations: int = 1
+
+    def grid(self, model: str, task_name: str, row: Row, seed: int) -> Iterator[Configuration]:
+        """The configurations compared for one row of the table, in the order of tables.toml."""
+        settings = {**self.common, **self._settings(row.method), **row.settings}
+        if settings.get("per_class") == 0:
+            settings["per_class"] = None
+        if row.method not in ("dpzero", "dpgd-0th", "dp-adamw", "dp-lora"):
+            settings.pop("clip", None)
+        if row.method == "dpgd-0th" and settings.get("direction", "gaussian") == "gaussian":
+            settings["direction"] = "sphere"
+        names = [name for name, value in settings.items() if isinstance(value, list)]
+        for values in itertools.product(*(settings[name] for name in names)):
+            chosen = {**settings, **dict(zip(names, values, strict=True))}
+            yield Configuration(model=model, task=task_name, seed=seed, **chosen)
+
+    def _settings(self, method: str) -> Mapping[str, Any]:
+        return self.zeroth if method in ZEROTH_ORDER else self.first if method in FIRST_ORDER else {}
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((_HERE / "tables.toml").read_text())
+
+
+@cache
+def _paper() -> dict[str, dict[str, list[Any]]]:
+    return tomllib.loads((_HERE.parents[1] / "paper_checks" / "tables.toml").read_text())
+
+
+def names() -> tuple[str, ...]:
+    """The tables, and the figure, that are runs of methods."""
+    return tuple(_tables())
+
+
+def table(name: str, preset: str) -> Table:
+    """Raises ValueError for a name or preset that is not there."""
+    presets = _tables()[check.choice("name", name, _tables())]
+    entry = dict(presets[check.choice("preset", preset, presets)])
+    for key in ("models", "tasks", "seeds"):
+        entry[key] = tuple(entry[key])
+    return Table(name=name, preset=preset, **{**entry, "rows": tuple(map(Row, entry["rows"]))})
+
+
+def paper_number(name: str, row: Row, model: str, task_name: str) -> tuple[float, float | None] | None:
+    """The paper's number for a cell, in percent, and its standard error; None where it prints none."""
+    if (row.text, task_name) in _APPENDIX:
+        return _APPENDIX[row.text, task_name], None
+    title, entry = task(task_name).title, _paper().get(name, {})
+    if name == "tab:noise":
+        label, column = title, f"{row.settings['direction']}:{row.settings['epsilon']:g}"
+    elif name == "tab:others":
+        label, column = row.label.partition(" (")[0], "accuracy"
+        label = label if label in entry else f"{label} (li2022large)"
+    elif name.startswith("tab:opt"):
+        label, column = row.label, f"{title}:{model.rpartition('-')[2].upper()}"
+    else:
+        label, column = row.label, title
+    if column not in entry.get("columns", ()) or label not in entry:
+        return None
+    index = entry["columns"].index(column)
+    errors = entry.get(f"{label}_error")
+    return float(entry[label][index]), float(errors[index]) if errors else None

@@ -1,0 +1,222 @@
+"""Seconds per step and peak memory at full size.  python -m benchmarks.llm.memory NAME
+
+    python -m benchmarks.llm.memory tab:dpero-dpgd --device cuda
+    python -m benchmarks.llm.memory tab:opt-memory --device cuda        # 1.3B to 66B
+    python -m benchmarks.llm.memory smoke                               # a minute on a CPU
+
+Random weights of the published sizes, drawn on the device: no copy is made elsewhere. Each cell runs in a process
+of its own, whose peak is measured (CUDA: allocated by torch; CPU: resident set). Records are random tokens, `--length`
+of them, in batches of fixed size: `forwards` is two plain forwards and nothing else. What does not fit is a row with
+status `out of memory`.
+"""
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.llm import first_order, models, zeroth_order
+from benchmarks.llm.configuration import FIRST_ORDER, METHODS, Configuration
+from benchmarks.llm.privacy import first_order_noise
+from benchmarks.llm.prompts import Example
+from benchmarks.llm.scoring import WordScorer
+from benchmarks.results import OK, RESULTS, Results
+
+__all__ = ["PRESETS", "Cell", "Preset", "main", "measure"]
+
+KEY = ("model", "method", "batch", "length", "dtype", "weights")
+FIELDS = ("d", "seconds", "peak_mib", "weights_mib")
+RECORDS = 1000
+WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The cells of a table: every method with every model."""
+
+    models: tuple[str, ...]
+    methods: tuple[str, ...]
+    batch: int
+    length: int
+    dtype: str
+    steps: int = 20
+
+
+_ROBERTA = ("forwards", "mezo", "dpzero", "dpgd-0th", "adamw", "dp-adamw", "lora", "dp-lora")
+_OPT = ("opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b", "opt-30b", "opt-66b")
+PRESETS = {
+    "tab:dpero-dpgd": Preset(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
+    "tab:others": Preset(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
+    "tab:opt-memory": Preset(_OPT, ("forwards", "mezo", "dpzero", "adamw"), batch=8, length=256, dtype="float16"),
+    "smoke": Preset(("roberta-base",), ("forwards", "mezo", "dpzero", "lora"), 2, 8, "float32", steps=1),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model and method; `rows` records in one forward."""
+
+    model: str
+    method: str
+    batch: int
+    length: int
+    dtype: str
+    weights: str
+    steps: int
+    rows: int
+    device: str
+
+    def key(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in KEY}
+
+
+def measure(cell: Cell) -> dict[str, Any]:
+    """The row of a cell, in this process."""
+    row: dict[str, Any] = cell.key()
+    try:
+        config, kind = models.configuration(cell.model)
+        module = models.random_model(config, kind, seed=0, dtype=cell.dtype, device=cell.device)
+        row["weights_mib"] = round(sum(p.numel() * p.element_size() for p in module.parameters()) / 2**20)
+        words = int(config.vocab_size)
+        examples = _examples(words, cell.length, kind)
+        scorer = WordScorer([words - 1, words - 2], pad=1, rows=cell.rows)
+        row["d"], seconds = _steps(cell, module, scorer, examples)
+        row["seconds"] = round(statistics.median(seconds[WARM_UP:] or seconds), 4)
+    except torch.OutOfMemoryError:
+        return {**row, "d": None, "seconds": None, "status": "out of memory"}
+    row["peak_mib"] = _peak(cell.device)
+    return {**row, "status": OK}
+
+
+def _examples(words: int, length: int, kind: str) -> tuple[Example, ...]:
+    ids = torch.randint(5, words, (RECORDS, length), generator=torch.Generator().manual_seed(0)).tolist()
+    position = length - 1 if kind == "causal" else length // 2
+    return tuple(Example(tuple(row), position, index % 2) for index, row in enumerate(ids))
+
+
+def _steps(
+    cell: Cell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example]
+) -> tuple[int, list[float]]:
+    """d and the seconds of each step."""
+    method = "zero-shot" if cell.method == "forwards" else cell.method
+    c = Configuration(
+        method=method, relation="replace-one", sampling="fixed-size", batch=cell.batch, dtype=cell.dtype,
+        steps=cell.steps + WARM_UP, weights=cell.weights, direction="rademacher", step_size=1e-6, clip=1.0,
+    )  # fmt: skip
+    lora = "lora" in cell.method
+    d = first_order.add_lora(module, c) if lora else models.train(module, cell.weights)
+    clock = _Clock(cell.device)
+    if cell.method == "forwards":
+        with torch.no_grad():
+            for _ in range(c.steps):
+                for _ in range(2):
+                    scorer.losses(module, examples[: cell.batch])
+                clock(0)
+    elif cell.method not in FIRST_ORDER:
+        with TemporaryDirectory() as folder:
+            run = zeroth_order.start(module, scorer, examples, c, Path(folder) / "run")
+            clock.start()
+            while run.releases_left:
+                clock(run.step().release)
+            run.close()
+    elif c.private:
+        noise = first_order_noise(c, len(examples))
+        clock.start()
+        first_order.train_private_first_order(module, scorer, examples, c, noise, clock)
+    else:
+        first_order.train_first_order(module, scorer, examples, c, clock)
+    return d, clock.seconds
+
+
+class _Clock:
+    """Called after each step."""
+
+    def __init__(self, device: str) -> None:
+        self.seconds: list[float] = []
+        self._cuda = device == "cuda"
+        self.start()
+
+    def start(self) -> None:
+        if self._cuda:
+            torch.cuda.synchronize()
+        self._last = time.perf_counter()
+
+    def __call__(self, step: int) -> None:
+        before = self._last
+        self.start()
+        self.seconds.append(self._last - before)
+
+
+def _peak(device: str) -> int:
+    if device == "cuda":
+        return round(torch.cuda.max_memory_allocated() / 2**20)
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the cells that are not in the results yet, and print them."""
+    parser = Parser(prog="benchmarks.llm.memory", description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=PRESETS)
+    parser.add_argument("--models", nargs="+", help="some of the table's, or other sizes and configurations")
+    parser.add_argument("--methods", nargs="+", choices=("forwards", *METHODS[1:]), help="some methods")
+    parser.add_argument("--weights", choices=models.SUBSETS, default="all")
+    parser.add_argument("--steps", type=positive_integer("--steps", 10_000))
+    parser.add_argument("--length", type=positive_integer("--length", 2048), help="tokens in a record")
+    parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), help="records in one forward")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, help="folder (default: out/llm-memory, else benchmarks/results/llm-memory)")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: cuda is not available on this machine")
+    preset = PRESETS[options.name]
+    results = Results(
+        options.out or (Path("out") if options.name == "smoke" else RESULTS) / "llm-memory",
+        key=KEY,
+        fields=FIELDS,
+        seeds=[0],
+        device=torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        dtype=preset.dtype,
+    )
+    with results:
+        for model in options.models or preset.models:
+            for method in options.methods or preset.methods:
+                cell = Cell(
+                    model,
+                    method,
+                    preset.batch,
+                    options.length or preset.length,
+                    preset.dtype,
+                    options.weights,
+                    options.steps or preset.steps,
+                    options.batch_rows or preset.batch,
+                    options.device,
+                )
+                if results.done(**cell.key()):
+                    continue
+                with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                    row = pool.submit(measure, cell).result()
+                results.add([row])
+                print(_shown(row), flush=True)
+
+
+def _shown(row: dict[str, Any]) -> str:
+    if row["status"] != OK:
+        return f"{row['model']} {row['method']}: {row['status']}"
+    return (
+        f"{row['model']} {row['method']}: {row['seconds']} s a step, peak {row['peak_mib']:,} MiB"
+        f" (weights {row['weights_mib']:,} MiB)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Run or resume all rows of one of the paper's tables; ours beside the paper's.  python -m benchmarks.llm.table NAME
+
+    python -m benchmarks.llm.table tab:dpzero-mezo --preset full --device cuda
+    python -m benchmarks.llm.table tab:dpzero-mezo --preset few-steps --data DIR
+
+The settings of a row that are a grid are compared with the first seed by the metric on dev records, which are taken to
+be public; the other seeds run the best. The table's epsilon is that of one run; `search` counts the settings compared.
+`fig:clip_lr` is a table too: all points of its grid, evaluated along the run. Memory tables: benchmarks.llm.memory.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from benchmarks.arguments import Parser, positive_integer
+from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.grids import PRESETS, Row, Table, names, paper_number, table
+from benchmarks.llm.models import LanguageModel, load
+from benchmarks.llm.records import Splits, splits
+from benchmarks.llm.runs import FIELDS, KEY, execute
+from benchmarks.llm.tasks import task
+from benchmarks.results import RESULTS, Results, read_rows
+
+__all__ = ["best", "main", "report", "run_table", "summary"]
+
+Load = Callable[[str, str], LanguageModel]
+"""(model, dtype) -> the model."""
+
+
+def run_table(
+    entry: Table,
+    results: Results,
+    *,
+    data: Path | None,
+    runs: Path,
+    rows: int,
+    load_model: Load,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Run what is not in `results` yet: seed by seed, so that every cell has a number early."""
+    loaded: dict[tuple[str, str], LanguageModel] = {}
+    for seed in entry.seeds:
+        for model in entry.models:
+            for task_name in entry.tasks:
+                found: Splits | None = None
+                for row in entry.rows:
+                    for c in _configurations(entry, results, model, task_name, row, seed):
+                        if results.done(**c.key(), step=_last(c)):
+                            continue
+                        key = (model, c.dtype)
+                        if key not in loaded:
+                            loaded = {key: load_model(*key)}
+                        found = found or splits(task(task_name), c.selection, seed, data)
+                        outcome = execute(
+                            c,
+                            loaded[key],
+                            folder=runs,
+                            data=data,
+                            rows=rows,
+                            evaluations=entry.evaluations,
+                            found=found,
+                        )
+                        results.add([line for line in outcome.rows if not results.done(**{k: line[k] for k in KEY})])
+                        last = outcome.rows[-1]
+                        metric = "" if last["test_metric"] is None else f"{100 * last['test_metric']:.1f}"
+                        say(f"{model} {task_name} {row.label} seed {seed}: test {metric}, {last['seconds']:.0f} s")
+
+
+def _configurations(
+    entry: Table, results: Results, model: str, task_name: str, row: Row, seed: int
+) -> list[Configuration]:
+    grid = list(entry.grid(model, task_name, row, seed))
+    if seed == entry.seeds[0] or len(grid) == 1:
+        return grid
+    first = list(entry.grid(model, task_name, row, entry.seeds[0]))
+    return [grid[best(read_rows(results.folder), first)]]
+
+
+def _last(c: Configuration) -> int:
+    return 0 if c.method == "zero-shot" else c.steps
+
+
+def _line(rows: pd.DataFrame, c: Configuration) -> pd.Series | None:
+    """The last row of a configuration, None where it has not run."""
+    chosen = rows["step"] == _last(c)
+    for name, value in c.key().items():
+        column = rows[name]
+        same = column.astype(str) == str(value)
+        if isinstance(value, (int, float)):
+            same |= pd.to_numeric(column, errors="coerce") == value
+        chosen &= same
+    return rows[chosen].iloc[0] if chosen.any() else None
+
+
+def best(rows: pd.DataFrame, grid: Sequence[Configuration]) -> int:
+    """The index of the configuration with the best metric on dev; of equals, the one with the smallest loss there.
+
+    Raises ValueError where one of them has no row.
+    """
+    lines = [_line(rows, c) for c in grid]
+    if any(line is None for line in lines):
+        raise ValueError("rows must hold every configuration of the grid")
+    return max(range(len(grid)), key=lambda i: (lines[i]["dev_metric"], -lines[i]["dev_loss"]))  # type: ignore[index]
+
+
+def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each row, model and task of the table: `mean`, `error`, `seeds`, `search`, `paper`, `paper_error`."""
+    lines = []
+    for row in entry.rows:
+        for model in entry.models:
+            for task_name in entry.tasks:
+                grids = [list(entry.grid(model, task_name, row, seed)) for seed in entry.seeds]
+                try:
+                    index = best(rows, grids[0]) if len(grids[0]) > 1 else 0
+                except ValueError:
+                    continue
+                found = [line for grid in grids if (line := _line(rows, grid[index])) is not None]
+                if not found:
+                    continue
+                values = 100 * pd.Series([float(line["test_metric"]) for line in found])
+                paper = paper_number(entry.name, row, model, task_name)
+                lines.append(
+                    {
+                        "row": row.label, "model": model, "task": task_name, "mean": values.mean(),
+                        "error": values.sem() if len(values) > 1 else math.nan, "seeds": len(values),
+                        "search": len(grids[0]),
+                        "paper": paper[0] if paper else math.nan,
+                        "paper_error": paper[1] if paper and paper[1] is not None else math.nan,
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def report(entry: Table, rows: pd.DataFrame) -> str:
+    """The table in Markdown: ours / the paper's, in percent, mean and standard error."""
+    lines = summary(entry, rows)
+    cells = [(model, name) for model in entry.models for name in entry.tasks]
+    titles = [f"{task(name).title} {model}" if len(entry.models) > 1 else task(name).title for model, name in cells]
+    text = [f"{entry.name}, {entry.preset}: ours / paper, test in percent", ""]
+    text += ["| method | " + " | ".join(titles) + " |", "|---" * (len(cells) + 1) + "|"]
+    for row in entry.rows:
+        shown = []
+        for model, name in cells:
+            line = lines[(lines["row"] == row.label) & (lines["model"] == model) & (lines["task"] == name)]
+            shown.append("" if line.empty else _cell(line.iloc[0]))
+        text.append(f"| {row.label} | " + " | ".join(shown) + " |")
+    return "\n".join(text)
+
+
+def _cell(line: pd.Series) -> str:
+    def number(mean: float, error: float) -> str:
+        return "-" if math.isnan(mean) else f"{mean:.1f}" + ("" if math.isnan(error) else f" +- {error:.1f}")
+
+    return f"{number(line['mean'], line['error'])} / {number(line['paper'], line['paper_error'])}"
+
+
+def results_of(entry: Table, folder: Path, device: str, dtype: str) -> Results:
+    return Results(folder, key=KEY, fields=FIELDS, seeds=entry.seeds, device=device, dtype=dtype)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run, print and resume."""
+    parser = Parser(prog="benchmarks.llm.table", description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=names())
+    parser.add_argument("--preset", choices=PRESETS, default="smoke")
+    parser.add_argument("--model", help="folder or id instead of the table's models")
+    parser.add_argument("--tasks", nargs="+", help="some of the table's tasks")
+    parser.add_argument("--rows", nargs="+", help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]")
+    parser.add_argument("--data", type=Path, help="folder of local files (default: Hugging Face)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), default=16)
+    parser.add_argument("--out", type=Path, help="folder (default: out/llm-NAME, else benchmarks/results/llm-NAME)")
+    parser.add_argument("--report", action="store_true", help="print what is there and run nothing")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: cuda is not available on this machine")
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        entry = _narrowed(table(options.name, options.preset), options)
+        place = "llm-" + entry.name.partition(":")[2]
+        folder = options.out or (Path("out") if entry.preset == "smoke" else RESULTS) / place
+        if not options.report:
+            with results_of(entry, folder, device, str(entry.common.get("dtype", "float32"))) as results:
+                run_table(
+                    entry,
+                    results,
+                    data=options.data,
+                    runs=Path("out/llm") / place,
+                    rows=options.batch_rows,
+                    load_model=lambda name, dtype: load(name, dtype=dtype, device=device),
+                    say=lambda line: print(line, flush=True),
+                )
+        print(report(entry, read_rows(folder)))
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _narrowed(entry: Table, options: Any) -> Table:
+    values = dict(vars(entry))
+    if options.model:
+        values["models"] = (options.model,)
+    for name, kind in (("tasks", str), ("rows", Row)):
+        wanted = getattr(options, name)
+        if wanted:
+            chosen = tuple(map(kind, wanted))
+            unknown = [part for part in chosen if part not in values[name]]
+            if unknown:
+                raise ValueError(f"--{name} must be some of the table's; got {wanted}")
+            values[name] = chosen
+    return Table(**values)
+
+
+if __name__ == "__main__":
+    main()
