@@ -128,6 +128,7 @@ class Weights:
                 part.copy_(round_stochastically(delta.add_(part), weight.dtype, fields))
 
     def _factor(self, number: int) -> float:
+        check.integer("number", number, at_least=0, at_most=2**64 - 1)
         return self.directions.factor(number, self.sizes, self.parameters[0].device)
 
     def require_used(self) -> None:
