@@ -98,7 +98,8 @@ def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
     operator = objective.hessian(x)
     columns = [operator.apply(row) for row in torch.eye(objective.d, dtype=x.dtype)]
     matrix = torch.stack(columns)
-    return torch.linalg.eigvalsh((matrix + matrix.T) / 2)
+    values: torch.Tensor = torch.linalg.eigvalsh((matrix + matrix.T) / 2)
+    return values
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

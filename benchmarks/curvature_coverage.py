@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     jobs = [(name, d, index) for name, d in CASES.items() for index in range(options.repetitions)]
     with results:
-        todo = [job for job in jobs if not results.done(**dict(zip(KEY, job, strict=True)))]
+        todo = [(name, d, i) for name, d, i in jobs if not results.done(spectrum=name, d=d, repetition=i)]
         waiting: list[dict[str, Any]] = []
         for job, row in completed(run, todo, options.workers):
             waiting.append(row)

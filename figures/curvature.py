@@ -38,23 +38,22 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
         axes[0].errorbar(mean.index, mean, yerr=[mean - low, high - mean], **look.line(label=f"MLPs, {label}"))
         for name, filled in (("absolute_trace", True), ("norm", False)):
             values = part[f"{name}_estimate"].mean()
-            face = look.color if filled else "white"
-            line = look.line(markerfacecolor=face, markeredgecolor=look.color, markeredgewidth=0.8)
+            inside = look.color if filled else "white"
+            line = look.line(markerfacecolor=inside, markeredgecolor=look.color, markeredgewidth=0.8)
             axes[1].plot(values.index, values, **line)
     for model, (label, marker) in OTHERS.items():
-        part = rows[rows["model"] == model]
         for moment, (_, index) in MOMENTS.items():
-            at = part[part["moment"] == moment]
+            at = rows[(rows["model"] == model) & (rows["moment"] == moment)]
             named = {"label": label} if moment == "before" else {}
-            axes[0].plot(at["d"], at["rank_estimate"], marker, color=series(index).color, linestyle="none", **named)
+            face = {"color": series(index).color, "linestyle": "none", **named}
+            axes[0].plot(at["d"], at["rank_estimate"], marker, **face)
     for index, (name, content) in enumerate(measured.items()):
         rank = [point["effective_rank"] for point in content["measurements"]["points"]]
         d = content["problem"]["d"]
         for number, item in enumerate(rank):
             error = [[item["estimate"] - item["low"]], [item["high"] - item["estimate"]]]
-            label = {"label": ENCODERS[name]} if number == 0 else {}
-            look = series(3 + index).line(linestyle="none", **label)
-            axes[0].errorbar([d], [item["estimate"]], yerr=error, **look)
+            text = {"label": ENCODERS[name]} if number == 0 else {}
+            axes[0].errorbar([d], [item["estimate"]], yerr=error, **series(3 + index).line(linestyle="none", **text))
     axes[0].plot([1, 1e9], [1, 1e9], color="0.4", linewidth=0.8)
     top = 5 * float(rows["rank_high"].max())
     axes[0].text(0.7 * top, top, "r = d", color="0.4", ha="right", va="top", size=7)
