@@ -41,7 +41,8 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
             inside = look.color if filled else "white"
             line = look.line(markerfacecolor=inside, markeredgecolor=look.color, markeredgewidth=0.8)
             axes[1].plot(values.index, values, **line)
-    for model, (label, marker) in OTHERS.items():
+    for model in [name for name in OTHERS if name in set(rows["model"])]:
+        label, marker = OTHERS[model]
         for moment, (_, index) in MOMENTS.items():
             at = rows[(rows["model"] == model) & (rows["moment"] == moment)]
             named = {"label": label} if moment == "before" else {}
@@ -56,15 +57,15 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
             axes[0].errorbar([d], [item["estimate"]], yerr=error, **series(3 + index).line(linestyle="none", **text))
     axes[0].plot([1, 1e9], [1, 1e9], color="0.4", linewidth=0.8)
     top = 5 * float(rows["rank_high"].max())
-    axes[0].text(0.7 * top, top, "r = d", color="0.4", ha="right", va="top", size=7)
+    axes[0].text(600, 600, "r = d  ", color="0.4", ha="right", va="bottom", size=7)
     for axis, title, label in zip(axes, ("effective rank", "its parts"), ("$r$", "curvature"), strict=True):
         axis.set(xscale="log", yscale="log", title=title, xlabel="dimension $d$", ylabel=label)
     largest = max([float(rows["d"].max()), *(content["problem"]["d"] for content in measured.values())])
-    axes[0].set(xlim=(100, 3 * largest), ylim=(1, None if measured else top))
-    axes[0].legend(loc="upper left", fontsize=6)
+    axes[0].set(xlim=(100, 3 * largest), ylim=(0.5, None if measured else top))
+    axes[0].legend(loc="lower right", fontsize=6)
     axes[1].plot([], [], "o", color="0.3", label=r"tr$|H|$")
     axes[1].plot([], [], "o", color="0.3", markerfacecolor="white", label=r"$\|H\|_2$")
-    axes[1].legend(loc="center right")
+    axes[1].legend(loc="lower left")
     label_panels(axes)
     return figure
 
