@@ -152,7 +152,9 @@ def lattice_delta(kind: str, sample_rate: float, noise: float, steps: int, epsil
 
     def loss_and_mass(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         a, b = (_log_mixture_64(v, q, s) for v in (points, -points))
-        log_p = -(points**2) / (2 * s * s) - math.log(s * math.sqrt(2 * math.pi)) + math.log(x[1] - x[0])
+        log_p = (
+            -(points**2) / (2 * s * s) - math.log(s * math.sqrt(2 * math.pi)) + math.log((x[-1] - x[0]) / (len(x) - 1))
+        )
         if kind == "add":
             return -a, log_p
         return (a if kind == "remove" else a - b), log_p + a

@@ -126,7 +126,7 @@ def grid_delta(
     parts: Sequence[tuple[Pair, int]],
     gdp: float = 0.0,
     *,
-    points: int = 2**19,
+    points: int = 2**18,
 ) -> DeltaBracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
 
