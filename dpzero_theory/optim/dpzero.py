@@ -35,7 +35,9 @@ from dpzero_theory.privacy.releases import Accountant
 __all__ = ["DPZero", "Fetch", "Losses"]
 
 Losses = Callable[[nn.Module, Any], object]
-"""(module, batch) -> a tensor of shape (batch,): entry i the loss of record i, and of no other record."""
+"""(module, batch) -> a tensor of shape (batch,): entry i the loss of record i, and of no other record.
+
+The batch comes as it was collated: to bring it to the module's device is the function's business."""
 Fetch = Callable[[Indices], Any]
 """Numbers of records -> the batch that `Losses` takes."""
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from dpzero_theory.check import PreconditionError
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.dpzero import DPZero
 from dpzero_theory.optim.private import (
@@ -295,3 +296,26 @@ def test_a_search_costs_what_its_runs_cost_together(tmp_path: Path) -> None:
     together = epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5)
     assert together == pytest.approx(epsilon_of_history([*run.history, *run.history], 1e-5).upper)
     assert 3.0 < together < 6.0
+
+
+def test_sharded_parameters_are_refused(tmp_path: Path) -> None:
+    """A DTensor says where its pieces are; here a stand-in does."""
+    module = Logistic()
+    module.weight.placements = ()  # type: ignore[attr-defined]
+    with pytest.raises(PreconditionError, match="whole on each process"):
+        private(tmp_path / "run", module)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
+def test_a_run_on_cuda_is_replayed_on_the_cpu_bit_for_bit(tmp_path: Path, kind: str) -> None:
+    module, again = Logistic(torch.float32).cuda(), Logistic(torch.float32)
+    rows = TensorDataset(*(tensor.cuda() for tensor in data(torch.float32).tensors))
+    options = {**BUDGET, **STEP, **FULL, "direction": kind}
+    make_private_with_epsilon(
+        module, losses, rows, **options, folder=tmp_path, collate=default_collate, micro_batch=7
+    ).run()
+    replay(tmp_path / "transcript.bin", again)
+    assert torch.equal(module.weight.cpu(), again.weight)
