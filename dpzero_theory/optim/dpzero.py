@@ -47,8 +47,8 @@ class DPZero:
 
     header: plan, run key and fingerprint. module: at the run's initial weights, or a checkpoint is loaded before the
     first step. noise, batches: where the noise and the batches come from; the run is `private` if both are. ledger,
-    transcript: open, on rank 0; None elsewhere, and where nothing is kept. accountant: epsilon of the ledger's history.
-    micro_batch: records evaluated at a time.
+    transcript: open, on rank 0; None elsewhere, and where nothing is kept. accountant: epsilon of the ledger's history;
+    None where no ledger is kept, which is not `private` either. micro_batch: records evaluated at a time.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class DPZero:
         batches: Batches,
         ledger: Ledger | None,
         transcript: Transcript | None,
-        accountant: Accountant,
+        accountant: Accountant | None,
         micro_batch: int,
         ranks: Ranks,
     ) -> None:
         self.plan: Plan = header.plan
         self.weights = header.weights(module)
-        self.private = header.plan.private and noise.private and batches.private
+        self.private = accountant is not None and noise.private and batches.private
         self._header, self._losses, self._fetch = header, losses, fetch
         self._noise, self._batches, self._ledger, self._transcript = noise, batches, ledger, transcript
         self._accountant, self._ranks = accountant, ranks
@@ -138,7 +138,7 @@ class DPZero:
         0 < delta < 1. Raises ValueError.
         """
         real("delta", delta, above=0.0, below=1.0)
-        return self._accountant(self.history, delta) if self.private else math.inf
+        return self._accountant(self.history, delta) if self.private and self._accountant else math.inf
 
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint: the trainable weights and where in the run they are. Released information only."""

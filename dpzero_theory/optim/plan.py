@@ -1,6 +1,7 @@
 """What a run does, in numbers that may be published: how releases are made and how they move the weights."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
@@ -115,10 +116,15 @@ class Plan:
         return cls(**{**values, "step_sizes": tuple(values["step_sizes"])})
 
     def require_same(self, other: "Plan") -> None:
-        """Raise ValueError naming the first setting that differs from `other`, the plan that was begun."""
+        """Raise ValueError naming the first setting that differs from `other`, the plan that was begun.
+
+        The noise may differ by 1e-6 of itself, which is what another version's calibration might change.
+        """
         for field in fields(self):
             mine, begun = getattr(self, field.name), getattr(other, field.name)
-            if mine != begun:
+            if mine != begun and not (
+                field.name in ("noise_multiplier", "scale") and math.isclose(mine, begun, rel_tol=1e-6)
+            ):
                 shown = (f"{v!r:.60}" for v in (begun, mine))
                 raise ValueError("{} must be that of the run that is resumed, {}; got {}".format(field.name, *shown))
 

@@ -390,6 +390,7 @@ def _make(
         if resume:
             transcript = Transcript.open(place / TRANSCRIPT)
             plan.require_same(transcript.header.plan)
+            choice("precision", precision, (transcript.header.precision,))
             ledger = None if target is None else Ledger.open(place / LEDGER)
             return transcript.header, ledger, transcript
         place.mkdir(parents=True, exist_ok=True)
@@ -425,7 +426,7 @@ def _make(
         batches=batches,
         ledger=ledger,
         transcript=transcript,
-        accountant=accountant,
+        accountant=None if target is None else accountant,
         micro_batch=micro_batch,
         ranks=ranks,
     )
