@@ -1,8 +1,10 @@
 """The paper's synthetic figures from our sweep.  python -m figures.synthetic
 
 synthetic_gradient and synthetic_loss are Figures fig:toy_grad and fig:toy_loss: the best of the grid against the
-dimension, in the paper's three modes, on training and test samples. synthetic_slopes puts the fitted growth of the
-gradient norm beside the exponents of Table tab:compare; synthetic_grid shows the whole grid at one dimension.
+dimension, in the paper's three modes, on training and test samples. synthetic_wide goes on to larger dimensions, once
+it has rows. synthetic_slopes puts the fitted growth of the gradient norm beside the exponents of Table tab:compare;
+synthetic_grid_MODE shows the whole grid at one dimension; synthetic_choices what the choices left open by the paper
+change.
 """
 
 import argparse
@@ -20,12 +22,20 @@ from matplotlib.lines import Line2D
 from benchmarks.results import RESULTS, read_rows
 from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
-__all__ = ["draw_best", "draw_grid", "draw_slopes", "main"]
+__all__ = ["draw_best", "draw_choices", "draw_grid", "draw_slopes", "draw_wide", "main"]
 
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
 LOOKS = dict(zip(METHODS, (series(0), series(1), series(2)), strict=True))
 MODES = {"a": r"$\mathrm{tr}(A)=O(d)$", "b": r"$\mathrm{tr}(A)=O(\sqrt{d})$", "c": r"$\mathrm{tr}(A)=O(\log d)$"}
 SAMPLES = {"train": "training", "test": "test"}
+OUTPUTS = {"last": "last", "average": "average", "tau": r"$x_\tau$"}
+CHOICES: dict[tuple[str, str], dict[str, Any]] = {
+    ("zero", "paper"): {"markerfacecolor": None},
+    ("zero", "exact"): {"markerfacecolor": None, "markersize": 5.5},
+    ("normal", "paper"): {"markerfacecolor": "white"},
+    ("normal", "exact"): {"markerfacecolor": "white", "markersize": 5.5},
+}
+"""Start and calibration; filled: x_0 = 0, open: x_0 ~ N(0, I); small: the paper's noise, large: the exact."""
 
 BOUNDS: dict[str, dict[str, Any]] = {
     "claimed": {"color": "#999999", "linewidth": 0.9},
@@ -122,10 +132,14 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
 
 
 def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
-    """Training gradient norm of the last iterate over the grid: the best over steps, and the best over clips."""
+    """Training gradient norm of the last iterate over the grid: the best over steps, and the best over clips.
+
+    The darkest colour is no better than the start, or worse.
+    """
     part = rows[(rows["mode"] == mode) & (rows["d"] == d)]
     lanes = part.groupby(["method", "steps", "step_size", "clip"])["gradient_train_last"].mean().reset_index()
-    norm = LogNorm(float(lanes["gradient_train_last"].min()), float(lanes["gradient_train_last"].quantile(0.95)))
+    still = lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max()
+    norm = LogNorm(float(lanes["gradient_train_last"].min()), float(still))
     methods = [method for method in METHODS if (lanes["method"] == method).any()]
     figure, grid = plt.subplots(2, len(methods), figsize=(PAGE, 4.6), squeeze=False, sharey="row")
     for column, method in enumerate(methods):
@@ -148,22 +162,99 @@ def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
     return figure
 
 
+def draw_wide(rows: pd.DataFrame) -> Figure:
+    """Best training gradient norm of one seed, DPZero and DPGD-0th, on both sides of the paper's largest dimension."""
+    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.6), sharex=True)
+    for axis, mode in zip(axes, MODES, strict=True):
+        for method in METHODS:
+            part = rows[(rows["mode"] == mode) & (rows["method"] == method)]
+            if len(part):
+                _curve(axis, part, method, "gradient", "train")
+        axis.axvline(2_000, color="#888888", linewidth=0.6)
+        axis.set(xscale="log", yscale="log", title=MODES[mode], xlabel="dimension $d$")
+        log_ticks(axis.yaxis)
+    axes[0].set_ylabel(r"training $\|\nabla F\|$")
+    axes[0].annotate("paper's largest $d$", (2_000, 0.02), xycoords=("data", "axes fraction"), fontsize=6, ha="right")
+    label_panels(axes)
+    present = _present(rows)
+    handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
+    thin = Line2D([], [], color="#555555", linewidth=0.8, linestyle=(0, (1, 1)))
+    figure.legend(
+        [*handles, thin], [*present.values(), r"mean over iterates ($x_\tau$)"], loc="outside upper center", ncols=4
+    )
+    return figure
+
+
+def draw_choices(rows: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
+    """One seed: the best training gradient norm at the largest dimension, and its growth, for every open choice."""
+    figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.2), sharex=True)
+    largest = rows[rows["d"] == rows["d"].max()]
+    fits = slopes[(slopes["measured"] == "gradient_train") & (slopes["range"] == "all")]
+    for column, mode in enumerate(MODES):
+        for number, (method, look) in enumerate(LOOKS.items()):
+            for place, output in enumerate(OUTPUTS):
+                for step, ((start, calibration), style) in enumerate(CHOICES.items()):
+                    x = place + 0.36 * (number - 0.5) + 0.07 * (step - 1.5)
+                    values = (
+                        _chosen(largest, mode, method, start, calibration)[f"gradient_train_{output}"].min(),
+                        _chosen(fits[fits["output"] == output], mode, method, start, calibration)["slope"].min(),
+                    )
+                    for axis, value in zip(grid[:, column], values, strict=True):
+                        axis.plot(x, value, **_mark(look.color, look.marker, style))
+        grid[0, column].set(yscale="log", title=MODES[mode])
+        log_ticks(grid[0, column].yaxis)
+        grid[1, column].axhline(0, color="#888888", linewidth=0.6)
+        grid[1, column].set_xticks(range(len(OUTPUTS)), list(OUTPUTS.values()))
+        grid[1, column].set_xlabel("iterate that is measured")
+    grid[0, 0].set_ylabel(rf"best $\|\nabla F\|$ at $d$ = {rows['d'].max():,}")
+    grid[1, 0].set_ylabel(f"slope in $\\log d$, from {rows['d'].min()}")
+    label_panels(grid.flat)
+    present = _present(rows)
+    handles = [Line2D([], [], color=LOOKS[m].color, marker=LOOKS[m].marker, linestyle="none") for m in present]
+    shapes = [Line2D([], [], **_mark("#555555", "o", style)) for style in CHOICES.values()]
+    names = [
+        f"{'$x_0 = 0$' if start == 'zero' else '$x_0$ normal'}, {calibration} noise" for start, calibration in CHOICES
+    ]
+    figure.legend([*handles, *shapes], [*present.values(), *names], loc="outside upper center", ncols=3)
+    return figure
+
+
+def _mark(color: str, marker: str, style: dict[str, Any]) -> dict[str, Any]:
+    face = style.get("markerfacecolor") or color
+    look = {"color": color, "marker": marker, "linestyle": "none", "markersize": 3.5}
+    return {**look, **style, "markerfacecolor": face}
+
+
+def _chosen(table: pd.DataFrame, mode: str, method: str, start: str, calibration: str) -> pd.DataFrame:
+    where = (table["mode"] == mode) & (table["method"] == method)
+    return table[where & (table["start"] == start) & (table["calibration"] == calibration)]
+
+
+def _common(rows: pd.DataFrame, mode: str) -> int:
+    """The largest dimension that every method has in this mode."""
+    return int(rows[rows["mode"] == mode].groupby("method")["d"].max().min())
+
+
 def main() -> None:
-    """Draw the four figures from benchmarks/results."""
+    """Draw the figures from benchmarks/results."""
     parser = argparse.ArgumentParser(prog="figures.synthetic", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=RESULTS / "synthetic")
-    parser.add_argument("--slopes", type=Path, default=RESULTS / "slopes")
+    parser.add_argument("--rows", type=Path, default=RESULTS, help="folder of the rows' folders")
     parser.add_argument("--out", type=Path, default=FIGURES)
     options = parser.parse_args()
     use_style()
-    rows = read_rows(options.rows)
-    rows = rows[(rows["start"] == "zero") & (rows["calibration"] == "paper")]
+    rows = pd.concat([read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")], ignore_index=True)
     for what in ("gradient", "loss"):
         save(draw_best(rows, what), f"synthetic_{what}", options.out)
-    save(draw_grid(rows, "c", int(rows["d"].max())), "synthetic_grid", options.out)
-    slopes = read_rows(options.slopes)
-    slopes = slopes[(slopes["sweep"] == "synthetic") & (slopes["start"] == "zero") & (slopes["calibration"] == "paper")]
-    save(draw_slopes(slopes), "synthetic_slopes", options.out)
+    for mode in MODES:
+        save(draw_grid(rows, mode, _common(rows, mode)), f"synthetic_grid_{mode}", options.out)
+    slopes = read_rows(options.rows / "slopes")
+    save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)
+    if (options.rows / "synthetic_wide").exists():
+        start = rows[(rows["seed"] == 0) & (rows["method"] != "dpgd")]
+        wide = pd.concat([start, read_rows(options.rows / "synthetic_wide")], ignore_index=True)
+        save(draw_wide(wide), "synthetic_wide", options.out)
+    choices = read_rows(options.rows / "synthetic_choices")
+    save(draw_choices(choices, slopes[slopes["sweep"] == "choices"]), "synthetic_choices", options.out)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
         synthetic.draw_best(rows, "gradient"),
         synthetic.draw_grid(rows, "c", int(rows["d"].min())),
         synthetic.draw_slopes(slopes[slopes["sweep"] == "synthetic"]),
+        synthetic.draw_wide(rows),
+        synthetic.draw_choices(read_rows(RESULTS / "synthetic_choices"), slopes[slopes["sweep"] == "choices"]),
     ]
     for figure in figures:
         figure.canvas.draw()
