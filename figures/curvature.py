@@ -56,13 +56,12 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
             text = {"label": ENCODERS[name]} if number == 0 else {}
             axes[0].errorbar([d], [item["estimate"]], yerr=error, **series(3 + index).line(linestyle="none", **text))
     axes[0].plot([1, 1e9], [1, 1e9], color="0.4", linewidth=0.8)
-    top = 5 * float(rows["rank_high"].max())
-    axes[0].text(600, 600, "r = d  ", color="0.4", ha="right", va="bottom", size=7)
+    axes[0].text(2e4, 2e4, "r = d  ", color="0.4", ha="right", va="bottom", size=7)
     for axis, title, label in zip(axes, ("effective rank", "its parts"), ("$r$", "curvature"), strict=True):
         axis.set(xscale="log", yscale="log", title=title, xlabel="dimension $d$", ylabel=label)
     largest = max([float(rows["d"].max()), *(content["problem"]["d"] for content in measured.values())])
-    axes[0].set(xlim=(100, 3 * largest), ylim=(0.5, None if measured else top))
-    axes[0].legend(loc="lower right", fontsize=6)
+    axes[0].set(xlim=(100, 3 * largest), ylim=(1, 300 * float(rows["rank_high"].max())))
+    axes[0].legend(loc="upper left", fontsize=6)
     axes[1].plot([], [], "o", color="0.3", label=r"tr$|H|$")
     axes[1].plot([], [], "o", color="0.3", markerfacecolor="white", label=r"$\|H\|_2$")
     axes[1].legend(loc="lower left")
@@ -108,7 +107,8 @@ def main() -> None:
     measured = {name: json.loads(path.read_text()) for name, path in files.items() if path.exists()}
     save(draw_rank(read_rows(options.results / "curvature"), measured), "curvature_rank", options.out)
     folders = {task: options.results / f"prescription_{task}" for task in TASKS}
-    tasks = {task: read_rows(folder) for task, folder in folders.items() if (folder / "rows.csv").exists()}
+    found = {task: read_rows(folder) for task, folder in folders.items() if (folder / "rows.csv").exists()}
+    tasks = {task: rows for task, rows in found.items() if (rows["choice"] == "grid").any()}
     if tasks:
         save(draw_prescription(tasks), "curvature_prescription", options.out)
 
