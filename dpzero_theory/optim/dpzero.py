@@ -23,7 +23,8 @@ from torch import nn
 
 from dpzero_theory.check import integer, real
 from dpzero_theory.optim.distributed import Ranks
-from dpzero_theory.optim.mechanism import LatticeSum, Mechanism, ScalarSum, Sums, add_noise_, differences
+from dpzero_theory.optim.estimator import two_point_difference
+from dpzero_theory.optim.mechanism import LatticeSum, Mechanism, ScalarSum, Sums, add_noise_, per_record
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.sampler import Batches, Indices
 from dpzero_theory.optim.transcript import Header, Record, Transcript, TranscriptError
@@ -200,10 +201,10 @@ class DPZero:
         batch, smoothing, columns = self._fetch(records), self.plan.smoothing, []
         for number in range(release * self.plan.directions_per_step, (release + 1) * self.plan.directions_per_step):
             with self.weights.shifted(number, smoothing):
-                plus = self._losses(self.weights.module, batch)
+                plus = per_record(self._losses(self.weights.module, batch), len(records))
             with self.weights.shifted(number, -smoothing):
-                minus = self._losses(self.weights.module, batch)
-            columns.append(differences(plus, minus, smoothing, len(records)))
+                minus = per_record(self._losses(self.weights.module, batch), len(records))
+            columns.append(two_point_difference(plus, minus, smoothing))
         return np.stack(columns, axis=1)
 
     def _release(self, release: int, total: Sums) -> Sums:

@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory.check import integer
-from dpzero_theory.optim.estimator import clip_scalars, clip_vectors, two_point_difference
+from dpzero_theory.optim.estimator import clip_scalars, clip_vectors
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.lattice import Lattice
 from dpzero_theory.privacy.noise import NoiseSource
 
-__all__ = ["LatticeSum", "Mechanism", "ScalarSum", "Sums", "add_noise_", "differences", "round_jointly"]
+__all__ = ["LatticeSum", "Mechanism", "ScalarSum", "Sums", "add_noise_", "per_record", "round_jointly"]
 
 Array = NDArray[np.float64]
 Sums = NDArray[Any]
@@ -38,20 +38,18 @@ _BLOCK = 1 << 17  # coordinates of vector noise at a time
 _SHRINK = 1e-12  # more than the rounding of a clip in float64, less than any lattice can show
 
 
-def differences(plus: object, minus: object, smoothing: float, batch: int) -> Array:
-    """(loss at x + lambda u - loss at x - lambda u)/(2 lambda) for each record of a batch.
+def per_record(losses: object, batch: int) -> Array:
+    """The losses of a batch as float64 numbers of their own, shape (batch,).
 
-    plus, minus: tensors of shape (batch,). Raises ValueError for anything else: a loss that is reduced over records
-    could only be clipped for the batch, which bounds no record.
+    Raises ValueError for anything but a float32 or float64 tensor of shape (batch,): a loss that is reduced over
+    records could only be clipped for the batch, which bounds no record, and half precision cannot show a difference.
     """
-    return two_point_difference(_per_record(plus, batch), _per_record(minus, batch), smoothing)
-
-
-def _per_record(losses: object, batch: int) -> Array:
     if not isinstance(losses, torch.Tensor) or losses.shape != (batch,):
         found = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
         raise ValueError(f"losses must be a tensor of shape (batch,) = ({batch},), one loss per record; got {found}")
-    values: Array = losses.detach().to("cpu", torch.float64).numpy()
+    if losses.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"losses must be float32 or float64, also of a module in half precision; got {losses.dtype}")
+    values: Array = losses.detach().to("cpu", torch.float64, copy=True).numpy()
     return values
 
 

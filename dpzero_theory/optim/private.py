@@ -46,7 +46,7 @@ from torch.utils.data import TensorDataset, default_collate
 from dpzero_theory.check import PreconditionError, choice, integer, precondition, real
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.dpzero import DPZero, Fetch, Losses
-from dpzero_theory.optim.mechanism import differences
+from dpzero_theory.optim.mechanism import per_record
 from dpzero_theory.optim.plan import Plan, step_sizes
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.optim.transcript import Header, Transcript
@@ -443,6 +443,5 @@ def _check_losses(weights: Any, losses: Losses, fetch: Fetch, plan: Plan) -> Non
     """One evaluation on two records, thrown away: a wrong shape is found before anything is paid for."""
     records = np.arange(min(2, plan.n))
     with weights.shifted(0, plan.smoothing):
-        found = losses(weights.module, fetch(records))
-    differences(found, found, plan.smoothing, len(records))
+        per_record(losses(weights.module, fetch(records)), len(records))
     weights.require_used()

@@ -1,4 +1,4 @@
-"""The sensitivity of a step, on arbitrary losses.  The long run: `python -m benchmarks.optimizer_sensitivity`."""
+"""The sensitivity of a step, on arbitrary losses.  The long run: `python -m benchmarks.optimizer_privacy`."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.mechanism import LatticeSum, ScalarSum, add_noise_, differences, round_jointly
+from dpzero_theory.optim.mechanism import LatticeSum, ScalarSum, add_noise_, per_record, round_jointly
 from dpzero_theory.optim.transcript import Header
 from dpzero_theory.privacy.lattice import Lattice
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
@@ -83,16 +83,23 @@ def test_vectors_are_clipped_jointly_and_rounded_toward_zero(
 
 
 def test_a_number_for_the_whole_batch_is_refused() -> None:
-    good = torch.zeros(3)
-    assert differences(good + 1, good, 0.5, 3).tolist() == [1.0, 1.0, 1.0]
+    assert per_record(torch.arange(3.0), 3).tolist() == [0.0, 1.0, 2.0]
     for bad in (torch.tensor(0.5), torch.zeros(3, 1), torch.zeros(2), torch.zeros(0), 0.5, None):
         with pytest.raises(ValueError, match=r"losses must be a tensor of shape \(batch,\) = \(3,\)"):
-            differences(good, bad, 0.5, 3)
+            per_record(bad, 3)
 
 
-def test_half_precision_losses_are_subtracted_in_float64() -> None:
-    plus, minus = torch.tensor([1.5], dtype=torch.bfloat16), torch.tensor([0.25], dtype=torch.bfloat16)
-    assert differences(plus, minus, 1e-3, 1)[0] == 1.25 / 2e-3
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_losses_in_half_precision_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="losses must be float32 or float64"):
+        per_record(torch.zeros(3, dtype=dtype), 3)
+
+
+def test_losses_are_numbers_of_their_own() -> None:
+    losses = torch.zeros(3, dtype=torch.float64)
+    found = per_record(losses, 3)
+    losses += 1
+    assert found.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_noise_has_the_law_of_the_plan() -> None:

@@ -331,14 +331,18 @@ def test_fault_n_weights_are_restored_exactly(dtype: torch.dtype) -> None:
     module = Logistic(dtype)
     module.weight.data.copy_(torch.linspace(-0.3, 0.7, 6))
     before = module.weight.detach().clone()
-    run = make_from_seed_not_private(module, losses, data(dtype), plan(step_size=0.0), seed=SEED)
+
+    def float32_losses(module: nn.Module, batch: Any) -> torch.Tensor:
+        return losses(module, batch).float()
+
+    run = make_from_seed_not_private(module, float32_losses, data(dtype), plan(step_size=0.0), seed=SEED)
     run.run()
     assert torch.equal(module.weight, before)
 
     def failing(module: nn.Module, batch: Any) -> torch.Tensor:
         raise RuntimeError("out of memory")
 
-    run = make_from_seed_not_private(module, losses, data(dtype), plan(step_size=0.0), seed=SEED)
+    run = make_from_seed_not_private(module, float32_losses, data(dtype), plan(step_size=0.0), seed=SEED)
     run._losses = failing
     with pytest.raises(RuntimeError, match="out of memory"):
         run.step()
