@@ -4,7 +4,7 @@ Networks 64 - W - 10 on digits for widths W, and random RoBERTa and OPT of two l
 full-batch Adam; at three moments the Hessian of the training loss is measured by `dpzero_theory.curvature`. Where d is
 at most 400 the full Hessian gives the exact rank beside it. One row per model, moment and seed. Public and
 synthetic data only; nothing here is private. The real encoder is measured by the library's own command, see
-`benchmarks/results/curvature_encoder`.
+`benchmarks/results/curvature_problems`.
 """
 
 import copy
