@@ -17,8 +17,9 @@ from benchmarks.arguments import Parser, positive_integer
 from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
 from benchmarks.llm.models import DTYPES, SUBSETS, LanguageModel, configuration, load, load_tokenizer, random_model
 from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
-from benchmarks.llm.runs import execute
+from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names
+from benchmarks.results import Results
 from dpzero_theory.arguments import number
 from dpzero_theory.optim.directions import KINDS as DIRECTIONS
 from dpzero_theory.optim.sampler import SAMPLINGS
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--evaluations", type=positive_integer("--evaluations", 10_000), default=5)
     parser.add_argument("--search", type=positive_integer("--search", 10_000), default=1, help="settings compared")
     parser.add_argument("--out", type=Path, default=Path("out/llm"), help="ledgers and transcripts (default out/llm)")
+    parser.add_argument("--results", type=Path, help="folder for rows.csv and its manifest (default: none are kept)")
     options = vars(parser.parse_args(arguments))
     if options["device"] == "cuda" and not torch.cuda.is_available():
         parser.error("argument --device: cuda is not available on this machine")
@@ -90,6 +92,12 @@ def _run(settings: Configuration, model: LanguageModel, options: dict[str, Any])
     print(f"{settings.method}, {settings.steps:,} steps:")
     outcome = execute(settings, model, evaluations=options["evaluations"], **common)
     after = outcome.rows[-1]
+    if options["results"]:
+        device = str(next(model.module.parameters()).device)
+        with Results(
+            options["results"], key=KEY, fields=FIELDS, seeds=[settings.seed], device=device, dtype=settings.dtype
+        ) as results:
+            results.add([row for row in (before, *outcome.rows) if not results.done(**{k: row[k] for k in KEY})])
     say(f"n = {after['n']:,} training records, d = {after['d']:,} trained weights, {after['seconds']:.0f} s")
     change = 100 * (after["test_metric"] - before["test_metric"])
     say(f"test {outcome.metric} {100 * before['test_metric']:.1f} -> {100 * after['test_metric']:.1f} ({change:+.1f})")

@@ -16,6 +16,8 @@ __all__ = ["memoise"]
 
 Tensor = torch.Tensor
 _ROWS = 16
+_BATCHES = 16
+"""Padded batches that are kept: a step evaluates each of its own many times."""
 
 
 def memoise(module: nn.Module, pad: int, memory: dict[Any, Any]) -> bool:
@@ -83,15 +85,20 @@ class _Memory(nn.Module):
         self.bottom = bottom
         self.pad = pad
         self._known = known
+        self._batches: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     def forward(self, input_ids: Tensor, **_: Any) -> Tensor:
-        rows = [self._key(row) for row in input_ids.tolist()]
-        self._learn(sorted({row for row in rows if row not in self._known}, key=len))
-        first = self._known[rows[0]]
-        hidden = first.new_zeros(*input_ids.shape, first.shape[-1])
-        for index, row in enumerate(rows):
-            hidden[index, : len(row)] = self._known[row]
-        return hidden
+        rows = tuple(self._key(row) for row in input_ids.tolist())
+        if rows not in self._batches:
+            self._learn(sorted({row for row in rows if row not in self._known}, key=len))
+            first = self._known[rows[0]]
+            hidden = first.new_zeros(*input_ids.shape, first.shape[-1])
+            for index, row in enumerate(rows):
+                hidden[index, : len(row)] = self._known[row]
+            while len(self._batches) >= _BATCHES:
+                del self._batches[next(iter(self._batches))]
+            self._batches[rows] = hidden
+        return self._batches[rows]
 
     def _key(self, row: list[int]) -> tuple[int, ...]:
         while row[-1] == self.pad:

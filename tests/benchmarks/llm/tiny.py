@@ -1,5 +1,6 @@
 """Tiny random RoBERTa, OPT and BERT models with tokenizers built from a few sentences; nothing is downloaded."""
 
+import string
 from functools import cache
 from typing import Any
 
@@ -43,11 +44,14 @@ def byte_level(special: list[str], start: str, end: str | None) -> Tokenizer:
 
 
 def word_piece() -> Tokenizer:
+    """Whole words of the corpus, and characters: the same in every process, which a trained vocabulary is not."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(_corpus(), trainer)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words = {word for text in _corpus() for word, _ in splitter.pre_tokenize_str(text)}
+    letters = [mark + letter for letter in string.ascii_letters + string.digits for mark in ("", "##")]
+    vocabulary = dict.fromkeys([*special, *sorted(words), *letters])
+    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = splitter
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
