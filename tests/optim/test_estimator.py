@@ -162,12 +162,21 @@ def test_one_record_moves_the_clipped_mean_by_at_most_the_sensitivity(values, ot
     st.floats(1e-3, 1e3),
 )
 def test_clipping_along_a_common_direction(values, u, clip):
-    """clip_C(s_i u) = clip_{C/||u||}(s_i) u: what `dpgd_0th` uses instead of n vectors."""
+    """clip_C(s_i u) = clip_{C/||u||}(s_i) u: what `dpgd_0th` uses instead of n vectors.
+
+    Subnormal products have an absolute spacing, so that no relative accuracy can be asked of them.
+    """
     norm = float(np.linalg.norm(u))
     assume(norm > 1e-3)
-    np.testing.assert_allclose(
-        clip_scalars(values, clip / norm)[:, None] * u, clip_vectors(np.outer(values, u), clip), rtol=1e-13
-    )
+    expected = clip_vectors(np.outer(values, u), clip)
+    found = clip_scalars(values, clip / norm)[:, None] * u
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=np.finfo(float).tiny)
+
+
+def test_clipping_along_a_direction_with_a_subnormal_entry():
+    u = np.array([1.171875e-2, 0.0, 5e-324])
+    found = clip_scalars(np.array([129.0]), 2.0 / np.linalg.norm(u))[:, None] * u
+    np.testing.assert_allclose(found, clip_vectors(129.0 * u[None], 2.0), rtol=1e-13, atol=np.finfo(float).tiny)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0, "1", None, True])
