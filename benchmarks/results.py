@@ -256,9 +256,11 @@ def _cell(name: str, value: object) -> str:
 
 
 def _command() -> str:
+    """What was run, absolute paths by their last name: where a machine keeps its files is nobody's business."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "").removesuffix(".__main__")
     program = ["-m", module] if module else [Path(sys.argv[0]).name]
-    return shlex.join(["python", *program, *sys.argv[1:]])
+    arguments = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    return shlex.join(["python", *program, *arguments])
 
 
 def _commit() -> str:

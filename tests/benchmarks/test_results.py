@@ -49,6 +49,13 @@ def test_rows_come_back_exactly_and_missing_values_are_empty(tmp_path: Path) -> 
     assert "numpy" in manifest["versions"]
 
 
+def test_the_manifest_names_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "--data", str(tmp_path / "records"), "--seeds", "3"])
+    with make(tmp_path / "rows") as results:
+        results.add([row(0)])
+    assert read_manifest(tmp_path / "rows")["command"].endswith("--data records --seeds 3")
+
+
 @pytest.mark.parametrize("compress", [False, True])
 def test_resume_skips_complete_keys_and_retries_failed_ones(tmp_path: Path, compress: bool) -> None:
     with make(tmp_path, compress=compress) as results:
