@@ -36,7 +36,8 @@ def test_per_record_gradients_are_those_of_one_record_at_a_time(name: str, kind:
     gradients.set(scores, examples)
     for index, parameter in enumerate(parameters):
         by_record = torch.stack([row[index] for row in expected])
-        assert torch.allclose(parameter.grad_sample, by_record, atol=2e-6), index  # type: ignore[attr-defined]
+        scale = max(1.0, float(by_record.abs().max()))  # float32 sums err by their largest terms
+        assert torch.allclose(parameter.grad_sample, by_record, atol=2e-6 * scale), index  # type: ignore[attr-defined]
     assert ("one backward" in gradients.how) == (kind == "causal"), "OPT folds records into positions"
     gradients.close()
     assert not any(hasattr(parameter, "grad_sample") for parameter in parameters)
