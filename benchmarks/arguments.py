@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dpzero_theory import check
 from dpzero_theory.arguments import Parser
 
-__all__ = ["Parser", "positive_integer"]
+__all__ = ["Parser", "chosen_device", "positive_integer"]
 
 
 def positive_integer(flag: str, at_most: int = 10**9) -> Callable[[str], int]:
@@ -20,3 +20,12 @@ def positive_integer(flag: str, at_most: int = 10**9) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(rule) from None
 
     return parse
+
+
+def chosen_device(parser: Parser, device: str) -> str:
+    """`--device` auto, cpu or cuda as cpu or cuda; the parser's error where cuda is asked for and not there."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.error("argument --device: cuda is not available on this machine")
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

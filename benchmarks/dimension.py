@@ -29,7 +29,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from scipy.special import digamma
 
-from benchmarks.arguments import Parser, positive_integer
+from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.results import RESULTS, Results
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
 from dpzero_theory.synthetic.lanes import Lanes
@@ -225,9 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: cuda is not available on this machine")
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(parser, options.device)
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count > GROUPS:
         parser.error(f"torchrun --nproc-per-node must be at most {GROUPS} processes in all; got {count}")

@@ -38,7 +38,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import AutoModelForSequenceClassification, RobertaConfig
 
-from benchmarks.arguments import Parser, positive_integer
+from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.llm.models import DTYPES, configuration
 from benchmarks.results import RESULTS, Results
 from dpzero_theory.optim.directions import KINDS
@@ -418,9 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: cuda is not available on this machine")
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(parser, options.device)
     cases = PRESETS[options.preset]
     unknown = set(options.sizes or ()) - {case.size for case in cases}
     if unknown:

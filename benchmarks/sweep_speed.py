@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.arguments import Parser, positive_integer
+from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.results import RESULTS, Results
 from benchmarks.synthetic import PAPER, Place, Preset, paper_lanes, run_method
 from dpzero_theory.optim import reference
@@ -157,9 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repetitions", type=positive_integer("--repetitions", 100), default=3)
     parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: cuda is not available on this machine")
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(parser, options.device)
     torch.set_num_threads(options.threads)
     preset, methods = PRESETS[options.preset]
     results = Results(

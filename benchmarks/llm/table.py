@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from benchmarks.arguments import Parser, positive_integer
+from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import PRESETS, Row, Table, names, paper_number, table
 from benchmarks.llm.models import LanguageModel, load
@@ -176,9 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="folder (default: out/llm-NAME, else benchmarks/results/llm-NAME)")
     parser.add_argument("--report", action="store_true", help="print what is there and run nothing")
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: cuda is not available on this machine")
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = chosen_device(parser, options.device)
     try:
         entry = _narrowed(table(options.name, options.preset), options)
         place = "llm-" + entry.name.partition(":")[2]

@@ -22,7 +22,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import RELATIONS, epsilon_from_gdp, paper_gdp
-from dpzero_theory.privacy.pairs import SAMPLINGS, Bracket, group
+from dpzero_theory.privacy.pairs import SAMPLINGS, group
 
 __all__ = ["main"]
 
@@ -173,10 +173,6 @@ def _table(answer: dict[str, Any]) -> str:
     if "compare" in answer and not answer["compare"]:
         lines.append("compare: the other accountants cover add-remove with full batch or Poisson sampling only")
     return "\n".join(lines)
-
-
-def _finite(value: Bracket | float | None) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
