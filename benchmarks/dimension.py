@@ -6,7 +6,7 @@ not depend on d (`peak_mb` is the most that the process has held). Under torchru
 hold the same sums afterwards:
 
     torchrun --nproc-per-node 4 -m benchmarks.dimension --preset full
-    python -m benchmarks.dimension --preset gpu --seeds 1 --device cuda        (d = 10^8 on one GPU)
+    python -m benchmarks.dimension --preset gpu --seeds 1 --device cuda     (d = 10^8; the GPU draws for itself)
 
 Each of the 1,000 samples stands for 10 equal records, so that the noise is that of the paper's n = 10,000. One
 row per point of a grid in steps, step size and clip; (2, 1e-6)-DP with exact calibration; x_0 = 0. Noise comes from
@@ -35,7 +35,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.products import Form, Products, coefficients, form_path, products
 
-__all__ = ["METHODS", "PRESETS", "Preset", "main", "run_cell"]
+__all__ = ["METHODS", "PRESETS", "Preset", "fill_normal", "main", "run_cell"]
 
 Array = NDArray[np.float64]
 Tensor = torch.Tensor
@@ -103,7 +103,7 @@ def run_cell(preset: Preset, method: str, d: int, seed: int, worker: _Worker) ->
     started = time.perf_counter()
     steps, vector = max(preset.steps), method == "dpgd-0th"
     blocks = -(-d // BLOCK)
-    room = _Room(preset.samples, steps)
+    room = _Room(preset.samples, steps, worker.device)
     mine = {
         group: _group(range(group, blocks, GROUPS), room, d, seed, vector, worker)
         for group in range(worker.rank, GROUPS, worker.count)
@@ -142,15 +142,30 @@ def run_cell(preset: Preset, method: str, d: int, seed: int, worker: _Worker) ->
 class _Room:
     """Memory for the draws of one block, the same for every block and dimension."""
 
-    def __init__(self, samples: int, steps: int) -> None:
+    def __init__(self, samples: int, steps: int, device: str) -> None:
         self.samples, self.steps = samples, steps
-        self._space = [np.empty(rows * BLOCK) for rows in (samples, steps, steps)]
+        self._space = [
+            torch.empty(rows * BLOCK, dtype=torch.float64, device=device) for rows in (samples, steps, steps)
+        ]
 
-    def draw(self, stream: int, seed: int, number: int, width: int) -> Array:
+    def draw(self, stream: int, seed: int, number: int, width: int) -> Tensor:
         """Standard normals for data (stream 0), directions (1) or noise (2) of this block; overwrites the last ones."""
         rows = (self.samples, self.steps, self.steps)[stream]
-        values = self._space[stream][: rows * width].reshape(rows, width)
-        return np.random.default_rng([seed, number, stream]).standard_normal(out=values)
+        values = self._space[stream][: rows * width].view(rows, width)
+        fill_normal(values, [seed, number, stream])
+        return values
+
+
+def fill_normal(values: Tensor, key: Sequence[int]) -> None:
+    """Fill a float64 tensor with the standard normals of this key, drawn where the tensor is.
+
+    Other numbers on the CPU than on a GPU, the same on every CPU and on every GPU of a kind.
+    """
+    if values.device.type == "cpu":
+        np.random.default_rng(key).standard_normal(out=values.numpy())
+    else:
+        seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+        values.normal_(generator=torch.Generator(values.device).manual_seed(seed))
 
 
 def _group(
@@ -161,15 +176,15 @@ def _group(
     for number in numbers:
         first = number * BLOCK
         width = min(BLOCK, d - first)
-        points = worker.tensor(room.draw(0, seed, number, width)).add_(1)
-        w = worker.tensor(room.draw(1, seed, number, width))
+        points = room.draw(0, seed, number, width).add_(1)
+        w = room.draw(1, seed, number, width)
         squares += w.square().sum(dim=1)
         spectrum = worker.tensor(1 / np.arange(first + 1, first + width + 1))
         root = spectrum.sqrt()
         center = points.mean(dim=0)
         points.sub_(center).mul_(root)
         start = -(root * center)[:, None]
-        noise = worker.tensor(room.draw(2, seed, number, width)).mul_(root) if vector else None
+        noise = room.draw(2, seed, number, width).mul_(root) if vector else None
         total += products(w.mul_(root), points, start, noise, [(torch.zeros_like(root), spectrum)])
     return total, squares
 

@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.arguments import Parser, positive_integer
+from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.jobs import completed
 from benchmarks.results import OK, RESULTS, Results
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std, paper_gdp
@@ -209,10 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=positive_integer("--jobs", 256), default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)")
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: cuda is not available on this machine")
-    if options.device == "auto":
-        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    options.device = chosen_device(parser, options.device)
     preset = PRESETS[options.preset]
     cells = [
         Cell(method, mode, d, start, calibration, seed)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import dimension
 from benchmarks.results import RESULTS, read_rows
@@ -63,6 +64,41 @@ def test_two_processes_make_the_same_rows_as_one(tmp_path: Path) -> None:
     one, two = (read_rows(tmp_path / folder) for folder in ("one", "two"))
     changing = ["seconds", "peak_mb"]
     assert one.drop(columns=changing).equals(two.drop(columns=changing))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("method", dimension.METHODS)
+def test_a_gpu_gives_the_cpus_rows_from_the_cpus_draws(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = dimension.Preset(30, (3_000,), steps=(3, 9))
+    expected = dimension.run_cell(preset, method, 3_000, 4, ALONE)
+    on_host = dimension.fill_normal
+
+    def copied(values: torch.Tensor, key: list[int]) -> None:
+        drawn = torch.empty_like(values, device="cpu")
+        on_host(drawn, key)
+        values.copy_(drawn)
+
+    monkeypatch.setattr(dimension, "fill_normal", copied)
+    found = dimension.run_cell(preset, method, 3_000, 4, dimension._Worker(0, 1, "cuda"))
+    for name in ("gradient_squared", "last_gradient_squared"):
+        assert [row[name] for row in found] == pytest.approx([row[name] for row in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_draws_are_standard_normal_and_a_function_of_the_key(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    keys = [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    draws = [torch.empty(40_000, dtype=torch.float64, device=device) for _ in keys]
+    for values, key in zip(draws, keys, strict=True):
+        dimension.fill_normal(values, key)
+    assert torch.equal(draws[0], draws[-1])
+    table = torch.stack(draws[:-1]).cpu().numpy()
+    limit = 4.5 / np.sqrt(40_000)  # 4.5 standard errors for each of 18 numbers: fails by chance once in 8,000
+    assert np.abs(np.corrcoef(table) - np.eye(4)).max() < limit
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
+        assert np.abs((table**power).mean(axis=1) - moment).max() < limit * np.sqrt(variance)
 
 
 def test_committed_memory_does_not_grow_with_the_dimension() -> None:
