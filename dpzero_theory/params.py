@@ -23,7 +23,7 @@ from dpzero_theory.theory.results import RESULTS
 __all__ = ["main"]
 
 SOLVABLE = ("n", "epsilon", "d")
-SWEEPABLE = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl")
+SWEEPABLE = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
 INTEGERS = ("n", "d")
 LARGEST = 10**15
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
@@ -70,10 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     need.add_argument("--loss-bound", type=number, help="B with |F(x_t)| <= B (default 1)")
     need.add_argument("--pl", type=number, help="mu of the PL inequality; adds the corollaries")
     need.add_argument(
+        "--sample-rank",
+        type=number,
+        help="r_s, root mean square of tr(H_i)/ell over samples; frees lambda from d where sharp (default: d)",
+    )
+    need.add_argument(
         "--problem",
         type=Path,
         metavar="FILE",
-        help="d, r, L, ell, gap, B as measured by `python -m dpzero_theory.curvature`; flags replace its values",
+        help="d, r, L, ell, gap, B, r_s as measured by `python -m dpzero_theory.curvature`; flags replace its values",
     )
     what = parser.add_argument_group("what to calculate")
     what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
@@ -188,8 +193,8 @@ def _calculate(
     calibrations: Sequence[str],
     minimise: bool = True,
 ) -> tuple[list[Answer], list[Unmet]]:
-    fields = {name: inputs[name] for name in ("n", "d", "lipschitz", "smoothness", "gap", "loss_bound", "pl")}
-    problem = Problem(**fields, r=inputs["d"] if inputs["r"] is None else inputs["r"])
+    fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl")}
+    problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
     return calculate(
         problem,
         inputs["epsilon"],

@@ -22,7 +22,7 @@ from dpzero_theory import check
 
 __all__ = ["CONSTANTS", "DATA", "ProblemFile", "read"]
 
-CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound")
+CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank")
 DATA = ("public", "synthetic", "private")
 FORMAT, VERSION = "dpzero-theory/problem", 1
 LARGEST_FILE = 1 << 24

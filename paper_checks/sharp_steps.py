@@ -41,7 +41,6 @@ class OneStep:
     smoothing: float
     noise_std: float
     sample_rate: float = 1.0
-    sample_rank: float | None = None
 
 
 def one_step_problems() -> Iterator[OneStep]:
@@ -169,7 +168,6 @@ def _one_step_bound(case: OneStep, kind: str) -> float:
         smoothing=case.smoothing,
         noise_std=case.noise_std,
         sample_rate=case.sample_rate,
-        sample_rank=case.sample_rank,
         directions=kind,
     )
     g = float(np.linalg.norm(case.gradients.mean(axis=0)))
@@ -191,7 +189,7 @@ def smoothing_error() -> Outcome:
             exact = np.clip(u @ case.gradients.T, -case.clip, case.clip).mean(axis=1)
             error = np.abs(np.clip(rise / (2 * case.smoothing), -case.clip, case.clip).mean(axis=1) - exact)
             g = case.gradients.mean(axis=0)
-            k = sharp_constants.constants(np.array(case.clip), p.d, p.r, kind, case.sample_rank)
+            k = sharp_constants.constants(np.array(case.clip), p.d, p.r, kind, p.sample_rank)
             e = case.smoothing / 2
             worst = max(worst, float(np.mean(error * np.abs(u @ g)) / (e * k.smooth_first * np.linalg.norm(g))))
             if "huber" in case.name:
@@ -245,7 +243,6 @@ def vector_noise() -> Outcome:
             clip=clip,
             smoothing=case.smoothing,
             noise_std=case.noise_std,
-            sample_rank=case.sample_rank,
             algorithm="dpgd-0th",
         )
         g = float(np.linalg.norm(case.gradients.mean(axis=0)))

@@ -20,10 +20,13 @@ class Problem:
         gap: F_S(x_0) - F_S^* > 0. Unit: loss.
         loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3). Unit: loss.
         pl: mu of the PL inequality, 0 < mu <= ell, or None where it is not assumed. Unit: loss over length squared.
+        sample_rank: r_s in [1, d] with -H_i <= Hess f(.; xi_i) <= H_i, ||H_i|| <= ell and the root mean square of
+            tr(H_i) over samples at most r_s ell; it frees lambda from d in the sharpened results, the only ones that
+            use it. None is r_s = d, which ell-smoothness gives.
 
     Raises:
         ValueError: a field that is not a number in its range.
-        PreconditionError: r > d or pl > smoothness.
+        PreconditionError: r > d, pl > smoothness or sample_rank > d.
     """
 
     n: int
@@ -34,6 +37,7 @@ class Problem:
     gap: float = 1.0
     loss_bound: float = 1.0
     pl: float | None = None
+    sample_rank: float | None = None
 
     def __post_init__(self) -> None:
         clean = {
@@ -45,9 +49,15 @@ class Problem:
             clean[name] = check.real(name, getattr(self, name), above=0)
         if self.pl is not None:
             clean["pl"] = check.real("pl", self.pl, above=0)
+        if self.sample_rank is not None:
+            clean["sample_rank"] = check.real("sample_rank", self.sample_rank, at_least=1)
         for name, value in clean.items():
             object.__setattr__(self, name, value)
         check.precondition(self.r <= self.d, f"r must be at most d (effective rank); got r = {self.r:g}, d = {self.d}")
+        check.precondition(
+            self.sample_rank is None or self.sample_rank <= self.d,
+            f"sample_rank must be at most d; got sample_rank = {self.sample_rank}, d = {self.d}",
+        )
         if self.pl is not None:
             check.precondition(
                 self.pl <= self.smoothness,

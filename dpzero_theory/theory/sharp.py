@@ -72,7 +72,6 @@ def certificate(
     noise_std: float,
     sample_rate: float = 1.0,
     directions: str = "sphere",
-    sample_rank: float | None = None,
     algorithm: str = "dpzero",
 ) -> Certificate:
     """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
@@ -88,8 +87,6 @@ def certificate(
         noise_std: sigma >= 0 of the noise on the (expected-batch) average, per coordinate for dpgd-0th.
         sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
         directions: 'sphere' (the paper's), 'gaussian' or 'rademacher'.
-        sample_rank: r_s with -H_i <= Hess f(.; xi_i) <= H_i, ||H_i|| <= ell and tr(H_i) <= r_s ell for every i; it
-            frees lambda from d. None is r_s = d, which ell-smoothness gives.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, not with Gaussian directions): where
             ||u|| = sqrt(d), clip_C(s u) = clip_{C/sqrt(d)}(s) u, so both have one theorem.
 
@@ -103,7 +100,7 @@ def certificate(
     e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
     sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
     rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
-    terms = step_terms(constants(np.array([c]), p.d, p.r, directions, sample_rank), p, e, sigma * sigma, rate)
+    terms = step_terms(constants(np.array([c]), p.d, p.r, directions, p.sample_rank), p, e, sigma * sigma, rate)
     q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, relative_gap(p) / t, np.array([alpha])))
     root = p.lipschitz * solve_quadratic(q, drift, floor)
     bound = root * root
@@ -124,7 +121,6 @@ def prescribe(
     max_evaluations: int | None = None,
     relation: str = "replace-one",
     directions: str = "sphere",
-    sample_rank: float | None = None,
     algorithm: str = "dpzero",
     smoothing_share: float = SMOOTHING_SHARE,
     steps_share: float = STEPS_SHARE,
@@ -143,7 +139,7 @@ def prescribe(
         max_steps: cap on T.
         max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
         relation: neighbouring relation, one of `privacy.gaussian.RELATIONS`.
-        directions, sample_rank, algorithm: see `certificate`.
+        directions, algorithm: see `certificate`.
         smoothing_share: in (0, 1].
         steps_share: in (0, 1], used only without caps.
 
@@ -160,7 +156,7 @@ def prescribe(
     search = Search(problem, directions)
     steps = search.enough_steps(unit, slack) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    found = Prescription(**at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share, sample_rank), gdp=mu)
+    found = Prescription(**at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
     if algorithm == "dpzero":
         return found
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
@@ -182,11 +178,10 @@ def at_point(
     unit: float,
     rate: float,
     share: float,
-    sample_rank: float | None,
 ) -> dict[str, Any]:
     """The prescription at clip c L and step size alpha/ell with noise unit C, and its certificate."""
     p = search.problem
-    k = constants(np.array([c]), p.d, p.r, search.directions, sample_rank)
+    k = constants(np.array([c]), p.d, p.r, search.directions, p.sample_rank)
 
     def root(e: float) -> float:
         terms = step_terms(k, p, e, (unit * c) ** 2, rate)
@@ -201,7 +196,7 @@ def at_point(
         "smoothing": 2 * e * p.lipschitz / p.smoothness,
         "noise_std": unit * c * p.lipschitz,
     }
-    found = certificate(p, **parameters, sample_rate=rate, directions=search.directions, sample_rank=sample_rank)
+    found = certificate(p, **parameters, sample_rate=rate, directions=search.directions)
     return parameters | {
         "id": "theorem-3-sharp",
         "algorithm": "dpzero",
@@ -210,5 +205,5 @@ def at_point(
         "bound_at_steps": found.bound,
         "trivial_bound": p.lipschitz * p.lipschitz,
         "evaluations": round(rate * p.n * steps),
-        "notes": (),
+        "notes": () if p.sample_rank is None else (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",),
     }

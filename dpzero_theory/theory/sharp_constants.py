@@ -102,8 +102,7 @@ def constants(
         d: dimension.
         r: effective rank, tr(H) <= r ||H||, 1 <= r <= d.
         directions: one of `sphere.DIRECTIONS`.
-        sample_rank: r_s in [1, d] with -H_i <= Hess f_i <= H_i, ||H_i|| <= ell and tr(H_i) <= r_s ell for every
-            sample; None is r_s = d, what ell-smoothness alone gives. It only makes the smoothing cheaper.
+        sample_rank: r_s in [1, d], see `problem.Problem`; None is r_s = d. It only makes the smoothing cheaper.
 
     Raises:
         ValueError: an argument outside its range.

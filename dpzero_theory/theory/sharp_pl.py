@@ -61,7 +61,6 @@ def certify_last_iterate(
     noise_std: float,
     noise_ratio: float = 1.0,
     directions: str = "sphere",
-    sample_rank: float | None = None,
 ) -> float:
     """The bound on E[F_S(x_T) - F_S^*] at given parameters, the best over a grid of y; infinite where none applies.
 
@@ -73,7 +72,7 @@ def certify_last_iterate(
         smoothing: lambda > 0.
         noise_std: sigma >= 0 of the last step.
         noise_ratio: at least 1.
-        directions, sample_rank: as for `sharp.certificate`.
+        directions: as for `sharp.certificate`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -84,7 +83,7 @@ def certify_last_iterate(
     e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
     found = _bound(
         p,
-        step_terms(constants(c, p.d, p.r, directions, sample_rank), p, e, 0.0, 1.0),
+        step_terms(constants(c, p.d, p.r, directions, p.sample_rank), p, e, 0.0, 1.0),
         np.array([check.real("step_size", step_size, above=0) * p.smoothness]),
         check.integer("steps", steps, at_most=MOST_STEPS),
         np.array([(check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2]),
@@ -103,7 +102,6 @@ def prescribe_last_iterate(
     max_evaluations: int | None = None,
     relation: str = "replace-one",
     directions: str = "sphere",
-    sample_rank: float | None = None,
     smoothing_share: float = 0.01,
 ) -> LastIteratePrescription:
     """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
@@ -115,7 +113,7 @@ def prescribe_last_iterate(
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         schedule: 'constant' noise, or 'shrinking' along the run (same total privacy).
-        max_steps, max_evaluations, relation, directions, sample_rank, smoothing_share: as for `sharp.prescribe`.
+        max_steps, max_evaluations, relation, directions, smoothing_share: as for `sharp.prescribe`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -133,7 +131,7 @@ def prescribe_last_iterate(
         steps = 2 ** bisect.bisect_left(range(48), True, key=lambda k: search.best(2**k, 1)[0] <= target)
     found, clip, exponent = search.best(steps, 6)
     check.precondition(math.isfinite(found), f"no step size contracts within {steps} steps: raise the cap")
-    k = constants(np.array([clip]), p.d, p.r, directions, sample_rank)
+    k = constants(np.array([clip]), p.d, p.r, directions, p.sample_rank)
 
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
@@ -151,7 +149,6 @@ def prescribe_last_iterate(
         noise_std=noise,
         noise_ratio=ratio,
         directions=directions,
-        sample_rank=sample_rank,
     )
     return LastIteratePrescription(
         id="corollary-3-sharp",

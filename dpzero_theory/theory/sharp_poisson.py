@@ -55,7 +55,6 @@ def prescribe_poisson(
     max_steps: int | None = None,
     sample_rate: float | None = None,
     directions: str = "sphere",
-    sample_rank: float | None = None,
     smoothing_share: float = SMOOTHING_SHARE,
 ) -> SampledPrescription:
     """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
@@ -72,7 +71,7 @@ def prescribe_poisson(
         max_evaluations: cap on q_s n T, the expected number of finite differences of single samples.
         max_steps: cap on T.
         sample_rate: fix q_s instead of searching it.
-        directions, sample_rank: see `sharp.certificate`.
+        directions: see `sharp.certificate`.
         smoothing_share: as for `prescribe`.
 
     Raises:
@@ -119,5 +118,5 @@ def prescribe_poisson(
     steps, multiplier = most_steps(rate), candidate(rate)[1]
     unit = multiplier / (rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
-    found = at_point(search, c, alpha, steps, unit, rate, share, sample_rank)
+    found = at_point(search, c, alpha, steps, unit, rate, share)
     return SampledPrescription(**found, gdp=mu, sample_rate=rate, noise_multiplier=multiplier)

@@ -246,14 +246,15 @@ def test_algorithm_1_has_the_same_theorem() -> None:
 
 def test_sample_rank_frees_the_smoothing_from_d() -> None:
     def smoothing(d: int, rank: float | None) -> float:
-        return prescribe(dataclasses.replace(PAPER, d=d), GDP, max_steps=5000, sample_rank=rank).smoothing
+        return prescribe(dataclasses.replace(PAPER, d=d, sample_rank=rank), GDP, max_steps=5000).smoothing
 
     assert smoothing(2000, None) == smoothing(2000, 2000)
     assert smoothing(10**6, None) == pytest.approx(smoothing(2000, None) / 500, rel=0.01)
     assert smoothing(10**6, 8.178) == pytest.approx(smoothing(2000, 8.178), rel=0.01)
     assert smoothing(2000, 8.178) > 100 * smoothing(2000, None)
     loose = certificate(PAPER, step_size=0.03, steps=5000, clip=3, smoothing=1e-4, noise_std=0.1)
-    tight = certificate(PAPER, step_size=0.03, steps=5000, clip=3, smoothing=1e-4, noise_std=0.1, sample_rank=8.178)
+    ranked = dataclasses.replace(PAPER, sample_rank=8.178)
+    tight = certificate(ranked, step_size=0.03, steps=5000, clip=3, smoothing=1e-4, noise_std=0.1)
     assert tight.bound < loose.bound / 2
     for rank in (0.5, 2001, math.nan):
         with pytest.raises(ValueError, match="sample_rank"):
