@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from benchmarks.arguments import Parser, positive_integer
+from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
 from benchmarks.llm.models import DTYPES, SUBSETS, LanguageModel, configuration, load, load_tokenizer, random_model
 from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
@@ -66,14 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/llm"), help="ledgers and transcripts (default out/llm)")
     parser.add_argument("--results", type=Path, help="folder for rows.csv and its manifest (default: none are kept)")
     options = vars(parser.parse_args(arguments))
-    if options["device"] == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: cuda is not available on this machine")
+    device = chosen_device(parser, options["device"])
     values = {name: options[name] for name in Configuration.columns()}
     if options["all_records"] or values["total"] is not None:
         values["per_class"] = None
     try:
         settings = Configuration(**values)
-        model = _model(settings, options)
+        model = _model(settings, device, options)
         _run(settings, model, options)
     except ValueError as error:
         parser.error(str(error))
@@ -128,10 +125,7 @@ def privacy_lines(privacy: Privacy, settings: Configuration, runs: int) -> list[
     return lines
 
 
-def _model(settings: Configuration, options: dict[str, Any]) -> LanguageModel:
-    device = options["device"]
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+def _model(settings: Configuration, device: str, options: dict[str, Any]) -> LanguageModel:
     tokenizer = options["tokenizer"]
     if options["init"] == "pretrained":
         return load(

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from benchmarks.llm.generation import generate, token_f1
 from benchmarks.llm.prompts import Example
@@ -30,11 +31,12 @@ def evaluate(
     if not records:
         return Evaluation(None, None)
     with torch.no_grad():
-        loss = scorer.losses(module, examples).mean().item()
         if records[0].answers:
+            loss = scorer.losses(module, examples).mean().item()
             answers = generate(module, tokenizer, examples, scorer.rows)
-            scores = [token_f1(answer, record.answers) for answer, record in zip(answers, records, strict=True)]
-            return Evaluation(sum(scores) / len(scores), loss)
-        predicted = scorer.scores(module, examples).argmax(dim=1).tolist()
-    right = sum(guess == record.label for guess, record in zip(predicted, records, strict=True))
-    return Evaluation(right / len(records), loss)
+            found = [token_f1(answer, record.answers) for answer, record in zip(answers, records, strict=True)]
+            return Evaluation(sum(found) / len(found), loss)
+        scores = scorer.scores(module, examples)
+        labels = torch.tensor([record.label for record in records], device=scores.device)
+        right = (scores.argmax(dim=1) == labels).double().mean().item()
+        return Evaluation(right, cross_entropy(scores, labels).item())

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput
 
 __all__ = ["memoise"]
 
@@ -26,11 +28,11 @@ def memoise(module: nn.Module, pad: int, memory: dict[Any, Any]) -> bool:
     Of the first trained layer, all but its last normalisation where that alone is trained.
     For encoders laid out as BERT and RoBERTa (embeddings, then encoder.layer); others are left as they are. pad: the
     id that pads, which no record holds. memory: where the outputs are kept; modules with equal frozen weights may share
-    it. The frozen weights stay in the module.
+    it. What is left of the model is its trained layers alone, which no code of the model's walks through any more.
     """
     base: Any = module.base_model
     layers: Any = getattr(getattr(base, "encoder", None), "layer", None)
-    if layers is None or _trained(base.embeddings):
+    if layers is None or base.config.is_decoder or _trained(base.embeddings):
         return False
     frozen = 0
     while frozen < len(layers) and not _trained(layers[frozen]):
@@ -49,8 +51,8 @@ def memoise(module: nn.Module, pad: int, memory: dict[Any, Any]) -> bool:
     bottom.encoder = _sharing(base.encoder)
     bottom.encoder.layer = nn.ModuleList(below)
     bottom.pooler = None
-    base.embeddings = _Memory(bottom, pad, memory.setdefault((frozen, alone), {}))
-    base.encoder.layer = nn.ModuleList(above)
+    (name,) = [name for name, part in module.named_children() if part is base]
+    setattr(module, name, _Top(base.config, _Memory(bottom, pad, memory.setdefault((frozen, alone), {})), above))
     return True
 
 
@@ -65,7 +67,7 @@ class _Norm(nn.Module):
         super().__init__()
         self.norm = norm
 
-    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         found: Tensor = self.norm(hidden)
         return found
 
@@ -77,42 +79,62 @@ def _sharing(module: Any) -> Any:
     return other
 
 
-class _Memory(nn.Module):
-    """In the place of the embeddings: hidden states of each row, computed once."""
+class _Memory:
+    """Hidden states of each row of token ids below the trained layers, computed once, and the mask of its batch."""
 
     def __init__(self, bottom: nn.Module, pad: int, known: dict[tuple[int, ...], Tensor]) -> None:
-        super().__init__()
-        self.bottom = bottom
-        self.pad = pad
+        self._bottom: Any = bottom
+        self._pad = pad
         self._known = known
-        self._batches: dict[tuple[tuple[int, ...], ...], Tensor] = {}
+        self._batches: dict[tuple[tuple[int, ...], ...], tuple[Tensor, Tensor | None]] = {}
 
-    def forward(self, input_ids: Tensor, **_: Any) -> Tensor:
-        rows = tuple(self._key(row) for row in input_ids.tolist())
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor | None]:
+        rows = tuple(map(tuple, input_ids.tolist()))
         if rows not in self._batches:
-            self._learn(sorted({row for row in rows if row not in self._known}, key=len))
-            first = self._known[rows[0]]
-            hidden = first.new_zeros(*input_ids.shape, first.shape[-1])
-            for index, row in enumerate(rows):
-                hidden[index, : len(row)] = self._known[row]
             while len(self._batches) >= _BATCHES:
                 del self._batches[next(iter(self._batches))]
-            self._batches[rows] = hidden
+            hidden = self._hidden([self._unpadded(row) for row in rows], input_ids)
+            mask = create_bidirectional_mask(self._bottom.config, hidden, attention_mask)
+            self._batches[rows] = hidden, mask
         return self._batches[rows]
 
-    def _key(self, row: list[int]) -> tuple[int, ...]:
-        while row[-1] == self.pad:
-            row.pop()
-        return tuple(row)
+    def _unpadded(self, row: tuple[int, ...]) -> tuple[int, ...]:
+        length = len(row)
+        while row[length - 1] == self._pad:
+            length -= 1
+        return row[:length]
 
-    def _learn(self, rows: Sequence[tuple[int, ...]]) -> None:
-        device = next(self.bottom.parameters()).device
-        for start in range(0, len(rows), _ROWS):
-            chunk = rows[start : start + _ROWS]
-            width = max(map(len, chunk))
-            ids = torch.tensor([[*row, *[self.pad] * (width - len(row))] for row in chunk], device=device)
-            mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in chunk], device=device)
-            with torch.no_grad():
-                hidden = self.bottom(input_ids=ids, attention_mask=mask).last_hidden_state
-            for row, states in zip(chunk, hidden, strict=True):
-                self._known[row] = states[: len(row)].clone()
+    def _hidden(self, rows: Sequence[tuple[int, ...]], input_ids: Tensor) -> Tensor:
+        new = sorted({row for row in rows if row not in self._known}, key=len)
+        for start in range(0, len(new), _ROWS):
+            self._learn(new[start : start + _ROWS], input_ids.device)
+        first = self._known[rows[0]]
+        hidden = first.new_zeros(*input_ids.shape, first.shape[-1])
+        for index, row in enumerate(rows):
+            hidden[index, : len(row)] = self._known[row]
+        return hidden
+
+    def _learn(self, rows: Sequence[tuple[int, ...]], device: torch.device) -> None:
+        width = max(map(len, rows))
+        ids = torch.tensor([[*row, *[self._pad] * (width - len(row))] for row in rows], device=device)
+        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
+        with torch.no_grad():
+            hidden = self._bottom(input_ids=ids, attention_mask=mask).last_hidden_state
+        for row, states in zip(rows, hidden, strict=True):
+            self._known[row] = states[: len(row)].clone()
+
+
+class _Top(nn.Module):
+    """In the place of the whole model: the memory, then the layers that are left."""
+
+    def __init__(self, config: Any, memory: _Memory, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = nn.ModuleList(layers)
+        self._memory = memory
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
+        hidden, mask = self._memory(input_ids, attention_mask)
+        for layer in self.layer:
+            hidden = layer(hidden, mask)
+        return BaseModelOutput(last_hidden_state=hidden)

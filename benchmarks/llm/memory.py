@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.arguments import Parser, positive_integer
+from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.llm import first_order, models, zeroth_order
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, Configuration
 from benchmarks.llm.privacy import first_order_noise
@@ -173,18 +173,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=positive_integer("--steps", 10_000))
     parser.add_argument("--length", type=positive_integer("--length", 2048), help="tokens in a record")
     parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), help="records in one forward")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, help="folder (default: out/llm-memory, else benchmarks/results/llm-memory)")
     options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("argument --device: cuda is not available on this machine")
+    device = chosen_device(parser, options.device)
     preset = PRESETS[options.name]
     results = Results(
         options.out or (Path("out") if options.name == "smoke" else RESULTS) / "llm-memory",
         key=KEY,
         fields=FIELDS,
         seeds=[0],
-        device=torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
         dtype=preset.dtype,
     )
     with results:
@@ -199,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     options.weights,
                     options.steps or preset.steps,
                     options.batch_rows or preset.batch,
-                    options.device,
+                    device,
                 )
                 if results.done(**cell.key()):
                     continue

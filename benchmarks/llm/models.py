@@ -79,8 +79,9 @@ class SentenceClassifier(nn.Module):
 def embed(encoder: nn.Module, **inputs: Tensor) -> Tensor:
     """Mean-pooled hidden states of length 1, in float32."""
     hidden = encoder(**inputs).last_hidden_state.float()
-    mask = inputs["attention_mask"][..., None].float()
-    return normalize((hidden * mask).sum(dim=1) / mask.sum(dim=1), dim=-1)
+    mask = inputs["attention_mask"].float()
+    means = (mask / mask.sum(dim=1, keepdim=True))[:, None] @ hidden
+    return normalize(means[:, 0], dim=-1)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ is padding; a record's loss does not depend on the others in its batch, up to ro
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -124,26 +125,34 @@ def classifier(encoder: nn.Module, prompter: Prompter, pad: int) -> SentenceClas
 
 
 def _by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> Tensor:
+    if len(batch) <= rows:
+        return function(batch)
     order = sorted(range(len(batch)), key=lambda index: len(batch[index].ids) + len(batch[index].target))
     parts = [function([batch[i] for i in order[k : k + rows]]) for k in range(0, len(order), rows)]
     back = torch.tensor(order, device=parts[0].device).argsort()
     return torch.cat(parts)[back]
 
 
-def _inputs(model: nn.Module, rows: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
+def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict[str, Tensor]:
     """Padded on the right: padding comes after everything that a causal model attends to."""
-    device = next(model.parameters()).device
-    width = max(map(len, rows))
-    ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
-    inputs = {"input_ids": ids, "attention_mask": mask}
     config: Any = model.config
+    ids, mask, positions = _padded(tuple(rows), pad, next(model.parameters()).device)
+    inputs = {"input_ids": ids, "attention_mask": mask}
     if config.model_type == "bert":  # it would make one row of positions, which hides the batch from Opacus
-        inputs["position_ids"] = torch.arange(width, device=device).expand(len(rows), width)
+        inputs["position_ids"] = positions
     return inputs
 
 
-def _logits(model: nn.Module, rows: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], pad: int) -> Tensor:
+@lru_cache(maxsize=64)
+def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask and positions: a step asks for the same rows at every evaluation."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
+    return ids, mask, torch.arange(width, device=device).expand(len(rows), width)
+
+
+def _logits(model: nn.Module, rows: Sequence[tuple[int, ...]], positions: Sequence[Sequence[int]], pad: int) -> Tensor:
     """Logits of shape (rows, positions, vocabulary) at these positions of each row, in float32."""
     inputs = _inputs(model, rows, pad)
     kept = torch.tensor(positions, device=inputs["input_ids"].device)

@@ -19,6 +19,7 @@ from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import PRESETS, Row, Table, names, paper_number, table
 from benchmarks.llm.models import LanguageModel, load
+from benchmarks.llm.ordering import sentences
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import task
@@ -135,7 +136,7 @@ def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def report(entry: Table, rows: pd.DataFrame) -> str:
-    """The table in Markdown: ours / the paper's, in percent, mean and standard error."""
+    """The table in Markdown: ours / the paper's, in percent, mean and standard error; then what `ordering` finds."""
     lines = summary(entry, rows)
     cells = [(model, name) for model in entry.models for name in entry.tasks]
     titles = [f"{task(name).title} {model}" if len(entry.models) > 1 else task(name).title for model, name in cells]
@@ -147,7 +148,8 @@ def report(entry: Table, rows: pd.DataFrame) -> str:
             line = lines[(lines["row"] == row.label) & (lines["model"] == model) & (lines["task"] == name)]
             shown.append("" if line.empty else _cell(line.iloc[0]))
         text.append(f"| {row.label} | " + " | ".join(shown) + " |")
-    return "\n".join(text)
+    claims = sentences(lines) if len(entry.models) == 1 else []
+    return "\n".join([*text, "", *claims] if claims else text)
 
 
 def _cell(line: pd.Series) -> str:

@@ -31,6 +31,7 @@ def start(
         "directions_per_step": c.directions,
         "precision": "nearest" if c.dtype == "float32" else "stochastic",
         "folder": folder,
+        "micro_batch": len(train),  # the scorer puts `rows` of them through the model at a time
         "collate": list,
         "resume": (folder / TRANSCRIPT).exists(),
     }

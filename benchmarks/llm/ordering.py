@@ -1,0 +1,72 @@
+"""The order of the methods that the paper's accuracy table shows, asked of our rows.
+
+zero-shot < DPZero (2) <= DPZero (6) <= MeZO, and DPGD-0th below DPZero at equal epsilon. With m and s the mean and the
+standard error of a cell, the difference m_b - m_a has the standard error sqrt(s_a^2 + s_b^2), the runs of different
+methods being independent given the records; a < b holds where the difference is above one standard error, a <= b where
+it is above minus one.
+"""
+
+import math
+from typing import NamedTuple
+
+import pandas as pd
+
+from benchmarks.llm.grids import Row
+from benchmarks.llm.tasks import task
+
+__all__ = ["CLAIMS", "Claim", "ordering", "sentences"]
+
+
+class Claim(NamedTuple):
+    """Rows of the table: `lower` below `upper`, strictly or not."""
+
+    lower: str
+    upper: str
+    strictly: bool
+
+
+CLAIMS = (
+    Claim("zero-shot", "dpzero:2", True),
+    Claim("dpzero:2", "dpzero:6", False),
+    Claim("dpzero:6", "mezo", False),
+    Claim("dpgd-0th:2", "dpzero:2", True),
+    Claim("dpgd-0th:6", "dpzero:6", True),
+)
+_COLUMNS = ("row", "task", "mean", "error")
+_ABSENT = (math.nan, math.nan)
+
+
+def ordering(lines: pd.DataFrame) -> pd.DataFrame:
+    """Each claim on each task, and on their mean (task `all`): `difference` and its standard `error`, `holds`.
+
+    lines: of `table.summary`, for one model. Claims about cells that have not run, or have no standard error, are left
+    out; the mean is over the tasks that are left.
+    """
+    cells = {(row, name): (mean, error) for row, name, mean, error in zip(*(lines[c] for c in _COLUMNS), strict=True)}
+    found = []
+    for claim in CLAIMS:
+        lower, upper = Row(claim.lower).label, Row(claim.upper).label
+        differences = {}
+        for name in lines["task"].unique():
+            low, low_error = cells.get((lower, name), _ABSENT)
+            high, high_error = cells.get((upper, name), _ABSENT)
+            difference = high - low, math.hypot(low_error, high_error)
+            if not math.isnan(difference[1]):
+                differences[name] = difference
+        if len(differences) > 1:
+            each, errors = zip(*differences.values(), strict=True)
+            differences["all"] = sum(each) / len(each), math.hypot(*errors) / len(errors)
+        for name, (value, error) in differences.items():
+            holds = value > error if claim.strictly else value >= -error
+            found.append((f"{lower} {'<' if claim.strictly else '<='} {upper}", name, value, error, holds))
+    return pd.DataFrame(found, columns=["claim", "task", "difference", "error", "holds"])
+
+
+def sentences(lines: pd.DataFrame) -> list[str]:
+    """A line for each claim: every task's difference, and where it does not hold."""
+    parts: dict[str, list[str]] = {}
+    for claim, name, difference, error, holds in ordering(lines).itertuples(index=False):
+        title = "mean" if name == "all" else task(name).title
+        cell = f"{title} {difference:+.1f} +- {error:.1f}" + ("" if holds else " (does not hold)")
+        parts.setdefault(claim, []).append(cell)
+    return [f"{claim}: " + ", ".join(cells) for claim, cells in parts.items()]
