@@ -142,25 +142,26 @@ class DPZero:
         return self._accountant(self.history, delta) if self.private and self._accountant else math.inf
 
     def state_dict(self) -> dict[str, Any]:
-        """A checkpoint: the trainable weights and where in the run they are. Released information only."""
+        """A checkpoint: the trainable weights and where in the run they are. Released information only.
+
+        Weights that are sharded are gathered, on rank 0 alone, for a file that every process loads.
+        """
         self.catch_up()
-        named = zip(self.weights.names, self.weights.parameters, strict=True)
         return {
             "key": self._header.key,
             "position": self._position,
-            "parameters": {name: parameter.detach() for name, parameter in named},
+            "parameters": self.weights.values(),
             "weights": self.weights.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a checkpoint of this run; the next step first catches up with the transcript.
 
-        Raises ValueError for a checkpoint of another run.
+        Sharded or not need not be as in the run that wrote it. Raises ValueError for a checkpoint of another run.
         """
         if state["key"] != self._header.key:
             raise ValueError(f"state must be of the run with key {self._header.key}; got {state['key']}")
-        for name, parameter in zip(self.weights.names, self.weights.parameters, strict=True):
-            parameter.data.copy_(state["parameters"][name])
+        self.weights.load_values(state["parameters"])
         self.weights.load_state_dict(state["weights"])
         self._position = integer("position", state["position"], at_least=0)
         self._current = False
@@ -184,12 +185,18 @@ class DPZero:
         return release, self._batches.draw()
 
     def _total(self, release: int, batch: Indices) -> Sums:
-        """The sum over the batch, the micro-batches shared among the ranks."""
+        """The sum over the batch, the micro-batches shared among the ranks.
+
+        Where a forward needs all ranks, those without a micro-batch left evaluate one again and leave it out.
+        """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         columns = self.plan.directions_per_step
         slots: Sums = np.zeros((len(parts), columns), np.dtype(np.int64 if self.plan.discrete else np.float64))
-        for index in range(self._ranks.rank, len(parts), self._ranks.count):
-            slots[index] = self._mechanism.contributions(self._differences(release, parts[index]))
+        idle = -len(parts) % self._ranks.count if self.weights.collective else 0
+        for index in range(self._ranks.rank, len(parts) + idle, self._ranks.count):
+            differences = self._differences(release, parts[index % len(parts)])
+            if index < len(parts):
+                slots[index] = self._mechanism.contributions(differences)
         slots = self._ranks.add(slots)
         if self.plan.discrete:
             total: Sums = slots.sum(axis=0)

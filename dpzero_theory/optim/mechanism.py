@@ -130,8 +130,11 @@ def add_noise_(weights: Weights, factor: float, draw: Callable[[int], Array]) ->
     A block of coordinates at a time; weights in float32 or float64, contiguous.
     """
     with torch.no_grad():
-        for parameter in weights.parameters:
-            flat = parameter.data.view(-1)
-            for start in range(0, len(flat), _BLOCK):
-                block = flat[start : start + _BLOCK]
-                block.add_(torch.from_numpy(draw(block.numel())).to(block), alpha=factor)
+        for size, (held, origin) in zip(weights.sizes, weights.pieces(), strict=True):
+            flat = held.view(-1)
+            for start in range(0, size, _BLOCK):
+                noise = torch.from_numpy(draw(min(_BLOCK, size - start)))
+                first, last = max(start, origin), min(start + len(noise), origin + len(flat))
+                if first < last:
+                    block = flat[first - origin : last - origin]
+                    block.add_(noise[first - start : last - start].to(block), alpha=factor)

@@ -4,8 +4,9 @@ Inside `Weights.shifted` every operation that reads a trainable parameter W read
 which dies with the operation. So nothing has to be restored, in any precision and whatever the loss function raises,
 and memory grows by the largest parameter. The replacement (`shifted`) goes by memory and is made where every operation
 on tensors passes, so tied weights, views, fused kernels, scripted modules and weights handed over in lists are all
-seen; compiled modules run uncompiled inside. What it cannot see is memory read without an operation (`numpy`, `tolist`,
-a custom kernel): `require_used` then names the parameter.
+seen; compiled modules run uncompiled inside. Under `fully_shard` (FSDP2) what reads the shards is the gathering of the
+weights, so a forward computes with W + shift u, see `shards`. What the replacement cannot see is memory read without an
+operation (`numpy`, `tolist`, a custom kernel): `require_used` then names the parameter.
 
 `Weights.move_` alone writes weights.
 """
@@ -20,6 +21,7 @@ from torch import nn
 from dpzero_theory import check
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochastically, split
+from dpzero_theory.optim.shards import collected, is_collective, piece, require_sharded_by_rows, reshard, whole
 from dpzero_theory.optim.shifted import Scratch, Shift, Shifted, extent, storages
 
 __all__ = ["Weights"]
@@ -30,12 +32,14 @@ Tensor = torch.Tensor
 class Weights:
     """The trainable parameters of a module (requires_grad), in name order, tied ones once (by their first name).
 
-    module: any Module on any devices; its trainable parameters must be plain floating-point tensors in memory.
-    directions: the u of the run. precision: how `move_` rounds in half precision, see `precision`.
+    module: any Module on any devices; its trainable parameters must be plain floating-point tensors in memory, or such
+    tensors sharded by rows (FSDP2). directions: the u of the run. precision: how `move_` rounds in half precision, see
+    `precision`.
 
-    parameters, names, sizes: in order; d: the sum of the sizes. Raises ValueError naming the parameter for what cannot
-    be supported: parameters on the meta device (offloaded), tensor subclasses (quantised, distributed),
-    different parameters that share memory, torch.nn.DataParallel.
+    parameters, names, sizes: in order, of whole parameters; d: the sum of the sizes; collective: whether a forward
+    needs all processes (then `fingerprint`, `values` and `state_dict` do, too). Raises ValueError naming the parameter
+    for what cannot be supported: parameters on the meta device (offloaded), tensor subclasses (quantised), parameters
+    sharded otherwise, different parameters that share memory, torch.nn.DataParallel, FSDP1.
     """
 
     def __init__(self, module: nn.Module, directions: Directions, *, precision: str = "nearest") -> None:
@@ -43,7 +47,8 @@ class Weights:
         self.directions = directions
         self.precision = check.choice("precision", precision, PRECISIONS)
         found = _trainable(module)
-        storages(found)
+        self.collective = is_collective(module)
+        places = storages(found)
         self.names = tuple(found)
         self.parameters = tuple(found.values())
         self.sizes = tuple(parameter.numel() for parameter in self.parameters)
@@ -52,8 +57,9 @@ class Weights:
         if precision == "master":
             for index, parameter in enumerate(self.parameters):
                 if parameter.dtype in HALF:
-                    self._low[index] = torch.zeros(parameter.numel(), dtype=torch.int16, device=parameter.device)
-        self._unread = {name for name, size in zip(self.names, self.sizes, strict=True) if size}
+                    count = piece(parameter)[0].numel()
+                    self._low[index] = torch.zeros(count, dtype=torch.int16, device=parameter.device)
+        self._unread = {place.name for group in places.values() for place in group}
         self._scratch = Scratch()
         self._active = False
 
@@ -63,11 +69,12 @@ class Weights:
 
         Outputs must be used up inside: a view of a weight (not a result computed from it) that leaves the context is
         a view of x. In half precision x + shift u is rounded to nearest, so coordinates with |shift u| below half a
-        spacing may not move. Raises ValueError when a trainable parameter is written inside, or read as another type.
+        spacing may not move. Raises ValueError when a trainable parameter is written inside.
         """
         if self._active:
             raise ValueError("shifted contexts must not be nested")
         scale = check.real("shift", shift) * self._factor(number)
+        reshard(self.module)
         shift_by = Shift(self.directions, number, scale, self._low)
         places = storages(dict(zip(self.names, self.parameters, strict=True)))
         training = [part for part in self.module.modules() if part.training]
@@ -79,6 +86,7 @@ class Weights:
                 yield
         finally:
             torch.clear_autocast_cache()
+            reshard(self.module)
             for part in training:
                 part.training = True
             self._active = False
@@ -95,24 +103,30 @@ class Weights:
         if not scales:
             return
         with torch.no_grad():
-            for index, parameter in enumerate(self.parameters):
-                if parameter.numel():
-                    self._move(parameter.detach(), index, scales)
+            for index, (held, origin) in enumerate(self.pieces()):
+                if held.numel():
+                    self._move(held, index, origin, scales)
+        reshard(self.module)
 
-    def _move(self, weight: Tensor, index: int, scales: Sequence[tuple[int, float]]) -> None:
+    def pieces(self) -> Iterator[tuple[Tensor, int]]:
+        """What this process holds of each parameter, and the coordinate that it begins with."""
+        return map(piece, self.parameters)
+
+    def _move(self, weight: Tensor, index: int, origin: int, scales: Sequence[tuple[int, float]]) -> None:
         plain = self.precision == "nearest" or weight.dtype not in HALF
         if plain and len(scales) == 1:
-            self.directions.add_(weight, scales[0][0], index, scales[0][1])
+            self.directions.add_(weight, scales[0][0], index, scales[0][1], origin)
             return
         if not weight.is_contiguous():
             copy = weight.contiguous()
-            self._move(copy, index, scales)
+            self._move(copy, index, origin, scales)
             weight.copy_(copy)
             return
         flat, low = weight.view(-1), self._low.get(index)
         wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
         pieces = [
-            self.directions.blocks(number, index, 0, flat.numel(), scale, wide, flat.device) for number, scale in scales
+            self.directions.blocks(number, index, origin, flat.numel(), scale, wide, flat.device)
+            for number, scale in scales
         ]
         for (here, delta), *others in zip(*pieces, strict=True):
             for _, values in others:
@@ -124,7 +138,7 @@ class Weights:
             elif plain:
                 part.add_(delta)
             else:
-                fields = self.directions.uniform(scales[0][0], index, here.start, part.numel(), flat.device)
+                fields = self.directions.uniform(scales[0][0], index, origin + here.start, part.numel(), flat.device)
                 part.copy_(round_stochastically(delta.add_(part), weight.dtype, fields))
 
     def _factor(self, number: int) -> float:
@@ -142,24 +156,50 @@ class Weights:
         digest = hashlib.sha256()
         for name, parameter in zip(self.names, self.parameters, strict=True):
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-            flat = parameter.detach().contiguous().view(-1)
+            flat = whole(piece(parameter)[0], parameter).contiguous().view(-1)
             for first in range(0, flat.numel(), 1 << 24):
                 digest.update(flat[first : first + (1 << 24)].cpu().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
+    def values(self) -> dict[str, Tensor]:
+        """The trainable parameters by name. Those that are sharded: whole, in host memory, on rank 0 alone."""
+        named = zip(self.names, self.parameters, strict=True)
+        return _present({name: collected(piece(parameter)[0], parameter) for name, parameter in named})
+
+    def load_values(self, values: Mapping[str, Tensor]) -> None:
+        """Put back what `values` returned, on every process, sharded or not. Raises ValueError."""
+        _require_names(values, self.names)
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if values[name].shape != parameter.shape:
+                raise ValueError(f"{name} must be of shape {tuple(parameter.shape)}; got {tuple(values[name].shape)}")
+            held, origin = piece(parameter)
+            held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
+        reshard(self.module)
+
     def state_dict(self) -> dict[str, Tensor]:
-        """The bits kept beside half-precision weights by name: empty unless precision is "master"."""
-        return {self.names[index]: low.clone() for index, low in self._low.items()}
+        """The bits kept beside half-precision weights by name, as `values`: empty unless precision is "master"."""
+        kept = [(self.names[index], low, self.parameters[index]) for index, low in self._low.items()]
+        wide = {name: collected(low.view(piece(of)[0].shape).int(), of) for name, low, of in kept}  # no int16 on wires
+        return {name: bits.view(-1).to(torch.int16) for name, bits in _present(wide).items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state_dict` returned, beside the weights of that moment. Raises ValueError."""
-        expected = {self.names[index]: low for index, low in self._low.items()}
-        if set(state) != set(expected):
-            raise ValueError(f"state must hold the parameters {sorted(expected)}; got {sorted(state)}")
-        for name, low in expected.items():
-            if state[name].dtype != torch.int16 or state[name].shape != low.shape:
-                raise ValueError(f"state of {name} must be int16 of shape {tuple(low.shape)}; got {state[name].dtype}")
-            low.copy_(state[name])
+        _require_names(state, [self.names[index] for index in self._low])
+        for index, low in self._low.items():
+            bits, size = state[self.names[index]], self.sizes[index]
+            if bits.dtype != torch.int16 or bits.shape != (size,):
+                raise ValueError(f"state of {self.names[index]} must be int16 of shape ({size},); got {bits.dtype}")
+            origin = piece(self.parameters[index])[1]
+            low.copy_(bits[origin : origin + low.numel()])
+
+
+def _present(found: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _require_names(state: Mapping[str, Tensor], names: Sequence[str]) -> None:
+    if set(state) != set(names):
+        raise ValueError(f"state must hold the parameters {sorted(names)}; got {sorted(state)}")
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -168,6 +208,8 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
         raise ValueError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     if any(isinstance(part, nn.DataParallel) for part in module.modules()):
         raise ValueError("module must not be torch.nn.DataParallel: its replicas are copies; use one process a device")
+    reshard(module)
+    require_sharded_by_rows(module)
     names: dict[nn.Parameter, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
@@ -180,12 +222,13 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _supported(name: str, parameter: nn.Parameter) -> None:
-    if type(parameter.data) is not Tensor:
-        raise ValueError(f"trainable parameter {name} must be a plain tensor; got {type(parameter.data).__name__}")
     if parameter.is_meta:
         raise ValueError(f"trainable parameter {name} must be in memory; got the meta device (is it offloaded?)")
-    if parameter.layout != torch.strided or not parameter.is_floating_point():
-        raise ValueError(f"trainable parameter {name} must be dense and floating-point; got {parameter.dtype}")
-    start, stop = extent(parameter)
-    if stop - start != parameter.numel():
-        raise ValueError(f"trainable parameter {name} must fill its memory; got strides {parameter.stride()}")
+    held = piece(parameter.data)[0]
+    if type(held) is not Tensor:
+        raise ValueError(f"trainable parameter {name} must be a plain tensor; got {type(held).__name__}")
+    if held.layout != torch.strided or not held.is_floating_point():
+        raise ValueError(f"trainable parameter {name} must be dense and floating-point; got {held.dtype}")
+    start, stop = extent(held)
+    if stop - start != held.numel():
+        raise ValueError(f"trainable parameter {name} must fill its memory; got strides {held.stride()}")

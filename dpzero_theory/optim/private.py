@@ -43,7 +43,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
-from dpzero_theory.check import PreconditionError, choice, integer, precondition, real
+from dpzero_theory.check import choice, integer, precondition, real
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.dpzero import DPZero, Fetch, Losses
 from dpzero_theory.optim.mechanism import per_record
@@ -376,14 +376,13 @@ def _make(
     header = ranks.lead(lambda: Header(plan, key.hex(), "", precision))
     weights = header.weights(module)
     _check_losses(weights, losses, fetch, plan)
-    if any(hasattr(parameter, "placements") for parameter in weights.parameters):
-        raise PreconditionError("parameters must be whole on each process (they may be on several devices); got shards")
     if plan.algorithm == "dpgd-0th":
         wide = all(parameter.dtype in (torch.float32, torch.float64) for parameter in weights.parameters)
         precondition(wide and precision == "nearest", "dpgd-0th needs float32 or float64 weights, precision nearest")
 
+    fresh = Header(plan, header.key, weights.fingerprint(), precision)
+
     def files() -> tuple[Header, Ledger | None, Transcript | None]:
-        fresh = Header(plan, header.key, weights.fingerprint(), precision)
         if folder is None:
             return fresh, None, None
         place = Path(folder)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import join
+from dpzero_theory.optim.shards import is_sharded, piece
 
 __all__ = ["Place", "Scratch", "Shift", "Shifted", "extent", "storages"]
 
@@ -27,22 +28,25 @@ _ROWS_SHARE = 16
 
 @dataclass(frozen=True)
 class Place:
-    """A trainable parameter and the elements start, ..., stop - 1 of its storage that it fills."""
+    """What this process holds of a trainable parameter, from coordinate `origin` on (0 unless it is sharded), and the
+    elements start, ..., stop - 1 of its storage that it fills."""
 
     name: str
     index: int
     tensor: Tensor
+    origin: int
     start: int
     stop: int
 
 
 def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
-    """The non-empty parameters by storage, in order of memory. Raises ValueError for two that share memory."""
+    """What there is of parameters by storage, in order of memory. Raises ValueError for two that share memory."""
     found: dict[int, list[Place]] = {}
     for index, (name, parameter) in enumerate(parameters.items()):
-        if parameter.numel():
-            place = Place(name, index, parameter.detach(), *extent(parameter))
-            found.setdefault(_storage(parameter), []).append(place)
+        held, origin = piece(parameter)
+        if held.numel():
+            place = Place(name, index, held, origin, *extent(held))
+            found.setdefault(_storage(held), []).append(place)
     for places in found.values():
         places.sort(key=lambda place: place.start)
         for one, other in itertools.pairwise(places):
@@ -93,20 +97,20 @@ class Shift:
     low: Mapping[int, Tensor]
 
     def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
-        """out <- round(x + scale u) at coordinates start, ... of a parameter; source: its weights there, flat."""
-        low = self.low.get(place.index)
+        """out <- round(x + scale u) at elements start, ... of a place; source: its weights there, flat."""
+        low, first = self.low.get(place.index), place.origin + start
         if low is None:
-            self.directions.shift(source, self.number, place.index, self.scale, start, out)
+            self.directions.shift(source, self.number, place.index, self.scale, first, out)
             return
         part, count, number = low[start : start + source.numel()], source.numel(), self.number
-        for here, u in self.directions.blocks(number, place.index, start, count, self.scale, device=source.device):
+        for here, u in self.directions.blocks(number, place.index, first, count, self.scale, device=source.device):
             out[here] = join(source[here], part[here]).add_(u)
 
     def rows(self, place: Place, rows: Tensor) -> Tensor:
         """round(x + scale u) at these rows of a matrix."""
         source, width, low = place.tensor[rows], place.tensor.shape[1], self.low.get(place.index)
         wide = torch.float64 if source.dtype == torch.float64 else torch.float32
-        u = self.directions.rows(self.number, place.index, rows, width, self.scale, wide)
+        u = self.directions.rows(self.number, place.index, rows + place.origin // width, width, self.scale, wide)
         value = source if low is None else join(source, low.view(place.tensor.shape)[rows])
         return u.add_(value).to(source.dtype)
 
@@ -115,7 +119,7 @@ class Shifted(TorchDispatchMode):
     """Hands shifted copies of the trainable parameters to every operation that reads them.
 
     places: as of `storages`; names are removed from `unread` as their parameters are read. Operations raise
-    ValueError where they would write a parameter, or read it as another type.
+    ValueError where they would write a parameter, or read parts of its elements.
     """
 
     def __init__(self, shift: Shift, places: dict[int, list[Place]], scratch: Scratch, unread: set[str]) -> None:
@@ -124,6 +128,8 @@ class Shifted(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if types:
+            self._refuse_shards(func, [*args, *kwargs.values()])
         if not (self._touches(args) or (kwargs and self._touches(kwargs.values()))) or func.is_view:
             return func(*args, **kwargs)
         if func._schema.is_mutable:
@@ -162,8 +168,12 @@ class Shifted(TorchDispatchMode):
 
     def _copy(self, value: Tensor, places: list[Place]) -> Tensor:
         """What a tensor that overlaps these parameters is at x + scale u."""
-        if value.dtype != places[0].tensor.dtype:
-            raise ValueError(f"the losses must not read {places[0].name} as another type; got {value.dtype}")
+        own = places[0].tensor.dtype
+        if value.dtype != own:
+            try:
+                return self._copy(value.view(own), places).view(value.dtype)
+            except RuntimeError:
+                raise ValueError(f"the losses must not read parts of {places[0].name} as {value.dtype}") from None
         start, stop = extent(value)
         first, last = start, stop  # what is copied: all of a parameter that is not in row-major order
         for place in places:
@@ -203,6 +213,14 @@ class Shifted(TorchDispatchMode):
             return self._shift.rows(place, distinct), which
         which = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
         return self._shift.rows(place, rows.reshape(-1)), which  # a GPU would wait for the number of distinct rows
+
+    def _refuse_shards(self, func: Any, values: Iterable[Any]) -> None:
+        """An operation on a sharded tensor as a whole reads its memory elsewhere."""
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                self._refuse_shards(func, value)
+            elif is_sharded(value) and (places := self._touched(piece(value)[0])):
+                raise ValueError(f"the losses must read {places[0].name} in a forward, which gathers it; got {func}")
 
     def _refuse_writes(self, func: Any, args: Any, kwargs: Any) -> None:
         for number, argument in enumerate(func._schema.arguments):

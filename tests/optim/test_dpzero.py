@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from dpzero_theory.check import PreconditionError
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.dpzero import DPZero
 from dpzero_theory.optim.private import (
@@ -296,15 +295,6 @@ def test_a_search_costs_what_its_runs_cost_together(tmp_path: Path) -> None:
     together = epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5)
     assert together == pytest.approx(epsilon_of_history([*run.history, *run.history], 1e-5).upper)
     assert 3.0 < together < 6.0
-
-
-def test_sharded_parameters_are_refused(tmp_path: Path) -> None:
-    """A DTensor says where its pieces are; here a stand-in does."""
-    module = Logistic()
-    module.weight.placements = ()  # type: ignore[attr-defined]
-    with pytest.raises(PreconditionError, match="whole on each process"):
-        private(tmp_path / "run", module)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.gpu

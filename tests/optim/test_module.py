@@ -107,6 +107,8 @@ MODULES = {
     "autograd function": (lambda: Reads(lambda x, w: Double.apply(x, w), (16,)), X),
     "vmap": (lambda: Reads(lambda x, w: torch.func.vmap(lambda row: row * w)(x), (16,)), X),
     "keyword and out": (lambda: Reads(lambda x, w: torch.mul(other=w, input=x, out=torch.empty(0)), (16,)), X),
+    "bits": (lambda: Reads(lambda x, w: x.sum() + w.view(torch.int32)[3:] + w.view(torch.uint8).sum(), (16,)), X),
+    "complex": (lambda: Reads(lambda x, w: x @ torch.view_as_complex(w).abs(), (16, 2)), X),
     "one storage": (flat_buffer, data(16)),
 }
 
@@ -388,13 +390,10 @@ def test_an_embedding_that_renormalises_its_rows_is_refused():
         module(tokens(10, 3))
 
 
-def test_reading_weights_as_another_type_is_refused():
-    module = Reads(lambda x, w: w.view(torch.int32) + 1, (16,))
+def test_reading_parts_of_elements_is_refused():
+    module = Reads(lambda x, w: w.view(torch.uint8)[::2] + 1, (16,))
     weights = Weights(module, Directions(KEY, "gaussian"))
-    with (
-        pytest.raises(ValueError, match=r"must not read w.0 as another type; got torch.int32"),
-        weights.shifted(0, 0.1),
-    ):
+    with pytest.raises(ValueError, match=r"must not read parts of w.0 as torch.uint8"), weights.shifted(0, 0.1):
         module(X)
 
 

@@ -1,0 +1,215 @@
+"""What each process of the tests of sharded modules does: `python -m tests.optim.sharded FOLDER COUNT ...`."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # FSDP would, in every process
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
+from torch.multiprocessing.spawn import start_processes
+from torch.utils.data import TensorDataset
+
+from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.dpzero import DPZero
+from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.private import make_from_seed_not_private, make_mezo_not_private, make_private_with_epsilon
+from dpzero_theory.optim.transcript import Record, replay
+from tests.optim.small import BUDGET, plan
+
+RECORDS, HALF_WAY = 10, 2
+TOKENS = torch.randint(0, 11, (RECORDS, 5), generator=torch.Generator().manual_seed(1))
+DATA = TensorDataset(TOKENS, TOKENS.sum(dim=1) % 11)
+STEP: dict[str, Any] = {"steps": 4, "clip": 1.0, "step_size": 0.05, "smoothing": 1e-2, "expected_batch": RECORDS}
+PLAN = plan(n=RECORDS, **STEP)
+RUNS: dict[str, dict[str, Any]] = {
+    "rademacher": {},
+    "gaussian": {"direction": "gaussian"},
+    "sphere": {"direction": "sphere", "directions_per_step": 2},
+    "poisson": {"sampling": "poisson", "sample_rate": 0.1, "steps": 8},
+    "dpgd-0th": {"algorithm": "dpgd-0th", "levels": 0, "scale": 0},
+    "stochastic": {"dtype": torch.bfloat16},
+    "master": {"dtype": torch.bfloat16, "direction": "gaussian"},
+}
+"""Name: changes of the plan, and the type. Three micro-batches for two or four processes; poisson has empty batches."""
+
+
+class Net(nn.Module):
+    """Tied embeddings, normalisation, parameters with fewer rows than there are processes."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.norm = nn.Embedding(11, 6), nn.LayerNorm(6)
+        self.down, self.up = nn.Linear(6, 3), nn.Linear(3, 6)
+        self.head = nn.Linear(6, 11)
+        self.head.weight = self.embed.weight
+        self.to(dtype)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.embed(tokens))
+        found: torch.Tensor = self.head(hidden + self.up(torch.tanh(self.down(hidden)))).mean(dim=1)
+        return found
+
+
+def sharded(module: Net, groups: tuple[str, ...] = ("down", "up", ""), **options: Any) -> Net:
+    """groups: names of submodules, the root's last."""
+    for name in groups:
+        fully_shard(module.get_submodule(name), **options)
+    return module
+
+
+class TwoTypes(Net):
+    """FSDP gathers what is in one group but of several types as bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up.double().requires_grad_(False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.up(self.down(self.norm(self.embed(tokens))).double()).sum(dim=1)
+        return found
+
+
+def losses(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return nn.functional.cross_entropy(module(batch[0]).float(), batch[1], reduction="none")
+
+
+def seeded(module: nn.Module, name: str, folder: Path | None = None) -> DPZero:
+    changes = dict(RUNS[name])
+    dtype = changes.pop("dtype", torch.float32)
+    return make_from_seed_not_private(
+        module.to(dtype),
+        losses,
+        DATA,
+        changed(PLAN, **changes),
+        seed=3,
+        micro_batch=4,
+        precision=name if dtype == torch.bfloat16 else "nearest",
+        folder=folder,
+    )
+
+
+def finished(run: DPZero) -> dict[str, torch.Tensor]:
+    """The weights after all steps; an evaluation between steps leaves the root's weights gathered."""
+
+    def evaluate(record: Record) -> None:
+        with torch.no_grad():
+            run.weights.module(TOKENS)
+
+    run.run(evaluate)
+    return run.weights.values()
+
+
+def mezo(module: nn.Module) -> DPZero:
+    """Without noise, whose generator would have to be resumed too."""
+    options = {key: value for key, value in STEP.items() if key != "clip"}
+    return make_mezo_not_private(
+        module, losses, DATA, sampling="full", seed=3, micro_batch=4, precision="master", **options
+    )
+
+
+def resumed(module: nn.Module, checkpoint: Path) -> dict[str, torch.Tensor]:
+    run = mezo(module)
+    run.load_state_dict(torch.load(checkpoint))
+    return finished(run)
+
+
+def half_way(module: nn.Module, checkpoint: Path) -> None:
+    run = mezo(module)
+    for _ in range(HALF_WAY):
+        run.step()
+    state = run.state_dict()
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        torch.save(state, checkpoint)
+
+
+def private(folder: Path) -> dict[str, torch.Tensor]:
+    run = make_private_with_epsilon(
+        sharded(Net()), losses, DATA, **{**BUDGET, **STEP}, relation="replace-one", sampling="full", folder=folder
+    )
+    return finished(run)
+
+
+def replayed(folder: Path) -> dict[str, torch.Tensor]:
+    module = sharded(Net())
+    replay(folder / "transcript.bin", module)
+    return weights(module).values()
+
+
+def weights(module: nn.Module) -> Weights:
+    return Weights(module, Directions(7, "gaussian"))
+
+
+def shifted_output(module: nn.Module) -> torch.Tensor:
+    with weights(module).shifted(5, 0.1):
+        found: torch.Tensor = module(TOKENS).clone()
+    return found
+
+
+def refusals() -> dict[str, str]:
+    """What is said where something cannot be supported, or fails; and whether the weights stay as they were."""
+
+    def by_columns() -> object:
+        module = nn.Linear(4, 4, bias=False)
+        fully_shard(module, shard_placement_fn=lambda parameter: Shard(1))
+        return weights(module)
+
+    def direct() -> None:
+        module = sharded(Net())
+        with weights(module).shifted(0, 0.1):
+            torch.mul(module.embed.weight, 2)
+
+    def in_the_middle() -> None:
+        module = sharded(Net())
+        found = weights(module)
+        before, expected = found.fingerprint(), shifted_output(module)
+        hook = module.up.register_forward_pre_hook(lambda *args: 1 // 0)
+        try:
+            with found.shifted(0, 0.1):
+                module(TOKENS)
+        finally:
+            hook.remove()
+            assert found.fingerprint() == before
+            assert torch.equal(shifted_output(module), expected)
+
+    cases: list[Callable[[], object]] = [by_columns, direct, in_the_middle]
+    messages = {}
+    for case in cases:
+        try:
+            case()
+        except (ValueError, ZeroDivisionError) as error:
+            messages[case.__name__] = str(error)
+    return messages
+
+
+def work(rank: int, count: int, folder: Path) -> None:
+    """One of `count` processes; leaves what it found in a file."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{count}", rank=rank, world_size=count)
+    found: dict[str, Any] = {name: finished(seeded(sharded(Net()), name)) for name in RUNS}
+    found["private"] = private(folder / f"private-{count}")
+    found["replayed"] = replayed(folder / f"private-{count}")
+    found["resumed"] = resumed(sharded(Net(torch.bfloat16)), folder / "alone.pt")
+    half_way(sharded(Net(torch.bfloat16)), folder / f"checkpoint-{count}.pt")
+    found["mixed"] = shifted_output(sharded(Net(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)))
+    found["two types"] = shifted_output(sharded(TwoTypes(), ("",)))
+    found["refusals"] = refusals()
+    torch.save(found, folder / f"{count}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Forks, so that the imports are made once."""
+    for count in map(int, sys.argv[2:]):
+        arguments = (count, Path(sys.argv[1]))
+        start_processes(work, arguments, nprocs=count, start_method="fork")  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Runs on modules sharded over 2 and 4 processes (gloo) against the same runs of one process, bit for bit."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dpzero_theory.optim.transcript import replay
+from tests.optim.sharded import RUNS, TOKENS, Net, TwoTypes, finished, half_way, mezo, resumed, seeded, weights
+
+COUNTS = (2, 4)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of what `sharded.main` found."""
+    found = tmp_path_factory.mktemp("sharded")
+    half_way(Net(torch.bfloat16), found / "alone.pt")
+    command = [sys.executable, "-m", "tests.optim.sharded", str(found), *map(str, COUNTS)]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    return found
+
+
+@pytest.fixture(params=COUNTS)
+def ranks(request: pytest.FixtureRequest, folder: Path) -> list[dict[str, Any]]:
+    """What each process found."""
+    return [torch.load(folder / f"{request.param}-{rank}.pt") for rank in range(request.param)]
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_weights_are_those_of_one_process(ranks: list[dict[str, Any]], name: str) -> None:
+    run = seeded(Net(), name)
+    before = run.weights.fingerprint()
+    alone = finished(run)
+    assert run.weights.fingerprint() != before
+    assert equal(ranks[0][name], alone)
+    assert all(rank[name] == {} for rank in ranks[1:])
+
+
+def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[dict[str, Any]], folder: Path) -> None:
+    module = Net()
+    replay(folder / f"private-{len(ranks)}" / "transcript.bin", module)
+    assert equal(ranks[0]["private"], weights(module).values())
+    assert equal(ranks[0]["replayed"], weights(module).values())
+
+
+def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[str, Any]], folder: Path) -> None:
+    alone = finished(mezo(Net(torch.bfloat16)))
+    assert equal(resumed(Net(torch.bfloat16), folder / "alone.pt"), alone)
+    assert equal(ranks[0]["resumed"], alone)
+    assert equal(resumed(Net(torch.bfloat16), folder / f"checkpoint-{len(ranks)}.pt"), alone)
+
+
+def test_frozen_weights_may_be_of_another_type(ranks: list[dict[str, Any]]) -> None:
+    module = TwoTypes()
+    weights(module).move_([(5, 0.1)])
+    with torch.no_grad():
+        expected = module(TOKENS)
+    assert all(torch.equal(rank["two types"], expected) for rank in ranks)
+
+
+def test_mixed_precision_casts_the_shifted_weights(ranks: list[dict[str, Any]]) -> None:
+    module = Net()
+    weights(module).move_([(5, 0.1)])
+    with torch.no_grad():
+        expected = module.bfloat16()(TOKENS)
+    assert all(torch.equal(rank["mixed"], expected) for rank in ranks)
+
+
+def test_what_cannot_be_supported_is_one_line(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["refusals"] == {
+            "by_columns": "parameter weight must be sharded by fully_shard, by rows only; got (Shard(dim=1),)",
+            "direct": "the losses must read embed.weight in a forward, which gathers it; got aten.mul.Tensor",
+            "in_the_middle": "integer division or modulo by zero",
+        }
