@@ -3,6 +3,8 @@
 Rank 0 alone holds the ledger, the transcript, the secret batches and the noise. The others are told which records a
 step uses and what was released, so all weights move by the same numbers. Sums go slot by slot, one slot for a
 micro-batch, each filled by one rank: the total has the same bits however many ranks there are.
+
+Modules may be sharded over the ranks by `torch.distributed.fsdp.fully_shard`, see `shards`: shard, then make the run.
 """
 
 from collections.abc import Callable

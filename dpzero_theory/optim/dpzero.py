@@ -38,7 +38,8 @@ __all__ = ["DPZero", "Fetch", "Losses"]
 Losses = Callable[[nn.Module, Any], object]
 """(module, batch) -> a tensor of shape (batch,): entry i the loss of record i, and of no other record.
 
-The batch comes as it was collated: to bring it to the module's device is the function's business."""
+The batch comes as it was collated: to bring it to the module's device is the function's business. Where the module is
+sharded, each process evaluates its own micro-batches, and the function must make as many forwards for each."""
 Fetch = Callable[[Indices], Any]
 """Numbers of records -> the batch that `Losses` takes."""
 

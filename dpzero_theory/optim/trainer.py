@@ -26,6 +26,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_l
 
 from dpzero_theory.optim.dpzero import DPZero, Losses
 from dpzero_theory.optim.private import LEDGER, make_private_with_epsilon
+from dpzero_theory.optim.shards import is_collective
 
 __all__ = ["DPZeroTrainer", "classification_losses"]
 
@@ -66,8 +67,12 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
         resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder (without any, the
         transcript alone brings the initial weights up to date). False or None starts a run, and refuses to where there
-        is one. Errors as `make_private_with_epsilon`.
+        is one. Errors as `make_private_with_epsilon`, and ValueError for a sharded model (FSDP).
         """
+        if self.is_fsdp_enabled or is_collective(self.model):
+            raise ValueError(
+                "the Trainer does not shard: use torch's fully_shard and make_private_with_epsilon instead"
+            )
         folder = Path(self.args.output_dir, "dpzero")
         data = self.train_dataset
         if hasattr(data, "column_names"):

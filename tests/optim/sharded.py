@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace as changed
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch._dynamo  # FSDP would, in every process
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.multiprocessing.spawn import start_processes
 from torch.utils.data import TensorDataset
@@ -152,6 +154,20 @@ def shifted_output(module: nn.Module) -> torch.Tensor:
     return found
 
 
+def by_accelerate() -> Net:
+    """As `Accelerator.prepare` shards with fsdp_version 2, which it does on GPUs only."""
+    from accelerate import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False, auto_wrap_policy="no_wrap")
+    stand_in: Any = SimpleNamespace(
+        state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision="no", is_main_process=True, device="cpu"
+    )
+    module = Net()
+    fsdp2_prepare_model(stand_in, module)
+    return module
+
+
 def refusals() -> dict[str, str]:
     """What is said where something cannot be supported, or fails; and whether the weights stay as they were."""
 
@@ -178,7 +194,10 @@ def refusals() -> dict[str, str]:
             assert found.fingerprint() == before
             assert torch.equal(shifted_output(module), expected)
 
-    cases: list[Callable[[], object]] = [by_columns, direct, in_the_middle]
+    def first_kind() -> object:
+        return weights(FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu")))
+
+    cases: list[Callable[[], object]] = [by_columns, first_kind, direct, in_the_middle]
     messages = {}
     for case in cases:
         try:
@@ -200,6 +219,8 @@ def work(rank: int, count: int, folder: Path) -> None:
     found["mixed"] = shifted_output(sharded(Net(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)))
     found["two types"] = shifted_output(sharded(TwoTypes(), ("",)))
     found["refusals"] = refusals()
+    if find_spec("accelerate"):
+        found["accelerate"] = finished(seeded(by_accelerate(), "rademacher"))
     torch.save(found, folder / f"{count}-{rank}.pt")
     dist.destroy_process_group()
 

@@ -46,6 +46,11 @@ def test_the_weights_are_those_of_one_process(ranks: list[dict[str, Any]], name:
     assert all(rank[name] == {} for rank in ranks[1:])
 
 
+def test_a_module_that_accelerate_has_sharded(ranks: list[dict[str, Any]]) -> None:
+    pytest.importorskip("accelerate", reason="the llm extra is not installed")
+    assert equal(ranks[0]["accelerate"], ranks[0]["rademacher"])
+
+
 def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[dict[str, Any]], folder: Path) -> None:
     module = Net()
     replay(folder / f"private-{len(ranks)}" / "transcript.bin", module)
@@ -80,6 +85,7 @@ def test_what_cannot_be_supported_is_one_line(ranks: list[dict[str, Any]]) -> No
     for rank in ranks:
         assert rank["refusals"] == {
             "by_columns": "parameter weight must be sharded by fully_shard, by rows only; got (Shard(dim=1),)",
+            "first_kind": "module must not be FullyShardedDataParallel (FSDP1): use torch.distributed.fsdp.fully_shard",
             "direct": "the losses must read embed.weight in a forward, which gathers it; got aten.mul.Tensor",
             "in_the_middle": "integer division or modulo by zero",
         }

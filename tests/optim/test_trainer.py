@@ -79,6 +79,14 @@ def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
 
 
+def test_sharding_is_refused(tmp_path: Path) -> None:
+    refused = trainer(tmp_path, StopAt(-1))
+    refused.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match="does not shard: use torch's fully_shard"):
+        refused.train()
+    assert not (tmp_path / "dpzero").exists()
+
+
 def test_classification_losses_are_one_for_each_record() -> None:
     batch = transformers.default_data_collator(ROWS[:5])
     found = classification_losses(model().eval(), batch)
