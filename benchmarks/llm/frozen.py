@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
+
+from benchmarks.llm.models import SentenceClassifier
 
 __all__ = ["memoise"]
 
@@ -25,10 +28,12 @@ _BATCHES = 16
 def memoise(module: nn.Module, pad: int, memory: dict[Any, Any]) -> bool:
     """Replace the frozen layers at the bottom of `module` by a memory of their outputs; whether anything was.
 
-    Of the first trained layer, all but its last normalisation where that alone is trained.
-    For encoders laid out as BERT and RoBERTa (embeddings, then encoder.layer); others are left as they are. pad: the
-    id that pads, which no record holds. memory: where the outputs are kept; modules with equal frozen weights may share
-    it. What is left of the model is its trained layers alone, which no code of the model's walks through any more.
+    Of the first trained layer, all but its last normalisation where that alone is trained; of a sentence classifier of
+    which nothing else is left, the mean over the tokens too, since the normalisation's gain and bias come after it as
+    well as before. For encoders laid out as BERT and RoBERTa (embeddings, then encoder.layer); others are left as they
+    are. pad: the id that pads, which no record holds. memory: where the outputs are kept; modules with equal frozen
+    weights may share it. What is left of the model is its trained layers alone: no code of the model's is walked
+    through any more.
     """
     base: Any = module.base_model
     layers: Any = getattr(getattr(base, "encoder", None), "layer", None)
@@ -42,17 +47,23 @@ def memoise(module: nn.Module, pad: int, memory: dict[Any, Any]) -> bool:
     below, above = list(layers[:frozen]), list(layers[frozen:])
     norm: Any = above[0].output.LayerNorm if above else None
     alone = norm is not None and _trained(above[0]) == _trained(norm)
+    pooled = alone and len(above) == 1 and isinstance(module, SentenceClassifier)
     if alone:
         layer = _sharing(above[0])
         layer.output = _sharing(layer.output)
-        layer.output.LayerNorm = nn.Identity()
+        plain = nn.LayerNorm(norm.normalized_shape, norm.eps, elementwise_affine=False)
+        layer.output.LayerNorm = plain if pooled else nn.Identity()
         below, above = [*below, layer], [_Norm(norm), *above[1:]]
     bottom = _sharing(base)
     bottom.encoder = _sharing(base.encoder)
     bottom.encoder.layer = nn.ModuleList(below)
     bottom.pooler = None
-    (name,) = [name for name, part in module.named_children() if part is base]
-    setattr(module, name, _Top(base.config, _Memory(bottom, pad, memory.setdefault((frozen, alone), {})), above))
+    outputs = _Memory(bottom, pad, pooled, memory.setdefault((frozen, alone, pooled), {}))
+    if pooled:
+        module.pool = _Scaled(outputs, norm)
+        return True
+    parent, name = next((p, name) for p in module.modules() for name, part in p.named_children() if part is base)
+    setattr(parent, name, _Top(base.config, outputs, above))
     return True
 
 
@@ -80,22 +91,22 @@ def _sharing(module: Any) -> Any:
 
 
 class _Memory:
-    """Hidden states of each row of token ids below the trained layers, computed once, and the mask of its batch."""
+    """What the layers below make of each row of token ids, computed once: hidden states, or the mean of them."""
 
-    def __init__(self, bottom: nn.Module, pad: int, known: dict[tuple[int, ...], Tensor]) -> None:
-        self._bottom: Any = bottom
+    def __init__(self, bottom: nn.Module, pad: int, pooled: bool, known: dict[tuple[int, ...], Tensor]) -> None:
+        self._bottom = bottom
         self._pad = pad
+        self._pooled = pooled
         self._known = known
-        self._batches: dict[tuple[tuple[int, ...], ...], tuple[Tensor, Tensor | None]] = {}
+        self._batches: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """Shape (rows, tokens or 1, width)."""
         rows = tuple(map(tuple, input_ids.tolist()))
         if rows not in self._batches:
             while len(self._batches) >= _BATCHES:
                 del self._batches[next(iter(self._batches))]
-            hidden = self._hidden([self._unpadded(row) for row in rows], input_ids)
-            mask = create_bidirectional_mask(self._bottom.config, hidden, attention_mask)
-            self._batches[rows] = hidden, mask
+            self._batches[rows] = self._found([self._unpadded(row) for row in rows], input_ids.device)
         return self._batches[rows]
 
     def _unpadded(self, row: tuple[int, ...]) -> tuple[int, ...]:
@@ -104,15 +115,11 @@ class _Memory:
             length -= 1
         return row[:length]
 
-    def _hidden(self, rows: Sequence[tuple[int, ...]], input_ids: Tensor) -> Tensor:
+    def _found(self, rows: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
         new = sorted({row for row in rows if row not in self._known}, key=len)
         for start in range(0, len(new), _ROWS):
-            self._learn(new[start : start + _ROWS], input_ids.device)
-        first = self._known[rows[0]]
-        hidden = first.new_zeros(*input_ids.shape, first.shape[-1])
-        for index, row in enumerate(rows):
-            hidden[index, : len(row)] = self._known[row]
-        return hidden
+            self._learn(new[start : start + _ROWS], device)
+        return pad_sequence([self._known[row] for row in rows], batch_first=True)
 
     def _learn(self, rows: Sequence[tuple[int, ...]], device: torch.device) -> None:
         width = max(map(len, rows))
@@ -121,7 +128,8 @@ class _Memory:
         with torch.no_grad():
             hidden = self._bottom(input_ids=ids, attention_mask=mask).last_hidden_state
         for row, states in zip(rows, hidden, strict=True):
-            self._known[row] = states[: len(row)].clone()
+            kept = states[: len(row)]
+            self._known[row] = kept.float().mean(dim=0, keepdim=True) if self._pooled else kept.clone()
 
 
 class _Top(nn.Module):
@@ -132,9 +140,24 @@ class _Top(nn.Module):
         self.config = config
         self.layer = nn.ModuleList(layers)
         self._memory = memory
+        self._masked = not all(isinstance(layer, _Norm) for layer in layers)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> BaseModelOutput:
-        hidden, mask = self._memory(input_ids, attention_mask)
+        hidden = self._memory(input_ids)
+        mask = create_bidirectional_mask(self.config, hidden, attention_mask) if self._masked else None
         for layer in self.layer:
             hidden = layer(hidden, mask)
         return BaseModelOutput(last_hidden_state=hidden)
+
+
+class _Scaled(nn.Module):
+    """In the place of a sentence classifier's pooling: the mean of the normalised states, then gain and bias."""
+
+    def __init__(self, memory: _Memory, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.norm = norm
+        self._memory = memory
+
+    def forward(self, input_ids: Tensor, **_: Any) -> Tensor:
+        means = self._memory(input_ids)[:, 0]
+        return torch.addcmul(self.norm.bias.float(), means, self.norm.weight.float())

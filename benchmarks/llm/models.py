@@ -50,6 +50,20 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "encoder": AutoModel}
 
 
+class MeanPool(nn.Module):
+    """The mean of an encoder's hidden states over the tokens of a text, in float32."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        hidden = self.encoder(**inputs).last_hidden_state.float()
+        mask = inputs["attention_mask"].float()
+        means: Tensor = (mask / mask.sum(dim=1, keepdim=True))[:, None] @ hidden
+        return means[:, 0]
+
+
 class SentenceClassifier(nn.Module):
     """An encoder and a vector for each class, at first the embedding of its label sentence.
 
@@ -59,7 +73,8 @@ class SentenceClassifier(nn.Module):
 
     def __init__(self, encoder: Any, labels: Tensor) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.config = encoder.config
+        self.pool: nn.Module = MeanPool(encoder)
         self.head = nn.Linear(labels.shape[1], labels.shape[0], bias=False)
         self.head.weight.data.copy_(labels)
 
@@ -68,20 +83,17 @@ class SentenceClassifier(nn.Module):
         return self.encoder.base_model
 
     @property
-    def config(self) -> Any:
-        return self.encoder.config
+    def encoder(self) -> Any:
+        return self.pool.encoder
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        scores: Tensor = TEMPERATURE * self.head(embed(self.encoder, **inputs))
+        scores: Tensor = TEMPERATURE * self.head(normalize(self.pool(**inputs), dim=-1))
         return scores
 
 
 def embed(encoder: nn.Module, **inputs: Tensor) -> Tensor:
     """Mean-pooled hidden states of length 1, in float32."""
-    hidden = encoder(**inputs).last_hidden_state.float()
-    mask = inputs["attention_mask"].float()
-    means = (mask / mask.sum(dim=1, keepdim=True))[:, None] @ hidden
-    return normalize(means[:, 0], dim=-1)
+    return normalize(MeanPool(encoder)(**inputs), dim=-1)
 
 
 @dataclass(frozen=True)
