@@ -105,7 +105,15 @@ class Plan:
 
     def settings(self) -> Settings:
         """What the ledger holds for each release."""
-        return Settings(self.n, self.sample_rate, self.noise_multiplier, self.clip, self.relation, self.sampling)
+        return Settings(
+            n=self.n,
+            sample_rate=self.sample_rate,
+            noise_multiplier=self.noise_multiplier,
+            clip=self.clip,
+            relation=self.relation,
+            sampling=self.sampling,
+            mechanism=self.noise,
+        )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), allow_nan=False)

@@ -12,7 +12,8 @@ What is guaranteed, on a file system whose fsync is durable:
 - a line that was torn by a crash is cut off when the ledger is opened and counted as spent, in a `torn` line of
   its own, although the crash most likely preceded the release: never under-counted, at most one block too many;
 - no release number is handed out twice: one writer at a time (flock), and not the child of a fork;
-- settings that differ from the plan in n, q, sigma, C, relation or sampling are refused, and so is release T + 1.
+- settings that differ from the plan in n, q, sigma, C, relation, sampling or mechanism are refused, and so is
+  release T + 1.
 
 Any failed write leaves the ledger unusable until it is opened again.
 """
@@ -22,7 +23,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -149,11 +150,7 @@ class Ledger:
         """
         with self._mutex:
             self._ensure_writable()
-            planned = self.settings
-            for field in fields(Settings):
-                given, expected = getattr(settings, field.name), getattr(planned, field.name)
-                if given != expected:
-                    raise LedgerError(f"{self.path}: {field.name} is {given!r}, but {expected!r} was planned")
+            self._require_planned(settings, [field.name for field in fields(Settings)])
             if self.releases_left == 0:
                 raise BudgetSpentError(f"{self.path}: all {self._steps} releases of the plan are spent")
             first, count = self._next, min(self._block, self.releases_left)
@@ -171,14 +168,11 @@ class Ledger:
         """Give up what is left of the plan and plan `steps` releases with other settings.
 
         Arguments and errors as for `create`; all that is spent already and the new plan together must cost at
-        most the target, under one relation.
+        most the target, under one relation and mechanism.
         """
         with self._mutex:
             self._ensure_writable()
-            if settings.relation != self.settings.relation:
-                raise LedgerError(
-                    f"{self.path}: relation is {settings.relation!r}, but {self.settings.relation!r} was planned"
-                )
+            self._require_planned(settings, ("relation", "mechanism"))
             self._append(_plan(self.history, settings, steps, block, self._budget, accountant))
 
     @property
@@ -222,6 +216,12 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _require_planned(self, settings: Settings, names: Iterable[str]) -> None:
+        for name in names:
+            given, expected = getattr(settings, name), getattr(self.settings, name)
+            if given != expected:
+                raise LedgerError(f"{self.path}: {name} is {given!r}, but {expected!r} was planned")
 
     def _ensure_writable(self) -> None:
         if not self._usable:

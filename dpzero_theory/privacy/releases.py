@@ -8,7 +8,10 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import RELATIONS
 from dpzero_theory.privacy.pairs import SAMPLINGS, Group, group
 
-__all__ = ["Accountant", "Settings", "certified_epsilon"]
+__all__ = ["MECHANISMS", "Accountant", "Settings", "certified_epsilon"]
+
+MECHANISMS = ("gaussian", "laplace")
+"""The noise of a release, which says which accountants its history is for."""
 
 Accountant = Callable[[Sequence[Group], float], float]
 """(groups of releases, delta) -> an upper bound on the epsilon of all of them together."""
@@ -20,8 +23,8 @@ class Settings:
 
     n: number of records, n >= 1. sample_rate: q in (0, 1], 1 for full batches. noise_multiplier: standard
     deviation of the noise on the clipped sum over clip, > 0: sigma q n/C for noise sigma on the average over the
-    expected batch q n. clip: C > 0. relation: one of `RELATIONS`. sampling: one of `pairs.SAMPLINGS`. Raises
-    ValueError for anything else.
+    expected batch q n (laplace: as `laplace.release_epsilon`). clip: C > 0. relation: one of `RELATIONS`. sampling: one
+    of `pairs.SAMPLINGS`. mechanism: one of `MECHANISMS`. Raises ValueError for anything else.
     """
 
     n: int
@@ -30,6 +33,7 @@ class Settings:
     clip: float
     relation: str
     sampling: str
+    mechanism: str = "gaussian"
 
     def __post_init__(self) -> None:
         checked = {
@@ -39,6 +43,7 @@ class Settings:
             "clip": real("clip", self.clip, above=0.0),
             "relation": choice("relation", self.relation, RELATIONS),
             "sampling": choice("sampling", self.sampling, SAMPLINGS),
+            "mechanism": choice("mechanism", self.mechanism, MECHANISMS),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from dpzero_theory.optim.private import (
 from dpzero_theory.optim.reference import dpgd_0th, dpzero
 from dpzero_theory.optim.transcript import Record, TranscriptError, replay
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import BudgetSpentError, LedgerError
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.noise import SeededNoise
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, Problem, data, losses, plan, private, weights
 
@@ -146,6 +147,20 @@ def test_the_transcript_rebuilds_the_weights_bit_for_bit(tmp_path: Path, changes
     replay(tmp_path / "transcript.bin", again)
     assert torch.equal(module.weight, again.weight)
     assert module.weight.abs().min() > 0
+
+
+def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> None:
+    run = private(tmp_path, noise="laplace")
+    run.step()
+    run.close()
+    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+        assert ledger.settings == run.plan.settings()
+        assert ledger.settings.mechanism == "laplace"
+        with pytest.raises(LedgerError, match="mechanism is 'gaussian', but 'laplace' was planned"):
+            ledger.spend(replace(run.plan, noise="gaussian").settings())
+    with pytest.raises(ValueError, match="noise must be that of the run that is resumed, 'laplace'; got 'gaussian'"):
+        private(tmp_path, resume=True)
+    private(tmp_path, noise="laplace", resume=True).step()
 
 
 def steps(run: DPZero, count: int) -> list[Record]:

@@ -1,4 +1,5 @@
 import errno
+import hashlib
 import json
 import math
 import os
@@ -65,6 +66,7 @@ def test_blocks_are_spent_whole_and_the_last_is_cut(path: Path) -> None:
         {"noise_multiplier": math.nextafter(50.0, 0)},
         {"clip": 1.6},
         {"relation": "add-remove"},
+        {"mechanism": "laplace"},
     ],
 )
 def test_other_settings_are_refused_by_name_and_nothing_is_written(path: Path, change: dict[str, object]) -> None:
@@ -85,6 +87,32 @@ def test_sampling_alone_is_compared(path: Path) -> None:
         ledger.spend(replace(poisson, sampling="fixed-order"))
 
 
+def test_a_ledger_that_names_no_mechanism_is_a_gaussian_one(path: Path) -> None:
+    """As they were written before they named it."""
+    make(path).close()
+    check, lines = "0" * 64, []
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        record.pop("check")
+        record.get("settings", {}).pop("mechanism", None)
+        body = json.dumps(record)
+        check = hashlib.sha256((check + body).encode()).hexdigest()
+        lines.append(f'{body[:-1]}, "check": "{check}"}}\n')
+    path.write_text("".join(lines))
+    with Ledger.open(path) as ledger:
+        assert ledger.settings == SETTINGS
+        with pytest.raises(LedgerError, match="mechanism is 'laplace', but 'gaussian' was planned"):
+            ledger.spend(replace(SETTINGS, mechanism="laplace"))
+        assert ledger.spend(SETTINGS) == range(1)
+
+
+def test_a_new_plan_keeps_relation_and_mechanism(path: Path) -> None:
+    with make(path) as ledger:
+        for change in ({"relation": "add-remove"}, {"mechanism": "laplace"}):
+            with pytest.raises(LedgerError, match=f"{next(iter(change))} is .* was planned"):
+                ledger.replan(replace(SETTINGS, **change), 2)  # type: ignore[arg-type]
+
+
 def test_each_line_is_json_with_the_settings(path: Path) -> None:
     with make(path) as ledger:
         ledger.spend(SETTINGS)
@@ -98,6 +126,7 @@ def test_each_line_is_json_with_the_settings(path: Path) -> None:
         "clip": 1.5,
         "relation": "replace-one",
         "sampling": "full",
+        "mechanism": "gaussian",
     }
     assert (spend["kind"], spend["release"], spend["count"]) == ("spend", 0, 1)
     assert path.read_bytes().endswith(b"}\n")
