@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.frozen import Scale
 from benchmarks.llm.models import SentenceClassifier, layers
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
@@ -113,8 +114,9 @@ class PerRecordGradients:
                     delattr(parameter, name)
 
     def _check(self, scorer: Scorer, batch: Sequence[Example]) -> None:
-        from opacus.grad_sample import GradSampleModule
+        from opacus.grad_sample import GradSampleModule, register_grad_sampler
 
+        register_grad_sampler(Scale)(_scale_gradients)
         self._checked = True
         self._one_by_one(scorer, batch)
         expected = [parameter.grad_sample for parameter in self._parameters]
@@ -194,6 +196,11 @@ def train_private_first_order(
     finally:
         gradients.close()
     return gradients.how
+
+
+def _scale_gradients(layer: Scale, activations: Sequence[Any], backprops: Any) -> dict[Any, Any]:
+    """Each record's gradient of gain and bias, as Opacus asks for it."""
+    return {layer.weight: backprops * activations[0], layer.bias: backprops}
 
 
 def _drop_aliases(module: nn.Module) -> None:

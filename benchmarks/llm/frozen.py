@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from benchmarks.llm.models import SentenceClassifier
 
-__all__ = ["memoise"]
+__all__ = ["Scale", "memoise"]
 
 Tensor = torch.Tensor
 _ROWS = 16
@@ -60,7 +60,7 @@ def memoise(module: nn.Module, pad: int, memory: dict[Any, Any]) -> bool:
     bottom.pooler = None
     outputs = _Memory(bottom, pad, pooled, memory.setdefault((frozen, alone, pooled), {}))
     if pooled:
-        module.pool = _Scaled(outputs, norm)
+        module.pool = _Pooled(outputs, Scale(norm))
         return True
     parent, name = next((p, name) for p in module.modules() for name, part in p.named_children() if part is base)
     setattr(parent, name, _Top(base.config, outputs, above))
@@ -150,14 +150,26 @@ class _Top(nn.Module):
         return BaseModelOutput(last_hidden_state=hidden)
 
 
-class _Scaled(nn.Module):
-    """In the place of a sentence classifier's pooling: the mean of the normalised states, then gain and bias."""
+class Scale(nn.Module):
+    """The gain and the bias of a normalisation, of what is normalised already; input of shape (rows, width)."""
 
-    def __init__(self, memory: _Memory, norm: nn.LayerNorm) -> None:
+    def __init__(self, norm: nn.LayerNorm) -> None:
         super().__init__()
-        self.norm = norm
+        self.weight = norm.weight
+        self.bias = norm.bias
+
+    def forward(self, normalised: Tensor) -> Tensor:
+        return torch.addcmul(self.bias.float(), normalised, self.weight.float())
+
+
+class _Pooled(nn.Module):
+    """In the place of a sentence classifier's pooling: the means of the normalised states, then gain and bias."""
+
+    def __init__(self, memory: _Memory, scale: Scale) -> None:
+        super().__init__()
+        self.scale = scale
         self._memory = memory
 
     def forward(self, input_ids: Tensor, **_: Any) -> Tensor:
-        means = self._memory(input_ids)[:, 0]
-        return torch.addcmul(self.norm.bias.float(), means, self.norm.weight.float())
+        found: Tensor = self.scale(self._memory(input_ids)[:, 0])
+        return found
