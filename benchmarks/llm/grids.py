@@ -96,7 +96,7 @@ def _paper() -> dict[str, dict[str, list[Any]]]:
 
 
 def names() -> tuple[str, ...]:
-    """The tables, and the figure, that are runs of methods."""
+    """The tables, and the figure, that are runs of methods: the paper's (preset `full`) and our own."""
     return tuple(_tables())
 
 

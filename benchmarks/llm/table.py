@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = chosen_device(parser, options.device)
     try:
         entry = _narrowed(table(options.name, options.preset), options)
-        place = "llm-" + entry.name.partition(":")[2]
+        place = "llm-" + entry.name.rpartition(":")[2]
         folder = options.out or (Path("out") if entry.preset == "smoke" else RESULTS) / place
         if not options.report:
             with results_of(entry, folder, device, str(entry.common.get("dtype", "float32"))) as results:
