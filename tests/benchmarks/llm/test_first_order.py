@@ -19,6 +19,7 @@ from tests.benchmarks.llm.tiny import tiny
         ("sst2", "masked", "biases"),
         ("sst2", "encoder", "all"),
         ("sst2", "encoder", "top-biases"),
+        ("sst2", "encoder", "top-norm"),
         ("boolq", "causal", "body"),
         ("squad", "causal", "body"),
         ("sst2", "causal", "all"),
@@ -32,6 +33,7 @@ def test_per_record_gradients_are_those_of_one_record_at_a_time(name: str, kind:
     scores = scorer(prompter, tiny(kind).pad, rows=16)
     parameters = [p for p in module.parameters() if p.requires_grad]
     expected = [torch.autograd.grad(scores.losses(module, [example])[0], parameters) for example in examples]
+    assert memoise(module, tiny(kind).pad, {}) == weights.startswith("top")
     gradients = first_order.PerRecordGradients(module)
     gradients.set(scores, examples)
     for index, parameter in enumerate(parameters):
