@@ -22,7 +22,7 @@ from dpzero_theory import check
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochastically, split
 from dpzero_theory.optim.shards import collected, is_collective, piece, require_sharded_by_rows, reshard, whole
-from dpzero_theory.optim.shifted import Scratch, Shift, Shifted, extent, storages
+from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
 
 __all__ = ["Weights"]
 
@@ -48,10 +48,11 @@ class Weights:
         self.precision = check.choice("precision", precision, PRECISIONS)
         found = _trainable(module)
         self.collective = is_collective(module)
-        places = storages(found)
+        self._places = storages(found)
         self.names = tuple(found)
         self.parameters = tuple(found.values())
         self.sizes = tuple(parameter.numel() for parameter in self.parameters)
+        self._held = [part for part, _ in self.pieces()]
         self.d = sum(self.sizes)
         self._low: dict[int, Tensor] = {}
         if precision == "master":
@@ -59,7 +60,7 @@ class Weights:
                 if parameter.dtype in HALF:
                     count = piece(parameter)[0].numel()
                     self._low[index] = torch.zeros(count, dtype=torch.int16, device=parameter.device)
-        self._unread = {place.name for group in places.values() for place in group}
+        self._unread = {place.name for group in self._places.values() for place in group}
         self._scratch = Scratch()
         self._active = False
 
@@ -74,19 +75,19 @@ class Weights:
         if self._active:
             raise ValueError("shifted contexts must not be nested")
         scale = check.real("shift", shift) * self._factor(number)
-        reshard(self.module)
+        self._reshard()
         shift_by = Shift(self.directions, number, scale, self._low)
-        places = storages(dict(zip(self.names, self.parameters, strict=True)))
         training = [part for part in self.module.modules() if part.training]
         self._active = True
         try:
-            self.module.eval()
+            if training:
+                self.module.eval()
             torch.clear_autocast_cache()  # of half-precision copies, here of x and afterwards of x + shift u
-            with torch.no_grad(), Shifted(shift_by, places, self._scratch, self._unread):
+            with torch.no_grad(), Shifted(shift_by, self._storages(), self._scratch, self._unread):
                 yield
         finally:
             torch.clear_autocast_cache()
-            reshard(self.module)
+            self._reshard()
             for part in training:
                 part.training = True
             self._active = False
@@ -106,11 +107,22 @@ class Weights:
             for index, (held, origin) in enumerate(self.pieces()):
                 if held.numel():
                     self._move(held, index, origin, scales)
-        reshard(self.module)
+        self._reshard()
 
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
         """What this process holds of each parameter, and the coordinate that it begins with."""
         return map(piece, self.parameters)
+
+    def _storages(self) -> dict[int, list[Place]]:
+        """The places of the parameters, looked for again where one has other memory than before (as after `.to`)."""
+        held = [part for part, _ in self.pieces()]
+        if not all(_same_memory(*pair) for pair in zip(held, self._held, strict=True)):
+            self._places, self._held = storages(dict(zip(self.names, self.parameters, strict=True))), held
+        return self._places
+
+    def _reshard(self) -> None:
+        if self.collective:
+            reshard(self.module)
 
     def _move(self, weight: Tensor, index: int, origin: int, scales: Sequence[tuple[int, float]]) -> None:
         plain = self.precision == "nearest" or weight.dtype not in HALF
@@ -174,7 +186,7 @@ class Weights:
                 raise ValueError(f"{name} must be of shape {tuple(parameter.shape)}; got {tuple(values[name].shape)}")
             held, origin = piece(parameter)
             held.copy_(values[name].reshape(-1)[origin : origin + held.numel()].view(held.shape))
-        reshard(self.module)
+        self._reshard()
 
     def state_dict(self) -> dict[str, Tensor]:
         """The bits kept beside half-precision weights by name, as `values`: empty unless precision is "master"."""
@@ -191,6 +203,10 @@ class Weights:
                 raise ValueError(f"state of {self.names[index]} must be int16 of shape ({size},); got {bits.dtype}")
             origin = piece(self.parameters[index])[1]
             low.copy_(bits[origin : origin + low.numel()])
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device and one.is_set_to(other)
 
 
 def _present(found: Mapping[str, Tensor | None]) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from torch import nn
 __all__ = ["collected", "is_collective", "is_sharded", "piece", "require_sharded_by_rows", "reshard", "whole"]
 
 Tensor = torch.Tensor
+_PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
@@ -26,7 +27,7 @@ def _class(module: str, name: str) -> Any:
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether it is a DTensor."""
-    return isinstance(tensor, _class("tensor", "DTensor"))
+    return type(tensor) not in _PLAIN and isinstance(tensor, _class("tensor", "DTensor"))
 
 
 def is_collective(module: nn.Module) -> bool:

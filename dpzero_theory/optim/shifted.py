@@ -58,8 +58,8 @@ def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
 def extent(tensor: Tensor) -> tuple[int, int]:
     """First element of its storage that a tensor covers, and the one after its last."""
     start = int(tensor.storage_offset())
-    if tensor.numel() == 0:
-        return start, start
+    if tensor.is_contiguous() or tensor.numel() == 0:
+        return start, start + tensor.numel()
     return start, start + 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
 
 
@@ -175,6 +175,13 @@ class Shifted(TorchDispatchMode):
             except RuntimeError:
                 raise ValueError(f"the losses must not read parts of {places[0].name} as {value.dtype}") from None
         start, stop = extent(value)
+        place = places[0]
+        if len(places) == 1 and place.start <= start and stop <= place.stop and place.tensor.is_contiguous():
+            self._unread.discard(place.name)
+            source = value.as_strided((stop - start,), (1,), start)
+            out = self._scratch.take(source)
+            self._shift.of(source, place, start - place.start, out)
+            return out.as_strided(value.size(), value.stride(), out.storage_offset())
         first, last = start, stop  # what is copied: all of a parameter that is not in row-major order
         for place in places:
             self._unread.discard(place.name)
