@@ -33,7 +33,8 @@ EPSILON, DELTA = 2.0, 1e-5
 TRAIN = 1437
 MODELS = {"logistic": (64, 10), "mlp": (64, 32, 10)}
 METHODS = ("dpzero", "dpgd-0th")
-STEPS, STEP_SIZES, CLIPS = (100, 400), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2), (3.0,)
+STEPS, CLIPS = (100, 400), (3.0,)
+STEP_SIZES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 SMOOTHING = 1e-3
 KEY = ("model", "method", "seed", "steps", "step_size", "clip")
 

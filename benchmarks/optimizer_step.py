@@ -9,9 +9,9 @@
 
 Random weights with a classifier of two classes; one loss per record, its cross entropy. The methods take turns in one
 process, and a ratio is taken within a turn: the median is reported, with the smallest and largest. Seconds are
-processor time on the CPU (the machine may be shared) and wall time on a GPU, synchronised. Peak memory is that of a
-fresh process for each method on the CPU, less what it held before the model was built, and the allocator's peak on a
-GPU.
+processor time on the CPU (the machine may be shared; wall time stands beside it) and wall time on a GPU, synchronised.
+Peak memory is that of a fresh process for each method on the CPU, less what it held before the model was built, and
+the allocator's peak on a GPU.
 
     python -m benchmarks.optimizer_step --preset cpu
     python -m benchmarks.optimizer_step --device cuda --preset gpu     (one GPU of 141 GB for the largest)
@@ -60,6 +60,7 @@ FIELDS = (
     "ratio",
     "ratio_low",
     "ratio_high",
+    "wall_ratio",
     "to_non_private",
     "peak_mb",
     "peak_to_inference",
@@ -259,13 +260,13 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
     else:
         groups = [runs]
     samples: dict[str, list[tuple[float, float]]] = {}
-    references: dict[str, list[float]] = {}
+    references: dict[str, list[tuple[float, float]]] = {}
     for group in groups:
         found = _turns(case, device, group, turns, budget / len(groups))
         for method in group:
             if method not in samples:
                 samples[method] = found[method]
-                references[method] = [busy for busy, _ in found[BASE]]
+                references[method] = found[BASE]
     parameters, largest = _sizes(case)
     rows = []
     for method in case.methods:
@@ -275,7 +276,8 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
         if peak is None or inference is None:
             rows.append({**row, "status": "out of memory"})
             continue
-        ratios = [busy / base for (busy, _), base in zip(samples[method], references[method], strict=True)]
+        pairs = list(zip(samples[method], references[method], strict=True))
+        ratios = [busy / base for (busy, _), (base, _) in pairs]
         row |= {
             "turns": len(ratios),
             "seconds": _rounded(statistics.median(busy for busy, _ in samples[method])),
@@ -283,14 +285,15 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
             "ratio": _rounded(statistics.median(ratios)),
             "ratio_low": _rounded(min(ratios)),
             "ratio_high": _rounded(max(ratios)),
+            "wall_ratio": _rounded(statistics.median(wall / base for (_, wall), (_, base) in pairs)),
             "peak_mb": round(peak, 1),
             "peak_to_inference": _rounded(peak / inference),
             "largest_mb": round(largest, 1),
             "peak_less_largest_to_inference": _rounded((peak - largest) / inference),
         }
         if method == "private-rademacher":
-            pairs = zip(samples[method], samples["rademacher"], strict=True)
-            row["to_non_private"] = _rounded(statistics.median(busy / other for (busy, _), (other, _) in pairs))
+            public = zip(samples[method], samples["rademacher"], strict=True)
+            row["to_non_private"] = _rounded(statistics.median(busy / other for (busy, _), (other, _) in public))
         rows.append(row)
     return rows
 

@@ -20,7 +20,7 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(step: optimizer_step.Step, device: str) -> tuple[float, float]:
         step()
         steps.append(step.__qualname__)
-        return (len(steps) - 1) % 4 + 1.0, 7.0
+        return (len(steps) - 1) % 4 + 1.0, (len(steps) - 1) % 4 + 3.0
 
     monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda case, device, method: peaks[method])
     monkeypatch.setattr(optimizer_step, "_timed", timed)
@@ -31,6 +31,7 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
     by = {row["method"]: row for row in rows}
     assert by["adamw"]["status"] == "out of memory"
     assert [by[method]["ratio"] for method in TINY.methods[:4]] == [1, 2, 3, 4]
+    assert by["rademacher"]["wall_ratio"] == pytest.approx(4 / 3, rel=1e-3)
     assert by["private-rademacher"]["to_non_private"] == 1.5
     assert by["rademacher"]["peak_to_inference"] == 1.04
     largest = by[BASE]["largest_mb"]
