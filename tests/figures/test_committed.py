@@ -60,6 +60,19 @@ def test_modes_of_low_rank_hardly_grow_and_others_do() -> None:
     assert (part[part["mode"] == "a"]["low"].dropna() > 0.5).all()
 
 
+def test_beyond_the_papers_dimensions_low_rank_is_flat_for_the_last_iterate_too() -> None:
+    """d = 5,000 to 20,000, one seed: DPZero in mode (c) below 0.15, in modes (a) and (b) above; ahead of DPGD-0th."""
+    slopes = read_rows(RESULTS / "slopes")
+    at = (slopes["sweep"] == "wide") & (slopes["output"] == "last") & (slopes["range"] == "all")
+    part = slopes[at & (slopes["measured"] == "gradient_train") & (slopes["method"] == "dpzero")]
+    growth = part.set_index("mode")["slope"]
+    assert growth["c"] < 0.15 < growth["b"] < growth["a"]
+    rows = read_rows(RESULTS / "synthetic_wide")
+    best = rows.groupby(["method", "mode", "d"])["gradient_train_last"].min().unstack("method")
+    assert len(best) == 9
+    assert (best["dpzero"] < best["dpgd-0th"]).all()
+
+
 def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
     use_style()
     rows, slopes = read_rows(RESULTS / "synthetic"), read_rows(RESULTS / "slopes")
