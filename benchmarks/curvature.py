@@ -1,15 +1,19 @@
 """Does low effective rank hold? r against d before, during and after training.  python -m benchmarks.curvature
 
-Networks 64 - W - 10 on digits for widths W, and random RoBERTa and OPT of two layers on random tokens, are trained by
-full-batch Adam; at three moments the Hessian of the training loss is measured by `dpzero_theory.curvature`. Where d is
-at most 400 the full Hessian gives the exact rank beside it. One row per model, moment and seed. Public and
-synthetic data only; nothing here is private. The real encoder is measured by the library's own command, see
-`benchmarks/results/curvature_problems`.
+Networks 64 - W - 10 on digits for widths W, random RoBERTa and OPT of two layers on random tokens, and the real
+sentence encoder on sentences of SST-2 are trained by full-batch Adam; at three moments the Hessian of the training loss
+is measured by `dpzero_theory.curvature`, and the Hessians of single samples. Where d is at most 400 the full Hessian
+gives the exact rank beside it. One row per model, moment and seed; `samples`, `adam_steps` and `products` say what a
+row rests on: the encoder's are few, for its cost. Public and synthetic data only; nothing here is private.
+
+    python -m benchmarks.curvature --preset networks                  # MLPs, RoBERTa, OPT
+    python -m benchmarks.curvature --preset encoder --data DIR --seeds 1   # DIR holds sst2_train.tsv
 """
 
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,77 +24,119 @@ from benchmarks.jobs import completed
 from benchmarks.results import RESULTS, Results
 from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Objective
+from dpzero_theory.curvature.samples import measure_samples
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
-__all__ = ["MOMENTS", "PRESETS", "main", "run"]
+__all__ = ["PRESETS", "STUDIES", "Study", "main", "run", "study"]
 
-MOMENTS = {"before": 0, "during": 30, "after": 600}
-"""Steps of Adam."""
-LEARNING_RATE = 1e-2
-SAMPLES = 512
-EFFORT = Effort(search=40, probes=12, steps=16)
+
+@dataclass(frozen=True)
+class Study:
+    """moments: steps of Adam by name; samples: of the training loss; single: samples whose own Hessian is measured."""
+
+    samples: int
+    learning_rate: float
+    moments: dict[str, int]
+    effort: Effort
+    single: int = 8
+    data: str | None = None
+
+
+_LONG = {"before": 0, "during": 30, "after": 600}
+STUDIES = {
+    "mlp-digits": Study(512, 1e-2, _LONG, Effort(search=40, probes=12, steps=16), data="digits"),
+    "roberta-tiny": Study(256, 1e-2, _LONG, Effort(search=40, probes=12, steps=16), data="toy"),
+    "opt-tiny": Study(256, 1e-2, _LONG, Effort(search=40, probes=12, steps=16), data="toy"),
+    "minilm:top-norm": Study(1024, 1e-2, _LONG, Effort(search=40, probes=12, steps=16)),
+    "minilm:biases": Study(
+        48, 1e-3, {"before": 0, "during": 10, "after": 60}, Effort(search=16, probes=6, steps=6), single=4
+    ),
+    "minilm:body": Study(
+        24, 1e-5, {"before": 0, "during": 5, "after": 30}, Effort(search=12, probes=4, steps=6), single=4
+    ),
+}
+"""By model, without its width. data None: the folder given."""
 SAMPLE_EFFORT = Effort(search=12, probes=2, steps=4)
-SAMPLE_HESSIANS = 4
+LEVEL = 0.95
 SMALL = 400
 PRESETS = {
     "smoke": ("mlp-digits:2", "mlp-digits:4"),
-    "full": (*(f"mlp-digits:{width}" for width in (4, 16, 64, 256, 1024)), "roberta-tiny", "opt-tiny"),
+    "networks": (*(f"mlp-digits:{width}" for width in (4, 16, 64, 256, 1024)), "roberta-tiny", "opt-tiny"),
+    "encoder": ("minilm:top-norm", "minilm:biases", "minilm:body"),
+}
+FOLDERS = {
+    "smoke": Path("out") / "curvature",
+    "networks": RESULTS / "curvature",
+    "encoder": RESULTS / "curvature_encoder",
 }
 QUANTITIES = ("norm", "trace", "absolute_trace", "rank")
+ENDS = ("low", "estimate", "high")
 KEY = ("model", "moment", "seed")
 FIELDS = (
-    *("d", "adam_steps", "loss", "accuracy"),
-    *(f"{name}_{end}" for name in QUANTITIES for end in ("low", "estimate", "high")),
+    *("d", "adam_steps", "samples", "loss", "accuracy"),
+    *(f"{name}_{end}" for name in (*QUANTITIES, "sample_trace") for end in ENDS),
     *("squared_frobenius", "exact_rank", "exact_absolute_trace", "sample_norm", "gradient_norm_median"),
     *("gradient_norm_largest", "products", "seconds"),
 )
 
 
-def run(model: str, seed: int) -> list[dict[str, Any]]:
-    """The rows of one model and seed, a moment each."""
-    task = tasks.load(model, "digits" if model.startswith("mlp") else "toy", SAMPLES, seed)
+def study(model: str) -> Study:
+    """What is done with a model of this name."""
+    return STUDIES[model] if model in STUDIES else STUDIES[model.partition(":")[0]]
+
+
+def run(model: str, seed: int, folder: Path | None = None) -> list[dict[str, Any]]:
+    """The rows of one model and seed, a moment each; folder: of the encoder's sentences."""
+    plan = study(model)
+    task = tasks.load(model, plan.data or str(folder), plan.samples, seed)
     module = copy.deepcopy(task.module)
-    optimizer = torch.optim.Adam(module.parameters(), LEARNING_RATE)
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], plan.learning_rate)
     rows, steps = [], 0
-    for moment, until in MOMENTS.items():
+    for moment, until in plan.moments.items():
         for _ in range(until - steps):
             optimizer.zero_grad()
             loss = torch.cat([task.losses(module, batch) for batch in task.batches]).mean()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         steps = until
-        row = {"model": model, "moment": moment, "seed": seed, "adam_steps": steps}
-        rows.append(row | _measure(Objective(module, task.losses, task.batches), module, task.batches, seed))
+        row = {"model": model, "moment": moment, "seed": seed, "adam_steps": steps, "samples": plan.samples}
+        rows.append(row | _measure(Objective(module, task.losses, task.batches), module, task, plan, seed))
+        print(f"{model} {moment}: r = {rows[-1]['rank_estimate']:.4g}, {rows[-1]['seconds']} s", flush=True)
     return rows
 
 
-def _measure(objective: Objective, module: torch.nn.Module, batches: Sequence[Any], seed: int) -> dict[str, Any]:
+def _measure(objective: Objective, module: torch.nn.Module, task: tasks.Task, plan: Study, seed: int) -> dict[str, Any]:
     started = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
     x = objective.start
-    found = measure_spectrum(objective.hessian(x), generator, EFFORT)
-    chosen = torch.randperm(objective.n, generator=generator)[:SAMPLE_HESSIANS].tolist()
-    sample_norm = max(
-        measure_spectrum(objective.sample_hessian(x, i), generator, SAMPLE_EFFORT).norm.high for i in chosen
-    )
+    found = measure_spectrum(objective.hessian(x), generator, plan.effort, LEVEL)
+    single = measure_samples(objective, x, generator, plan.single, SAMPLE_EFFORT, LEVEL)
     norms = objective.gradient_norms(x)
-    with torch.no_grad():
-        hits = torch.cat([module(inputs).argmax(dim=1) == labels for inputs, labels in batches])
-    row: dict[str, Any] = {"d": objective.d, "loss": objective.value(x), "accuracy": float(hits.double().mean())}
-    for name in QUANTITIES:
-        interval = getattr(found, name)
-        row |= {f"{name}_{end}": getattr(interval, end) for end in ("low", "estimate", "high")}
+    row: dict[str, Any] = {"d": objective.d, "loss": objective.value(x), "accuracy": _accuracy(module, task)}
+    intervals = {name: getattr(found, name) for name in QUANTITIES} | {"sample_trace": single.trace}
+    for name, interval in intervals.items():
+        row |= {f"{name}_{end}": getattr(interval, end) for end in ENDS}
     if objective.d <= SMALL:
         sizes = _eigenvalues(objective, x).abs()
         row |= {"exact_rank": float(sizes.sum() / sizes.max()), "exact_absolute_trace": float(sizes.sum())}
     return row | {
         "squared_frobenius": float(found.weights @ found.points**2),
-        "sample_norm": sample_norm,
+        "sample_norm": single.norm,
         "gradient_norm_median": float(norms.median()),
         "gradient_norm_largest": float(norms.max()),
         "products": found.products,
         "seconds": round(time.perf_counter() - started, 2),
     }
+
+
+def _accuracy(module: torch.nn.Module, task: tasks.Task) -> float:
+    """On the training samples."""
+    with torch.no_grad():
+        hits = [
+            (module(**inputs) if isinstance(inputs, dict) else module(inputs)).argmax(dim=1) == labels
+            for inputs, labels in task.batches
+        ]
+    return float(torch.cat(hits).double().mean())
 
 
 def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
@@ -106,28 +152,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the models and seeds that are not in the results yet."""
     parser = Parser(prog="benchmarks.curvature", description=__doc__.splitlines()[0])
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
+    parser.add_argument("--models", nargs="+", help="only these of the preset")
+    parser.add_argument("--data", type=Path, help="folder with sst2_train.tsv (encoder)")
     parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=3)
     parser.add_argument("--workers", type=positive_integer("--workers", 256), default=1)
-    parser.add_argument("--out", type=Path, help="folder (default: out/curvature, else benchmarks/results/curvature)")
+    parser.add_argument("--out", type=Path, help="folder (default: by preset)")
     options = parser.parse_args(arguments)
+    if options.preset == "encoder" and options.data is None:
+        parser.error("argument --data: must be given for encoder")
+    for model in options.models or ():
+        if model not in PRESETS[options.preset]:
+            parser.error(f"argument --models: must be of the preset {options.preset}; got {model!r}")
     torch.set_num_threads(1)
     results = Results(
-        options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "curvature",
+        options.out or FOLDERS[options.preset],
         key=KEY,
         fields=FIELDS,
         seeds=range(options.seeds),
         device="cpu",
-        dtype="float64 (digits), float32",
-        settings={"samples": SAMPLES, "learning_rate": LEARNING_RATE, "effort": vars(EFFORT)},
+        dtype="float64 (digits, minilm:top-norm), float32",
+        settings={"level": LEVEL} | {model: asdict(study(model)) for model in PRESETS[options.preset]},
     )
-    jobs = [(model, seed) for seed in range(options.seeds) for model in PRESETS[options.preset]]
+    models = options.models or PRESETS[options.preset]
+    jobs = [(model, seed, options.data) for seed in range(options.seeds) for model in models]
     with results:
         todo = [
-            (model, seed)
-            for model, seed in jobs
-            if not all(results.done(model=model, moment=moment, seed=seed) for moment in MOMENTS)
+            (model, seed, folder)
+            for model, seed, folder in jobs
+            if not all(results.done(model=model, moment=moment, seed=seed) for moment in study(model).moments)
         ]
-        for (model, seed), rows in completed(run, todo, options.workers):
+        for (model, seed, _), rows in completed(run, todo, options.workers):
             results.add(rows)
             ranks = ", ".join(f"{row['moment']} {row['rank_estimate']:.3g}" for row in rows)
             print(f"{model} (d = {rows[0]['d']}) seed {seed}: effective rank {ranks}", flush=True)

@@ -1,8 +1,10 @@
 """Effective rank against d, and prescriptions beside a grid search.  python -m figures.curvature
 
-(a) r = tr|H|/||H|| of the networks of `benchmarks.curvature`, with 95% intervals, one line per moment of training (mean
-over seeds); the real encoder and the small transformers are points; (b) the two parts of r. In the second figure, the
-loss that each step size and clip reaches at equal privacy, with what the theory prescribes from measured constants.
+(a) r = tr|H|/||H|| with 95% intervals (mean over seeds) of the models of `benchmarks.curvature`, a colour per moment of
+training and a marker per family, with the spectra of the paper's synthetic experiment: 1, 1/sqrt(i) and 1/i. (b) How
+many eigenvalues are at least s ||H|| in size, by stochastic Lanczos quadrature, of the problem files that
+`python -m dpzero_theory.curvature` wrote: the area below a curve is r. In the second figure, the loss that each step
+size and clip reaches at equal privacy, with standard errors, and what the theory prescribes from measured constants.
 """
 
 import argparse
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,79 +24,97 @@ from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
 __all__ = ["draw_prescription", "draw_rank", "main"]
 
-MOMENTS = {"before": ("before training", 0), "during": ("30 steps of Adam", 1), "after": ("600 steps", 2)}
-OTHERS = {"roberta-tiny": ("RoBERTa, random", "P"), "opt-tiny": ("OPT, random", "X")}
-ENCODERS = {"minilm-biases": "real encoder, biases and norms", "minilm-body": "real encoder, all but embeddings"}
+MOMENTS = {"before": ("before training", 0), "during": ("during", 1), "after": ("after", 2)}
+FAMILIES = {
+    "mlp-digits": ("MLP on digits", "o", "-"),
+    "roberta-tiny": ("random RoBERTa", "P", "none"),
+    "opt-tiny": ("random OPT", "X", "none"),
+    "minilm": ("real encoder on SST-2", "D", ":"),
+}
+SPECTRA = {"mlp-digits-16": ("MLP, $d$ = 1,210", 3), "minilm-top-norm": ("encoder, $d$ = 1,536", 4)}
 TASKS = {"digits": "digits, 64 - 16 - 10", "minilm": "SST-2, real encoder"}
 
 
 def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """rows: `benchmarks.curvature`; measured: the contents of problem files by name."""
-    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.0), width_ratios=(1.5, 1))
-    networks = rows[rows["model"].str.startswith("mlp")]
+    """rows: `benchmarks.curvature`, both folders; measured: the contents of problem files by name."""
+    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.4), width_ratios=(1.6, 1))
+    rows = rows.assign(family=rows["model"].str.partition(":")[0])
     for moment, (label, index) in MOMENTS.items():
-        part = networks[networks["moment"] == moment].groupby("d")
-        mean, low, high = (part[f"rank_{end}"].mean() for end in ("estimate", "low", "high"))
-        look = series(index)
-        axes[0].errorbar(mean.index, mean, yerr=[mean - low, high - mean], **look.line(label=f"MLPs, {label}"))
-        for name, filled in (("absolute_trace", True), ("norm", False)):
-            values = part[f"{name}_estimate"].mean()
-            inside = look.color if filled else "white"
-            line = look.line(markerfacecolor=inside, markeredgecolor=look.color, markeredgewidth=0.8)
-            axes[1].plot(values.index, values, **line)
-    for model in [name for name in OTHERS if name in set(rows["model"])]:
-        label, marker = OTHERS[model]
-        for moment, (_, index) in MOMENTS.items():
-            at = rows[(rows["model"] == model) & (rows["moment"] == moment)]
-            named = {"label": label} if moment == "before" else {}
-            face = {"color": series(index).color, "linestyle": "none", **named}
-            axes[0].plot(at["d"], at["rank_estimate"], marker, **face)
-    for index, (name, content) in enumerate(measured.items()):
-        rank = [point["effective_rank"] for point in content["measurements"]["points"]]
-        d = content["problem"]["d"]
-        for number, item in enumerate(rank):
-            error = [[item["estimate"] - item["low"]], [item["high"] - item["estimate"]]]
-            text = {"label": ENCODERS[name]} if number == 0 else {}
-            axes[0].errorbar([d], [item["estimate"]], yerr=error, **series(3 + index).line(linestyle="none", **text))
-    axes[0].plot([1, 1e9], [1, 1e9], color="0.4", linewidth=0.8)
-    axes[0].text(2e4, 2e4, "r = d  ", color="0.4", ha="right", va="bottom", size=7)
-    for axis, title, label in zip(axes, ("effective rank", "its parts"), ("$r$", "curvature"), strict=True):
-        axis.set(xscale="log", yscale="log", title=title, xlabel="dimension $d$", ylabel=label)
-    largest = max([float(rows["d"].max()), *(content["problem"]["d"] for content in measured.values())])
-    axes[0].set(xlim=(100, 3 * largest), ylim=(1, 300 * float(rows["rank_high"].max())))
-    axes[0].legend(loc="upper left", fontsize=6)
-    axes[1].plot([], [], "o", color="0.3", label=r"tr$|H|$")
-    axes[1].plot([], [], "o", color="0.3", markerfacecolor="white", label=r"$\|H\|_2$")
-    axes[1].legend(loc="lower left")
+        color = series(index).color
+        for family, (_, marker, dash) in FAMILIES.items():
+            part = rows[(rows["family"] == family) & (rows["moment"] == moment)].groupby("d")
+            mean, low, high = (part[f"rank_{end}"].mean() for end in ("estimate", "low", "high"))
+            look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "markeredgecolor": "white"}
+            axes[0].errorbar(mean.index, mean, yerr=[mean - low, high - mean], markeredgewidth=0.5, **look)
+        axes[0].plot([], [], color=color, linewidth=3, label=label)
+    for text, marker, _ in FAMILIES.values():
+        axes[0].plot([], [], marker, color="0.3", label=text)
+    _draw_paper(axes[0], float(rows["d"].min()), float(rows["d"].max()))
+    for name, content in measured.items():
+        _draw_spectrum(axes[1], content, *SPECTRA[name])
+    axes[0].set(xscale="log", yscale="log", title="effective rank", xlabel="dimension $d$", ylabel="$r$")
+    axes[0].set_ylim(1, 20 * float(rows["rank_high"].max()))
+    axes[0].legend(loc="upper left", fontsize=6, ncols=2, handlelength=1.5)
+    axes[1].set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(0.7, None), title="the spectrum behind it")
+    axes[1].set(xlabel=r"$s$", ylabel=r"eigenvalues with $|\lambda| \geq s\,\|H\|$")
+    axes[1].legend(loc="upper right", fontsize=6)
     label_panels(axes)
     return figure
 
 
+def _draw_paper(axis: Axes, low: float, high: float) -> None:
+    """The effective ranks of the paper's spectra."""
+    d = np.geomspace(low / 1.5, 2 * high, 50)
+    for values, text in ((d, "1"), (2 * np.sqrt(d), r"$1/\sqrt{i}$"), (np.log(d) + np.euler_gamma, "$1/i$")):
+        axis.plot(d, values, color="0.6", linewidth=0.8, zorder=0)
+        seen = values < 1e4
+        axis.text(d[seen][-1], values[seen][-1], text, color="0.4", size=7, ha="right", va="bottom")
+
+
+def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: int) -> None:
+    """First and last point of the path, the last dashed."""
+    points = content["measurements"]["points"]
+    for point, dash in ((points[0], "-"), (points[-1], "--")):
+        sizes = np.abs(point["density"]["points"]) / point["norm"]["estimate"]
+        order = np.argsort(sizes)[::-1]
+        counts = np.cumsum(np.asarray(point["density"]["weights"])[order])
+        r = point["effective_rank"]["estimate"]
+        text = f"{label}, {point['gradient_steps']} steps, $r$ = {r:.2g}"
+        axis.step(sizes[order], counts, dash, where="post", color=series(index).color, label=text)
+
+
 def draw_prescription(tasks: Mapping[str, pd.DataFrame]) -> Figure:
     """tasks: the rows of `benchmarks.prescription` by task."""
-    figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE if len(tasks) > 1 else PAGE / 2, 2.8), squeeze=False)
+    figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE if len(tasks) > 1 else PAGE / 2, 3.0), squeeze=False)
     for axis, (task, rows) in zip(axes[0], tasks.items(), strict=True):
-        _draw_grid(axis, rows)
-        axis.set(xscale="log", title=TASKS[task], xlabel=r"step size $\alpha$", ylabel="training loss at the end")
+        _draw_choices(axis, rows)
+        first = rows.iloc[0]
+        title = rf"{TASKS[task]}: $n$ = {first['n']:,}, $\varepsilon$ = {first['epsilon']:g}, $T$ = {first['steps']:,}"
+        axis.set(xscale="log", title=title, xlabel=r"step size $\alpha$", ylabel="training loss at the end")
         axis.legend(fontsize=6)
     if len(tasks) > 1:
         label_panels(axes[0])
     return figure
 
 
-def _draw_grid(axis: Axes, rows: pd.DataFrame) -> None:
+def _draw_choices(axis: Axes, rows: pd.DataFrame) -> None:
     grid = rows[rows["choice"] == "grid"]
     for index, (clip, part) in enumerate(grid.groupby("clip")):
-        mean = part.groupby("step_size")["loss"].mean()
-        axis.plot(mean.index, mean, **series(index).line(label=f"grid, $C$ = {clip:.3g}"))
+        found = part.groupby("step_size")["loss"].agg(["mean", "sem"])
+        axis.errorbar(
+            found.index, found["mean"], yerr=found["sem"], **series(index).line(label=f"grid, $C$ = {clip:.3g}")
+        )
     for choice, marker in (("theory", "*"), ("theory-estimates", "p")):
         part = rows[rows["choice"] == choice]
         if not part.empty:
-            label = f"{choice.replace('-', ', ')}, $C$ = {part['clip'].iloc[0]:.3g}"
-            axis.plot(
-                part["step_size"], part["loss"], marker, color="black", markersize=9, linestyle="none", label=label
-            )
-    axis.axhline(float(rows["loss_before"].mean()), color="0.4", linewidth=0.8)
+            found = part.groupby("step_size")["loss"].agg(["mean", "sem"])
+            look: dict[str, Any] = {"color": "black", "markersize": 9, "linestyle": "none", "zorder": 5}
+            look |= {"marker": marker, "label": f"{choice.replace('-', ', ')}, $C$ = {part['clip'].iloc[0]:.3g}"}
+            axis.errorbar(found.index, found["mean"], yerr=found["sem"], **look)
+    start = float(rows["loss_before"].mean())
+    axis.axhline(start, color="0.4", linewidth=0.8)
+    axis.text(grid["step_size"].min(), start, "before", color="0.4", size=7, va="bottom")
+    axis.set_ylim(0.9 * float(rows.groupby(["choice", "step_size", "clip"])["loss"].mean().min()), 1.35 * start)
 
 
 def main() -> None:
@@ -103,14 +124,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FIGURES)
     options = parser.parse_args()
     use_style()
-    files = {name: options.results / "curvature_problems" / f"{name}.json" for name in ENCODERS}
-    measured = {name: json.loads(path.read_text()) for name, path in files.items() if path.exists()}
-    save(draw_rank(read_rows(options.results / "curvature"), measured), "curvature_rank", options.out)
-    folders = {task: options.results / f"prescription_{task}" for task in TASKS}
-    found = {task: read_rows(folder) for task, folder in folders.items() if (folder / "rows.csv").exists()}
-    tasks = {task: rows for task, rows in found.items() if (rows["choice"] == "grid").any()}
-    if tasks:
-        save(draw_prescription(tasks), "curvature_prescription", options.out)
+    measured = {
+        name: json.loads((options.results / "curvature_problems" / f"{name}.json").read_text()) for name in SPECTRA
+    }
+    rows = pd.concat([read_rows(options.results / name) for name in ("curvature", "curvature_encoder")])
+    save(draw_rank(rows, measured), "curvature_rank", options.out)
+    tasks = {task: read_rows(options.results / f"prescription_{task}") for task in TASKS}
+    save(draw_prescription(tasks), "curvature_prescription", options.out)
 
 
 if __name__ == "__main__":

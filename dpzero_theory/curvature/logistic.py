@@ -17,7 +17,7 @@ def logistic(data: str, samples: int | None, seed: int, declared: str) -> Proble
     """digits, or the hashed words of sst2_train.tsv in the folder `data`.
 
     `declared` matters for the effective rank of H alone, which is reported among the measurements and not used: the
-    constants (L = 1, ell = 1/4, r = 1, gap = log 2 at x0 = 0) hold whatever the data. Raises ValueError, OSError.
+    constants (L = 1, ell = 1/4, r = r_s = 1, gap = log 2 at x0 = 0) hold whatever the data. Raises ValueError, OSError.
     """
     if data == "digits":
         features, labels = digits()
@@ -36,10 +36,11 @@ def logistic(data: str, samples: int | None, seed: int, declared: str) -> Proble
             "smoothness": problem.smoothness,
             "gap": gap,
             "loss_bound": 2 * gap,
+            "sample_rank": 1.0,
         },
         caveats=(
-            "bounds, not estimates: L, ell, r and gap hold for every data set whose rows are scaled to norm 1 and for "
-            "all weights, from x0 = 0",
+            "bounds, not estimates: L, ell, r, sample_rank and gap hold for every data set whose rows are scaled to "
+            "norm 1 and for all weights, from x0 = 0",
             f"loss_bound is {2 * gap:.4g}, twice the loss at x0 = 0, and holds only while the run stays below it",
         ),
         data=declared,

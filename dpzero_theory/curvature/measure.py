@@ -17,11 +17,12 @@ from dpzero_theory import check
 from dpzero_theory.curvature.intervals import Interval, quantiles
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.region import common, descend
+from dpzero_theory.curvature.samples import Samples, measure_samples
 from dpzero_theory.curvature.slopes import Clipped, clipped_shares
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
-__all__ = ["Measurement", "Point", "Samples", "Settings", "admit", "measure"]
+__all__ = ["Measurement", "Point", "Settings", "admit", "describe", "measure"]
 
 Array = NDArray[np.float64]
 Tensor = torch.Tensor
@@ -56,20 +57,11 @@ class Settings:
     def __post_init__(self) -> None:
         check.integer("points", self.points)
         check.integer("path_steps", self.path_steps, at_least=0)
-        check.integer("sample_hessians", self.sample_hessians, at_least=1)
+        check.integer("sample_hessians", self.sample_hessians, at_least=2)
         check.integer("power", self.power, at_least=0)
         check.integer("directions", self.directions, at_least=0)
         check.real("level", self.level, above=0, below=1)
         check.real("least_loss", self.least_loss)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Samples:
-    """Hessians of `count` single samples: the largest upper end of the norms, the largest estimate of tr|.|."""
-
-    norm: float
-    absolute_trace: float
-    count: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,18 +100,23 @@ class Measurement:
         return max(norms + ([self.shared.norm.high] if self.shared else []))
 
     def constants(self) -> dict[str, float]:
-        """d, r, lipschitz, smoothness, gap and loss_bound, as `theory.problem.Problem` takes them.
+        """d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, as `theory.problem.Problem` takes them.
 
         r is tr(H)/ell in [1, d], for the ell of single samples: the theorems use r only through tr(H) <= r ell.
         """
+        samples = max(point.samples.trace.high for point in self.points)
         return {
             "d": self.d,
-            "r": min(max(self.trace_bound / self.smoothness, 1.0), float(self.d)),
+            "r": self._rank(self.trace_bound),
             "lipschitz": max(float(point.gradient_norms.max()) for point in self.points),
             "smoothness": self.smoothness,
             "gap": self.points[0].value - self.settings.least_loss,
             "loss_bound": max(abs(point.value) for point in self.points),
+            "sample_rank": self._rank(samples),
         }
+
+    def _rank(self, trace: float) -> float:
+        return min(max(trace / self.smoothness, 1.0), float(self.d))
 
     def caveats(self) -> tuple[str, ...]:
         """What a reader of a certificate from these constants must know, a sentence each."""
@@ -142,6 +139,10 @@ class Measurement:
                 f"r is the largest tr|Hess F|/ell over points, upper end at {level}: a lower bound on tr(H)/ell for "
                 "one H that bounds all of them"
             )
+        said.append(
+            f"sample_rank, which lambda depends on, is the root mean square of tr|Hess f_i|/ell over "
+            f"{self.points[0].samples.count} samples at each point, largest upper end at {level}"
+        )
         said.append(f"gap is F(x0) - {self.settings.least_loss:g}, an upper bound because no loss is lower than that")
         said.append("loss_bound is the largest |F| at the points, not along the private run")
         return tuple(said)
@@ -161,7 +162,7 @@ class Measurement:
                     "loss": point.value,
                     "gradient_norms": quantiles(point.gradient_norms, QUANTILES),
                     "sample_smoothness": point.samples.norm,
-                    "sample_absolute_trace": point.samples.absolute_trace,
+                    "sample_absolute_trace": point.samples.trace.as_dict(),
                     **describe(point.spectrum),
                 }
                 for point in self.points
@@ -174,7 +175,7 @@ class Measurement:
 
 
 def describe(spectrum: Spectrum) -> dict[str, Any]:
-    """A spectrum for JSON, without its density."""
+    """A spectrum for JSON; density: weights sum to d, see `Spectrum`."""
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
         ("trace", spectrum.trace),
@@ -186,6 +187,7 @@ def describe(spectrum: Spectrum) -> dict[str, Any]:
         "extreme_ritz_values": list(spectrum.extremes),
         "residual": spectrum.residual,
         "products": spectrum.products,
+        "density": {"points": spectrum.points.tolist(), "weights": spectrum.weights.tolist()},
     }
 
 
@@ -261,19 +263,7 @@ def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generat
         value=objective.value(x),
         gradient_norms=objective.gradient_norms(x).cpu().numpy(),
         spectrum=measure_spectrum(objective.hessian(x), generator, s.effort, s.level, positive=s.positive),
-        samples=_samples(objective, x, generator, s),
-    )
-
-
-def _samples(objective: Objective, x: Tensor, generator: torch.Generator, s: Settings) -> Samples:
-    """Hessians of distinct samples drawn at random."""
-    chosen = torch.randperm(objective.n, generator=generator)[: s.sample_hessians].tolist()
-    found = [
-        measure_spectrum(objective.sample_hessian(x, index), generator, s.sample_effort, s.level, positive=s.positive)
-        for index in chosen
-    ]
-    return Samples(
-        norm=max(spectrum.norm.high for spectrum in found),
-        absolute_trace=max(spectrum.absolute_trace.estimate for spectrum in found),
-        count=len(found),
+        samples=measure_samples(
+            objective, x, generator, s.sample_hessians, s.sample_effort, s.level, positive=s.positive
+        ),
     )

@@ -54,9 +54,11 @@ class Spectrum:
         trace: tr(A).
         absolute_trace: tr|A|, the smallest trace of an H with -H <= A <= H.
         rank: tr|A|/||A||_2, the effective rank of |A|; in [1, d].
+        bracket: (low, estimate, high), means over probes: the ends' expectations are on either side of tr|A|.
         extremes: the smallest and largest Ritz value.
         residual: the residual of the Ritz pair of largest |value|: an eigenvalue of A is within it.
-        points, weights: the measured density: weights sum to d.
+        points, weights: the measured density, ascending: weights sum to d. Stochastic Lanczos quadrature: the
+            eigenvalues that have converged with weight 1, the rest by the Gauss rules of the probes.
         products: matrix-vector products spent.
     """
 
@@ -64,6 +66,7 @@ class Spectrum:
     trace: Interval
     absolute_trace: Interval
     rank: Interval
+    bracket: tuple[float, float, float]
     extremes: tuple[float, float]
     residual: float
     points: Array
@@ -131,6 +134,9 @@ def measure_spectrum(
             low**power, low**power, high**power, *(("bound", 1.0) if exact else ("probability", 1 - allowed))
         )
 
+    draws = np.repeat(values[:, None], 3, axis=1) if positive and root is None else brackets
+    shift = (float(ritz.values[kept].sum()),) * 3 if positive and root is None else taken
+    means = draws.mean(axis=0) if probes else np.zeros(3)
     points, weights = _density(ritz, kept, probes, operator.d)
     top = int(np.abs(ritz.values).argmax())
     return Spectrum(
@@ -138,6 +144,7 @@ def measure_spectrum(
         trace=signed(level) if root is None else absolute(level),
         absolute_trace=absolute(level),
         rank=quotient(absolute(1 - failure / 2), norm(failure / 2), 1.0, float(operator.d)),
+        bracket=(float(means[0] + shift[0]), float(means[1] + shift[1]), float(means[2] + shift[2])),
         extremes=(lowest, highest),
         residual=float(ritz.residuals[top]),
         points=points if root is None else np.maximum(points, 0.0) ** (1 / root),
@@ -186,4 +193,5 @@ def _density(ritz: Ritz, kept: NDArray[np.bool_], probes: list[Tridiagonal], d: 
         at, mass = gauss_rule(tri)
         points.append(at)
         weights.append(mass / len(probes))
-    return np.concatenate(points), np.concatenate(weights)
+    order = np.argsort(np.concatenate(points))
+    return np.concatenate(points)[order], np.concatenate(weights)[order]

@@ -16,7 +16,10 @@ from dpzero_theory.curvature.objective import Batch, Losses
 
 __all__ = ["NAMES", "Task", "digits", "load", "mlp_digits"]
 
-NAMES = ("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "roberta-tiny", "opt-tiny", "MODULE:FUNCTION")
+NAMES = (
+    *("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "minilm:top-norm", "roberta-tiny", "opt-tiny"),
+    "MODULE:FUNCTION",
+)
 BATCH = 2048
 
 

@@ -49,6 +49,10 @@ def test_two_commands(tmp_path: Path, capsys: Capture) -> None:
             "interval",
             "estimate",
         )
+    for point in content["measurements"]["points"]:
+        assert sum(point["density"]["weights"]) == pytest.approx(75 * 3 + 10)
+        assert point["density"]["points"] == sorted(point["density"]["points"])
+    assert 1 <= content["problem"]["sample_rank"] <= 75 * 3 + 10
     found = prescribed(capsys, "--problem", str(path), *BUDGET, "--result", "theorem-3")
     assert found["caveats"] == content["caveats"]
     for name, value in content["problem"].items():
@@ -85,7 +89,7 @@ def test_a_flag_replaces_the_file_and_says_so(tmp_path: Path, capsys: Capture) -
 
 def test_logistic_constants_are_bounds(tmp_path: Path) -> None:
     content = json.loads(measured(tmp_path, "--model", "logistic", "--data", "digits").read_text())
-    assert content["problem"]["r"] == 1
+    assert content["problem"]["r"] == content["problem"]["sample_rank"] == 1
     assert content["problem"]["smoothness"] == 0.25
     assert content["measurements"]["kind"] == "bound"
     assert content["caveats"][0].startswith("bounds, not estimates")

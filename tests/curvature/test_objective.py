@@ -356,6 +356,6 @@ def test_private_data_is_refused_unless_the_claim_is_given_up() -> None:
     objective = small_network(4)
     with pytest.raises(PreconditionError, match="data must be public or synthetic"):
         measure(objective, generator(), data="private")
-    quick = Settings(points=1, effort=Effort(search=4, probes=2, steps=2), sample_hessians=1, directions=0)
+    quick = Settings(points=1, effort=Effort(search=4, probes=2, steps=2), sample_hessians=2, directions=0)
     found = measure(objective, generator(), data="private", spend_no_privacy_claim=True, settings=quick)
     assert "private data" in found.problem_file().caveats[0]

@@ -1,0 +1,69 @@
+"""Hessians of single samples: the largest norm, for ell, and the root mean square of tr|Hess f_i|, for sample_rank.
+
+tr|Hess f_i(x)| is the smallest trace of an H_i with -H_i <= Hess f_i(x) <= H_i. The average over samples is what the
+smoothing needs (`theory.problem.Problem`): unlike a maximum it can be had from a few of them.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dpzero_theory.curvature.intervals import Interval, mean_interval
+from dpzero_theory.curvature.objective import Objective
+from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
+
+__all__ = ["Samples", "measure_samples"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """norm: the largest upper end of the ||Hess f_i|| of `count` samples; trace: the root mean square of tr|Hess f_i|
+    over all samples, a t interval over those drawn."""
+
+    norm: float
+    trace: Interval
+    count: int
+
+
+def measure_samples(
+    objective: Objective,
+    x: torch.Tensor,
+    generator: torch.Generator,
+    count: int,
+    effort: Effort,
+    level: float,
+    *,
+    positive: bool = False,
+) -> Samples:
+    """Hessians at x of distinct samples drawn at random.
+
+    One sample and its directions give T with E[T | i] >= tr|Hess f_i| (the upper end of `Spectrum.bracket`), so
+    E[T^2] is at least the mean square wanted: the upper end is on the safe side, the lower end is not a bound.
+
+    Args:
+        objective: at least 2 samples.
+        x: shape (d,).
+        generator: a CPU generator.
+        count: at least 2 samples, or all there are.
+        effort: for each sample.
+        level: of the interval of the trace, and of each norm.
+        positive: every Hessian is known to be positive semidefinite.
+
+    Raises:
+        ValueError: fewer than 2 samples, a product that is not finite, a Hessian that is zero.
+    """
+    chosen = torch.randperm(objective.n, generator=generator)[:count].tolist()
+    spectra = [
+        measure_spectrum(objective.sample_hessian(x, index), generator, effort, level, positive=positive)
+        for index in chosen
+    ]
+    low, middle, high = np.square(np.maximum([spectrum.bracket for spectrum in spectra], 0.0)).T
+    square = mean_interval(middle, level, lows=low, highs=high)
+    ends = [math.sqrt(max(end, 0.0)) for end in (square.low, square.estimate, square.high)]
+    return Samples(
+        norm=max(spectrum.norm.high for spectrum in spectra),
+        trace=Interval(ends[0], ends[1], ends[2], square.kind, square.level),
+        count=len(spectra),
+    )
