@@ -31,7 +31,7 @@ FAMILIES = {
     "opt-tiny": ("random OPT", "X", "none"),
     "minilm": ("real encoder on SST-2", "D", ":"),
 }
-SPECTRA = {"mlp-digits-16": ("MLP, $d$ = 1,210", 3), "minilm-top-norm": ("encoder, $d$ = 1,536", 4)}
+SPECTRA = {"mlp-digits-16": ("MLP", 3), "minilm-top-norm": ("encoder", 4)}
 TASKS = {"digits": "digits, 64 - 16 - 10", "minilm": "SST-2, real encoder"}
 
 
@@ -53,11 +53,13 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
     for name, content in measured.items():
         _draw_spectrum(axes[1], content, *SPECTRA[name])
     axes[0].set(xscale="log", yscale="log", title="effective rank", xlabel="dimension $d$", ylabel="$r$")
-    axes[0].set_ylim(1, 20 * float(rows["rank_high"].max()))
-    axes[0].legend(loc="upper left", fontsize=6, ncols=2, handlelength=1.5)
+    axes[0].set_ylim(1, 10 * float(rows["rank_high"].max()))
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, handlelength=1, columnspacing=1.5
+    )
     axes[1].set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(0.7, None), title="the spectrum behind it")
     axes[1].set(xlabel=r"$s$", ylabel=r"eigenvalues with $|\lambda| \geq s\,\|H\|$")
-    axes[1].legend(loc="upper right", fontsize=6)
+    axes[1].legend(loc="lower left", fontsize=6, handlelength=2, title="$r$, area below", title_fontsize=6)
     label_panels(axes)
     return figure
 
@@ -65,10 +67,23 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
 def _draw_paper(axis: Axes, low: float, high: float) -> None:
     """The effective ranks of the paper's spectra."""
     d = np.geomspace(low / 1.5, 2 * high, 50)
-    for values, text in ((d, "1"), (2 * np.sqrt(d), r"$1/\sqrt{i}$"), (np.log(d) + np.euler_gamma, "$1/i$")):
+    spectra = {
+        "paper (a): 1": d,
+        r"paper (b): $1/\sqrt{i}$": 2 * np.sqrt(d),
+        "paper (c): $1/i$": np.log(d) + np.euler_gamma,
+    }
+    for text, values in spectra.items():
         axis.plot(d, values, color="0.6", linewidth=0.8, zorder=0)
-        seen = values < 1e4
-        axis.text(d[seen][-1], values[seen][-1], text, color="0.4", size=7, ha="right", va="bottom")
+        seen = values < 2000
+        axis.text(
+            d[seen][-1],
+            values[seen][-1],
+            text,
+            color="0.4",
+            size=7,
+            ha="right",
+            va="top" if "1/i" in text else "bottom",
+        )
 
 
 def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: int) -> None:
@@ -79,7 +94,7 @@ def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: in
         order = np.argsort(sizes)[::-1]
         counts = np.cumsum(np.asarray(point["density"]["weights"])[order])
         r = point["effective_rank"]["estimate"]
-        text = f"{label}, {point['gradient_steps']} steps, $r$ = {r:.2g}"
+        text = f"{label}, {point['gradient_steps']} steps: {r:.2g}"
         axis.step(sizes[order], counts, dash, where="post", color=series(index).color, label=text)
 
 
@@ -91,7 +106,7 @@ def draw_prescription(tasks: Mapping[str, pd.DataFrame]) -> Figure:
         first = rows.iloc[0]
         title = rf"{TASKS[task]}: $n$ = {first['n']:,}, $\varepsilon$ = {first['epsilon']:g}, $T$ = {first['steps']:,}"
         axis.set(xscale="log", title=title, xlabel=r"step size $\alpha$", ylabel="training loss at the end")
-        axis.legend(fontsize=6)
+        axis.legend(fontsize=6, frameon=True, facecolor="white", edgecolor="none", framealpha=0.8)
     if len(tasks) > 1:
         label_panels(axes[0])
     return figure
@@ -108,7 +123,7 @@ def _draw_choices(axis: Axes, rows: pd.DataFrame) -> None:
         part = rows[rows["choice"] == choice]
         if not part.empty:
             found = part.groupby("step_size")["loss"].agg(["mean", "sem"])
-            look: dict[str, Any] = {"color": "black", "markersize": 9, "linestyle": "none", "zorder": 5}
+            look: dict[str, Any] = {"color": "black", "markersize": 8, "linestyle": "none", "zorder": 5}
             look |= {"marker": marker, "label": f"{choice.replace('-', ', ')}, $C$ = {part['clip'].iloc[0]:.3g}"}
             axis.errorbar(found.index, found["mean"], yerr=found["sem"], **look)
     start = float(rows["loss_before"].mean())
