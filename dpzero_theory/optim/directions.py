@@ -111,6 +111,7 @@ class Directions:
         self._per_word = 64 if kind == "rademacher" else 4
         self._field = np.dtype(np.uint8 if kind == "rademacher" else np.uint16)
         self._idle: list[np.random.Philox] = []
+        self._spare: list[NDArray[np.uint8]] = []
         self._factor: tuple[int, tuple[int, ...], float] | None = None
         self._tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
@@ -178,9 +179,12 @@ class Directions:
         products: Any = self._table(scale, dtype, _CPU).numpy()
         skipped = start % self._per_word
         words = -(-min(count + skipped, _CPU_CHUNK) // self._per_word)
-        fields = np.empty((words * 8 // self._field.itemsize, *products.shape[1:]), products.dtype)
-        flat, done = fields.reshape(-1), 0
-        with self._generator(number, parameter, start // self._per_word, DIRECTION) as generator:
+        with (
+            self._generator(number, parameter, start // self._per_word, DIRECTION) as generator,
+            self._memory(words * self._per_word * products.itemsize) as memory,
+        ):
+            flat, done = memory.view(products.dtype), 0
+            fields = flat.reshape(-1, *products.shape[1:])
             while done < count:
                 length = min(count - done, flat.size - skipped)
                 words = -(-(length + skipped) // self._per_word)
@@ -271,6 +275,17 @@ class Directions:
             yield generator
         finally:
             self._idle.append(generator)
+
+    @contextmanager
+    def _memory(self, size: int) -> Iterator[NDArray[np.uint8]]:
+        """So many bytes, kept for the next caller: fresh ones from the system cost as much as what is put there."""
+        memory = self._spare.pop() if self._spare else np.empty(0, np.uint8)
+        if memory.size < size:
+            memory = np.empty(size, np.uint8)
+        try:
+            yield memory[:size]
+        finally:
+            self._spare.append(memory)
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The values of one field times the scale; the last few tables are kept."""
