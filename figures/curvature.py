@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from benchmarks.results import RESULTS, read_rows
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
-__all__ = ["draw_prescription", "draw_rank", "main"]
+__all__ = ["SPECTRA", "TASKS", "draw_prescription", "draw_rank", "main"]
 
 MOMENTS = {"before": ("before training", 0), "during": ("during", 1), "after": ("after", 2)}
 FAMILIES = {

