@@ -178,7 +178,8 @@ def make_private_with_epsilon(
     """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
 
     Args:
-        module: its parameters with requires_grad are trained, from the values that they have.
+        module: its parameters with requires_grad are trained, from the values that they have. Under torchrun every
+            process makes the same run, of the whole module or of one that `fully_shard` has sharded over them.
         losses: see `dpzero.Losses`.
         data: the records; n is their number.
         target_epsilon: epsilon > 0.

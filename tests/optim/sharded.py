@@ -12,6 +12,7 @@ import torch
 import torch._dynamo  # FSDP would, in every process
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.multiprocessing.spawn import start_processes
@@ -24,16 +25,15 @@ from dpzero_theory.optim.private import make_from_seed_not_private, make_mezo_no
 from dpzero_theory.optim.transcript import Record, replay
 from tests.optim.small import BUDGET, plan
 
-RECORDS, HALF_WAY = 10, 2
+RECORDS, HALF_WAY = 10, 1
 TOKENS = torch.randint(0, 11, (RECORDS, 5), generator=torch.Generator().manual_seed(1))
 DATA = TensorDataset(TOKENS, TOKENS.sum(dim=1) % 11)
-STEP: dict[str, Any] = {"steps": 4, "clip": 1.0, "step_size": 0.05, "smoothing": 1e-2, "expected_batch": RECORDS}
+STEP: dict[str, Any] = {"steps": 3, "clip": 1.0, "step_size": 0.05, "smoothing": 1e-2, "expected_batch": RECORDS}
 PLAN = plan(n=RECORDS, **STEP)
 RUNS: dict[str, dict[str, Any]] = {
     "rademacher": {},
-    "gaussian": {"direction": "gaussian"},
     "sphere": {"direction": "sphere", "directions_per_step": 2},
-    "poisson": {"sampling": "poisson", "sample_rate": 0.1, "steps": 8},
+    "poisson": {"sampling": "poisson", "sample_rate": 0.1, "steps": 6},
     "dpgd-0th": {"algorithm": "dpgd-0th", "levels": 0, "scale": 0},
     "stochastic": {"dtype": torch.bfloat16},
     "master": {"dtype": torch.bfloat16, "direction": "gaussian"},
@@ -219,6 +219,11 @@ def work(rank: int, count: int, folder: Path) -> None:
     found["mixed"] = shifted_output(sharded(Net(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)))
     found["two types"] = shifted_output(sharded(TwoTypes(), ("",)))
     found["refusals"] = refusals()
+    mesh = init_device_mesh("cpu", (count // 2, 2), mesh_dim_names=("replicate", "shard"))
+    ways: dict[str, dict[str, Any]] = {"gathered": {"reshard_after_forward": False}, "replicated": {"mesh": mesh}}
+    for name, options in ways.items():
+        found[name] = finished(seeded(sharded(Net(), **options), "rademacher"))
+    found["in part"] = finished(seeded(sharded(Net(), ("down", "up")), "rademacher"))
     if find_spec("accelerate"):
         found["accelerate"] = finished(seeded(by_accelerate(), "rademacher"))
     torch.save(found, folder / f"{count}-{rank}.pt")

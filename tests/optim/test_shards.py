@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,25 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_weights_are_those_of_one_process(ranks: list[dict[str, Any]], name: str) -> None:
+@cache
+def alone(name: str) -> dict[str, torch.Tensor]:
     run = seeded(Net(), name)
     before = run.weights.fingerprint()
-    alone = finished(run)
+    found = finished(run)
     assert run.weights.fingerprint() != before
-    assert equal(ranks[0][name], alone)
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_weights_are_those_of_one_process(ranks: list[dict[str, Any]], name: str) -> None:
+    assert equal(ranks[0][name], alone(name))
     assert all(rank[name] == {} for rank in ranks[1:])
+
+
+@pytest.mark.parametrize("name", ["gathered", "replicated", "in part"])
+def test_other_ways_of_sharding(ranks: list[dict[str, Any]], name: str) -> None:
+    """Weights that stay gathered after a forward; replicas of shards; a root that is not sharded."""
+    assert equal(ranks[0][name], ranks[0]["rademacher"])
 
 
 def test_a_module_that_accelerate_has_sharded(ranks: list[dict[str, Any]]) -> None:
@@ -59,10 +71,10 @@ def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[d
 
 
 def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[str, Any]], folder: Path) -> None:
-    alone = finished(mezo(Net(torch.bfloat16)))
-    assert equal(resumed(Net(torch.bfloat16), folder / "alone.pt"), alone)
-    assert equal(ranks[0]["resumed"], alone)
-    assert equal(resumed(Net(torch.bfloat16), folder / f"checkpoint-{len(ranks)}.pt"), alone)
+    whole = finished(mezo(Net(torch.bfloat16)))
+    assert equal(resumed(Net(torch.bfloat16), folder / "alone.pt"), whole)
+    assert equal(ranks[0]["resumed"], whole)
+    assert equal(resumed(Net(torch.bfloat16), folder / f"checkpoint-{len(ranks)}.pt"), whole)
 
 
 def test_frozen_weights_may_be_of_another_type(ranks: list[dict[str, Any]]) -> None:
