@@ -87,6 +87,19 @@ def test_a_flag_replaces_the_file_and_says_so(tmp_path: Path, capsys: Capture) -
     assert solved["results"]
 
 
+def test_the_files_sample_rank_frees_the_smoothing(tmp_path: Path, capsys: Capture) -> None:
+    """At d = 10^6 lambda is of order 1/r_s instead of 1/d; the certificate says so."""
+    path = tmp_path / "p.json"
+    constants = {"d": 1_000_000, "r": 9.0, "sample_rank": 20.0}
+    path.write_text(ProblemFile(constants=constants, caveats=(), data="public").as_json())
+    words = [*BUDGET, "--result", "theorem-3-sharp", "--max-steps", "2000", "--calibration", "exact"]
+    found = prescribed(capsys, "--problem", str(path), *words)["results"][0]
+    free = prescribed(capsys, "--d", "1000000", "--r", "9", *words)["results"][0]
+    assert found["smoothing"] > 10_000 * free["smoothing"]
+    assert found["notes"] == ["lambda is for samples of rank r_s = 20"]
+    assert free["notes"] == []
+
+
 def test_logistic_constants_are_bounds(tmp_path: Path) -> None:
     content = json.loads(measured(tmp_path, "--model", "logistic", "--data", "digits").read_text())
     assert content["problem"]["r"] == content["problem"]["sample_rank"] == 1
