@@ -18,7 +18,6 @@ not the words alone, are the same bits on every processor and device.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
@@ -111,14 +110,16 @@ class Directions:
         self._per_word = 64 if kind == "rademacher" else 4
         self._field = np.dtype(np.uint8 if kind == "rademacher" else np.uint16)
         self._idle: list[np.random.Philox] = []
-        self._spare: list[NDArray[np.uint8]] = []
+        self._spare: list[NDArray[np.uint8]] = []  # fresh memory costs as much as what is put there
         self._factor: tuple[int, tuple[int, ...], float] | None = None
-        self._tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
+        self._tables: dict[tuple[float, torch.dtype], NDArray[Any]] = {}
+        self._device_tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int, domain: int = DIRECTION) -> NDArray[np.uint64]:
         """Words start, ..., start + count - 1 of one parameter (words, not coordinates)."""
-        with self._generator(number, parameter, start, domain) as generator:
-            words: NDArray[np.uint64] = generator.random_raw(count)
+        generator = self._generator(number, parameter, start, domain)
+        words: NDArray[np.uint64] = generator.random_raw(count)
+        self._idle.append(generator)
         return words
 
     def uniform(self, number: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
@@ -176,22 +177,25 @@ class Directions:
     def _blocks_on_cpu(
         self, number: int, parameter: int, start: int, count: int, scale: float, dtype: torch.dtype
     ) -> Iterator[tuple[slice, NDArray[Any]]]:
-        products: Any = self._table(scale, dtype, _CPU).numpy()
-        skipped = start % self._per_word
+        products = self._products(scale, dtype)
+        skipped, done = start % self._per_word, 0
         words = -(-min(count + skipped, _CPU_CHUNK) // self._per_word)
-        with (
-            self._generator(number, parameter, start // self._per_word, DIRECTION) as generator,
-            self._memory(words * self._per_word * products.itemsize) as memory,
-        ):
-            flat, done = memory.view(products.dtype), 0
-            fields = flat.reshape(-1, *products.shape[1:])
-            while done < count:
-                length = min(count - done, flat.size - skipped)
-                words = -(-(length + skipped) // self._per_word)
-                which: Any = generator.random_raw(words).view(self._field)
-                products.take(which, axis=0, out=fields[: which.size], mode="clip")
-                yield slice(done, done + length), flat[skipped : skipped + length]
-                done, skipped = done + length, 0
+        size = words * self._per_word * products.itemsize
+        memory = self._spare.pop() if self._spare else np.empty(0, np.uint8)
+        if memory.size < size:
+            memory = np.empty(size, np.uint8)
+        flat = memory[:size].view(products.dtype)
+        fields = flat.reshape(-1, *products.shape[1:])
+        generator = self._generator(number, parameter, start // self._per_word, DIRECTION)
+        while done < count:
+            length = min(count - done, flat.size - skipped)
+            words = -(-(length + skipped) // self._per_word)
+            which: Any = generator.random_raw(words).view(self._field)
+            products.take(which, axis=0, out=fields[: which.size], mode="clip")
+            yield slice(done, done + length), flat[skipped : skipped + length]
+            done, skipped = done + length, 0
+        self._idle.append(generator)
+        self._spare.append(memory)
 
     def rows(
         self,
@@ -211,16 +215,17 @@ class Directions:
             out = torch.empty((len(rows), width), dtype=dtype, device=rows.device)
             kernels.shift(out, self.key, number, parameter, self._table(scale, dtype, rows.device), 0, rows=rows)
             return out
-        products: Any = self._table(scale, dtype, _CPU).numpy()
+        products = self._products(scale, dtype)
         per_block, block = 4 * self._per_word, 0
         blocks = -(-width // per_block) + (width % per_block > 0)
         words = np.empty((len(rows), 4 * blocks), np.uint64)
         starts = rows.cpu().numpy() * width
-        with self._generator(number, parameter, 0, DIRECTION) as generator:
-            for row, start in enumerate(starts):
-                generator.advance(int(start // per_block) - block)
-                words[row] = generator.random_raw(4 * blocks)
-                block = int(start // per_block) + blocks
+        generator = self._generator(number, parameter, 0, DIRECTION)
+        for row, start in enumerate(starts):
+            generator.advance(int(start // per_block) - block)
+            words[row] = generator.random_raw(4 * blocks)
+            block = int(start // per_block) + blocks
+        self._idle.append(generator)
         values = np.take(products, words.view(self._field), axis=0, mode="clip").reshape(len(starts), -1)
         skipped = starts % per_block
         if skipped.any():
@@ -262,38 +267,32 @@ class Directions:
             torch.add(inputs[here], values, out=outputs[here])
         return result
 
-    @contextmanager
-    def _generator(self, number: int, parameter: int, start: int, domain: int) -> Iterator[np.random.Philox]:
-        """A generator whose next word is word `start`; kept for the next caller, for making one takes long."""
+    def _generator(self, number: int, parameter: int, start: int, domain: int) -> np.random.Philox:
+        """One whose next word is word `start`; `_idle` keeps it for the next caller, for making one takes long."""
         generator = self._idle.pop() if self._idle else np.random.Philox(key=self._key)
         counter = np.array([start // 4, parameter, number, domain], np.uint64)
         state: Any = {"bit_generator": "Philox", "state": {"counter": counter, "key": self._key}, **_NO_WORDS}
         generator.state = state
         if start % 4:
             generator.random_raw(start % 4, output=False)
-        try:
-            yield generator
-        finally:
-            self._idle.append(generator)
+        return generator
 
-    @contextmanager
-    def _memory(self, size: int) -> Iterator[NDArray[np.uint8]]:
-        """So many bytes, kept for the next caller: fresh ones from the system cost as much as what is put there."""
-        memory = self._spare.pop() if self._spare else np.empty(0, np.uint8)
-        if memory.size < size:
-            memory = np.empty(size, np.uint8)
-        try:
-            yield memory[:size]
-        finally:
-            self._spare.append(memory)
-
-    def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The values of one field times the scale; the last few tables are kept."""
-        found = self._tables.get((scale, dtype, device))
+    def _products(self, scale: float, dtype: torch.dtype) -> NDArray[Any]:
+        """The values of one field of the words times the scale; the last few tables are kept."""
+        found = self._tables.get((scale, dtype))
         if found is None:
-            single = np.array([-1.0, 1.0]) if _kernels(device) is not None else _signs()
-            values = single if self.kind == "rademacher" else quantiles()
+            values = _signs() if self.kind == "rademacher" else quantiles()
             if len(self._tables) >= 8:
                 self._tables.clear()
-            found = self._tables[scale, dtype, device] = torch.tensor(scale * values).to(device, dtype)
+            found = self._tables[scale, dtype] = torch.tensor(scale * values).to(dtype).numpy()
+        return found
+
+    def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """As `_products`, for the kernels: of one bit where a field is one of bits."""
+        found = self._device_tables.get((scale, dtype, device))
+        if found is None:
+            values = np.array([-1.0, 1.0]) if self.kind == "rademacher" else quantiles()
+            if len(self._device_tables) >= 8:
+                self._device_tables.clear()
+            found = self._device_tables[scale, dtype, device] = torch.tensor(scale * values).to(device, dtype)
         return found
