@@ -10,7 +10,6 @@ row rests on: the encoder's are few, for its cost. Public and synthetic data onl
     python -m benchmarks.curvature --preset encoder --data DIR --seeds 1   # DIR holds sst2_train.tsv
 """
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -85,24 +84,19 @@ def study(model: str) -> Study:
     return STUDIES[model] if model in STUDIES else STUDIES[model.partition(":")[0]]
 
 
-def run(model: str, seed: int, folder: Path | None = None) -> list[dict[str, Any]]:
-    """The rows of one model and seed, a moment each; folder: of the encoder's sentences."""
+def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[str, Any]:
+    """The row of one model, moment and seed, trained from its start; folder: of the encoder's sentences."""
     plan = study(model)
     task = tasks.load(model, plan.data or str(folder), plan.samples, seed)
-    module = copy.deepcopy(task.module)
+    module = task.module
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], plan.learning_rate)
-    rows, steps = [], 0
-    for moment, until in plan.moments.items():
-        for _ in range(until - steps):
-            optimizer.zero_grad()
-            loss = torch.cat([task.losses(module, batch) for batch in task.batches]).mean()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        steps = until
-        row = {"model": model, "moment": moment, "seed": seed, "adam_steps": steps, "samples": plan.samples}
-        rows.append(row | _measure(Objective(module, task.losses, task.batches), module, task, plan, seed))
-        print(f"{model} {moment}: r = {rows[-1]['rank_estimate']:.4g}, {rows[-1]['seconds']} s", flush=True)
-    return rows
+    for _ in range(plan.moments[moment]):
+        optimizer.zero_grad()
+        loss = torch.cat([task.losses(module, batch) for batch in task.batches]).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    row = {"model": model, "moment": moment, "seed": seed, "adam_steps": plan.moments[moment], "samples": plan.samples}
+    return row | _measure(Objective(module, task.losses, task.batches), module, task, plan, seed)
 
 
 def _measure(objective: Objective, module: torch.nn.Module, task: tasks.Task, plan: Study, seed: int) -> dict[str, Any]:
@@ -174,17 +168,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings={"level": LEVEL} | {model: asdict(study(model)) for model in PRESETS[options.preset]},
     )
     models = options.models or PRESETS[options.preset]
-    jobs = [(model, seed, options.data) for seed in range(options.seeds) for model in models]
+    jobs = [
+        (model, moment, seed, options.data)
+        for seed in range(options.seeds)
+        for model in models
+        for moment in study(model).moments
+    ]
     with results:
-        todo = [
-            (model, seed, folder)
-            for model, seed, folder in jobs
-            if not all(results.done(model=model, moment=moment, seed=seed) for moment in study(model).moments)
-        ]
-        for (model, seed, _), rows in completed(run, todo, options.workers):
-            results.add(rows)
-            ranks = ", ".join(f"{row['moment']} {row['rank_estimate']:.3g}" for row in rows)
-            print(f"{model} (d = {rows[0]['d']}) seed {seed}: effective rank {ranks}", flush=True)
+        todo = [job for job in jobs if not results.done(**dict(zip(KEY, job, strict=False)))]
+        for (model, moment, seed, _), row in completed(run, todo, options.workers):
+            results.add([row])
+            print(
+                f"{model} (d = {row['d']}) {moment}, seed {seed}: effective rank {row['rank_estimate']:.3g} in "
+                f"[{row['rank_low']:.3g}, {row['rank_high']:.3g}] ({row['seconds']} s)",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
