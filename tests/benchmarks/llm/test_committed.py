@@ -1,0 +1,40 @@
+"""What the README says of the committed rows."""
+
+from benchmarks.llm import demo
+from benchmarks.llm.grids import Row
+from benchmarks.llm.grids import table as table_of
+from benchmarks.llm.ordering import ordering
+from benchmarks.llm.table import best, summary
+from benchmarks.results import RESULTS, read_rows
+
+
+def test_the_order_of_the_methods_on_average_and_where_it_holds() -> None:
+    entry = table_of("tab:dpzero-mezo", "few-steps")
+    found = ordering(summary(entry, read_rows(RESULTS / "llm-dpzero-mezo")))
+    holds = {name: part["holds"] for name, part in found.groupby("task")}
+    assert {name for name, part in holds.items() if part.all()} == {"all", "trec", "sst2"}
+    assert all(len(part) == 5 for part in holds.values())
+
+
+def test_every_cell_of_the_accuracy_table_has_three_seeds() -> None:
+    entry = table_of("tab:dpzero-mezo", "few-steps")
+    lines = summary(entry, read_rows(RESULTS / "llm-dpzero-mezo"))
+    assert len(lines) == len(entry.rows) * len(entry.tasks)
+    assert (lines["seeds"] == 3).all()
+
+
+def test_the_demos_clip_and_step_size_are_the_best_on_dev() -> None:
+    entry = table_of("demo", "few-steps")
+    grid = list(entry.grid("minilm", "sst2", Row("dpzero:2"), 42))
+    assert len(grid) == 6
+    assert grid[best(read_rows(RESULTS / "llm-demo-choice"), grid)] == demo.recipe()
+
+
+def test_larger_clips_want_smaller_step_sizes() -> None:
+    """The paper's fig:clip_lr: the step size with the smallest test loss does not grow with the clip."""
+    rows = read_rows(RESULTS / "llm-clip_lr").dropna(subset="test_loss")
+    grid = rows.pivot(index="clip", columns="step_size", values="test_loss")
+    steps = grid.idxmin(axis=1)
+    assert steps.is_monotonic_decreasing
+    assert steps.iloc[0] > steps.iloc[-1]
+    assert grid.min(axis=1).idxmin() == 30.0
