@@ -21,17 +21,21 @@ from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import Row, table
 from dpzero_theory.arguments import number
 
-__all__ = ["CHOSEN", "main", "recipe"]
+__all__ = ["CHOSEN", "grid", "main", "recipe"]
 
 CHOSEN = {"clip": 30.0, "step_size": 0.01}
 """The best on dev among the rows in benchmarks/results/llm-demo-choice."""
 
 
-def recipe() -> Configuration:
-    """The demo's configuration: that of the table `demo` with the chosen clip and step size."""
+def grid() -> list[Configuration]:
+    """What was compared: the table `demo`."""
     entry = table("demo", "few-steps")
-    grid = entry.grid(entry.models[0], entry.tasks[0], Row("dpzero:2"), entry.seeds[0])
-    (found,) = (c for c in grid if {name: getattr(c, name) for name in CHOSEN} == CHOSEN)
+    return list(entry.grid(entry.models[0], entry.tasks[0], Row("dpzero:2"), entry.seeds[0]))
+
+
+def recipe() -> Configuration:
+    """The configuration of the grid with the chosen clip and step size."""
+    (found,) = (c for c in grid() if {name: getattr(c, name) for name in CHOSEN} == CHOSEN)
     return found
 
 
@@ -45,7 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     defaults = vars(Configuration())
     given = {name: value for name, value in vars(recipe()).items() if value != defaults[name] and value is not None}
     given |= {name: value for name, value in vars(options).items() if value is not None}
-    flags = ["--rows=64", *(f"--{name.replace('_', '-')}={value}" for name, value in given.items())]
+    flags = [
+        "--rows=64",
+        f"--search={len(grid())}",
+        *(f"--{name.replace('_', '-')}={value}" for name, value in given.items()),
+    ]
     print("python -m benchmarks.llm " + " ".join(flags), flush=True)
     with TemporaryDirectory() as folder:
         command.main([*flags, f"--out={folder}"])

@@ -1,7 +1,6 @@
 """What the README says of the committed rows."""
 
 from benchmarks.llm import demo
-from benchmarks.llm.grids import Row
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.ordering import ordering
 from benchmarks.llm.table import best, summary
@@ -24,8 +23,7 @@ def test_every_cell_of_the_accuracy_table_has_three_seeds() -> None:
 
 
 def test_the_demos_clip_and_step_size_are_the_best_on_dev() -> None:
-    entry = table_of("demo", "few-steps")
-    grid = list(entry.grid("minilm", "sst2", Row("dpzero:2"), 42))
+    grid = demo.grid()
     assert len(grid) == 6
     assert grid[best(read_rows(RESULTS / "llm-demo-choice"), grid)] == demo.recipe()
 
