@@ -149,7 +149,7 @@ def report(entry: Table, rows: pd.DataFrame) -> str:
             shown.append("" if line.empty else _cell(line.iloc[0]))
         text.append(f"| {row.label} | " + " | ".join(shown) + " |")
     claims = sentences(lines) if len(entry.models) == 1 else []
-    return "\n".join([*text, "", *claims] if claims else text)
+    return "\n".join([*text, "", *(f"- {claim}" for claim in claims)] if claims else text)
 
 
 def _cell(line: pd.Series) -> str:
