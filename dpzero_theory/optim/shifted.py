@@ -22,7 +22,7 @@ __all__ = ["Place", "Scratch", "Shift", "Shifted", "extent", "storages"]
 
 Tensor = torch.Tensor
 
-_ROWS_SHARE = 16
+_ROWS_SHARE = 8
 """An embedding is shifted row by row where at most one in so many of its rows is looked up."""
 
 
