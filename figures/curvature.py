@@ -29,7 +29,7 @@ FAMILIES = {
     "mlp-digits": ("MLP on digits", "o", "-"),
     "roberta-tiny": ("random RoBERTa", "P", "none"),
     "opt-tiny": ("random OPT", "X", "none"),
-    "minilm": ("real encoder on SST-2", "D", ":"),
+    "minilm": ("real encoder on SST-2", "D", "none"),
 }
 SPECTRA = {"mlp-digits-16": ("MLP", 3), "minilm-top-norm": ("encoder", 4)}
 TASKS = {"digits": "digits, 64 - 16 - 10", "minilm": "SST-2, real encoder"}

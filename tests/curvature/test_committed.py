@@ -1,25 +1,30 @@
-"""What the committed rows say of low effective rank, and that the figures can be drawn from them."""
+"""What the committed rows say of low effective rank and of the prescriptions, and that the figures can be drawn."""
 
 import json
 
 import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
 
 from benchmarks.results import RESULTS, read_rows
 from figures import curvature
 from figures.style import use_style
 
 
-def test_intervals_contain_the_rank_of_the_full_hessian() -> None:
-    rows = read_rows(RESULTS / "curvature")
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    return pd.concat([read_rows(RESULTS / "curvature"), read_rows(RESULTS / "curvature_encoder")])
+
+
+def test_intervals_contain_the_rank_of_the_full_hessian(rows: pd.DataFrame) -> None:
     known = rows.dropna(subset="exact_rank")
-    assert len(known) >= 9
+    assert len(known) >= 3
     assert (known["rank_low"] <= known["exact_rank"]).all()
     assert (known["exact_rank"] <= known["rank_high"]).all()
 
 
-def test_low_effective_rank_comes_with_training() -> None:
+def test_low_effective_rank_comes_with_training(rows: pd.DataFrame) -> None:
     """From width 4 to 1,024, d grows 248 times: r more than 25 times before training, less than 8 times after it."""
-    rows = read_rows(RESULTS / "curvature")
     networks = rows[rows["model"].str.startswith("mlp-digits")]
     rank = networks.groupby(["moment", "d"])["rank_estimate"].mean()
     growth = {moment: rank[moment].iloc[-1] / rank[moment].iloc[0] for moment in ("before", "after")}
@@ -27,12 +32,33 @@ def test_low_effective_rank_comes_with_training() -> None:
     assert growth["after"] < 8
 
 
-def test_figures_are_drawn_from_the_committed_rows() -> None:
+def test_the_real_encoder_has_low_effective_rank_throughout(rows: pd.DataFrame) -> None:
+    """Upper ends below 5% of d at every moment, of every trained set measured: it starts pretrained."""
+    encoder = rows[rows["model"].str.startswith("minilm")]
+    assert {"minilm:top-norm", "minilm:biases"} <= set(encoder["model"])
+    assert (encoder.groupby("model")["moment"].nunique() == 3).all()
+    assert (encoder["rank_high"] < 0.05 * encoder["d"]).all()
+
+
+@pytest.mark.parametrize("task", ["digits", "minilm"])
+def test_the_prescription_is_certified_and_helps(task: str) -> None:
+    """Each seed: mean ||grad F||^2 below the certificate, loss below the start; the best step size inside the grid."""
+    found = read_rows(RESULTS / f"prescription_{task}")
+    theory = found[found["choice"].str.startswith("theory")]
+    assert (theory["gradient_squared"] <= theory["bound"]).all()
+    assert (theory["loss"] < theory["loss_before"]).all()
+    grid = found[found["choice"] == "grid"]
+    best = grid.groupby(["step_size", "clip"])["loss"].mean().idxmin()
+    assert grid["step_size"].min() < best[0] < grid["step_size"].max()
+
+
+def test_figures_are_drawn_from_the_committed_rows(rows: pd.DataFrame) -> None:
     use_style()
-    file = json.loads((RESULTS / "curvature_problems" / "minilm-biases.json").read_text())
+    folder = RESULTS / "curvature_problems"
+    files = {name: json.loads((folder / f"{name}.json").read_text()) for name in curvature.SPECTRA}
     figures = [
-        curvature.draw_rank(read_rows(RESULTS / "curvature"), {"minilm-biases": file}),
-        curvature.draw_prescription({"digits": read_rows(RESULTS / "prescription_digits")}),
+        curvature.draw_rank(rows, files),
+        curvature.draw_prescription({task: read_rows(RESULTS / f"prescription_{task}") for task in curvature.TASKS}),
     ]
     for figure in figures:
         figure.canvas.draw()
