@@ -8,6 +8,7 @@ size of each clip in a frame.
 """
 
 import argparse
+import tomllib
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -19,43 +20,59 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from benchmarks.llm.grids import LABELS, table
-from benchmarks.llm.table import summary
-from benchmarks.llm.tasks import task
 from benchmarks.results import RESULTS, read_rows
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
-__all__ = ["accuracy", "clip_step_size", "main"]
+__all__ = ["accuracy", "best_rows", "clip_step_size", "main"]
 
-METHODS = ("zero-shot", "dpgd-0th", "dpzero", "mezo", "dp-lora", "lora", "dp-adamw", "adamw")
-LOOKS = {"2": (1, -0.13, r"$\varepsilon = 2$"), "6": (0, 0.13, r"$\varepsilon = 6$"), "": (2, 0.0, "not private")}
+PAPER = FIGURES.parent / "paper_checks" / "tables.toml"
+METHODS = {
+    "zero-shot": "Zero-Shot", "dpgd-0th": "DPGD-0th", "dpzero": "DPZero", "mezo": "MeZO",
+    "dp-lora": "DP-LoRA", "lora": "LoRA", "dp-adamw": "DP-AdamW", "adamw": "AdamW",
+}  # fmt: skip
+TASKS = {"trec": "TREC", "sst2": "SST-2", "sst5": "SST-5", "rte": "RTE"}
+LOOKS = {"2": (1, -0.13, r"$\varepsilon = 2$"), "6": (0, 0.13, r"$\varepsilon = 6$"), "none": (2, 0.0, "not private")}
 """Series, place within the line, and legend of each epsilon."""
 
 
-def accuracy(lines: pd.DataFrame) -> Figure:
-    """One panel a task, one line a method; lines: of `benchmarks.llm.table.summary` for tab:dpzero-mezo."""
-    tasks = list(lines["task"].unique())
-    parts = lines["row"].str.rstrip(")").str.partition(" (")
-    lines = lines.assign(method=parts[0], epsilon=parts[2])
-    methods = [LABELS[name] for name in METHODS if LABELS[name] in set(lines["method"])]
+def best_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each task, method, epsilon and seed, the row with the best dev metric (of equals, the smallest dev loss)."""
+    last = rows[rows["test_metric"].notna()].copy()
+    last["epsilon"] = last["epsilon"].map(lambda value: value if value == "none" else f"{float(value):g}")
+    order = last.sort_values(["dev_metric", "dev_loss"], ascending=[False, True])
+    return order.groupby(["task", "method", "epsilon", "seed"], sort=False).head(1)
+
+
+def accuracy(rows: pd.DataFrame) -> Figure:
+    """One panel a task, one line a method; rows: `benchmarks.llm.table tab:dpzero-mezo`."""
+    found = best_rows(rows)
+    found["percent"] = 100 * found["test_metric"]
+    cells = found.groupby(["task", "method", "epsilon"])["percent"].agg(["mean", "sem"]).fillna(0.0).reset_index()
+    tasks = [name for name in TASKS if name in set(cells["task"])]
+    methods = [name for name in METHODS if name in set(cells["method"])]
+    paper = tomllib.loads(PAPER.read_text())["tab:dpzero-mezo"]
     figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE, 2.7), sharey=True, squeeze=False)
+    grey = {"linestyle": "none", "color": "0.75", "markersize": 3.2, "zorder": 1}
     for axis, name in zip(axes[0], tasks, strict=True):
-        part = lines[lines["task"] == name]
+        part = cells[cells["task"] == name]
+        column = paper["columns"].index(TASKS[name])
         for epsilon, (look, shift, label) in LOOKS.items():
             line = part[part["epsilon"] == epsilon]
-            places = np.array([methods.index(method) for method in line["method"]]) + shift
-            paper = series(look).line(linestyle="none", color="0.75", markersize=3.2, zorder=1)
-            axis.plot(line["paper"], places, **paper)
+            places = [methods.index(method) + shift for method in line["method"]]
             style = series(look).line(linestyle="none", label=label)
-            axis.errorbar(line["mean"], places, xerr=line["error"].fillna(0.0), **style)
-        for start in part[part["method"] == LABELS["zero-shot"]]["mean"]:
+            axis.errorbar(line["mean"], places, xerr=line["sem"], **style)
+            suffix = "" if epsilon == "none" else f" ({epsilon})"
+            for method, place in zip(line["method"], places, strict=True):
+                if METHODS[method] + suffix in paper:
+                    axis.plot(paper[METHODS[method] + suffix][column], place, **series(look).line(**grey))
+        for start in part[part["method"] == "zero-shot"]["mean"]:
             axis.axvline(float(start), color="0.5", linewidth=0.8, linestyle=":", zorder=0)
-        axis.set(title=task(name).title, xlabel="test accuracy (%)")
-        axis.set_yticks(range(len(methods)), methods)
+        axis.set(title=TASKS[name], xlabel="test accuracy (%)")
+        axis.set_yticks(range(len(methods)), [METHODS[method] for method in methods])
         axis.margins(y=0.08)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    grey = Line2D([], [], **series(0).line(linestyle="none", color="0.75", markersize=3.2))
-    figure.legend([*handles, grey], [*labels, "paper, RoBERTa-large"], loc="outside lower center", ncols=4)
+    another = Line2D([], [], **series(0).line(**grey))
+    figure.legend([*handles, another], [*labels, "paper, RoBERTa-large"], loc="outside lower center", ncols=4)
     return figure
 
 
@@ -112,8 +129,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FIGURES)
     options = parser.parse_args()
     use_style()
-    entry = table("tab:dpzero-mezo", "few-steps")
-    save(accuracy(summary(entry, read_rows(options.accuracy))), "llm_accuracy", options.out)
+    save(accuracy(read_rows(options.accuracy)), "llm_accuracy", options.out)
     save(clip_step_size(read_rows(options.clip_lr)), "llm_clip_lr", options.out)
 
 

@@ -60,7 +60,7 @@ def test_a_grid_is_searched_with_the_first_seed_and_rows_are_run_once(tmp_path: 
     assert "/ 92.2 +- 0.3" in text
     assert "/ 79.0" in text
     use_style()
-    plt.close(figures.accuracy(lines))
+    plt.close(figures.accuracy(rows))
 
 
 def test_the_best_is_chosen_on_dev_alone() -> None:
