@@ -9,10 +9,12 @@ import io
 import numpy as np
 import pandas as pd
 
+from benchmarks.llm.grids import table
+from benchmarks.llm.table import report
 from benchmarks.results import RESULTS, read_rows
 from dpzero_theory import params
 
-__all__ = ["TABLES", "accounting", "calculator", "certificates", "sweep_speed"]
+__all__ = ["TABLES", "accounting", "calculator", "certificates", "language_models", "sweep_speed"]
 
 CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
 
@@ -121,6 +123,11 @@ def sweep_speed() -> str:
     return _markdown(header, lines)
 
 
+def language_models() -> str:
+    """Accuracy of every method on the small encoder, beside the paper's on RoBERTa-large."""
+    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm-dpzero-mezo"))
+
+
 def calculator() -> str:
     """What the calculator prints at the paper's synthetic setting."""
     out = io.StringIO()
@@ -129,7 +136,13 @@ def calculator() -> str:
     return f"```text\n{out.getvalue().rstrip()}\n```"
 
 
-TABLES = {"calculator": calculator, "certificates": certificates, "accounting": accounting, "sweep_speed": sweep_speed}
+TABLES = {
+    "calculator": calculator,
+    "certificates": certificates,
+    "accounting": accounting,
+    "sweep_speed": sweep_speed,
+    "language_models": language_models,
+}
 
 
 def main() -> None:
