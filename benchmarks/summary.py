@@ -146,8 +146,8 @@ TABLES = {
 
 
 def main() -> None:
-    for name, table in TABLES.items():
-        print(f"<!-- {name} -->\n\n{table()}\n")
+    for name, markdown in TABLES.items():
+        print(f"<!-- {name} -->\n\n{markdown()}\n")
 
 
 if __name__ == "__main__":
