@@ -64,13 +64,18 @@ def draw_best(rows: pd.DataFrame, what: str) -> Figure:
         log_ticks(axis.xaxis)
         log_ticks(axis.yaxis)
     label_panels(grid.flat)
+    _curve_legend(figure, rows)
+    return figure
+
+
+def _curve_legend(figure: Figure, rows: pd.DataFrame) -> None:
+    """What the lines of `_curve` mean."""
     present = _present(rows)
     handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
     thin = Line2D([], [], color="#555555", linewidth=0.8, linestyle=(0, (1, 1)))
     figure.legend(
         [*handles, thin], [*present.values(), r"mean over iterates ($x_\tau$)"], loc="outside upper center", ncols=4
     )
-    return figure
 
 
 def _present(rows: pd.DataFrame) -> dict[str, str]:
@@ -176,12 +181,7 @@ def draw_wide(rows: pd.DataFrame) -> Figure:
     axes[0].set_ylabel(r"training $\|\nabla F\|$")
     axes[0].annotate("paper's largest $d$", (2_000, 0.02), xycoords=("data", "axes fraction"), fontsize=6, ha="right")
     label_panels(axes)
-    present = _present(rows)
-    handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
-    thin = Line2D([], [], color="#555555", linewidth=0.8, linestyle=(0, (1, 1)))
-    figure.legend(
-        [*handles, thin], [*present.values(), r"mean over iterates ($x_\tau$)"], loc="outside upper center", ncols=4
-    )
+    _curve_legend(figure, rows)
     return figure
 
 
