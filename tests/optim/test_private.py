@@ -46,7 +46,7 @@ def test_the_readme_has_the_example() -> None:
     assert EXAMPLE in README.read_text()
 
 
-CANARY, STEPS, RUNS = 8.0, 1, 400
+CANARY, STEPS, RUNS = 8.0, 1, 1200
 AUDITED = private.private_plan(
     n=10, target_epsilon=10.0, target_delta=1e-5, steps=STEPS, expected_batch=10, clip=1.0, step_size=0.01,
     smoothing=1e-3, relation="replace-one", sampling="full",
@@ -91,7 +91,11 @@ def released(signs: NDArray[np.int64], share: float) -> NDArray[np.float64]:
 
 
 def test_an_audit_does_not_flag_the_optimizer_and_flags_it_with_half_the_noise() -> None:
-    """Bounds at confidence 99.99%: a sound run exceeds its mu with probability at most 1e-4."""
+    """Bounds at confidence 99.99%: a sound run exceeds its mu with probability at most 1e-4.
+
+    With half the noise the bound is 2.84 with standard deviation 0.14 (3,000 simulations of the attack, smallest
+    2.35), 5.8 standard deviations above the 2.0004 claimed.
+    """
     claimed = float(gdp_from_budget(10.0, 1e-5))
     for share, flagged in ((1.0, False), (0.5, True)):
         found = attack(lambda signs, share=share: released(signs, share), runs=RUNS, delta=1e-5, confidence=0.9999)
