@@ -8,8 +8,10 @@
     dp-adamw             the same with Opacus: per-sample gradients, clipped and noised
 
 Random weights with a classifier of two classes; one loss per record, its cross entropy. The methods take turns in one
-process, and a ratio is taken within a turn: the median is reported, with the smallest and largest. Seconds are
-processor time on the CPU (the machine may be shared; wall time stands beside it) and wall time on a GPU, synchronised.
+process, and a ratio is taken within a turn: the median is reported, with the smallest and largest. The private step,
+AdamW and DP-AdamW are timed apart, beside the two forwards; the private one beside the same step without clip and
+noise, too (to_non_private: the median, and its standard error from the quartiles). Seconds are processor time on the
+CPU (the machine may be shared; wall time stands beside it) and wall time on a GPU, synchronised.
 Peak memory is that of a fresh process for each method on the CPU, less what it held before the model was built, and
 the allocator's peak on a GPU.
 
@@ -50,7 +52,8 @@ Tensor = torch.Tensor
 Step = Callable[[], None]
 
 BASE = "two-forwards"
-METHODS = (BASE, *KINDS, "private-rademacher", "four-pass", "adamw", "dp-adamw")
+PUBLIC, PRIVATE = "rademacher", "private-rademacher"
+METHODS = (BASE, *KINDS, PRIVATE, "four-pass", "adamw", "dp-adamw")
 KEY = ("size", "batch", "length", "dtype", "device", "threads", "method")
 FIELDS = (
     "parameters",
@@ -62,6 +65,7 @@ FIELDS = (
     "ratio_high",
     "wall_ratio",
     "to_non_private",
+    "to_non_private_error",
     "peak_mb",
     "peak_to_inference",
     "largest_mb",
@@ -96,7 +100,7 @@ PRESETS = {
         *(Case("roberta-base", batch, 64) for batch in (8, 1)),
         *(Case("small", batch, 64) for batch in (64, 8)),
         *(Case("tiny", batch, 64) for batch in (64, 8)),
-        Case("roberta-base", 64, 64, methods=(BASE, "gaussian", "rademacher", "four-pass")),
+        Case("roberta-base", 64, 64, methods=(BASE, "gaussian", PUBLIC, PRIVATE, "four-pass")),
     ],
     "gpu": [
         Case("roberta-large", 64, 128, "float32"),
@@ -126,8 +130,8 @@ class _Bench:
         """A function that makes one step of this method."""
         if method in KINDS:
             return self._ours(method, private=False)
-        if method == "private-rademacher":
-            return self._ours("rademacher", private=True)
+        if method == PRIVATE:
+            return self._ours(PUBLIC, private=True)
         steps = {BASE: self._forwards, "four-pass": self._four_pass, "adamw": self._adamw, "dp-adamw": self._dp_adamw}
         return steps[method]()
 
@@ -247,7 +251,7 @@ def _model(case: Case, device: str) -> Any:
 def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
     """One row per method that runs; those that do not have a status instead of numbers.
 
-    turns: at most so many, and not more than fit into `budget` seconds (at least 2).
+    turns: at most so many (at least 2) of each group of methods, and not more than fit into `budget` seconds.
     """
     inference = None
     memory: dict[str, float | None] = {}
@@ -255,18 +259,12 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
         memory[method] = _peak_megabytes(case, device, method)
         inference = memory[BASE] if inference is None else inference
     runs = [method for method in case.methods if memory[method] is not None]
-    if device == "cuda":  # what keeps its own state is timed alone, beside the two forwards
-        groups = [[m for m in runs if "adamw" not in m], *([BASE, m] for m in runs if "adamw" in m)]
-    else:
-        groups = [runs]
-    samples: dict[str, list[tuple[float, float]]] = {}
-    references: dict[str, list[tuple[float, float]]] = {}
-    for group in groups:
-        found = _turns(case, device, group, turns, budget / len(groups))
-        for method in group:
-            if method not in samples:
-                samples[method] = found[method]
-                references[method] = found[BASE]
+    alone = {PRIVATE: [BASE, PUBLIC, PRIVATE], "adamw": [BASE, "adamw"], "dp-adamw": [BASE, "dp-adamw"]}
+    together = [method for method in runs if method not in alone]
+    samples: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for group in [together, *(alone[method] for method in runs if method in alone)]:
+        found = _turns(case, device, group, turns, budget)
+        samples |= {method: found for method in group if method not in samples}
     parameters, largest = _sizes(case)
     rows = []
     for method in case.methods:
@@ -276,24 +274,28 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
         if peak is None or inference is None:
             rows.append({**row, "status": "out of memory"})
             continue
-        pairs = list(zip(samples[method], references[method], strict=True))
-        ratios = [busy / base for (busy, _), (base, _) in pairs]
+        own, base = samples[method][method], samples[method][BASE]
+        ratios = [busy / other for (busy, _), (other, _) in zip(own, base, strict=True)]
         row |= {
             "turns": len(ratios),
-            "seconds": _rounded(statistics.median(busy for busy, _ in samples[method])),
-            "wall_s": _rounded(statistics.median(wall for _, wall in samples[method])),
+            "seconds": _rounded(statistics.median(busy for busy, _ in own)),
+            "wall_s": _rounded(statistics.median(wall for _, wall in own)),
             "ratio": _rounded(statistics.median(ratios)),
             "ratio_low": _rounded(min(ratios)),
             "ratio_high": _rounded(max(ratios)),
-            "wall_ratio": _rounded(statistics.median(wall / base for (_, wall), (_, base) in pairs)),
+            "wall_ratio": _rounded(
+                statistics.median(wall / other for (_, wall), (_, other) in zip(own, base, strict=True))
+            ),
             "peak_mb": round(peak, 1),
             "peak_to_inference": _rounded(peak / inference),
             "largest_mb": round(largest, 1),
             "peak_less_largest_to_inference": _rounded((peak - largest) / inference),
         }
-        if method == "private-rademacher":
-            public = zip(samples[method], samples["rademacher"], strict=True)
-            row["to_non_private"] = _rounded(statistics.median(busy / other for (busy, _), (other, _) in public))
+        if method == PRIVATE:
+            against = [busy / other for (busy, _), (other, _) in zip(own, samples[method][PUBLIC], strict=True)]
+            low, median, high = statistics.quantiles(against, n=4, method="inclusive")
+            row["to_non_private"] = _rounded(median)
+            row["to_non_private_error"] = _rounded(0.93 * (high - low) / math.sqrt(len(against)))  # as of a normal law
         rows.append(row)
     return rows
 
@@ -305,7 +307,7 @@ def _turns(case: Case, device: str, methods: Sequence[str], turns: int, budget: 
         bench = _Bench(case, device, stack)
         steps = {method: bench.step(method) for method in methods}
         started = time.monotonic()
-        for turn in range(turns + 1):
+        for turn in range(max(turns, 2) + 1):
             order = methods if turn % 2 else methods[::-1]
             for method in order:
                 seconds = _timed(steps[method], device)
@@ -416,7 +418,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
     parser.add_argument("--sizes", nargs="+", metavar="SIZE", help="only the preset's cases with these models")
     parser.add_argument("--turns", type=positive_integer("--turns", 1000), default=15)
-    parser.add_argument("--budget", type=positive_integer("--budget"), default=300, help="seconds of turns a case")
+    parser.add_argument(
+        "--budget", type=positive_integer("--budget"), default=300, help="seconds of a group of methods"
+    )
     parser.add_argument("--threads", type=positive_integer("--threads", 1024), default=1, help="of the processor")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")

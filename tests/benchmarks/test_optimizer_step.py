@@ -13,26 +13,29 @@ TINY = Case("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "fo
 
 
 def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns are timed by a clock that gives method number i the time i + 1, so that ratios are known."""
+    """Turns are timed by a clock that gives method number i of a group the time i + 1, so that ratios are known."""
     peaks = {BASE: 100.0, "rademacher": 104.0, "private-rademacher": 105.0, "four-pass": 110.0, "adamw": None}
     steps = []
 
     def timed(step: optimizer_step.Step, device: str) -> tuple[float, float]:
         step()
         steps.append(step.__qualname__)
-        return (len(steps) - 1) % 4 + 1.0, (len(steps) - 1) % 4 + 3.0
+        return (len(steps) - 1) % 3 + 1.0, (len(steps) - 1) % 3 + 3.0
 
     monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda case, device, method: peaks[method])
     monkeypatch.setattr(optimizer_step, "_timed", timed)
-    rows = measure(TINY, "cpu", 1, 1e9)
-    assert len(steps) == 2 * 4
+    rows = measure(TINY, "cpu", 2, 1e9)
+    assert len(steps) == 2 * 3 * 3
     assert [row["method"] for row in rows] == list(TINY.methods)
     assert set().union(*rows) == {*KEY, *FIELDS, "status"}
     by = {row["method"]: row for row in rows}
     assert by["adamw"]["status"] == "out of memory"
-    assert [by[method]["ratio"] for method in TINY.methods[:4]] == [1, 2, 3, 4]
-    assert by["rademacher"]["wall_ratio"] == pytest.approx(4 / 3, rel=1e-3)
-    assert by["private-rademacher"]["to_non_private"] == 1.5
+    turns = {method: by[method]["ratio_high"] for method in TINY.methods[:4]}
+    assert turns == {BASE: 1, "rademacher": 2, "four-pass": 3, "private-rademacher": 3}
+    assert by["four-pass"]["ratio_low"] == pytest.approx(1 / 3, rel=1e-3)  # every other turn goes backward
+    assert by["rademacher"]["wall_ratio"] == pytest.approx((4 / 3 + 4 / 5) / 2, rel=1e-3)
+    assert by["private-rademacher"]["to_non_private"] == pytest.approx((3 / 2 + 1 / 2) / 2)
+    assert by["private-rademacher"]["to_non_private_error"] == pytest.approx(0.93 * 0.5 / 2**0.5, rel=1e-3)
     assert by["rademacher"]["peak_to_inference"] == 1.04
     largest = by[BASE]["largest_mb"]
     assert largest == pytest.approx(2000 * 128 * 4 / 2**20, abs=0.05)
