@@ -9,14 +9,14 @@ from dpzero_theory.arguments import Parser
 __all__ = ["Parser", "chosen_device", "positive_integer"]
 
 
-def positive_integer(flag: str, at_most: int = 10**9) -> Callable[[str], int]:
-    """A `type` for `add_argument` that takes 1 <= value <= at_most."""
+def positive_integer(flag: str, at_most: int = 10**9, at_least: int = 1) -> Callable[[str], int]:
+    """A `type` for `add_argument` that takes at_least <= value <= at_most."""
 
     def parse(text: str) -> int:
         try:
-            return check.integer(flag, int(text), at_most=at_most)
+            return check.integer(flag, int(text), at_least=at_least, at_most=at_most)
         except ValueError:
-            rule = f"must be an integer with 1 <= {flag} <= {at_most}; got {text!r}"
+            rule = f"must be an integer with {at_least} <= {flag} <= {at_most}; got {text!r}"
             raise argparse.ArgumentTypeError(rule) from None
 
     return parse

@@ -43,6 +43,7 @@ from transformers import AutoModelForSequenceClassification, RobertaConfig
 from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.llm.models import DTYPES, configuration
 from benchmarks.results import RESULTS, Results
+from benchmarks.timing import median_ratio
 from dpzero_theory.optim.directions import KINDS
 from dpzero_theory.optim.private import make_mezo_not_private, make_private_with_epsilon
 
@@ -251,7 +252,7 @@ def _model(case: Case, device: str) -> Any:
 def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
     """One row per method that runs; those that do not have a status instead of numbers.
 
-    turns: at most so many (at least 2) of each group of methods, and not more than fit into `budget` seconds.
+    turns: at most so many of each group of methods, and not more than fit into `budget` seconds (at least 2).
     """
     inference = None
     memory: dict[str, float | None] = {}
@@ -292,10 +293,9 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
             "peak_less_largest_to_inference": _rounded((peak - largest) / inference),
         }
         if method == PRIVATE:
-            against = [busy / other for (busy, _), (other, _) in zip(own, samples[method][PUBLIC], strict=True)]
-            low, median, high = statistics.quantiles(against, n=4, method="inclusive")
-            row["to_non_private"] = _rounded(median)
-            row["to_non_private_error"] = _rounded(0.93 * (high - low) / math.sqrt(len(against)))  # as of a normal law
+            public = [busy for busy, _ in samples[method][PUBLIC]]
+            ratio, error = median_ratio([busy for busy, _ in own], public)
+            row |= {"to_non_private": _rounded(ratio), "to_non_private_error": _rounded(error)}
         rows.append(row)
     return rows
 
@@ -307,7 +307,7 @@ def _turns(case: Case, device: str, methods: Sequence[str], turns: int, budget: 
         bench = _Bench(case, device, stack)
         steps = {method: bench.step(method) for method in methods}
         started = time.monotonic()
-        for turn in range(max(turns, 2) + 1):
+        for turn in range(turns + 1):
             order = methods if turn % 2 else methods[::-1]
             for method in order:
                 seconds = _timed(steps[method], device)
@@ -417,7 +417,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser(prog="benchmarks.optimizer_step", description=__doc__.splitlines()[0])
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
     parser.add_argument("--sizes", nargs="+", metavar="SIZE", help="only the preset's cases with these models")
-    parser.add_argument("--turns", type=positive_integer("--turns", 1000), default=15)
+    parser.add_argument("--turns", type=positive_integer("--turns", 1000, at_least=2), default=15)
     parser.add_argument(
         "--budget", type=positive_integer("--budget"), default=300, help="seconds of a group of methods"
     )

@@ -2,12 +2,15 @@
 
     python -m benchmarks.llm.memory tab:dpero-dpgd --device cuda
     python -m benchmarks.llm.memory tab:opt-memory --device cuda        # 1.3B to 66B
+    python -m benchmarks.llm.memory cpu                                 # 125M to 1.3B
     python -m benchmarks.llm.memory smoke                               # a minute on a CPU
 
 Random weights of the published sizes, drawn on the device: no copy is made elsewhere. Each cell runs in a process
 of its own, whose peak is measured (CUDA: allocated by torch; CPU: resident set). Records are random tokens, `--length`
-of them, in batches of fixed size: `forwards` is two plain forwards and nothing else. What does not fit is a row with
-status `out of memory`.
+of them, in batches of fixed size: `forwards` is two plain forwards and nothing else. DPZero is timed a second time, in
+turns with MeZO on the same weights (to_mezo: the median ratio, and its standard error from the quartiles), for the
+speed of a processor shared with others differs from one process to the next. What does not fit is a row with status
+`out of memory`.
 """
 
 import resource
@@ -31,11 +34,12 @@ from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
 from benchmarks.results import OK, RESULTS, Results
+from benchmarks.timing import median_ratio
 
 __all__ = ["PRESETS", "Cell", "Preset", "main", "measure"]
 
 KEY = ("model", "method", "batch", "length", "dtype", "weights")
-FIELDS = ("d", "seconds", "peak_mib", "weights_mib")
+FIELDS = ("d", "seconds", "peak_mib", "weights_mib", "to_mezo", "to_mezo_error")
 RECORDS = 1000
 WARM_UP = 2
 
@@ -58,7 +62,8 @@ PRESETS = {
     "tab:dpero-dpgd": Preset(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
     "tab:others": Preset(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
     "tab:opt-memory": Preset(_OPT, ("forwards", "mezo", "dpzero", "adamw"), batch=8, length=256, dtype="float16"),
-    "smoke": Preset(("roberta-base",), ("forwards", "mezo", "dpzero", "lora"), 2, 8, "float32", steps=1),
+    "cpu": Preset(("roberta-base", "roberta-large", "opt-1.3b"), ("forwards", "mezo", "dpzero"), 8, 64, "float32"),
+    "smoke": Preset(("roberta-base",), ("forwards", "mezo", "dpzero", "lora"), 2, 8, "float32", steps=2),
 }
 
 
@@ -92,9 +97,11 @@ def measure(cell: Cell) -> dict[str, Any]:
         scorer = WordScorer([words - 1, words - 2], pad=1, rows=cell.rows)
         row["d"], seconds = _steps(cell, module, scorer, examples)
         row["seconds"] = round(statistics.median(seconds[WARM_UP:] or seconds), 4)
+        row["peak_mib"] = _peak(cell.device)
+        if cell.method == "dpzero":
+            row["to_mezo"], row["to_mezo_error"] = _to_mezo(cell, module, scorer, examples)
     except torch.OutOfMemoryError:
         return {**row, "d": None, "seconds": None, "status": "out of memory"}
-    row["peak_mib"] = _peak(cell.device)
     return {**row, "status": OK}
 
 
@@ -108,11 +115,7 @@ def _steps(
     cell: Cell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example]
 ) -> tuple[int, list[float]]:
     """d and the seconds of each step."""
-    method = "zero-shot" if cell.method == "forwards" else cell.method
-    c = Configuration(
-        method=method, relation="replace-one", sampling="fixed-size", batch=cell.batch, dtype=cell.dtype,
-        steps=cell.steps + WARM_UP, weights=cell.weights, direction="rademacher", step_size=1e-6, clip=1.0,
-    )  # fmt: skip
+    c = _configuration(cell, "zero-shot" if cell.method == "forwards" else cell.method)
     lora = "lora" in cell.method
     d = first_order.add_lora(module, c) if lora else models.train(module, cell.weights)
     clock = _Clock(cell.device)
@@ -136,6 +139,33 @@ def _steps(
     else:
         first_order.train_first_order(module, scorer, examples, c, clock)
     return d, clock.seconds
+
+
+def _configuration(cell: Cell, method: str) -> Configuration:
+    return Configuration(
+        method=method, relation="replace-one", sampling="fixed-size", batch=cell.batch, dtype=cell.dtype,
+        steps=cell.steps + WARM_UP, weights=cell.weights, direction="rademacher", step_size=1e-6, clip=1.0,
+    )  # fmt: skip
+
+
+def _to_mezo(
+    cell: Cell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example]
+) -> tuple[float, float]:
+    """Time of DPZero's step over MeZO's, which take turns, and the standard error."""
+    clocks = {method: _Clock(cell.device) for method in ("dpzero", "mezo")}
+    with TemporaryDirectory() as folder:
+        runs = {
+            method: zeroth_order.start(module, scorer, examples, _configuration(cell, method), Path(folder) / method)
+            for method in clocks
+        }
+        for turn in range(cell.steps + WARM_UP):
+            for method in list(runs)[:: 1 if turn % 2 else -1]:
+                clocks[method].start()
+                clocks[method](runs[method].step().release)
+        for run in runs.values():
+            run.close()
+    ratio, error = median_ratio(*(clock.seconds[WARM_UP:] for clock in clocks.values()))
+    return round(ratio, 4), round(error, 4)
 
 
 class _Clock:
@@ -170,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", help="some of the table's, or other sizes and configurations")
     parser.add_argument("--methods", nargs="+", choices=("forwards", *METHODS[1:]), help="some methods")
     parser.add_argument("--weights", choices=models.SUBSETS, default="all")
-    parser.add_argument("--steps", type=positive_integer("--steps", 10_000))
+    parser.add_argument("--steps", type=positive_integer("--steps", 10_000, at_least=2))
     parser.add_argument("--length", type=positive_integer("--length", 2048), help="tokens in a record")
     parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), help="records in one forward")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")

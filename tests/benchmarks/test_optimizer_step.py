@@ -56,6 +56,9 @@ def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit, match="2"):
         optimizer_step.main(["--sizes", "enormous"])
     assert capsys.readouterr().err.endswith("--sizes: must be in preset smoke; got 'enormous'\n")
+    with pytest.raises(SystemExit, match="2"):
+        optimizer_step.main(["--turns", "1"])
+    assert capsys.readouterr().err.endswith("must be an integer with 2 <= --turns <= 1000; got '1'\n")
     if not torch.cuda.is_available():
         with pytest.raises(SystemExit, match="2"):
             optimizer_step.main(["--device", "cuda"])
