@@ -3,12 +3,14 @@
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.llm.records import Record, Selection, load, splits
-from benchmarks.llm.tasks import task
+from benchmarks.llm.tasks import names, task
 
 DATA = Path(os.environ.get("LLM_DATA", "../shared/data"))
 real = pytest.mark.skipif(not (DATA / "sst2_train.tsv").is_file(), reason="LLM_DATA does not name the data folder")
@@ -42,6 +44,62 @@ def test_layouts(tmp_path: Path) -> None:
     assert load(task("squad"), "train", tmp_path)[0].answers == ("x", "y")
     (tmp_path / "boolq_test.jsonl").write_text(json.dumps({"passage": "P", "question": "q", "answer": False}) + "\n")
     assert load(task("boolq"), "test", tmp_path)[0].label == 1
+
+
+ON_THE_HUB: dict[str, dict[str, Any]] = {
+    "sst2": {"idx": 0, "sentence": "good ", "label": 1},
+    "sst5": {"text": "good", "label": 3, "label_text": "positive"},
+    "snli": {"premise": "A.", "hypothesis": "B.", "label": 2},
+    "mnli": {"idx": 0, "premise": "A.", "hypothesis": "B.", "label": 2},
+    "rte": {"idx": 0, "sentence1": "A.", "sentence2": "B.", "label": 1},
+    "trec": {
+        "text": "Who ?",
+        "label": 4,
+        "label_original": "HUM:ind",
+        "label_coarse": 3,
+        "label_coarse_original": "HUM",
+    },
+    "boolq": {"question": "is it", "answer": False, "passage": "P"},
+    "squad": {
+        **{"id": "0", "title": "T", "context": "C", "question": "Q?"},
+        "answers": {"text": ["x", "y"], "answer_start": [0, 1]},
+    },
+    "drop": {
+        **{"section_id": "s", "query_id": "q", "passage": "P", "question": "Q?"},
+        "answers_spans": {"spans": ["x", "y"], "types": ["span", "span"]},
+    },
+}
+"""A record of each data set with the columns of its card."""
+
+
+@pytest.mark.parametrize("name", names())
+def test_data_sets_of_the_hub_are_read_by_the_library_that_reads_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder laid out as a repository of the hub: Parquet files, configurations in the card's header."""
+    datasets = pytest.importorskip("datasets")
+    entry, row = task(name), ON_THE_HUB[name]
+    parts = {"train": 3, entry.hub.test: 2, **({entry.hub.dev: 1} if entry.hub.dev else {})}
+    folder = tmp_path / "hub" / name
+    files = []
+    for part, count in parts.items():
+        datasets.Dataset.from_list([row] * count).to_parquet(folder / "data" / f"{part}-00000-of-00001.parquet")
+        files.append(f"  - split: {part}\n    path: data/{part}-*\n")
+    card = f"---\nconfigs:\n- config_name: {entry.hub.config or 'default'}\n  data_files:\n{''.join(files)}---\n"
+    (folder / "README.md").write_text(card)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    here = replace(entry, hub=replace(entry.hub, id=str(folder)))
+    found = {split: load(here, split) for split in ("train", "dev", "test")}
+    assert {split: len(records) for split, records in found.items()} == {
+        "train": 3,
+        "dev": 1 if entry.hub.dev else 0,
+        "test": 2,
+    }
+    record = found["train"][0]
+    assert all(record.texts.values())
+    assert record.answers == (("x", "y") if entry.generation else ())
+    expected = {"sst2": 1, "sst5": 3, "snli": 2, "mnli": 2, "rte": 1, "trec": 3, "boolq": 1}
+    assert record.label == expected.get(name, -1)
 
 
 def test_errors_name_what_is_wrong(tmp_path: Path) -> None:
