@@ -12,8 +12,8 @@ process, and a ratio is taken within a turn: the median is reported, with the sm
 AdamW and DP-AdamW are timed apart, beside the two forwards; the private one beside the same step without clip and
 noise, too (to_non_private: the median, and its standard error from the quartiles). Seconds are processor time on the
 CPU (the machine may be shared; wall time stands beside it) and wall time on a GPU, synchronised.
-Peak memory is that of a fresh process for each method on the CPU, less what it held before the model was built, and
-the allocator's peak on a GPU.
+Peak memory is that of a fresh process for each method on the CPU, less what it held before the model was built, with
+freed memory given back (else it varies by a quarter from run to run), and the allocator's peak on a GPU.
 
     python -m benchmarks.optimizer_step --preset cpu
     python -m benchmarks.optimizer_step --device cuda --preset gpu     (one GPU of 141 GB for the largest)
@@ -21,6 +21,7 @@ the allocator's peak on a GPU.
 
 import gc
 import math
+import os
 import resource
 import statistics
 import sys
@@ -341,6 +342,7 @@ def _peak_megabytes(case: Case, device: str, method: str) -> float | None:
             _release(device)
     if _needed_megabytes(case, method) > 0.25 * _available_megabytes():
         return None
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"  # glibc, in the new process: what is freed is given back at once
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(_peak_of_steps, case, device, method, torch.get_num_threads()).result()
 
