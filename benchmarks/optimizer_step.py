@@ -22,14 +22,12 @@ freed memory given back (else it varies by a quarter from run to run), and the a
 import gc
 import math
 import os
-import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -43,6 +41,7 @@ from transformers import AutoModelForSequenceClassification, RobertaConfig
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.llm.models import DTYPES, configuration
+from benchmarks.peaks import peak, reset_peak
 from benchmarks.results import RESULTS, Results
 from benchmarks.timing import median_ratio
 from dpzero_theory.optim.directions import KINDS
@@ -272,8 +271,8 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
     for method in case.methods:
         row: dict[str, Any] = {"method": method, "size": case.size, "batch": case.batch, "length": case.length}
         row |= {"dtype": case.dtype, "device": device, "threads": torch.get_num_threads(), "parameters": parameters}
-        peak = memory[method]
-        if peak is None or inference is None:
+        megabytes = memory[method]
+        if megabytes is None or inference is None:
             rows.append({**row, "status": "out of memory"})
             continue
         own, base = samples[method][method], samples[method][BASE]
@@ -288,10 +287,10 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
             "wall_ratio": _rounded(
                 statistics.median(wall / other for (_, wall), (_, other) in zip(own, base, strict=True))
             ),
-            "peak_mb": round(peak, 1),
-            "peak_to_inference": _rounded(peak / inference),
+            "peak_mb": round(megabytes, 1),
+            "peak_to_inference": _rounded(megabytes / inference),
             "largest_mb": round(largest, 1),
-            "peak_less_largest_to_inference": _rounded((peak - largest) / inference),
+            "peak_less_largest_to_inference": _rounded((megabytes - largest) / inference),
         }
         if method == PRIVATE:
             public = [busy for busy, _ in samples[method][PUBLIC]]
@@ -353,34 +352,14 @@ def _peak_of_steps(case: Case, device: str, method: str, threads: int) -> float:
         torch.set_num_threads(threads)
     with ExitStack() as stack:
         _model(Case("tiny", 1, 8), device)  # what building a model imports is not the method's
-        before = _reset_peak(device)
+        before = reset_peak(device)
         bench = _Bench(case, device, stack)
         step = bench.step(method)
         if method == "dp-adamw":
             del bench.module
         for _ in range(2 if "adamw" in method else 1):  # the first makes the state that the second moves
             step()
-        return _peak(device) - before
-
-
-def _reset_peak(device: str) -> float:
-    """Forget the peak so far; megabytes held now."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        return 0.0
-    with suppress(OSError):  # not Linux: the peak so far is all there is
-        Path("/proc/self/clear_refs").write_text("5")
-    return _peak(device)
-
-
-def _peak(device: str) -> float:
-    """The most megabytes held since `_reset_peak`."""
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
-    try:
-        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 2**10
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+        return peak(device) - before
 
 
 def _needed_megabytes(case: Case, method: str) -> float:

@@ -5,17 +5,15 @@
     python -m benchmarks.llm.memory cpu                                 # 125M to 1.3B
     python -m benchmarks.llm.memory smoke                               # a minute on a CPU
 
-Random weights of the published sizes, drawn on the device: no copy is made elsewhere. Each cell runs in a process
-of its own, whose peak is measured (CUDA: allocated by torch; CPU: resident set). Records are random tokens, `--length`
-of them, in batches of fixed size: `forwards` is two plain forwards and nothing else. DPZero is timed a second time, in
-turns with MeZO on the same weights (to_mezo: the median ratio, and its standard error from the quartiles), for the
-speed of a processor shared with others differs from one process to the next. What does not fit is a row with status
-`out of memory`.
+Random weights of the published sizes, drawn on the device: no copy is made elsewhere. Each cell runs in a process of
+its own; its peak is the weights and the most that the steps held on top (CUDA: allocated by torch; CPU: resident).
+Records are random tokens, `--length` of them, in batches of fixed size: `forwards` is two plain forwards and nothing
+else. DPZero is timed a second time, in turns with MeZO on the same weights (to_mezo: the median ratio, and its standard
+error from the quartiles), for the speed of a shared processor differs from one process to the next. What does not fit
+is a row with status `out of memory`.
 """
 
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +31,7 @@ from benchmarks.llm.configuration import FIRST_ORDER, METHODS, Configuration
 from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
+from benchmarks.peaks import peak, reset_peak
 from benchmarks.results import OK, RESULTS, Results
 from benchmarks.timing import median_ratio
 
@@ -57,12 +56,13 @@ class Preset:
 
 
 _ROBERTA = ("forwards", "mezo", "dpzero", "dpgd-0th", "adamw", "dp-adamw", "lora", "dp-lora")
+_BESIDE = ("forwards", "mezo", "dpzero")
 _OPT = ("opt-1.3b", "opt-2.7b", "opt-6.7b", "opt-13b", "opt-30b", "opt-66b")
 PRESETS = {
     "tab:dpero-dpgd": Preset(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
     "tab:others": Preset(("roberta-large",), _ROBERTA, batch=64, length=64, dtype="float32"),
-    "tab:opt-memory": Preset(_OPT, ("forwards", "mezo", "dpzero", "adamw"), batch=8, length=256, dtype="float16"),
-    "cpu": Preset(("roberta-base", "roberta-large", "opt-1.3b"), ("forwards", "mezo", "dpzero"), 8, 64, "float32"),
+    "tab:opt-memory": Preset(_OPT, (*_BESIDE, "adamw"), batch=8, length=256, dtype="float16"),
+    "cpu": Preset(("roberta-base", "roberta-large", "opt-1.3b"), _BESIDE, 8, 64, "float32", steps=6),
     "smoke": Preset(("roberta-base",), ("forwards", "mezo", "dpzero", "lora"), 2, 8, "float32", steps=2),
 }
 
@@ -91,13 +91,14 @@ def measure(cell: Cell) -> dict[str, Any]:
     try:
         config, kind = models.configuration(cell.model)
         module = models.random_model(config, kind, seed=0, dtype=cell.dtype, device=cell.device)
-        row["weights_mib"] = round(sum(p.numel() * p.element_size() for p in module.parameters()) / 2**20)
+        weights = sum(p.numel() * p.element_size() for p in module.parameters()) / 2**20
+        held = reset_peak(cell.device)
         words = int(config.vocab_size)
         examples = _examples(words, cell.length, kind)
         scorer = WordScorer([words - 1, words - 2], pad=1, rows=cell.rows)
         row["d"], seconds = _steps(cell, module, scorer, examples)
         row["seconds"] = round(statistics.median(seconds[WARM_UP:] or seconds), 4)
-        row["peak_mib"] = _peak(cell.device)
+        row |= {"weights_mib": round(weights), "peak_mib": round(weights + peak(cell.device) - held)}
         if cell.method == "dpzero":
             row["to_mezo"], row["to_mezo_error"] = _to_mezo(cell, module, scorer, examples)
     except torch.OutOfMemoryError:
@@ -185,12 +186,6 @@ class _Clock:
         before = self._last
         self.start()
         self.seconds.append(self._last - before)
-
-
-def _peak(device: str) -> int:
-    if device == "cuda":
-        return round(torch.cuda.max_memory_allocated() / 2**20)
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

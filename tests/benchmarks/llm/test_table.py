@@ -181,7 +181,7 @@ def test_memory_cells(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["status"] == "ok"
     assert (row.get("to_mezo", 0) > 0) is (method == "dpzero")
     assert row["seconds"] > 0
-    assert row["peak_mib"] > 0
+    assert row["peak_mib"] >= row["weights_mib"]
     json.dumps(row)
 
 

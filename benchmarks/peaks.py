@@ -1,0 +1,30 @@
+"""Peak memory of a process on a CPU, of the allocator on a GPU, in MiB."""
+
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+__all__ = ["peak", "reset_peak"]
+
+
+def reset_peak(device: str) -> float:
+    """Forget the peak so far; what is held now. Outside Linux a CPU's peak cannot be forgotten, and is returned."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated() / 2**20
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return peak(device)
+
+
+def peak(device: str) -> float:
+    """The most that was held since `reset_peak`."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    try:
+        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 2**10
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
