@@ -66,9 +66,13 @@ class Table:
     first: Mapping[str, Any]
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evaluations: int = 1
+    grid_seeds: int = 1
 
     def grid(self, model: str, task_name: str, row: Row, seed: int) -> Iterator[Configuration]:
-        """The configurations compared for one row of the table, in the order of tables.toml."""
+        """The configurations compared for one row of the table, in the order of tables.toml.
+
+        The first `grid_seeds` seeds run them all, and the others the best.
+        """
         settings = {**self.common, **self._settings(row.method), **self.methods.get(row.method, {}), **row.settings}
         if settings.get("per_class") == 0:
             settings["per_class"] = None

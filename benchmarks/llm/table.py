@@ -3,12 +3,14 @@
     python -m benchmarks.llm.table tab:dpzero-mezo --preset full --device cuda
     python -m benchmarks.llm.table tab:dpzero-mezo --preset few-steps --data DIR
 
-The settings of a row that are a grid are compared with the first seed by the metric on dev records, which are taken to
-be public; the other seeds run the best. The table's epsilon is that of one run; `search` counts the settings compared.
+The settings of a row that are a grid are compared by the metric on dev records, which are taken to be public: its mean
+over the first `grid_seeds` seeds; the other seeds run the best. The table's epsilon is that of one run; `search` counts
+the runs compared.
 `fig:clip_lr` is a table too: all points of its grid, evaluated along the run. Memory tables: benchmarks.llm.memory.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,11 +75,11 @@ def run_table(
 def _configurations(
     entry: Table, results: Results, model: str, task_name: str, row: Row, seed: int
 ) -> list[Configuration]:
-    grid = list(entry.grid(model, task_name, row, seed))
-    if seed == entry.seeds[0] or len(grid) == 1:
+    grid, choosing = list(entry.grid(model, task_name, row, seed)), entry.seeds[: entry.grid_seeds]
+    if seed in choosing or len(grid) == 1:
         return grid
-    first = list(entry.grid(model, task_name, row, entry.seeds[0]))
-    return [grid[best(read_rows(results.folder), first)]]
+    compared = [list(entry.grid(model, task_name, row, other)) for other in choosing]
+    return [grid[best(read_rows(results.folder), compared)]]
 
 
 def _last(c: Configuration) -> int:
@@ -96,15 +98,19 @@ def _line(rows: pd.DataFrame, c: Configuration) -> pd.Series | None:
     return rows[chosen].iloc[0] if chosen.any() else None
 
 
-def best(rows: pd.DataFrame, grid: Sequence[Configuration]) -> int:
-    """The index of the configuration with the best metric on dev; of equals, the one with the smallest loss there.
+def best(rows: pd.DataFrame, grids: Sequence[Sequence[Configuration]]) -> int:
+    """The index of the setting with the best mean metric on dev; of equals, the one with the smallest mean loss there.
 
-    Raises ValueError where one of them has no row.
+    grids: for each seed, the settings in the same order. Raises ValueError where a configuration has no row.
     """
-    lines = [_line(rows, c) for c in grid]
-    if any(line is None for line in lines):
+    lines = [[_line(rows, c) for c in settings] for settings in zip(*grids, strict=True)]
+    if any(line is None for found in lines for line in found):
         raise ValueError("rows must hold every configuration of the grid")
-    return max(range(len(grid)), key=lambda i: (lines[i]["dev_metric"], -lines[i]["dev_loss"]))  # type: ignore[index]
+
+    def mean(index: int, name: str) -> float:
+        return statistics.fmean(line[name] for line in lines[index])  # type: ignore[index]
+
+    return max(range(len(lines)), key=lambda i: (mean(i, "dev_metric"), -mean(i, "dev_loss")))
 
 
 def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
@@ -115,7 +121,7 @@ def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
             for task_name in entry.tasks:
                 grids = [list(entry.grid(model, task_name, row, seed)) for seed in entry.seeds]
                 try:
-                    index = best(rows, grids[0]) if len(grids[0]) > 1 else 0
+                    index = best(rows, grids[: entry.grid_seeds]) if len(grids[0]) > 1 else 0
                 except ValueError:
                     continue
                 found = [line for grid in grids if (line := _line(rows, grid[index])) is not None]
@@ -127,7 +133,7 @@ def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
                     {
                         "row": row.label, "model": model, "task": task_name, "mean": values.mean(),
                         "error": values.sem() if len(values) > 1 else math.nan, "seeds": len(values),
-                        "search": len(grids[0]),
+                        "search": len(grids[0]) * entry.grid_seeds if len(grids[0]) > 1 else 1,
                         "paper": paper[0] if paper else math.nan,
                         "paper_error": paper[1] if paper and paper[1] is not None else math.nan,
                     }

@@ -25,7 +25,7 @@ def test_every_cell_of_the_accuracy_table_has_three_seeds() -> None:
 def test_the_demos_clip_and_step_size_are_the_best_on_dev() -> None:
     grid = demo.grid()
     assert len(grid) == 6
-    assert grid[best(read_rows(RESULTS / "llm-demo-choice"), grid)] == demo.recipe()
+    assert grid[best(read_rows(RESULTS / "llm-demo-choice"), [grid])] == demo.recipe()
 
 
 def test_larger_clips_want_smaller_step_sizes() -> None:
