@@ -88,6 +88,7 @@ def splits(task: Task, selection: Selection, seed: int, data: Path | None = None
     shuffled = [enough[i] for i in order]
     if selection.per_class is not None:
         train, dev = _per_class(shuffled, check.integer("per_class", selection.per_class))
+        dev = [dev[i] for i in np.random.default_rng(seed).permutation(len(dev))]  # else frequent classes come first
     elif selection.total is not None:
         count = check.integer("total", selection.total)
         train, dev = shuffled[:count], shuffled[count : 2 * count]

@@ -42,7 +42,7 @@ class Outcome:
 
 
 def run_folder(parent: Path, configuration: Configuration) -> Path:
-    """Where a zeroth-order run keeps its ledger and transcript: one folder for each configuration."""
+    """Where a zeroth-order run keeps its ledger, transcript and checkpoint: one folder for each configuration."""
     text = json.dumps(configuration.key(), sort_keys=True)
     return parent / hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -101,13 +101,16 @@ def execute(
     if c.method == "zero-shot":
         after_step(0)
     elif c.method in ZEROTH_ORDER:
-        run = zeroth_order.start(module, scores, examples[0], c, run_folder(folder, c))
+        place = run_folder(folder, c)
+        run = zeroth_order.start(module, scores, examples[0], c, place)
         try:
             run.catch_up()
             if not run.releases_left:
                 after_step(c.steps)
             while run.releases_left:
-                after_step(run.step().release + 1)
+                step = run.step().release + 1
+                zeroth_order.save(run, step, place)
+                after_step(step)
             privacy = zeroth_order.privacy_of(run, c.delta) if c.private else None
         finally:
             run.close()

@@ -1,25 +1,54 @@
 """DPZero, DPGD-0th and MeZO: the library's optimiser on a language model."""
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.privacy import Privacy
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
+from benchmarks.results import write_atomically
 from dpzero_theory.optim.dpzero import DPZero
 from dpzero_theory.optim.private import TRANSCRIPT, make_mezo_not_private, make_private_with_epsilon
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
-__all__ = ["privacy_of", "start"]
+__all__ = ["CHECKPOINT", "privacy_of", "save", "start"]
+
+CHECKPOINT = "checkpoint.pt"
+EVERY = 50
 
 
 def start(
     module: nn.Module, scorer: Scorer, train: Sequence[Example], configuration: Configuration, folder: Path
 ) -> DPZero:
-    """The run, resumed if `folder` holds it. Raises as `optim.private.make_private_with_epsilon`."""
+    """The run, resumed if `folder` holds it, from its checkpoint if there is one.
+
+    Raises as `optim.private.make_private_with_epsilon`.
+    """
+    run = _made(module, scorer, train, configuration, folder)
+    if (folder / CHECKPOINT).exists():
+        run.load_state_dict(torch.load(folder / CHECKPOINT, weights_only=True))
+    return run
+
+
+def save(run: DPZero, step: int, folder: Path) -> None:
+    """Call after each step: DPGD-0th, whose releases are vectors and not replayed, gets a checkpoint now and then.
+
+    After the first step, each `EVERY` and the last. What an interruption undoes since then is spent all the same.
+    """
+    if not run.plan.scalars and (step == 1 or step % EVERY == 0 or not run.releases_left):
+        buffer = io.BytesIO()
+        torch.save(run.state_dict(), buffer)
+        write_atomically(folder / CHECKPOINT, buffer.getvalue())
+
+
+def _made(
+    module: nn.Module, scorer: Scorer, train: Sequence[Example], configuration: Configuration, folder: Path
+) -> DPZero:
     c = configuration
     common = {
         "steps": c.steps,

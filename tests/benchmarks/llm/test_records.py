@@ -132,6 +132,15 @@ def test_splits_are_disjoint_seeded_and_counted(tmp_path: Path) -> None:
         splits(task("sst2"), Selection(min_words=99), 0, tmp_path)
 
 
+def test_a_shortened_dev_set_has_all_classes_alike(tmp_path: Path) -> None:
+    """400 and 100 records, 50 of each for dev, 40 of them kept: 10 to 30 of a class in each of ten shuffles."""
+    (tmp_path / "sst5_train.txt").write_text("".join(f"{int(i % 5 == 0)} film {i}\n" for i in range(500)))
+    (tmp_path / "sst5_test.txt").write_text("0 film\n")
+    for seed in range(10):
+        found = splits(task("sst5"), Selection(per_class=50, dev=40), seed, tmp_path)
+        assert 10 <= Counter(r.label for r in found.dev)[1] <= 30
+
+
 @real
 def test_counts_of_the_real_files() -> None:
     assert len(splits(task("sst2"), Selection(min_words=6), 0, DATA).train) == 34_821

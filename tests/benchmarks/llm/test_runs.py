@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.llm import zeroth_order
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, PRIVATE, Configuration
 from benchmarks.llm.privacy import opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, evaluation_steps, execute
@@ -87,9 +88,13 @@ def test_remembered_layers_change_no_run(tmp_path: Path) -> None:
     assert fast["d"] == slow["d"]
 
 
-def test_a_run_that_stops_resumes_and_spends_its_releases_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["dpzero", "dpgd-0th"])
+def test_a_run_that_stops_resumes_and_spends_its_releases_once(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zeroth_order, "EVERY", 2)
     data = write(task("sst2"), tmp_path)
-    c = configuration(steps=6, epsilon=50.0)
+    c = configuration(method=method, steps=6, epsilon=50.0)
 
     def stop(line: str) -> None:
         raise KeyboardInterrupt
