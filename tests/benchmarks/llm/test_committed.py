@@ -1,17 +1,20 @@
 """What the README says of the committed rows."""
 
+import pytest
+
 from benchmarks.llm import demo
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.ordering import ordering
 from benchmarks.llm.table import best, summary
 from benchmarks.results import RESULTS, read_rows
+from figures.llm import best_rows
 
 
 def test_the_order_of_the_methods_on_average_and_where_it_holds() -> None:
     entry = table_of("tab:dpzero-mezo", "few-steps")
     found = ordering(summary(entry, read_rows(RESULTS / "llm-dpzero-mezo")))
     holds = {name: part["holds"] for name, part in found.groupby("task")}
-    assert {name for name, part in holds.items() if part.all()} == {"all", "trec", "sst2"}
+    assert {name for name, part in holds.items() if part.all()} == {"all", "trec", "sst2", "sst5"}
     assert all(len(part) == 5 for part in holds.values())
 
 
@@ -36,3 +39,10 @@ def test_larger_clips_want_smaller_step_sizes() -> None:
     assert steps.is_monotonic_decreasing
     assert steps.iloc[0] > steps.iloc[-1]
     assert grid.min(axis=1).idxmin() == 30.0
+
+
+def test_the_figure_shows_the_settings_of_the_table() -> None:
+    rows = read_rows(RESULTS / "llm-dpzero-mezo")
+    drawn = best_rows(rows).groupby(["task", "method", "epsilon"])["test_metric"].mean()
+    lines = summary(table_of("tab:dpzero-mezo", "few-steps"), rows)
+    assert sorted(100 * drawn) == pytest.approx(sorted(lines["mean"]))
