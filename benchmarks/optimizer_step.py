@@ -21,15 +21,12 @@ freed memory given back (else it varies by a quarter from run to run), and the a
 
 import gc
 import math
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +38,7 @@ from transformers import AutoModelForSequenceClassification, RobertaConfig
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.llm.models import DTYPES, configuration
-from benchmarks.peaks import peak, reset_peak
+from benchmarks.peaks import in_new_process, peak, reset_peak
 from benchmarks.results import RESULTS, Results
 from benchmarks.timing import median_ratio
 from dpzero_theory.optim.directions import KINDS
@@ -276,7 +273,8 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
             rows.append({**row, "status": "out of memory"})
             continue
         own, base = samples[method][method], samples[method][BASE]
-        ratios = [busy / other for (busy, _), (other, _) in zip(own, base, strict=True)]
+        pairs = list(zip(own, base, strict=True))
+        ratios = [busy / other for (busy, _), (other, _) in pairs]
         row |= {
             "turns": len(ratios),
             "seconds": _rounded(statistics.median(busy for busy, _ in own)),
@@ -284,9 +282,7 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
             "ratio": _rounded(statistics.median(ratios)),
             "ratio_low": _rounded(min(ratios)),
             "ratio_high": _rounded(max(ratios)),
-            "wall_ratio": _rounded(
-                statistics.median(wall / other for (_, wall), (_, other) in zip(own, base, strict=True))
-            ),
+            "wall_ratio": _rounded(statistics.median(wall / other for (_, wall), (_, other) in pairs)),
             "peak_mb": round(megabytes, 1),
             "peak_to_inference": _rounded(megabytes / inference),
             "largest_mb": round(largest, 1),
@@ -341,9 +337,7 @@ def _peak_megabytes(case: Case, device: str, method: str) -> float | None:
             _release(device)
     if _needed_megabytes(case, method) > 0.25 * _available_megabytes():
         return None
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"  # glibc, in the new process: what is freed is given back at once
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_peak_of_steps, case, device, method, torch.get_num_threads()).result()
+    return in_new_process(_peak_of_steps, case, device, method, torch.get_num_threads())
 
 
 def _peak_of_steps(case: Case, device: str, method: str, threads: int) -> float:

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from benchmarks.results import RESULTS, read_rows
-from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["accuracy", "best_rows", "clip_step_size", "main"]
 
@@ -94,20 +94,13 @@ def clip_step_size(rows: pd.DataFrame) -> Figure:
         line = curve.sort_values("step")
         axes[0].plot(line["step"], line["dev_loss"], **series(index).line(label=f"C = {clip:g}", markersize=3))
     axes[0].set(title=rf"dev loss, $\alpha$ = {chosen:g}", xlabel="step", yscale="log")
-    axes[0].set_ylim(top=4 * curves["dev_loss"].max())
+    axes[0].set_ylim(top=3 * curves["dev_loss"].max())
     axes[0].legend(ncols=2, handlelength=2.2, columnspacing=1.0, loc="upper center")
-    axes[0].set_yticks([tick for tick in (0.5, 1, 2, 5, 10, 20) if _within(tick, axes[0])])
-    axes[0].minorticks_off()
-    axes[0].yaxis.set_major_formatter("{x:g}")
+    log_ticks(axes[0].yaxis)
     _heat(axes[1], _grid(ends, "test_loss"), "test loss", "viridis_r", ".2f")
     _heat(axes[2], 100 * _grid(ends, "test_metric"), "test accuracy (%)", "viridis", ".0f")
     label_panels(axes)
     return figure
-
-
-def _within(tick: float, axis: Axes) -> bool:
-    low, high = axis.get_ylim()
-    return low <= tick <= high
 
 
 def _grid(ends: pd.DataFrame, column: str) -> pd.DataFrame:

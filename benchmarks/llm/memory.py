@@ -7,20 +7,16 @@
 
 Random weights of the published sizes, drawn on the device: no copy is made elsewhere. Each cell runs in a process of
 its own; its peak is the weights and the most that the steps held on top (CUDA: allocated by torch; CPU: resident, with
-freed memory given back, which makes each step some 15% slower).
-Records are random tokens, `--length` of them, in batches of fixed size: `forwards` is two plain forwards and nothing
-else. DPZero is timed a second time, in turns with MeZO on the same weights (to_mezo: the median ratio, and its standard
-error from the quartiles), for the speed of a shared processor differs from one process to the next. What does not fit
-is a row with status `out of memory`.
+freed memory given back, which makes each step some 15% slower). Records are random tokens, `--length` of them, in
+batches of fixed size: `forwards` is two plain forwards and nothing else. DPZero is timed a second time, in turns with
+MeZO on the same weights (to_mezo: the median ratio, and its standard error from the quartiles), for the speed of a
+shared processor differs from one process to the next. What does not fit is a row with status `out of memory`.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,7 +29,7 @@ from benchmarks.llm.configuration import FIRST_ORDER, METHODS, Configuration
 from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
-from benchmarks.peaks import peak, reset_peak
+from benchmarks.peaks import in_new_process, peak, reset_peak
 from benchmarks.results import OK, RESULTS, Results
 from benchmarks.timing import median_ratio
 
@@ -229,9 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
                 if results.done(**cell.key()):
                     continue
-                os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"  # glibc: what is freed is given back at once
-                with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                    row = pool.submit(measure, cell).result()
+                row = in_new_process(measure, cell)
                 results.add([row])
                 print(_shown(row), flush=True)
 

@@ -84,11 +84,10 @@ def splits(task: Task, selection: Selection, seed: int, data: Path | None = None
     enough = [r for r in load(task, "train", data) if _words(r) >= selection.min_words]
     if not enough:
         raise ValueError(f"min_words must leave training records; got {selection.min_words}")
-    order = np.random.default_rng(seed).permutation(len(enough))
-    shuffled = [enough[i] for i in order]
+    shuffled = _drawn(enough, len(enough), seed)
     if selection.per_class is not None:
         train, dev = _per_class(shuffled, check.integer("per_class", selection.per_class))
-        dev = [dev[i] for i in np.random.default_rng(seed).permutation(len(dev))]  # else frequent classes come first
+        dev = _drawn(dev, selection.dev, seed)  # as they are found, frequent classes come first
     elif selection.total is not None:
         count = check.integer("total", selection.total)
         train, dev = shuffled[:count], shuffled[count : 2 * count]
@@ -111,8 +110,8 @@ def _per_class(shuffled: list[Record], count: int) -> tuple[list[Record], list[R
     return train, dev
 
 
-def _drawn(records: list[Record], count: int) -> list[Record]:
-    order = np.random.default_rng(TEST_SEED).permutation(len(records))
+def _drawn(records: list[Record], count: int, seed: int = TEST_SEED) -> list[Record]:
+    order = np.random.default_rng(seed).permutation(len(records))
     return [records[i] for i in order[:count]]
 
 

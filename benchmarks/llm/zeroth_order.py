@@ -16,7 +16,7 @@ from dpzero_theory.optim.dpzero import DPZero
 from dpzero_theory.optim.private import TRANSCRIPT, make_mezo_not_private, make_private_with_epsilon
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
-__all__ = ["CHECKPOINT", "privacy_of", "save", "start"]
+__all__ = ["privacy_of", "save", "start"]
 
 CHECKPOINT = "checkpoint.pt"
 EVERY = 50
