@@ -21,9 +21,10 @@ import numpy as np
 
 from benchmarks.arguments import Parser
 from benchmarks.independent import independent_delta, lattice_delta
-from benchmarks.results import RESULTS, Results
+from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.privacy.accountant import delta_of_history, directions, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.certified.pairs import Pair, group
 from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import (
     delta_from_gdp,
@@ -32,7 +33,6 @@ from dpzero_theory.privacy.gaussian import (
     paper_gdp,
     paper_lemma_limit,
 )
-from dpzero_theory.privacy.pairs import Pair, group
 
 SETTINGS = (
     # n, batch, steps, epsilon, delta, sampling
@@ -51,7 +51,7 @@ REPEATS = 51
 
 def _true_epsilon(noise: float, setting: tuple[int, int, int, float, float, str]) -> float:
     n, batch, steps, _, delta, sampling = setting
-    unit = group(noise, steps, sampling=sampling, neighboring="add-remove", sample_rate=batch / n)
+    unit = group(noise, steps, sampling=sampling, relation="add-remove", sample_rate=batch / n)
     return epsilon_of_history([unit], delta).value
 
 
@@ -65,7 +65,7 @@ def _ours(setting: tuple[int, int, int, float, float, str]) -> dict[str, Any]:
             target_delta=delta,
             steps=steps,
             sampling=sampling,
-            neighboring="add-remove",
+            relation="add-remove",
             sample_rate=batch / n,
         )
         seconds.append(time.perf_counter() - started)
@@ -187,11 +187,11 @@ def _certify(setting: dict[str, Any]) -> dict[str, Any]:
         target_delta=delta,
         steps=steps,
         sampling="poisson",
-        neighboring=relation,
+        relation=relation,
         sample_rate=rate,
     )
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - working
-    unit = group(found.value, steps, sampling="poisson", neighboring=relation, sample_rate=rate)
+    unit = group(found.value, steps, sampling="poisson", relation=relation, sample_rate=rate)
     spent = delta_of_history([unit], epsilon)
     name, low, high = _independent(unit, epsilon)
     contained = low <= spent.upper and high >= spent.lower

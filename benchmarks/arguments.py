@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 
 from dpzero_theory import check
-from dpzero_theory.arguments import Parser
+from dpzero_theory.cli import Parser
 
 __all__ = ["Parser", "chosen_device", "positive_integer"]
 

@@ -29,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, stats
 
-from benchmarks.results import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.audit.bounds import Mechanism, attack, one_run
 from dpzero_theory.optim.estimator import clip_scalars, two_point_difference
 from dpzero_theory.optim.reference import dpgd_0th, dpzero
-from dpzero_theory.privacy.audit import Mechanism, attack, one_run
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere

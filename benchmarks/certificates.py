@@ -26,17 +26,18 @@ import numpy as np
 import torch
 
 from benchmarks.arguments import Parser, positive_integer
-from benchmarks.jobs import completed
-from benchmarks.results import OK, RESULTS, Results
+from benchmarks.kit.jobs import completed
+from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.privacy.gaussian import gdp_from_budget, paper_gdp
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import nonlinear
 from dpzero_theory.synthetic.data import digits, gaussian_data, hashed_words, read_labelled_sentences
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
-from dpzero_theory.theory import inequalities, sharp
+from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.theorems import theorem_3
 
 __all__ = ["PARAMETERS", "PRESETS", "Cell", "main", "prescriptions", "run_cell"]

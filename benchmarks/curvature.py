@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from benchmarks.arguments import Parser, positive_integer
-from benchmarks.jobs import completed
-from benchmarks.results import RESULTS, Results
+from benchmarks.kit.jobs import completed
+from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.curvature import tasks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples

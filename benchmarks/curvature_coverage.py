@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.arguments import Parser, positive_integer
-from benchmarks.jobs import completed
-from benchmarks.results import RESULTS, Results, read_rows
+from benchmarks.kit.jobs import completed
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.curvature.lanczos import diagonal
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 from dpzero_theory.synthetic.problems import paper_spectrum

@@ -26,8 +26,9 @@ from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.data import digits, gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import LogisticRegression, Quadratic, paper_spectrum
-from dpzero_theory.theory import sharp, theorems
+from dpzero_theory.theory import theorems
 from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.sharp import certificate as sharp
 from figures.style import PAGE, save, series, use_style
 
 EPSILON, DELTA = 2.0, 1e-6

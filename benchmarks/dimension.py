@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
-from benchmarks.results import RESULTS, Results
+from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.products import Form, Products, coefficients, form_path, products

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.results import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.releases import Settings
 

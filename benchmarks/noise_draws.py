@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.results import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.privacy.noise import SystemNoise
 
 Array = NDArray[np.float64]

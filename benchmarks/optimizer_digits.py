@@ -24,8 +24,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.arguments import Parser, positive_integer
-from benchmarks.jobs import completed
-from benchmarks.results import RESULTS, Results, read_rows
+from benchmarks.kit.jobs import completed
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.optim.private import make_from_seed_not_private, private_plan
 
 MARGIN = 0.1

@@ -30,9 +30,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.arguments import Parser, positive_integer
-from benchmarks.results import RESULTS, Results, read_rows
-from dpzero_theory.optim.dpzero import DPZero
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.optim.private import LEDGER, TRANSCRIPT, make_private_with_epsilon
+from dpzero_theory.optim.run import DPZero
 from dpzero_theory.optim.transcript import Record, Transcript, replay
 from dpzero_theory.privacy.ledger import Ledger
 

@@ -27,11 +27,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.arguments import Parser
-from benchmarks.results import OK, RESULTS, Results, read_rows
-from dpzero_theory.optim.dpzero import DPZero
+from benchmarks.kit.rows import OK, RESULTS, Results, read_rows
 from dpzero_theory.optim.mechanism import LatticeSum
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon, private_plan
+from dpzero_theory.optim.run import DPZero
 from dpzero_theory.privacy.lattice import Lattice
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
 

@@ -37,10 +37,10 @@ from torch.utils.data import TensorDataset
 from transformers import AutoModelForSequenceClassification, RobertaConfig
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.peaks import in_new_process, peak, reset_peak
+from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.kit.timing import median_ratio
 from benchmarks.llm.models import DTYPES, configuration
-from benchmarks.peaks import in_new_process, peak, reset_peak
-from benchmarks.results import RESULTS, Results
-from benchmarks.timing import median_ratio
 from dpzero_theory.optim.directions import KINDS
 from dpzero_theory.optim.private import make_mezo_not_private, make_private_with_epsilon
 

@@ -38,7 +38,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.arguments import Parser, positive_integer
-from benchmarks.results import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory import problem_file
 from dpzero_theory.curvature import language, tasks
 from dpzero_theory.curvature.objective import Batch, Objective
@@ -46,9 +46,9 @@ from dpzero_theory.optim.private import make_from_seed_not_private, private_plan
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.synthetic.data import read_labelled_sentences
-from dpzero_theory.theory import sharp
 from dpzero_theory.theory.problem import Prescription, Problem
-from dpzero_theory.theory.sharp_poisson import poisson_noise, prescribe_poisson
+from dpzero_theory.theory.sharp import certificate as sharp
+from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 
 __all__ = ["SETTINGS", "Choice", "choices", "evaluate", "main", "problems", "run", "summary"]
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 from benchmarks.arguments import Parser
-from benchmarks.results import RESULTS, Results, read_manifest, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_manifest, read_rows
 
 __all__ = ["best_rows", "interval", "main", "slope"]
 

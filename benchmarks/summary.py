@@ -9,9 +9,9 @@ import io
 import numpy as np
 import pandas as pd
 
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.grids import table
 from benchmarks.llm.table import report
-from benchmarks.results import RESULTS, read_rows
 from dpzero_theory import params
 
 __all__ = ["TABLES", "accounting", "calculator", "certificates", "language_models", "sweep_speed"]

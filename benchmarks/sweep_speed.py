@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
-from benchmarks.results import RESULTS, Results
+from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.synthetic import PAPER, Place, Preset, paper_lanes, run_method
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise

@@ -40,8 +40,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
-from benchmarks.jobs import completed
-from benchmarks.results import OK, RESULTS, Results
+from benchmarks.kit.jobs import completed
+from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std, paper_gdp
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check, problem_file, render
-from dpzero_theory.arguments import Parser, number
+from dpzero_theory.cli import Parser, number
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from figures.style import FIGURES, PAGE, Series, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["draw", "main", "summarise"]

@@ -19,7 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
 __all__ = ["SPECTRA", "TASKS", "draw_prescription", "draw_rank", "main"]

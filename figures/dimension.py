@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
 __all__ = ["draw", "main"]

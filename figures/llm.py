@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["accuracy", "best_rows", "clip_step_size", "main"]

@@ -19,7 +19,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["draw_best", "draw_choices", "draw_grid", "draw_slopes", "draw_wide", "main"]

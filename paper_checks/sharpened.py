@@ -1,4 +1,4 @@
-"""The checks of the sharpened theorem (`sharp.py`, `sharp_theorem.md`) as claims of their own, run with --full.
+"""The checks of the sharpened theorem (`dpzero_theory/theory/sharp`) as claims of their own, run with --full.
 
 They are not the paper's claims, so they are not in `claims.toml`.
 """
@@ -6,9 +6,9 @@ They are not the paper's claims, so they are not in `claims.toml`.
 from collections.abc import Callable
 from functools import partial
 
-from paper_checks import sharp
 from paper_checks.outcome import Outcome
 from paper_checks.registry import Claim, Finding, check
+from paper_checks.sharp import __main__ as sharp
 
 __all__ = ["register"]
 
@@ -21,7 +21,7 @@ def register() -> list[Claim]:
         claims.append(
             Claim(
                 id=f"sharp-{name}",
-                section="The sharpened theorem (this project's, sharp_theorem.md)",
+                section="The sharpened theorem (this project's, proof.md)",
                 label="",
                 line=0,
                 anchor="",

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.rows import Results
 from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
 from benchmarks.llm.models import DTYPES, SUBSETS, LanguageModel, configuration, load, load_tokenizer, random_model
 from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names
-from benchmarks.results import Results
-from dpzero_theory.arguments import number
+from dpzero_theory.cli import number
 from dpzero_theory.optim.directions import KINDS as DIRECTIONS
 from dpzero_theory.optim.sampler import SAMPLINGS
+from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.gaussian import RELATIONS
-from dpzero_theory.privacy.pairs import group
 
 __all__ = ["main", "privacy_lines"]
 
@@ -114,7 +114,7 @@ def privacy_lines(privacy: Privacy, settings: Configuration, runs: int) -> list[
             privacy.noise_multiplier,
             privacy.steps,
             sampling=privacy.sampling,
-            neighboring=privacy.relation,
+            relation=privacy.relation,
             sample_rate=privacy.batch / privacy.n,
         )
         cost = search_epsilon([unit], runs, privacy.delta)

@@ -19,7 +19,7 @@ from benchmarks.arguments import Parser
 from benchmarks.llm import __main__ as command
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import Row, table
-from dpzero_theory.arguments import number
+from dpzero_theory.cli import number
 
 __all__ = ["CHOSEN", "grid", "main", "recipe"]
 

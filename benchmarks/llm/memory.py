@@ -24,14 +24,14 @@ from typing import Any
 import torch
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.peaks import in_new_process, peak, reset_peak
+from benchmarks.kit.rows import OK, RESULTS, Results
+from benchmarks.kit.timing import median_ratio
 from benchmarks.llm import first_order, models, zeroth_order
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, Configuration
 from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
-from benchmarks.peaks import in_new_process, peak, reset_peak
-from benchmarks.results import OK, RESULTS, Results
-from benchmarks.timing import median_ratio
 
 __all__ = ["PRESETS", "Cell", "Preset", "main", "measure"]
 

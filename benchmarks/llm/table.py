@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import PRESETS, Row, Table, names, paper_number, table
 from benchmarks.llm.models import LanguageModel, load
@@ -25,7 +26,6 @@ from benchmarks.llm.ordering import sentences
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import task
-from benchmarks.results import RESULTS, Results, read_rows
 
 __all__ = ["best", "main", "report", "run_table", "summary"]
 

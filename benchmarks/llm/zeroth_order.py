@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.kit.rows import write_atomically
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.privacy import Privacy
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
-from benchmarks.results import write_atomically
-from dpzero_theory.optim.dpzero import DPZero
 from dpzero_theory.optim.private import TRANSCRIPT, make_mezo_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import DPZero
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
 __all__ = ["privacy_of", "save", "start"]

@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dpzero_theory import check
-from dpzero_theory.arguments import Parser, number
+from dpzero_theory.cli import Parser, number
 from dpzero_theory.curvature import forward, tasks
 from dpzero_theory.curvature.logistic import logistic
 from dpzero_theory.curvature.measure import Settings, measure

@@ -45,9 +45,9 @@ from torch.utils.data import TensorDataset, default_collate
 
 from dpzero_theory.check import choice, integer, precondition, real
 from dpzero_theory.optim.distributed import Ranks
-from dpzero_theory.optim.dpzero import DPZero, Fetch, Losses
 from dpzero_theory.optim.mechanism import per_record
 from dpzero_theory.optim.plan import Plan, step_sizes
+from dpzero_theory.optim.run import DPZero, Fetch, Losses
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.optim.transcript import Header, Transcript
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
@@ -129,7 +129,7 @@ def private_plan(
             target_delta=target_delta,
             steps=steps,
             sampling=sampling,
-            neighboring=relation,
+            relation=relation,
             sample_rate=rate,
         ).upper
     return Plan(

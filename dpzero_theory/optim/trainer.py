@@ -24,8 +24,8 @@ from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
-from dpzero_theory.optim.dpzero import DPZero, Losses
 from dpzero_theory.optim.private import LEDGER, make_private_with_epsilon
+from dpzero_theory.optim.run import DPZero, Losses
 from dpzero_theory.optim.shards import is_collective
 
 __all__ = ["DPZeroTrainer", "classification_losses"]

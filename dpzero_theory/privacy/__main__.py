@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check
-from dpzero_theory.arguments import Parser, number
+from dpzero_theory.cli import Parser, number
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.certified.pairs import SAMPLINGS, group
 from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import RELATIONS, epsilon_from_gdp, paper_gdp
-from dpzero_theory.privacy.pairs import SAMPLINGS, group
 
 __all__ = ["main"]
 
@@ -85,7 +85,7 @@ def _inputs(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _answer(inputs: dict[str, Any]) -> dict[str, Any]:
-    where = {k: inputs[k] for k in ("sampling", "sample_rate")} | {"neighboring": inputs["relation"]}
+    where = {k: inputs[k] for k in ("sampling", "sample_rate")} | {"relation": inputs["relation"]}
     steps, delta = inputs["steps"], inputs["delta"]
     started = time.perf_counter()
     if inputs["epsilon"] is not None:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpzero_theory import check
-from dpzero_theory.privacy.allocation import Run, allocation_curve, allocation_delta
-from dpzero_theory.privacy.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.allocation import Run, allocation_curve, allocation_delta
+from dpzero_theory.privacy.certified.contour import DeltaBracket, delta_bracket, delta_estimate
+from dpzero_theory.privacy.certified.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.grid import grid_delta
+from dpzero_theory.privacy.certified.pairs import Bracket, Group, Pair
+from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
-from dpzero_theory.privacy.grid import grid_delta
-from dpzero_theory.privacy.pairs import Bracket, Group, Pair
-from dpzero_theory.privacy.subsampled import DeltaBracket, delta_bracket, delta_estimate
-from dpzero_theory.privacy.tilting import cumulant
 
 __all__ = [
     "allocations",
@@ -48,8 +48,8 @@ def _checked(history: Sequence[Group]) -> tuple[Group, ...]:
     groups = tuple(history)
     if not groups or not all(isinstance(g, Group) for g in groups):
         raise ValueError("history must be a non-empty sequence of pairs.Group")
-    if len({g.neighboring for g in groups}) > 1:
-        raise ValueError("history must have one neighboring relation; got both")
+    if len({g.relation for g in groups}) > 1:
+        raise ValueError("history must have one relation; got both")
     return groups
 
 
@@ -153,7 +153,7 @@ def delta_of_history(history: Sequence[Group], epsilon: float) -> Bracket:
     """The smallest delta for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: groups of releases, all with one neighbouring relation.
+        history: groups of releases, all with one relation.
         epsilon: epsilon >= 0.
 
     Returns:
@@ -165,7 +165,7 @@ def delta_of_history(history: Sequence[Group], epsilon: float) -> Bracket:
     groups = _checked(history)
     eps = check.real("epsilon", epsilon, at_least=0)
     if runs := allocations(groups):
-        found = allocation_delta(eps, runs, neighboring=groups[0].neighboring)
+        found = allocation_delta(eps, runs, relation=groups[0].relation)
         return Bracket(found.lower, found.value, found.upper, found.method, notes(groups))
     gdp = total_gdp(groups)
     above = [direction_delta(eps, parts, gdp) for parts in directions(groups)]
@@ -180,7 +180,7 @@ def epsilon_of_history(history: Sequence[Group], delta: float) -> Bracket:
     """The smallest epsilon >= 0 for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: groups of releases, all with one neighbouring relation.
+        history: groups of releases, all with one relation.
         delta: 0 < delta < 1.
 
     Returns:
@@ -192,8 +192,8 @@ def epsilon_of_history(history: Sequence[Group], delta: float) -> Bracket:
     groups = _checked(history)
     target = check.real("delta", delta, above=0, below=1)
     if runs := allocations(groups):
-        lower, upper, method = _allocated_epsilon(runs, groups[0].neighboring, target)
-        if groups[0].neighboring == "replace-one":
+        lower, upper, method = _allocated_epsilon(runs, groups[0].relation, target)
+        if groups[0].relation == "replace-one":
             lower = _allocated_epsilon(runs, "add-remove", target)[0]
         return Bracket(lower, upper, upper, method, notes(groups))
     gdp = total_gdp(groups)
@@ -216,15 +216,15 @@ def allocations(groups: Sequence[Group]) -> tuple[Run, ...]:
     return (*(Run(g.noise_multiplier, g.epoch, g.steps) for g in allocated), *gaussian)
 
 
-def _allocated_epsilon(runs: tuple[Run, ...], neighboring: str, target: float) -> tuple[float, float, str]:
-    at_zero = allocation_delta(0.0, runs, neighboring=neighboring)
+def _allocated_epsilon(runs: tuple[Run, ...], relation: str, target: float) -> tuple[float, float, str]:
+    at_zero = allocation_delta(0.0, runs, relation=relation)
     if at_zero.upper <= target:
         return 0.0, 0.0, at_zero.method
     if at_zero.value <= target:
         start = 1e-3 * at_zero.value
     else:
         start = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target))
-    curve = allocation_curve(lambda epsilon: (epsilon, runs), neighboring)
+    curve = allocation_curve(lambda epsilon: (epsilon, runs), relation)
     lower, upper, point = crossing([curve], start, -10.0, target)
     return lower, upper, point.method
 
@@ -253,7 +253,7 @@ def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[
 
 def notes(groups: Sequence[Group]) -> tuple[str, ...]:
     """What a reader must know about the certificate of this history."""
-    kinds = {(g.sampling, g.neighboring) for g in groups if g.sample_rate < 1}
+    kinds = {(g.sampling, g.relation) for g in groups if g.sample_rate < 1}
     found = []
     if ("fixed-size", "replace-one") in kinds:
         found.append(
@@ -270,7 +270,7 @@ def notes(groups: Sequence[Group]) -> tuple[str, ...]:
             else "random allocation beside sampled batches: certified without amplification beyond one batch an epoch:"
             " both ends are of that certificate, the exact number is at most the upper one"
         )
-        if allocations(groups) and groups[0].neighboring == "replace-one":
+        if allocations(groups) and groups[0].relation == "replace-one":
             found.append(
                 "replace-one: the upper end by way of the data without the record, the lower end that of removing it;"
                 " the exact number is in between"

@@ -6,10 +6,10 @@ from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import direction_curve, directions, notes
-from dpzero_theory.privacy.allocation import Run, allocation_curve
-from dpzero_theory.privacy.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.allocation import Run, allocation_curve
+from dpzero_theory.privacy.certified.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.pairs import Bracket, Group, group
 from dpzero_theory.privacy.gaussian import gdp_from_budget
-from dpzero_theory.privacy.pairs import Bracket, Group, group
 
 __all__ = ["calibrate_noise_multiplier"]
 
@@ -20,7 +20,7 @@ def calibrate_noise_multiplier(
     target_delta: float,
     steps: int,
     sampling: str,
-    neighboring: str,
+    relation: str,
     sample_rate: float | None = None,
 ) -> Bracket:
     """The smallest noise multiplier for which `steps` releases are (target_epsilon, target_delta)-DP.
@@ -33,7 +33,7 @@ def calibrate_noise_multiplier(
         target_delta: 0 < delta < 1.
         steps: T >= 1, number of releases.
         sampling: one of `pairs.SAMPLINGS`; there is no default.
-        neighboring: `replace-one` or `add-remove`; there is no default.
+        relation: `replace-one` or `add-remove`; there is no default.
         sample_rate: q in (0, 1], (expected) batch over n; 1 or None with full batch.
 
     Returns:
@@ -48,7 +48,7 @@ def calibrate_noise_multiplier(
     """
     epsilon = check.real("target_epsilon", target_epsilon, above=0)
     delta = check.real("target_delta", target_delta, above=0, below=1)
-    unit = group(1.0, steps, sampling=sampling, neighboring=neighboring, sample_rate=sample_rate)
+    unit = group(1.0, steps, sampling=sampling, relation=relation, sample_rate=sample_rate)
     if unit.allocated:
         return _allocated(unit, epsilon, delta)
     if unit.gdp > 0:
@@ -77,11 +77,11 @@ def _allocated(unit: Group, epsilon: float, delta: float) -> Bracket:
     )
     start, slope = _central_limit(unit, epsilon, delta)
 
-    def curve(neighboring: str) -> Curve:
-        return allocation_curve(lambda noise: (epsilon, [Run(noise, unit.epoch, unit.steps)]), neighboring)
+    def curve(relation: str) -> Curve:
+        return allocation_curve(lambda noise: (epsilon, [Run(noise, unit.epoch, unit.steps)]), relation)
 
-    lower, upper, point = crossing([curve(unit.neighboring)], start, slope, delta)
-    if unit.neighboring == "replace-one":
+    lower, upper, point = crossing([curve(unit.relation)], start, slope, delta)
+    if unit.relation == "replace-one":
         lower = crossing([curve("add-remove")], start / unit.sensitivity, slope, delta)[0]
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 

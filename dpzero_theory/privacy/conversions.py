@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, directions, epsilon_of_history, total_gdp
+from dpzero_theory.privacy.certified.pairs import Bracket, Group
+from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import gdp_from_budget
-from dpzero_theory.privacy.pairs import Bracket, Group
-from dpzero_theory.privacy.tilting import cumulant
 
 __all__ = ["gdp_of_history", "matching_gdp", "rdp_of_history", "trade_off", "zcdp_of_history"]
 

@@ -33,7 +33,7 @@ from fractions import Fraction
 
 from dpzero_theory.check import integer, real
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.pairs import Group
+from dpzero_theory.privacy.certified.pairs import Group
 from dpzero_theory.privacy.releases import certified_epsilon
 
 __all__ = ["KERNEL", "calibrate_discrete", "discrete_epsilon", "discrete_gap", "discrete_scale"]
@@ -96,7 +96,7 @@ def calibrate_discrete(
         target_delta=_smaller(real("target_delta", target_delta, above=0.0, below=1.0) * math.exp(-gap)),
         steps=steps,
         sampling=sampling,
-        neighboring=relation,
+        relation=relation,
         sample_rate=sample_rate,
     ).upper
 

@@ -17,8 +17,8 @@ import math
 from collections.abc import Sequence
 
 from dpzero_theory.check import choice, integer, real
+from dpzero_theory.privacy.certified.pairs import Group
 from dpzero_theory.privacy.gaussian import RELATIONS
-from dpzero_theory.privacy.pairs import Group
 
 __all__ = ["SAMPLINGS", "calibrate_laplace", "laplace_epsilon", "release_epsilon"]
 
@@ -50,7 +50,7 @@ def laplace_epsilon(history: Sequence[Group], delta: float = 0.0) -> float:
     real("delta", delta, at_least=0.0, below=1.0)
     for group in history:
         choice("sampling", group.sampling, SAMPLINGS)
-    costs = (g.steps * release_epsilon(g.noise_multiplier, g.sample_rate, g.neighboring) for g in history)
+    costs = (g.steps * release_epsilon(g.noise_multiplier, g.sample_rate, g.relation) for g in history)
     return math.fsum(costs) * (1 + _ROUNDING)
 
 

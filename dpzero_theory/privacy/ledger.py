@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.privacy.pairs import Group
+from dpzero_theory.privacy.certified.pairs import Group
 from dpzero_theory.privacy.releases import Accountant, Settings, certified_epsilon
 
 __all__ = ["BudgetSpentError", "Ledger", "LedgerError", "Report"]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.certified.pairs import Group, group
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
-from dpzero_theory.privacy.pairs import Group, group
 
 __all__ = ["draw"]
 
@@ -70,7 +70,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
                 noise,
                 steps,
                 sampling=inputs["sampling"],
-                neighboring=inputs["relation"],
+                relation=inputs["relation"],
                 sample_rate=inputs["sample_rate"],
             )
         ]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from dpzero_theory.check import choice, integer, real
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.certified.pairs import SAMPLINGS, Group, group
 from dpzero_theory.privacy.gaussian import RELATIONS
-from dpzero_theory.privacy.pairs import SAMPLINGS, Group, group
 
 __all__ = ["MECHANISMS", "Accountant", "Settings", "certified_epsilon"]
 
@@ -55,7 +55,7 @@ class Settings:
             self.noise_multiplier,
             steps,
             sampling=self.sampling,
-            neighboring=self.relation,
+            relation=self.relation,
             sample_rate=self.sample_rate,
         )
 

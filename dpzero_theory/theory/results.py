@@ -4,11 +4,13 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dpzero_theory.theory import inequalities, pl, sharp, sharp_pl, theorems
+from dpzero_theory.theory import inequalities, pl, theorems
 from dpzero_theory.theory.closed_form import in_float_range
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.sharp import certificate as sharp
+from dpzero_theory.theory.sharp import last_iterate
 
 __all__ = ["RESULTS", "Result"]
 
@@ -167,7 +169,7 @@ _ALL = (
     ),
     Result(
         id="theorem-3-sharp",
-        title="Theorem 3 sharpened (paper_checks/sharp_theorem.md), DPZero",
+        title="Theorem 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK,
         guarantee=GRADIENT,
         minimiser=sharp.prescribe,
@@ -175,7 +177,7 @@ _ALL = (
     ),
     Result(
         id="theorem-2-sharp",
-        title="Theorem 2 sharpened (paper_checks/sharp_theorem.md), DPGD-0th",
+        title="Theorem 2 sharpened (dpzero_theory/theory/sharp/proof.md), DPGD-0th",
         assumptions=_RANK,
         guarantee=GRADIENT,
         minimiser=functools.partial(sharp.prescribe, algorithm="dpgd-0th"),
@@ -184,10 +186,10 @@ _ALL = (
     ),
     Result(
         id="corollary-3-sharp",
-        title="Corollary 3 sharpened (paper_checks/sharp_theorem.md), DPZero",
+        title="Corollary 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK + "; PL inequality (asp:pl) on a set that the run stays in",
         guarantee=SUBOPTIMALITY,
-        minimiser=functools.partial(sharp_pl.prescribe_last_iterate, schedule="constant"),
+        minimiser=functools.partial(last_iterate.prescribe_last_iterate, schedule="constant"),
         formulas={**_SHARP_FORMULAS, "bound": "one-step inequality with ||grad F||^2 >= 2 mu_PL (F - F^*), resolved"},
         needs_pl=True,
         opt_in=True,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpzero_theory.audit.bounds import attack
 from dpzero_theory.optim import reference
-from dpzero_theory.privacy.audit import attack
 from dpzero_theory.privacy.noise import SeededNoise
 from paper_checks.checks.divergence import hockey_stick, lemma_gdp
 from paper_checks.checks.instances import Array, Instance, random_instance

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import certificates
-from benchmarks.results import read_manifest, read_rows
+from benchmarks.kit.rows import read_manifest, read_rows
 from dpzero_theory.theory.problem import Problem
 
 TINY = [certificates.Cell("pseudo-huber", "c", 400, 10, (2.0, 8.0)), certificates.Cell("digits", "", 1797, 65, (0.5,))]

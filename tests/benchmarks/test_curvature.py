@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import curvature
-from benchmarks.results import read_rows
+from benchmarks.kit.rows import read_rows
 from dpzero_theory.curvature.spectrum import Effort
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")

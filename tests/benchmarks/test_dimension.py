@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import dimension
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.lanes import from_array
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum

@@ -1,7 +1,7 @@
 """The committed rows of the optimizer say what the README says."""
 
 from benchmarks import optimizer_digits, optimizer_kills, optimizer_privacy
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 
 
 def test_five_hundred_kills_lost_nothing() -> None:

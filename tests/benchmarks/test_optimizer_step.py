@@ -7,8 +7,8 @@ import torch
 pytest.importorskip("transformers")
 
 from benchmarks import optimizer_step
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, Case, measure
-from benchmarks.results import RESULTS, read_rows
 
 TINY = Case("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "four-pass", "adamw"))
 

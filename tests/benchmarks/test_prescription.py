@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import prescription
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory import problem_file
 from dpzero_theory.privacy.gaussian import gdp_from_budget
-from dpzero_theory.theory.sharp import prescribe
+from dpzero_theory.theory.sharp.certificate import prescribe
 
 FILE = RESULTS / "curvature_problems" / "mlp-digits-16.json"
 QUICK = prescription.Setting(3, None, (0.01, 0.1), (1.0,))

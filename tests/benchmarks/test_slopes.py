@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import slopes, synthetic
-from benchmarks.results import Results, read_rows
+from benchmarks.kit.rows import Results, read_rows
 
 
 def test_a_power_law_has_its_slope() -> None:

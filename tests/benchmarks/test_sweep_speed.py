@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import sweep_speed
-from benchmarks.results import read_rows
+from benchmarks.kit.rows import read_rows
 
 
 def test_rows_are_consistent(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import synthetic
-from benchmarks.results import read_rows
+from benchmarks.kit.rows import read_rows
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 
 TINY = synthetic.Preset(60, (5,), steps=(3, 8), step_sizes=(0.05,), clips=(0.5, 5.0))

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from figures import curvature
 from figures.style import use_style
 

@@ -11,7 +11,7 @@ from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples
 from dpzero_theory.curvature.spectrum import Effort
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp import prescribe
+from dpzero_theory.theory.sharp.certificate import prescribe
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 """torch's own, from its rules for forward differentiation."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks.curvature_coverage import COVERED, COVERED_OF_ALL, LEVEL, spectrum
-from benchmarks.results import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
 from dpzero_theory.curvature.lanczos import diagonal

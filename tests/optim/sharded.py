@@ -19,9 +19,9 @@ from torch.multiprocessing.spawn import start_processes
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.directions import Directions
-from dpzero_theory.optim.dpzero import DPZero
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.private import make_from_seed_not_private, make_mezo_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import DPZero
 from dpzero_theory.optim.transcript import Record, replay
 from tests.optim.small import BUDGET, plan
 

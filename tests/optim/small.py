@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.dpzero import DPZero
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon, private_plan
+from dpzero_theory.optim.run import DPZero
 
 N, D = 40, 6
 FEATURES = np.random.default_rng(7).normal(size=(N, D))

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from dpzero_theory.audit.bounds import attack
 from dpzero_theory.optim import private
 from dpzero_theory.optim.transcript import replay
-from dpzero_theory.privacy.audit import attack
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.privacy.noise import SystemNoise
 

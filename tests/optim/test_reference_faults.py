@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.dpzero import DPZero
 from dpzero_theory.optim.mechanism import LatticeSum
 from dpzero_theory.optim.private import (
     epsilon_of_runs,
@@ -20,11 +19,12 @@ from dpzero_theory.optim.private import (
     make_private_with_epsilon,
     private_plan,
 )
+from dpzero_theory.optim.run import DPZero
 from dpzero_theory.optim.transcript import Header, Transcript
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
-from dpzero_theory.privacy.pairs import group
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, Logistic, N, data, losses, plan, private, weights
 
 SEED = 5
@@ -132,7 +132,7 @@ def test_fault_c_sampling_is_what_is_accounted() -> None:
         exact = epsilon_of_history([chosen.settings().releases(chosen.steps)], 1e-5)
         assert exact.lower <= 3.0
         assert exact.upper == pytest.approx(3.0, rel=1e-6)
-        known = group(chosen.noise_multiplier, 8, sampling="fixed-order", neighboring=relation, sample_rate=0.5)
+        known = group(chosen.noise_multiplier, 8, sampling="fixed-order", relation=relation, sample_rate=0.5)
         assert epsilon_of_history([known], 1e-5).lower > 3.5
     sizes = {len(seeded(Logistic(), **POISSON)._batches.draw()) for _ in range(1)}
     drawn = seeded(Logistic(), **POISSON)._batches

@@ -8,10 +8,11 @@ import pytest
 
 from dpzero_theory import sphere
 from dpzero_theory.privacy import gaussian
-from dpzero_theory.theory import sharp, sharp_constants, sharp_search
-from paper_checks import sharp as checks
-from paper_checks import sharp_moments, sharp_promises, sharp_steps
+from dpzero_theory.theory.sharp import certificate as sharp
+from dpzero_theory.theory.sharp import constants, search
 from paper_checks.outcome import Outcome
+from paper_checks.sharp import __main__ as checks
+from paper_checks.sharp import moments, promises, steps
 
 
 @pytest.mark.parametrize("name", checks.CHECKS)
@@ -24,64 +25,64 @@ def test_check_holds(name: str) -> None:
 def test_main_prints_a_line_for_each_check_and_fails_with_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checks, "CHECKS", {"dimension": sharp_promises.dimension})
+    monkeypatch.setattr(checks, "CHECKS", {"dimension": promises.dimension})
     assert checks.main() == 0
     wrong = Outcome(False, 2.0, 1.0, "a check that fails")
-    monkeypatch.setattr(checks, "CHECKS", {"dimension": sharp_promises.dimension, "wrong": lambda: wrong})
+    monkeypatch.setattr(checks, "CHECKS", {"dimension": promises.dimension, "wrong": lambda: wrong})
     assert checks.main() == 1
     assert capsys.readouterr().out.count("\n") == 3
 
 
 def _mutate_constants(
     monkeypatch: pytest.MonkeyPatch,
-    mutation: Callable[[sharp_constants.Constants], sharp_constants.Constants],
+    mutation: Callable[[constants.Constants], constants.Constants],
 ) -> None:
-    original = sharp_constants.constants
+    original = constants.constants
 
-    def mutated(*args: object, **kwargs: object) -> sharp_constants.Constants:
+    def mutated(*args: object, **kwargs: object) -> constants.Constants:
         return mutation(original(*args, **kwargs))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sharp_constants, "constants", mutated)
+    monkeypatch.setattr(constants, "constants", mutated)
     monkeypatch.setattr(sharp, "constants", mutated)
 
 
 def test_half_tau_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = sharp_constants.excess_moments
+    original = constants.excess_moments
 
     def mutated(c: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
         second, weighted = original(c, d)
         return second / 4, weighted
 
-    monkeypatch.setattr(sharp_constants, "excess_moments", mutated)
-    assert not sharp_moments.tail_moments().ok
-    assert not sharp_moments.tail_moments_sampled().ok
-    assert not sharp_moments.lost_second_moment().ok
+    monkeypatch.setattr(constants, "excess_moments", mutated)
+    assert not moments.tail_moments().ok
+    assert not moments.tail_moments_sampled().ok
+    assert not moments.lost_second_moment().ok
 
 
 def test_half_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
-    assert not sharp_moments.lost_second_moment().ok
+    assert not moments.lost_second_moment().ok
 
 
 def test_half_A_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(k: sharp_constants.Constants) -> sharp_constants.Constants:
+    def half(k: constants.Constants) -> constants.Constants:
         chi = k.spread**2 - k.quadratic
         return replace(k, spread=k.spread / 2, quadratic=k.spread**2 / 4 - chi)
 
     _mutate_constants(monkeypatch, half)
-    assert not sharp_moments.clipped_second_moment().ok
-    assert not sharp_steps.one_step_inequality().ok
+    assert not moments.clipped_second_moment().ok
+    assert not steps.one_step_inequality().ok
 
 
 def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = sharp_search.step_terms
+    original = search.step_terms
     monkeypatch.setattr(sharp, "step_terms", lambda k, p, e, variance, rate: original(k, p, e, variance / 4, rate))
-    assert not sharp_steps.one_step_inequality().ok
+    assert not steps.one_step_inequality().ok
 
 
 def test_half_sigma_in_the_prescription_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharp, "full_batch_noise", lambda *args: gaussian.noise_std(*args) / 2)
-    assert not sharp_promises.privacy_of_prescription().ok
+    assert not promises.privacy_of_prescription().ok
 
 
 @pytest.mark.parametrize(
@@ -93,29 +94,29 @@ def test_half_sigma_in_the_prescription_fails(monkeypatch: pytest.MonkeyPatch) -
     ids=["bias", "theta"],
 )
 def test_half_bias_fails(
-    monkeypatch: pytest.MonkeyPatch, mutation: Callable[[sharp_constants.Constants], sharp_constants.Constants]
+    monkeypatch: pytest.MonkeyPatch, mutation: Callable[[constants.Constants], constants.Constants]
 ) -> None:
     _mutate_constants(monkeypatch, mutation)
-    assert not sharp_moments.clipped_inner_product().ok
+    assert not moments.clipped_inner_product().ok
 
 
 def test_half_sampled_moment_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate_constants(monkeypatch, lambda k: replace(k, sampled=k.sampled / 2))
-    assert not sharp_moments.sampled_second_moment().ok
+    assert not moments.sampled_second_moment().ok
 
 
 def test_half_smoothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate_constants(monkeypatch, lambda k: replace(k, smooth_second=k.smooth_second / 2))
-    assert not sharp_steps.smoothing_error().ok
+    assert not steps.smoothing_error().ok
 
 
 def test_half_gaussian_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     _mutate_constants(monkeypatch, lambda k: replace(k, excess=k.excess / 2))
-    assert not sharp_moments.lost_second_moment("gaussian").ok
+    assert not moments.lost_second_moment("gaussian").ok
 
 
 def test_one_step_problems_cover_what_they_say() -> None:
-    problems = list(sharp_steps.one_step_problems())
+    problems = list(steps.one_step_problems())
     dimensions = {case.problem.d for case in problems}
     assert min(dimensions) == 1
     assert max(dimensions) == 10_000
@@ -132,7 +133,7 @@ def test_one_step_problems_cover_what_they_say() -> None:
 
 def test_one_step_gradients_match_differences() -> None:
     rng = np.random.default_rng(1)
-    for case in sharp_steps.one_step_problems():
+    for case in steps.one_step_problems():
         if case.problem.d <= 6:
             direction = rng.standard_normal((1, case.problem.d))
             rise = (case.losses(1e-5 * direction) - case.losses(-1e-5 * direction)) / 2e-5

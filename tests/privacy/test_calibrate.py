@@ -13,10 +13,10 @@ from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.conversions import gdp_of_history, matching_gdp, rdp_of_history, trade_off, zcdp_of_history
-from dpzero_theory.privacy.events import history_from_event
 from dpzero_theory.privacy.gaussian import delta_from_gdp, epsilon_from_gdp, gdp_from_budget
-from dpzero_theory.privacy.pairs import group
+from dpzero_theory.privacy.interop import history_from_event
 
 MINI_BATCH = [
     (1024, 64, 10_000, 2.0, 12.49643),
@@ -33,7 +33,7 @@ def calibrate(**changes):
         "target_delta": 1e-5,
         "steps": 1000,
         "sampling": "poisson",
-        "neighboring": "add-remove",
+        "relation": "add-remove",
         "sample_rate": 0.02,
     }
     return calibrate_noise_multiplier(**(good | changes))
@@ -50,12 +50,12 @@ def test_the_mini_batch_settings_of_the_field(n, batch, steps, epsilon, expected
     assert independent_delta("remove", batch / n, found.lower, steps, epsilon)[0] > 1e-5
 
 
-@pytest.mark.parametrize("neighboring", ["add-remove", "replace-one"])
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed-size", "full", "fixed-order", "random-allocation"])
-def test_epsilon_of_the_calibrated_noise_is_the_target(sampling, neighboring):
+def test_epsilon_of_the_calibrated_noise_is_the_target(sampling, relation):
     rate = 1.0 if sampling == "full" else 0.02
-    found = calibrate(sampling=sampling, neighboring=neighboring, sample_rate=rate)
-    unit = group(found.value, 1000, sampling=sampling, neighboring=neighboring, sample_rate=rate)
+    found = calibrate(sampling=sampling, relation=relation, sample_rate=rate)
+    unit = group(found.value, 1000, sampling=sampling, relation=relation, sample_rate=rate)
     epsilon = epsilon_of_history([unit], 1e-5)
     assert epsilon.lower <= 2.0
     assert epsilon.upper == pytest.approx(2.0, rel=1e-8)
@@ -63,7 +63,7 @@ def test_epsilon_of_the_calibrated_noise_is_the_target(sampling, neighboring):
 
 
 def test_direct_substitution_pair_beats_the_doubled_multiplier():
-    direct = calibrate(neighboring="replace-one", target_epsilon=6.0, steps=20_000, sample_rate=0.008)
+    direct = calibrate(relation="replace-one", target_epsilon=6.0, steps=20_000, sample_rate=0.008)
     assert direct.value == pytest.approx(1.7405663, abs=1e-6)
     assert direct.value < 0.8 * 2 * 1.0953749
     value, error = independent_delta("replace", 0.008, direct.value, 20_000, 6.0)
@@ -72,33 +72,33 @@ def test_direct_substitution_pair_beats_the_doubled_multiplier():
 
 
 def test_samplings_are_ordered_as_they_must_be():
-    noise = {s: calibrate(sampling=s, neighboring="replace-one") for s in ("poisson", "fixed-size", "fixed-order")}
+    noise = {s: calibrate(sampling=s, relation="replace-one") for s in ("poisson", "fixed-size", "fixed-order")}
     assert noise["poisson"].value < noise["fixed-size"].lower < noise["fixed-size"].value < noise["fixed-order"].value
     # noise for Poisson sampling under replace-one does not cover fixed-size batches
-    unit = group(noise["poisson"].value, 1000, sampling="fixed-size", neighboring="replace-one", sample_rate=0.02)
+    unit = group(noise["poisson"].value, 1000, sampling="fixed-size", relation="replace-one", sample_rate=0.02)
     assert epsilon_of_history([unit], 1e-5).lower > 2.0
 
 
 def test_full_batch_is_the_closed_form_and_counts_the_sensitivity():
     one = calibrate(target_delta=1e-6, steps=5120, sampling="full", sample_rate=None)
     assert one.value == pytest.approx(159.599890, abs=1e-6)
-    two = calibrate(target_delta=1e-6, steps=5120, sampling="full", sample_rate=None, neighboring="replace-one")
+    two = calibrate(target_delta=1e-6, steps=5120, sampling="full", sample_rate=None, relation="replace-one")
     assert two.value == pytest.approx(2 * one.value, rel=1e-9)
 
 
 def test_heterogeneous_history_lies_between_homogeneous_ones():
     """Twenty groups: between four thousand steps of the noisiest and of the least noisy."""
     history = [
-        group(2.0 + 0.1 * k, 200, sampling="poisson", neighboring="add-remove", sample_rate=0.01) for k in range(20)
+        group(2.0 + 0.1 * k, 200, sampling="poisson", relation="add-remove", sample_rate=0.01) for k in range(20)
     ]
     started = time.process_time()
     found = epsilon_of_history(history, 1e-5)
     assert time.process_time() - started < 2
-    weakest = [group(3.9, 4000, sampling="poisson", neighboring="add-remove", sample_rate=0.01)]
-    strongest = [group(2.0, 4000, sampling="poisson", neighboring="add-remove", sample_rate=0.01)]
+    weakest = [group(3.9, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
+    strongest = [group(2.0, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
     assert epsilon_of_history(weakest, 1e-5).upper < found.lower
     assert found.upper < epsilon_of_history(strongest, 1e-5).lower
-    with_full = [*history, group(5.0, 1, sampling="full", neighboring="add-remove")]
+    with_full = [*history, group(5.0, 1, sampling="full", relation="add-remove")]
     assert epsilon_of_history(with_full, 1e-5).lower > found.upper
     assert found.upper - found.lower < 1e-8
 
@@ -109,12 +109,12 @@ def test_no_noise_needed_is_refused_and_explained():
 
 
 def test_zero_epsilon_where_delta_is_generous():
-    unit = group(500.0, 10, sampling="poisson", neighboring="add-remove", sample_rate=1e-3)
+    unit = group(500.0, 10, sampling="poisson", relation="add-remove", sample_rate=1e-3)
     assert epsilon_of_history([unit], 0.1).upper == 0.0
 
 
 def test_renyi_divergence_against_dp_accounting():
-    unit = group(1.3, 500, sampling="poisson", neighboring="add-remove", sample_rate=0.03)
+    unit = group(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03)
     orders = [2.0, 8.0, 20.0]
     accountant = RdpAccountant(orders)
     accountant.compose(dp_event.PoissonSampledDpEvent(0.03, dp_event.GaussianDpEvent(1.3)), 500)
@@ -126,8 +126,8 @@ def test_renyi_divergence_against_dp_accounting():
 
 def test_zcdp_and_gdp_bound_the_other_currencies():
     history = [
-        group(1.3, 500, sampling="poisson", neighboring="add-remove", sample_rate=0.03),
-        group(9.0, 100, sampling="fixed-order", neighboring="add-remove", sample_rate=0.1),
+        group(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03),
+        group(9.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.1),
     ]
     rho, mu = zcdp_of_history(history), gdp_of_history(history)
     assert rho == pytest.approx(500 / (2 * 1.69) + 10 / (2 * 81))
@@ -141,7 +141,7 @@ def test_zcdp_and_gdp_bound_the_other_currencies():
 
 
 def test_trade_off_of_a_gaussian_is_the_gaussian_curve():
-    unit = group(50.0, 2500, sampling="full", neighboring="add-remove")
+    unit = group(50.0, 2500, sampling="full", relation="add-remove")
     levels = np.array([0.0, 0.001, 0.05, 0.3, 0.5, 0.9, 1.0])
     exact = norm.cdf(norm.ppf(1 - levels) - 1.0)
     found = trade_off([unit], levels)
@@ -151,13 +151,13 @@ def test_trade_off_of_a_gaussian_is_the_gaussian_curve():
 
 def test_trade_off_lies_below_the_best_test_of_one_subsampled_release():
     q, s = 0.3, 1.0
-    unit = group(s, 1, sampling="poisson", neighboring="add-remove", sample_rate=q)
+    unit = group(s, 1, sampling="poisson", relation="add-remove", sample_rate=q)
     cut = np.linspace(-1, 4, 11)
     type_one = norm.sf(cut, 0, s)
     type_two = (1 - q) * norm.cdf(cut, 0, s) + q * norm.cdf(cut, 1, s)
     found = trade_off([unit], type_one, points=12)
     assert np.all(found <= type_two + 1e-12)
-    assert np.all(found >= trade_off([group(s, 1, sampling="full", neighboring="add-remove")], type_one))
+    assert np.all(found >= trade_off([group(s, 1, sampling="full", relation="add-remove")], type_one))
 
 
 def test_events_of_dp_accounting_become_histories():
@@ -185,7 +185,7 @@ BAD = [
     *[("steps", v) for v in (math.nan, math.inf, 0, -3, 2.5, "10", None, HUGE, 10**13)],
     *[("sample_rate", v) for v in (math.nan, math.inf, 0.0, -0.1, 1.0001, "0.1", None, HUGE)],
     *[("sampling", v) for v in ("", "Poisson", None, 3, "shuffle")],
-    *[("neighboring", v) for v in ("", "replace_one", None, 1)],
+    *[("relation", v) for v in ("", "replace_one", None, 1)],
 ]
 
 
@@ -203,8 +203,8 @@ def test_bad_input_is_named_at_once(name, value):
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, "1", None, HUGE])
 def test_bad_history_is_named_at_once(value):
     with pytest.raises(ValueError, match="noise_multiplier"):
-        group(value, 10, sampling="poisson", neighboring="add-remove", sample_rate=0.1)
-    unit = group(1.0, 10, sampling="poisson", neighboring="add-remove", sample_rate=0.1)
+        group(value, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
+    unit = group(1.0, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
     with pytest.raises(ValueError, match="delta"):
         epsilon_of_history([unit], value)
     if value != 0.0:
@@ -220,6 +220,6 @@ def test_sixty_bad_inputs_are_covered():
 
 def test_paper_lemma_really_gives_less_epsilon():
     mu = 2 / math.sqrt(8 * math.log(math.e + 2 / 1e-6))
-    unit = group(math.sqrt(5120) / mu, 5120, sampling="full", neighboring="add-remove")
+    unit = group(math.sqrt(5120) / mu, 5120, sampling="full", relation="add-remove")
     assert epsilon_of_history([unit], 1e-6).value == pytest.approx(0.7699, abs=5e-5)
     assert mu < float(gdp_from_budget(2.0, 1e-6))

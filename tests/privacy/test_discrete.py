@@ -6,9 +6,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dpzero_theory.privacy.accountant import delta_of_history
+from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.discrete import KERNEL, calibrate_discrete, discrete_epsilon, discrete_gap, discrete_scale
 from dpzero_theory.privacy.lattice import lattice_delta
-from dpzero_theory.privacy.pairs import group
 
 Array = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ PAIRS = {"add-remove": ("remove", "add"), "replace-one": ("replace",)}
 
 
 def bound(epsilon: float, multiplier: float, q: float, steps: int, relation: str, gap: float) -> float:
-    history = [group(multiplier, steps, sampling="poisson", neighboring=relation, sample_rate=q)]
+    history = [group(multiplier, steps, sampling="poisson", relation=relation, sample_rate=q)]
     return math.exp(gap) * delta_of_history(history, epsilon - 2 * gap).upper
 
 
@@ -88,7 +88,7 @@ def test_the_law_is_within_the_gap_of_the_post_processed_gaussian_pointwise(tau:
 def test_a_full_batch_agrees_with_the_exact_lattice() -> None:
     levels, steps, multiplier = 50, 40, 12.0
     exact = lattice_delta(1.0, discrete_scale(multiplier, levels), steps, 2 * levels)
-    history = [group(multiplier, steps, sampling="full", neighboring="replace-one")]
+    history = [group(multiplier, steps, sampling="full", relation="replace-one")]
     assert exact.lower <= delta_of_history(history, 1.0).upper <= exact.upper * 1.005
 
 
@@ -118,7 +118,7 @@ def test_calibration_meets_the_target(sampling: str, rate: float, relation: str)
         sample_rate=rate,
         coordinates=4,
     )
-    history = [group(multiplier, 500, sampling=sampling, neighboring=relation, sample_rate=rate)]
+    history = [group(multiplier, 500, sampling=sampling, relation=relation, sample_rate=rate)]
     assert discrete_epsilon(history, 1e-5, 4) == pytest.approx(2.0, rel=1e-9)
     assert discrete_epsilon([], 1e-5, 4) == 0.0
 

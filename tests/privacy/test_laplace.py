@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
+from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.laplace import calibrate_laplace, laplace_epsilon, release_epsilon
-from dpzero_theory.privacy.pairs import group
 
 
 @pytest.mark.parametrize("q", [1.0, 0.4, 0.01])
@@ -44,13 +44,13 @@ def test_calibration_meets_the_target_and_is_tight(
     )
 
     def cost(noise: float) -> float:
-        return laplace_epsilon([group(noise, steps, sampling=sampling, neighboring=relation, sample_rate=q)])
+        return laplace_epsilon([group(noise, steps, sampling=sampling, relation=relation, sample_rate=q)])
 
     assert cost(multiplier) <= epsilon < cost(multiplier * (1 - 1e-8))
 
 
 def test_other_samplings_are_refused() -> None:
-    history = [group(1.0, 1, sampling="fixed-size", neighboring="add-remove", sample_rate=0.1)]
+    history = [group(1.0, 1, sampling="fixed-size", relation="add-remove", sample_rate=0.1)]
     with pytest.raises(ValueError, match="sampling must be one of full, poisson"):
         laplace_epsilon(history)
     with pytest.raises(ValueError, match="sampling"):

@@ -2,11 +2,11 @@
 
 import pytest
 
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm import demo
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.ordering import ordering
 from benchmarks.llm.table import best, summary
-from benchmarks.results import RESULTS, read_rows
 from figures.llm import best_rows
 
 

@@ -9,13 +9,13 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from benchmarks.kit.rows import read_rows
 from benchmarks.llm import __main__ as command
 from benchmarks.llm import memory, table
 from benchmarks.llm.grids import PRESETS, Row, names, paper_number
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.models import LanguageModel
 from benchmarks.llm.tasks import task
-from benchmarks.results import read_rows
 from figures import llm as figures
 from figures.style import use_style
 from tests.benchmarks.llm.files import write

@@ -1,0 +1,144 @@
+"""The privacy loss of one release on a grid of spacing H: a law that dominates it, and one that it dominates.
+
+The line of x is cut where the loss crosses the multiples of H/2; P and Q have exactly known masses on every piece.
+The statements are derived in derivation.md, section 5.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.privacy.certified.pairs import Branch, Pair
+from dpzero_theory.privacy.certified.quadrature import losses
+
+__all__ = ["Cells", "cells", "interval"]
+
+Array = NDArray[np.float64]
+
+_UNIT = 2.0**-53
+_RHO = 1e-13
+"""Relative error of 4-point Gauss-Legendre sums of Gaussian densities over the pieces chosen in `_nodes`."""
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_MOST = 2**21
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Weights at the losses k H, k = first, first + 1, ..., tilted: times e^{tau k H}, and times e^{k H} more under Q.
+
+    dominating: a law under P that dominates the release, its losses raised by at most `slip`.
+    nearest_p, nearest_q: masses under P and Q of the losses in [(k - 1/2) H, (k + 1/2) H).
+    error: relative error of every mass.
+    """
+
+    first: int
+    dominating: Array
+    nearest_p: Array
+    nearest_q: Array
+    slip: float
+    error: float
+
+
+def _inverse(pair: Pair, branch: Branch, level: Array) -> Array:
+    """x with log A(x) = level, or log A(x) - log A(-x) = level; both rise in x. Near enough: the caller measures."""
+    q, square = pair.sample_rate, pair.noise**2
+    if not branch.b_slope:
+        with np.errstate(divide="ignore"):
+            near = np.log(np.maximum(q + np.expm1(np.minimum(level, 1.0)), 0.0))
+        far = level + np.log1p(-(1 - q) * np.exp(-np.maximum(level, 1.0)))
+        return np.asarray(square * (np.where(level > 1, far, near) - math.log(q)) + 0.5)
+    if q == 1:
+        return np.asarray(square * level / 2)
+    size = np.abs(level)
+    with np.errstate(divide="ignore"):
+        log_sinh = size / 2 + np.log(-np.expm1(-size) / 2)
+    log_w = math.log1p(-q) + log_sinh - math.log(q) + 1 / (2 * square)
+    found = np.where(log_w > 18, log_w + math.log(2), np.arcsinh(np.exp(np.minimum(log_w, 18.0))))
+    return np.asarray(square * (level / 2 + np.sign(level) * found))
+
+
+def interval(pair: Pair, branch: Branch, reach: float) -> tuple[float, float]:
+    """Values of x beyond which N(0, s^2) and N(1, s^2) have at most Phi(-reach) on each side."""
+    return max(-pair.noise * reach, branch.start), 1 + pair.noise * reach
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Quadrature nodes: the loss is in [half H/2, (half + 1) H/2) up to `slip`, or below for the lowest `half`."""
+
+    half: NDArray[np.int64]
+    loss: Array
+    log_mass: Array
+    slip: float
+    error: float
+
+
+def _nodes(pair: Pair, branch: Branch, width: float, reach: float, lowest: float) -> _Nodes:
+    s, sign = pair.noise, branch.a_slope
+    low, high = interval(pair, branch, reach)
+    ends, _, ends_error, _ = losses(pair, branch, np.array([low, high]), np.zeros(2))
+    first, last = (math.floor(v / (width / 2)) for v in sign * ends)
+    bottom = math.floor(lowest / (width / 2))
+    first, last = (max(first, bottom), last) if sign > 0 else (first, min(last, -1 - bottom))
+    if last - first > _MOST:
+        raise OverflowError("too many cells")
+    levels = np.arange(first + 1, last + 1) * (width / 2)
+    inner = np.clip(_inverse(pair, branch, levels), low, high)
+    at_inner, _, inner_error, _ = losses(pair, branch, inner, np.zeros(len(inner)))
+    slip = float(np.max(np.abs(sign * at_inner - levels) + inner_error, initial=float(np.max(ends_error))))
+    edges = np.maximum.accumulate(np.concatenate([[low], inner, [high]]))
+    widest = s / max(50.0, 3.2 * ((max(-low, high) + 1) / s + 2))
+    pieces = np.ceil(np.diff(edges) / widest).astype(np.int64)
+    if pieces.sum() > _MOST:
+        raise OverflowError("too many nodes")
+    half = np.repeat(np.arange(len(pieces)), pieces)
+    length = np.repeat(np.diff(edges) / np.maximum(pieces, 1), pieces)
+    left = edges[half] + (np.arange(len(half)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
+    x = (left[:, None] + length[:, None] * (1 + _POINTS) / 2).ravel()
+    log_width = np.log((length[:, None] * _WEIGHTS / (2 * s)).ravel()) - _LOG_SQRT_2PI
+    loss, log_mass, loss_error, mass_error = losses(pair, branch, x, log_width)
+    half = np.repeat(half, len(_POINTS)) + first
+    return _Nodes(
+        half if sign > 0 else -1 - half,
+        loss,
+        log_mass,
+        max(slip, float(np.max(loss_error))) + 4 * _UNIT * float(np.max(np.abs(loss))),
+        _RHO + float(np.max(mass_error)) + 4 * _UNIT * int(pieces.max()),
+    )
+
+
+def cells(pair: Pair, tau: float, width: float, reach: float, lowest: float) -> Cells:
+    """The release on the grid of spacing `width`, x restricted to `interval`, tilted by tau > 0.
+
+    Losses below `lowest` count as if they were there: raised in the dominating law, one event in the other.
+
+    Raises:
+        OverflowError: more than two million pieces would be needed.
+    """
+    nodes = [_nodes(pair, branch, width, reach, lowest) for branch in pair.branches]
+    half, loss, log_mass = (np.concatenate([getattr(n, name) for n in nodes]) for name in ("half", "loss", "log_mass"))
+    first = min(int(half.min()) >> 1, 0)
+    count = max(int(half.max()) + 1 >> 1, 0) - first + 2
+    largest = width * max(abs(first), first + count)
+    slip = max(n.slip for n in nodes)
+    error = max(n.error for n in nodes) + slip + _UNIT * (16 + 8 * (1 + tau) * largest)
+
+    def masses(cell: NDArray[np.int64], *, raised: bool) -> tuple[Array, Array]:
+        base = cell * width
+        p = np.exp(log_mass + tau * base)
+        ratio = np.exp(base - np.maximum(loss, base) if raised else base - loss)
+        found = [np.bincount(cell - first, mass, count).astype(np.float64) for mass in (p, p * ratio)]
+        for law in found:
+            law[-first] += pair.atom
+        return found[0], found[1]
+
+    # the share at a cell's upper end that keeps the masses of P and Q
+    p, q = masses(half >> 1, raised=True)
+    slack = 1.01 * (2 * error + 4 * _UNIT * (1 + largest))
+    up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
+    dominating = p - up
+    dominating[1:] += up[:-1] * math.exp(tau * width)
+    return Cells(first, dominating, *masses((half + 1) >> 1, raised=False), slip, error)

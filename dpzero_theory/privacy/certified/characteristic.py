@@ -1,0 +1,150 @@
+"""chi(t) = M(tau + i t)/M(tau) of the tilted losses: values with error bounds, and bounds for all larger t."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.quadrature import Contour, build, decay
+from dpzero_theory.privacy.certified.tilting import Tilted, cumulant_error
+
+__all__ = ["Decay", "log_far", "log_near"]
+
+Array = NDArray[np.float64]
+
+_UNIT = 2.0**-53
+_BLOCK = 1_000_000
+_MANY = 20_000
+"""Steps from which rounding matters more than the number of nodes."""
+_CHUNK = 32
+"""Terms of one inner product before it is added to a running sum: bounds the growth of rounding errors."""
+
+
+class Decay:
+    """A non-increasing bound on log prod_j |chi_j(t')|^{T_j} for all t' >= t (derivation.md, section 4)."""
+
+    def __init__(self, parts: Sequence[Tilted], tau: float, gdp: float) -> None:
+        self.parts = parts
+        self.tau = tau
+        self.gdp = gdp
+        self.terms = []
+        for part in parts:
+            atom = part.law.pair.atom * math.exp(-part.cumulant) * (1 + 1e-6)
+            log_variation = part.law.log_variation(tau)
+            variation = math.exp(min(log_variation - part.cumulant, 700.0)) * (1 + 1e-6)
+            self.terms.append((atom, variation))
+
+    def __call__(self, t: Array, *, shifted: bool = False) -> Array:
+        """The bound at `t`; with `shifted` also by shifting the line of x (slower, far sharper for few steps)."""
+        total: Array = -(self.gdp**2) * t**2 / 2
+        power = 2.0 ** np.arange(24)[:, None]
+        for part, (atom, variation) in zip(self.parts, self.terms, strict=True):
+            modulus = np.minimum(atom + variation / (t * power), 1.0)
+            square = np.minimum(np.min(1 - (1 - modulus**2) / power**2, axis=0), modulus[0] ** 2)
+            log_chi = 0.5 * np.log(np.maximum(square, 1e-300))
+            if shifted and len(part.law.pair.branches) == 1:
+                bounds = decay(part.law.pair, self.tau, _angles(part.law.pair), t)
+                log_chi = np.minimum(log_chi, bounds.min(axis=0) - part.cumulant + 1e-9)
+            total = total + part.steps * log_chi
+        return total
+
+
+def _angles(pair: Pair) -> list[float]:
+    """Heights of the shifted line, in units of s^2: at most 4/s, so that moduli grow by at most e^8."""
+    return [min(2.4, scale / pair.noise) for scale in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)]
+
+
+def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.complex128], Array]:
+    """log of chi(t) e^{-i t mean} on the real line of x, and a bound on the relative error of chi(t)."""
+    keep = part.weights > 1e-26 / part.steps
+    v, d = part.weights[keep], part.centred[keep]
+    error, loss_error = part.law.mass_error[keep], part.law.loss_error[keep]
+    bound = np.minimum(t * float(v @ (np.abs(d) * error)), 2 * float(v @ error)) + t * float(v @ loss_error)
+    bound += 2 * quadrature + 2 * float(np.sum(part.weights[~keep]))
+    half = 0.5 * t[:, None] * d
+    sine = np.sin(half)
+    change = -2 * (sine**2 @ v) + 2j * ((sine * np.cos(half)) @ v)
+    log_chi, relative = _log_one_plus(change, bound)
+    return log_chi, relative + float(v @ error) * np.abs(change) * np.exp(-log_chi.real)
+
+
+def log_far(part: Tilted, tau: float, t: Array, log_tolerance: float) -> tuple[NDArray[np.complex128], Array]:
+    """The same on the shifted line that makes the integrand smallest at t[0]; t equispaced.
+
+    With many steps as chi e^{-i t mean} - 1 = sum_i w_i (e^{i t d_i} - 1), d_i = L_i - mean, where rounding of the
+    weights multiplies |e^{i t d} - 1| <= min(t |d|, 2) only; with few steps as sum_i w_i e^{i t d_i}, which needs
+    fewer nodes (derivation.md, section 7). Laws on half-lines (kind `fixed-size`) stay on the real line.
+    """
+    pair = part.law.pair
+    angle = 0.0
+    if len(pair.branches) == 1:
+        angles = _angles(pair)
+        angle = angles[int(np.argmin(decay(pair, tau, angles, t[:1])[:, 0]))]
+    many = part.steps > _MANY
+    contour = Contour(tau, 0.0 if many else float(t[0]), float(t[-1]), angle)
+    law = build(pair, contour, log_tolerance)
+    loss, log_mass, loss_error, mass_error = law.shifted()
+    # |exp(i t L)| decreases in t on this line, so the weights at the first t bound all of them
+    exponent = log_mass + tau * loss - part.cumulant
+    if not many:
+        exponent = exponent + 1j * t[0] * (loss - part.mean)
+    size = np.exp(exponent.real)
+    keep = size > np.max(size) * (1e-20 / part.steps)
+    weights, rate = np.exp(exponent[keep]), loss[keep] - part.mean
+    relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * _UNIT
+    reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0
+    bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * _UNIT * np.abs(rate))))
+    # with many steps the weights sum to 1 but for the error of the quadrature, which so enters twice
+    bound += 2 * float(np.sum(size[~keep])) + 2 * math.exp(law.quadrature_error(contour) - part.cumulant)
+    if many:
+        change = _equispaced(weights, rate, t, excess=True)
+        return _log_one_plus(change, bound + cumulant_error(part, tau) * np.abs(change))
+    chi = _equispaced(weights, rate, t - t[0], excess=False)
+    modulus = np.maximum(np.abs(chi), 1e-300)
+    return np.log(modulus) + 1j * np.angle(chi), bound / modulus
+
+
+def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:
+    """log(1 + change), and a bound on the relative error of 1 + change given the absolute one of change."""
+    size = np.abs(change)
+    near = size < 0.5
+    small = np.where(near, change, 0.0)
+    log_near = 0.5 * np.log1p(2 * small.real + np.abs(small) ** 2) + 1j * np.angle(1 + small)
+    log_chi = np.where(near, log_near, np.log(np.maximum(np.abs(1 + change), 1e-300)) + 1j * np.angle(1 + change))
+    return log_chi, (bound + 8 * _UNIT * size) * np.exp(-log_chi.real)
+
+
+def _expm1(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    real = np.expm1(z.real) * np.cos(z.imag) - 2 * np.sin(z.imag / 2) ** 2
+    return np.asarray(real + 1j * np.exp(z.real) * np.sin(z.imag), dtype=np.complex128)
+
+
+def _equispaced(
+    v: NDArray[np.complex128], d: NDArray[np.complex128], t: Array, *, excess: bool
+) -> NDArray[np.complex128]:
+    """sum_i v_i exp(i t_k d_i), or with `excess` sum_i v_i (exp(i t_k d_i) - 1), for equispaced t, by blocks.
+
+    With t_k = t_0 + (a B + b) h, x = i b h d and y = i (t_0 + a B h) d: exp(x + y) = exp(x) exp(y), and
+    exp(x + y) - 1 = (exp(x) - 1) exp(y) + (exp(y) - 1).
+    """
+    step = float(t[1] - t[0]) if len(t) > 1 else 0.0
+    rows = min(max(int(math.sqrt(len(t))), 1), max(_BLOCK // len(d), 1))
+    grid = 1j * step * np.arange(rows)[:, None] * d
+    inner = _expm1(grid) if excess else np.exp(grid)
+    blocks = np.arange(-(-len(t) // rows))
+    result = np.empty(len(blocks) * rows, dtype=np.complex128)
+    columns = max(_BLOCK // len(d), 1)
+    for start in range(0, len(blocks), columns):
+        chosen = blocks[start : start + columns]
+        phase = 1j * d[:, None] * (t[0] + step * rows * chosen)
+        outer = v[:, None] * np.exp(phase)
+        product = np.zeros((rows, len(chosen)), dtype=np.complex128)
+        for first in range(0, len(d), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            product += inner[:, part] @ outer[part]
+            if excess:
+                product += v[part] @ _expm1(phase[part])
+        result[start * rows : (start + len(chosen)) * rows] = product.T.ravel()
+    return result[: len(t)]

@@ -1,0 +1,253 @@
+"""delta(epsilon) of a composition of subsampled Gaussian releases, with a certified bracket.
+
+With L the privacy loss under P, M(z) = E_P exp(z L) and z = tau + i t on a contour tau > 0,
+
+    delta(epsilon) = (1/2 pi) Integral  prod_j M_j(z)^{T_j} exp(-z epsilon) / (z (z + 1)) dt,
+
+summed by the trapezoid rule in t at the saddle tau, with M from the nodes of `quadrature.build`. The companion
+text derivation.md derives the formula and every error term: aliasing, truncation in t, quadrature in x and
+rounding. All of them are inside the returned bracket.
+
+Where this needs too many nodes (few steps, rare events) `grid` answers instead.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.privacy.certified.characteristic import Decay, log_far, log_near
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.quadrature import Contour, build
+from dpzero_theory.privacy.certified.tilting import cumulant_error, saddle, tilt, tilt_all
+
+__all__ = ["DeltaBracket", "delta_bracket", "delta_estimate"]
+
+Array = NDArray[np.float64]
+
+_UNIT = 2.0**-53
+_TOLERANCE = 1e-11
+_NEAR = 400
+_MAX_NODES = 3_000_000
+_REAL_LINE = 1000.0
+
+
+@dataclass(frozen=True)
+class DeltaBracket:
+    """Certified lower <= delta(epsilon) <= upper; `log_value` is the log of the estimate between them.
+
+    `tau` is the contour (a start for a nearby evaluation; NaN where there is none).
+    """
+
+    lower: float
+    value: float
+    upper: float
+    log_value: float
+    tau: float
+    method: str
+
+
+def log_c(tau: float) -> float:
+    """Log of max_y (1 - e^{-y}) e^{-tau y}."""
+    return tau * math.log(tau) - (1 + tau) * math.log1p(tau)
+
+
+def delta_bracket(
+    epsilon: float,
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float = 0.0,
+    *,
+    start: float | None = None,
+    budget: float = 1e9,
+) -> DeltaBracket:
+    """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
+
+    Args:
+        epsilon: epsilon >= 0.
+        parts: at least one pair with sample_rate < 1, and its number of steps.
+        gdp: mu >= 0 of full-batch releases in the same composition.
+        start: a guess of tau, for speed only.
+        budget: largest number of (node in t) x (node in x) products.
+
+    Raises:
+        OverflowError: outside the range of the method (the loss needs too many nodes).
+    """
+    tau = saddle(epsilon, parts, gdp, start)
+    steps_total = sum(steps for _, steps in parts)
+    log_tolerance = math.log(1e-13 / steps_total)
+    tilted = tilt_all(parts, tau, log_tolerance)
+    variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
+    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+    # everything below is relative to S_0 = exp(log_scale); the target error is a fraction of delta / S_0
+    estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
+    target = _TOLERANCE * estimate
+
+    decay_bound = Decay(tilted, tau, gdp)
+    period = float(np.logaddexp(0, -log_scale - math.log(target))) / tau
+    shift, log_second = _second_alias(epsilon, parts, gdp, tau, variance, log_scale + math.log(target), log_tolerance)
+    period = max(period, float(np.logaddexp(0, log_second - log_scale - math.log(target))) / shift)
+    step = 2 * math.pi / period
+    most = min(budget / sum(len(p.law.loss) for p in tilted), _MAX_NODES)
+    stop = _truncate(decay_bound, target, step, most * step, math.sqrt(variance))
+    count = math.ceil(stop / step)
+    # one block on the real line of x, then octaves of t on shifted lines
+    ends = [count if count <= _NEAR else (_NEAR if steps_total > 50 else 64)]
+    while ends[-1] < count:
+        ends.append(min(2 * ends[-1], count))
+    near = Contour(tau, 0.0, ends[0] * step)
+    laws = [build(pair, near, log_tolerance) for pair, _ in parts]
+    tilted = [tilt(law, steps, tau) for law, (_, steps) in zip(laws, parts, strict=True)]
+    square = gdp**2
+    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + square * tau * (tau + 1) / 2 - tau * epsilon
+
+    t: Array = step * np.arange(count + 1.0)
+    exponent = np.zeros(len(t), dtype=np.complex128)
+    relative = np.zeros(len(t))
+    drift = square * (tau + 0.5) - epsilon
+    drift_error = 4 * _UNIT * (square * (tau + 0.5) + epsilon)
+    common = 0.0
+    for part in tilted:
+        quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
+        blocks = [log_near(part, t[: ends[0] + 1], quadrature)]
+        for begin, end in itertools.pairwise(ends):
+            blocks.append(log_far(part, tau, t[begin + 1 : end + 1], log_tolerance))
+        log_chi, error = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        exponent += part.steps * log_chi
+        relative += part.steps * (np.log1p(error) + 8 * _UNIT * np.abs(log_chi))
+        drift += part.steps * part.mean
+        drift_error += 4 * _UNIT * part.steps * abs(part.mean)
+        common += part.steps * cumulant_error(part, tau) + 8 * _UNIT * abs(part.steps * part.cumulant)
+    exponent += -square * t**2 / 2 + 1j * t * drift
+    relative += t * drift_error + 8 * _UNIT * (2 + square * t**2)
+    z = np.asarray(tau + 1j * t, dtype=np.complex128)
+    terms = np.asarray(np.exp(exponent) / (z * (z + 1)), dtype=np.complex128)
+    terms[0] /= 2
+    size = np.abs(terms)
+    total = step / math.pi * float(np.sum(terms.real))
+    with np.errstate(over="ignore"):
+        rounding = (
+            step / math.pi * float(np.sum(size * np.expm1(np.minimum(relative, 700.0))) + 64 * _UNIT * np.sum(size))
+        )
+    last = float(t[-1])
+    log_tail = float(decay_bound(np.array([last]), shifted=count >= _NEAR)[0]) - math.log(math.pi * last)
+    truncation = math.exp(log_tail)
+    common += 8 * _UNIT * (tau * epsilon + square * tau * (tau + 1) + 1)
+    first_alias = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
+    second_alias = math.exp(log_second - log_scale - period * shift) / -math.expm1(-period * shift)
+    spread = (rounding + truncation) * 1.001
+    low = total - spread - (first_alias + second_alias) * 1.001
+    high = total + spread
+    scale_error = math.expm1(min(common, 1.0))
+    if not (math.isfinite(low) and math.isfinite(high)) or common > 1:
+        raise OverflowError("rounding errors exceed the answer")
+    scale = math.exp(log_scale)
+    lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
+    upper = min(scale * high * (1 + scale_error), 1.0)
+    middle = max(total, low, 1e-300)
+    return DeltaBracket(
+        lower,
+        min(max(scale * middle, lower), upper),
+        upper,
+        log_scale + math.log(middle),
+        tau,
+        "contour",
+    )
+
+
+def _log_alias_moment(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, tau: float, log_tolerance: float
+) -> float:
+    """Log of an upper bound on c(tau) prod M_j(tau)^{T_j} e^{-tau epsilon}, c as in `log_c`."""
+    total = log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+    for pair, steps in parts:
+        law = build(pair, Contour(tau), log_tolerance)
+        value = tilt(law, steps, tau).cumulant
+        quadrature = law.quadrature_error(Contour(tau)) - value
+        total += steps * (value + math.exp(min(quadrature, 700.0)) + 1e-12 * abs(value)) + 1e-6
+    return total
+
+
+def delta_estimate(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0, *, start: float | None = None
+) -> tuple[float, float] | None:
+    """(log delta(epsilon), tau) without a certificate, several times faster; None where few nodes do not suffice.
+
+    For the steps of a root search whose answer `delta_bracket` then certifies.
+    """
+    tau = saddle(epsilon, parts, gdp, start)
+    steps_total = sum(steps for _, steps in parts)
+    tilted = tilt_all(parts, tau, math.log(1e-13 / steps_total))
+    variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
+    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+    scale = math.sqrt(variance)
+    target = 1e-10 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
+    period = max(float(np.logaddexp(0, -log_scale - math.log(target))) / tau, 16 * scale, 30 / (tau + 0.5))
+    step = 2 * math.pi / period
+    if 9 / scale > _NEAR * step:
+        return None
+    t: Array = step * np.arange(math.ceil(9 / (scale * step)) + 1.0)
+    exponent = -(gdp**2) * t**2 / 2 + 1j * t * (gdp**2 * (tau + 0.5) - epsilon)
+    for part in tilted:
+        exponent = exponent + part.steps * (log_near(part, t, 0.0)[0] + 1j * t * part.mean)
+    z = tau + 1j * t
+    terms = np.exp(exponent) / (z * (z + 1))
+    terms[0] /= 2
+    total = float(np.sum(terms.real))
+    if not step / math.pi * total > 1e8 * target or not abs(terms[-1]) < 1e-9 * total:
+        return None
+    return log_scale + math.log(step / math.pi * total), tau
+
+
+def _second_alias(
+    epsilon: float,
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float,
+    tau: float,
+    variance: float,
+    log_target: float,
+    log_tolerance: float,
+) -> tuple[float, float]:
+    """(shift, log moment bound at tau + shift) whose alias bound asks for the smallest period."""
+    best = (math.inf, 0.0, 0.0)
+    shift = min(7 / math.sqrt(variance), tau + 0.5)
+    for _ in range(30):
+        try:
+            log_moment = _log_alias_moment(epsilon, parts, gdp, tau + shift, log_tolerance)
+        except OverflowError:
+            log_moment = math.inf
+        period = float(np.logaddexp(0, log_moment - log_target)) / shift
+        if period > best[0]:
+            break
+        best = (period, shift, log_moment)
+        if log_moment < log_target + 50:
+            break
+        shift /= 2
+    if best[0] == math.inf:
+        raise OverflowError("no moment beyond tau")
+    return best[1], best[2]
+
+
+def _truncate(decay_bound: Decay, target: float, step: float, limit: float, scale: float) -> float:
+    """The t beyond which nothing is summed: the first whose tail bound is below `target`.
+
+    Raises:
+        OverflowError: there is none up to `limit`.
+    """
+
+    def first(grid: Array, *, shifted: bool) -> float:
+        enough = decay_bound(grid, shifted=shifted) <= math.log(target) + np.log(math.pi * grid)
+        return float(grid[np.argmax(enough)]) if enough.any() else math.inf
+
+    found = first(np.geomspace(0.5 / scale, 1e13 / scale, 400), shifted=False)
+    if found <= _NEAR * step:
+        return max(found, step)
+    if any(len(part.law.pair.branches) > 1 for part in decay_bound.parts):
+        limit = min(limit, max(_REAL_LINE, 2 * _NEAR * step))
+    if limit > _NEAR * step:
+        found = min(found, first(np.geomspace(_NEAR * step, limit, 80), shifted=True))
+    if found > limit:
+        raise OverflowError("too many nodes")
+    return found

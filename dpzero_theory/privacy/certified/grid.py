@@ -1,0 +1,213 @@
+"""delta(epsilon) of few or rare subsampled releases on a grid of losses, with a certified bracket.
+
+The loss law of few steps is nearly discrete (the record is in no batch, in one, in two...), so that its
+characteristic function hardly decays and the contour of `subsampled` needs too many nodes. Here the line of x is
+cut where the loss crosses the multiples of a spacing H, and the composition is a power of a Fourier transform
+under the tilt e^{tau L}, which keeps rounding errors relative to the answer. The companion text derivation.md
+derives the bracket in section 5; its width is of second order in H.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from dpzero_theory.privacy.certified.cells import Cells, cells, interval
+from dpzero_theory.privacy.certified.contour import DeltaBracket, log_c
+from dpzero_theory.privacy.certified.convolution import compose, log_sum, transform
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.quadrature import losses
+
+__all__ = ["grid_delta"]
+
+Array = NDArray[np.float64]
+
+_UNIT = 2.0**-53
+_LOG_TAIL = math.log(1e-15)
+_CUT = 1e-22
+"""Probability that some step's x is beyond the interval that is cut into cells: added to delta."""
+_CELLS = 2**17
+"""Cells for the losses of one step, at most."""
+
+
+def _log(law: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(law), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class _Sketch:
+    """The loss law by a trapezoid sum, steps times: for choosing tilt and grid, not for the bracket."""
+
+    loss: Array
+    log_mass: Array
+    steps: int
+
+    def tilted(self, tau: float) -> tuple[float, Array]:
+        exponent = self.log_mass + tau * self.loss
+        weights = np.exp(exponent - np.max(exponent))
+        weights /= np.sum(weights)
+        return float(weights @ self.loss), weights
+
+
+def _sketch(pair: Pair, steps: int, reach: float) -> _Sketch:
+    found = []
+    for branch in pair.branches:
+        x = np.linspace(*interval(pair, branch, reach), 4000)
+        log_width = math.log((x[1] - x[0]) / (pair.noise * math.sqrt(2 * math.pi)))
+        found.append(losses(pair, branch, x, np.full(len(x), log_width))[:2])
+    if pair.atom > 0:
+        found.append((np.zeros(1), np.log([pair.atom])))
+    return _Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), steps)
+
+
+def _saddle(epsilon: float, sketches: Sequence[_Sketch]) -> float:
+    """The tilt that makes S_0 c(tau) about least: mean loss epsilon + 1/tau + 1/(1 + tau), to a tenth."""
+    low, high = 1e-6, 1e6
+    while high > 1.1 * low:
+        tau = math.sqrt(low * high)
+        mean = math.fsum(k.steps * k.tilted(tau)[0] for k in sketches)
+        low, high = (tau, high) if mean < epsilon + 1 / tau + 1 / (1 + tau) else (low, tau)
+    return low
+
+
+def _window(tau: float, sketches: Sequence[_Sketch]) -> tuple[float, float, Array]:
+    """(lowest, highest) sum of losses that matters under the tilted law, and Chernoff's best rates for its tails."""
+    laws = [(k, *k.tilted(tau)) for k in sketches]
+    mean = math.fsum(k.steps * centre for k, centre, _ in laws)
+    variance = math.fsum(k.steps * float(weights @ (k.loss - centre) ** 2) for k, centre, weights in laws)
+    rates = np.geomspace(0.02, 50, 24) / math.sqrt(variance)
+
+    def reach(rate: float) -> float:
+        moment = math.fsum(k.steps * log_sum(_log(weights), rate, k.loss - centre) for k, centre, weights in laws)
+        return (moment - _LOG_TAIL) / abs(rate)
+
+    up, down = ([reach(sign * float(rate)) for rate in rates] for sign in (1, -1))
+    best = np.array([rates[int(np.argmin(up))], rates[int(np.argmin(down))]])
+    return mean - min(down), mean + min(up), best
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """The composed tilted law at (first + k) H, k >= 0, with total 1 and its scale apart.
+
+    `error` bounds the rounding of the weights in Euclidean norm, `tail` the mass that lies beyond and is folded in.
+    """
+
+    first: int
+    mass: Array
+    log_scale: float
+    error: float
+    tail: float
+
+
+def _compose(laws: Sequence[tuple[int, Array, int]], width: float, bottom: float, size: int, rates: Array) -> _Sum:
+    """The sum of the laws (first, mass, steps) on a window of `size` points from `bottom`; tails by Chernoff."""
+    start = math.floor(bottom / width)
+    totals = [float(np.sum(mass)) for _, mass, _ in laws]
+    spectra = [
+        (transform(mass / total, first, size), steps) for (first, mass, steps), total in zip(laws, totals, strict=True)
+    ]
+    law, error = compose(spectra, start)
+    tails = [-float(rates[0]) * width * (start + size), float(rates[1]) * width * start]
+    for (first, mass, steps), total in zip(laws, totals, strict=True):
+        points = (first + np.arange(len(mass), dtype=np.float64)) * width
+        for k, rate in enumerate((float(rates[0]), -float(rates[1]))):
+            tails[k] += steps * log_sum(_log(mass / total), rate, points)
+    log_scale = math.fsum(steps * math.log(total) for (_, _, steps), total in zip(laws, totals, strict=True))
+    return _Sum(start, law, log_scale, error / math.sqrt(size), sum(math.exp(min(tail, 0.0)) for tail in tails))
+
+
+def grid_delta(
+    epsilon: float,
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float = 0.0,
+    *,
+    points: int = 2**18,
+) -> DeltaBracket:
+    """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
+
+    Args:
+        epsilon: epsilon >= 0.
+        parts: at least one pair with sample_rate < 1, and its number of steps.
+        gdp: mu >= 0 of full-batch releases in the same composition.
+        points: length of the transforms, a power of two; the width of the bracket falls as its square.
+
+    Raises:
+        OverflowError: outside the range of the method.
+    """
+    everything = [*parts, *([(Pair("remove", 1.0, 1 / gdp), 1)] if gdp > 0 else [])]
+    steps = sum(count for _, count in everything)
+    reach = -float(ndtri(_CUT / (2 * steps)))
+    sketches = [_sketch(pair, count, reach) for pair, count in everything]
+    tau = _saddle(epsilon, sketches)
+    bottom, top, rates = _window(tau, sketches)
+    # a loss below `lowest` counts as if it were there
+    lowest = bottom - top
+    broadest = max(float(np.max(k.loss)) - max(float(np.min(k.loss)), lowest) for k in sketches)
+    # the laws on the grid are a little broader than the exact one
+    bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
+    width = max((top - bottom) / points, broadest * max(1 / _CELLS, 4 / points))
+    laws = [(cells(pair, tau, width, reach, lowest), count) for pair, count in everything]
+    common = math.fsum(count * (c.error + 40 * _UNIT) for c, count in laws)
+    common = 1.1 * common + 16 * _UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
+    shift = math.fsum(count * c.slip for c, count in laws) * 1.01
+    if common > 0.1:
+        raise OverflowError("rounding errors exceed the answer")
+
+    dominating = [(c.first, c.dominating, count) for c, count in laws]
+    above = _compose(dominating, width, bottom, points, rates)
+    beyond = (above.first + np.arange(points)) * width - (epsilon - shift)
+    positive = beyond > 0
+    gain = np.exp(-tau * beyond[positive]) * -np.expm1(-beyond[positive])
+    log_scale = above.log_scale - tau * (epsilon - shift)
+    lost = above.error * float(np.linalg.norm(gain)) + above.tail * math.exp(log_c(tau))
+    found = float(above.mass[positive] @ gain) * (1 + 1e-9) + 1.01 * lost
+    upper = math.exp(min(log_scale, 700.0)) * found * (1 + common)
+    upper = min(upper + 2 * _CUT, 1.0)
+    lower = min(_lower(epsilon, tau, sketches, laws, (bottom, width, points), rates, common), upper)
+    # the variance of the loss is too large by up to H^2/4 a step above, and too small by H^2/12 below
+    value = lower + (upper - lower) / 3
+    log_value = math.log(value) if value > 0 else -math.inf
+    return DeltaBracket(lower, value, upper, log_value, tau, "grid")
+
+
+def _lower(
+    epsilon: float,
+    tau: float,
+    sketches: Sequence[_Sketch],
+    laws: Sequence[tuple[Cells, int]],
+    window: tuple[float, float, int],
+    rates: Array,
+    error: float,
+) -> float:
+    """max over k of P(sum of cells >= k) - e^epsilon Q(sum of cells >= k), less the errors of the composition."""
+    bottom, width, points = window
+    # the mean loss above the cells' centres, in all
+    offset = 0.0
+    for sketch, (c, count) in zip(sketches, laws, strict=True):
+        at = (c.first + np.arange(len(c.nearest_p))) * width
+        offset += count * (sketch.tilted(tau)[0] - float(at @ c.nearest_p) / float(np.sum(c.nearest_p)))
+    p, q = (
+        _compose(
+            [(c.first, mass, count) for (c, count), mass in zip(laws, masses, strict=True)],
+            width,
+            bottom - offset,
+            points,
+            rates,
+        )
+        for masses in ([c.nearest_p for c, _ in laws], [c.nearest_q for c, _ in laws])
+    )
+    beyond = (p.first + np.arange(points)) * width + offset - epsilon
+    near = beyond > -20 / (1 + tau)
+    beyond = beyond[near]
+    fall_p = np.exp(p.log_scale + tau * (offset - epsilon - beyond))
+    fall_q = np.exp(q.log_scale + tau * (offset - epsilon - beyond) + offset - beyond)
+    mass_p, mass_q = p.mass[near] * fall_p, q.mass[near] * fall_q
+    kept, lost = (np.cumsum(mass[::-1])[::-1] for mass in (mass_p * (1 - error), mass_q * (1 + error)))
+    slack = 2 * _UNIT * len(kept) * (kept + lost)
+    rounding = [np.sqrt(np.cumsum((law.error * fall)[::-1] ** 2))[::-1] for law, fall in ((p, fall_p), (q, fall_q))]
+    return max(float(np.max(kept - lost - slack - 1.01 * (rounding[0] + rounding[1] + p.tail * fall_p))), 0.0)

@@ -1,0 +1,225 @@
+"""Dominating pairs of one subsampled Gaussian release, for each neighbouring relation and sampling.
+
+One release is the sum of the clipped contributions of a batch plus Gaussian noise. Lengths are in units of the
+per-record clip C, so the noise has standard deviation s = `noise_multiplier`, and q = `sample_rate` is the
+probability that a given record is in the batch. A pair (P, Q) dominates a mechanism if for every two neighbouring
+data sets and every alpha > 0 its hockey-stick divergence is at least the mechanism's; dominating pairs compose
+adaptively (Zhu, Dong and Wang 2022, Theorem 10). With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the density ratio
+of (1-q) N(0, s^2) + q N(1, s^2) to N(0, s^2), and B(x) = A(-x):
+
+    kind         P                           loss L(x)          source
+    remove       (1-q) N(0,s^2) + q N(1,s^2)   log A              Zhu, Dong and Wang, Theorem 11; here Q = N(0,s^2)
+    add          N(0,s^2)                      -log A             the same pair reversed
+    replace      (1-q) N(0,s^2) + q N(1,s^2)   log A - log B      below; here Q = (1-q) N(0,s^2) + q N(-1,s^2)
+    fixed-size   see below                                      Balle, Barthe and Gaboardi 2018; below
+
+Replace-one, Poisson. Given the rest of the batch the two laws are (1-q) N(0) + q N(v) and (1-q) N(0) + q N(v')
+with |v|, |v'| <= 1. Among all sets E of a given N(0)-probability the half-space {x > c} maximises N(1)(E) over
+all N(v)(E) and minimises N(-1)(E) over all N(v')(E) (Neyman and Pearson, twice), so it is optimal for
+P(E) - alpha Q(E) at every alpha >= 0: the pair dominates, and it is attained.
+
+Fixed size B of n, without replacement, q = B/n. Exchange the record with a uniformly random one outside the batch:
+given the rest, the batch holds the record (probability q) or another one in its place, at distance up to 2.
+  - add-remove (B fixed, n changes by one): exactly the Poisson pairs remove and add at s/2.
+  - replace-one: for alpha >= 1 the divergence is at most that of `remove` at s/2 (advanced joint convexity), and
+    for alpha < 1 that of `add` at s/2. One step attains both, but one pair with this whole profile has the loss
+    of `remove` where it is positive, that of `add` where it is negative, and an atom at 0 (kind `fixed-size`).
+    Its T-fold composition is an upper bound; the compositions of `remove` and of `add` at s/2 are lower bounds
+    (they are attained by data), and the truth is in between.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.privacy.gaussian import RELATIONS
+
+__all__ = ["SAMPLINGS", "Bracket", "Branch", "Group", "Pair", "group", "passes"]
+
+Array = NDArray[np.float64]
+
+SAMPLINGS = ("full", "poisson", "fixed-size", "random-allocation", "fixed-order")
+"""How a step's batch is drawn: every record; each record independently with probability q; a uniformly random
+set of fixed size; each record in one uniformly random step of every epoch (balls in bins), independently of the
+other records; or any order that does not depend on the data, each record at most once an epoch."""
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """A certified answer: the exact number lies in [lower, upper].
+
+    `value` is the number to use: the private side for noise multipliers and epsilon, the estimate for delta.
+    `method` says how it was obtained, `notes` what holds beyond it.
+    """
+
+    lower: float
+    value: float
+    upper: float
+    method: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One part of the loss law: on x > start, the weight of e^{zL} is N(0,s^2)(dx) A^{a+z a_slope} B^{z b_slope}."""
+
+    a: float
+    a_slope: float
+    b_slope: float
+    start: float
+
+
+_BRANCHES = {
+    "remove": (Branch(1.0, 1.0, 0.0, -math.inf),),
+    "add": (Branch(0.0, -1.0, 0.0, -math.inf),),
+    "replace": (Branch(1.0, 1.0, -1.0, -math.inf),),
+    "fixed-size": (Branch(1.0, 1.0, 0.0, 0.5), Branch(0.0, -1.0, 0.0, 0.5)),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A dominating pair of one release; see the module. `noise` is s over the pair's own unit of length."""
+
+    kind: str
+    sample_rate: float
+    noise: float
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        return _BRANCHES[self.kind]
+
+    @property
+    def atom(self) -> float:
+        """Probability under P of loss exactly 0 (kind `fixed-size` only)."""
+        return (
+            (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
+        )
+
+    def log_mixture(self, x: Array) -> Array:
+        """log A(x), accurate relative to its size near 0 and absolutely far from it."""
+        q = self.sample_rate
+        u = (2 * x - 1) / (2 * self.noise**2)
+        y = q * np.expm1(np.minimum(u, 700.0))
+        near = np.abs(y) < 0.5
+        if near.all():
+            return np.asarray(np.log1p(y))
+        with np.errstate(divide="ignore"):
+            return np.where(near, np.log1p(np.clip(y, -0.5, 0.5)), np.logaddexp(np.log1p(-q), math.log(q) + u))
+
+    def posterior(self, x: Array, log_mixture: Array) -> Array:
+        """q N(1)(x) / ((1-q) N(0)(x) + q N(1)(x)); s^2 times the derivative of log A."""
+        u = (2 * x - 1) / (2 * self.noise**2)
+        return np.exp(np.minimum(math.log(self.sample_rate) + u - log_mixture, 0.0))
+
+    def log_mixture_shifted(self, x: Array, angle: float) -> NDArray[np.complex128]:
+        """log A(x + i s^2 angle) for |angle| < pi, on the branch that is real at angle 0."""
+        q = self.sample_rate
+        u = (2 * x - 1) / (2 * self.noise**2)
+        small = np.minimum(u, -math.log(q))
+        y = q * (np.expm1(small) * math.cos(angle) - 2 * math.sin(angle / 2) ** 2) + 1j * q * np.exp(small) * math.sin(
+            angle
+        )
+        near = 0.5 * np.log1p(np.maximum(2 * y.real + np.abs(y) ** 2, -1 + 1e-300)) + 1j * np.angle(1 + y)
+        rest = (1 - q) / q * np.exp(-np.maximum(u, -math.log(q)) - 1j * angle)
+        return np.where(u <= -math.log(q), near, math.log(q) + u + 1j * angle + np.log(1 + rest))
+
+
+@dataclass(frozen=True)
+class Group:
+    """`steps` releases with the same multiplier, sampling, rate and relation; build it with `group`."""
+
+    noise_multiplier: float
+    steps: int
+    sampling: str
+    relation: str
+    sample_rate: float
+
+    def with_noise(self, noise_multiplier: float) -> "Group":
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    @property
+    def sensitivity(self) -> int:
+        """Largest change of the sum of a batch that holds the record, in clips."""
+        return 2 if self.relation == "replace-one" else 1
+
+    @property
+    def epoch(self) -> int:
+        """Steps of an epoch, floor(1/q); 1/q within 1e-12 of an integer counts as that integer."""
+        return math.floor((1 + 1e-12) / self.sample_rate)
+
+    @property
+    def allocated(self) -> bool:
+        """Whether the group's batches are random allocations to more than one step."""
+        return self.sampling == "random-allocation" and self.epoch > 1
+
+    @property
+    def gdp(self) -> float:
+        """mu of the group where it is certified in closed form, 0 where the pairs say more."""
+        releases = {"full": self.steps, "poisson": 0, "fixed-size": 0}.get(self.sampling)
+        if releases is None:
+            releases = passes(self.steps, self.sample_rate)
+        if self.sample_rate == 1 and self.sampling != "full":
+            releases = self.steps
+        return math.sqrt(releases) * self.sensitivity / self.noise_multiplier
+
+    def pairs(self) -> tuple[Pair, ...]:
+        """Dominating pairs, one for each direction (forward: the first data set is the larger one)."""
+        return self._pairs(("fixed-size",))
+
+    def attained(self) -> tuple[Pair, ...]:
+        """Pairs that some data set attains at every step: the same as `pairs` wherever those are tight."""
+        return self._pairs(("remove", "add"))
+
+    def _pairs(self, fixed_size_replace: tuple[str, ...]) -> tuple[Pair, ...]:
+        if self.gdp > 0:
+            return ()
+        q, s = self.sample_rate, self.noise_multiplier
+        if self.sampling == "fixed-size":
+            s /= 2
+        if self.relation == "add-remove":
+            kinds: tuple[str, ...] = ("remove", "add")
+        else:
+            kinds = ("replace",) if self.sampling == "poisson" else fixed_size_replace
+        return tuple(Pair(kind, q, s) for kind in kinds)
+
+
+def passes(steps: int, sample_rate: float) -> int:
+    """Largest number of batches that hold a given record when each holds it at most once an epoch.
+
+    An epoch has floor(1/q) steps (the incomplete last batch dropped; if it is kept an epoch is longer and the
+    number smaller), so the record is in at most ceil(steps / floor(1/q)) batches. This is ceil(steps q) where
+    1/q is an integer and can be larger where it is not. 1/q within 1e-12 of an integer counts as that integer.
+    """
+    return -(-steps // math.floor((1 + 1e-12) / sample_rate))
+
+
+def group(
+    noise_multiplier: float, steps: int, *, sampling: str, relation: str, sample_rate: float | None = None
+) -> Group:
+    """A validated group of releases.
+
+    Args:
+        noise_multiplier: s > 0, standard deviation of the noise on the sum of a batch over the per-record clip C.
+        steps: T >= 1.
+        sampling: one of `SAMPLINGS`; there is no default.
+        relation: one of `RELATIONS`; there is no default.
+        sample_rate: q in (0, 1], batch (expected, for Poisson) over n; for full batch 1 or None.
+
+    Raises:
+        ValueError: an argument outside its range, or a sample_rate other than 1 with full batch.
+    """
+    kind = check.choice("sampling", sampling, SAMPLINGS)
+    relation = check.choice("relation", relation, RELATIONS)
+    count = check.integer("steps", steps, at_most=10**12)
+    s = check.real("noise_multiplier", noise_multiplier, above=0)
+    if kind == "full":
+        rate = check.real("sample_rate", 1.0 if sample_rate is None else sample_rate, above=0, at_most=1)
+        if rate != 1:
+            raise ValueError(f"sample_rate must be 1 with sampling full; got {rate!r}")
+    else:
+        rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
+    return Group(s, count, kind, relation, rate)

@@ -1,0 +1,362 @@
+"""A finite law that stands for the privacy loss of a `Pair`, with every error of the replacement bounded.
+
+`build` puts composite 16-point Gauss-Legendre panels on the line, so that M(z) = E_P exp(z L) becomes a finite
+sum over nodes. `LossLaw` bounds, for z = tau + i t: the quadrature error (Bernstein ellipses), the mass left out
+beyond the panels (Gaussian tails), the rounding error of every node, and the total variation of the tilted
+density of L. The derivations are in derivation.md, sections 4 to 6.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from dpzero_theory.privacy.certified.pairs import Branch, Pair
+
+__all__ = ["Contour", "LossLaw", "build", "decay", "losses", "support"]
+
+Array = NDArray[np.float64]
+
+_ORDER = 16
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)
+_RHO = np.array([1.3, 1.6, 2.0, 2.6, 3.4, 4.5, 6.0, 8.0, 11.0, 15.0])[:, None]
+_UNIT = 2.0**-53
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_MAX_PANELS = 20_000
+
+
+def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, float]]:
+    """(log c, beta) with A^a B^b <= sum c exp(beta x / s^2) at z = tau > 0 (Jensen: a >= 1 or a <= 0, b <= 0)."""
+    q, s = pair.sample_rate, pair.noise
+    keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
+    a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
+    first = [(keep, 0.0), (take - a / (2 * s * s), a)]
+    if b == 0:
+        return first
+    second = [(keep, 0.0), (take - b / (2 * s * s), -b)]
+    return [(c1 + c2, b1 + b2) for c1, b1 in first for c2, b2 in second]
+
+
+def _log_moment_floor(pair: Pair, tau: float) -> float:
+    """A lower bound on log M(tau): M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2."""
+    if pair.kind == "add":
+        return 0.0
+    c = 1 + tau
+    return max(0.0, c * math.log(pair.sample_rate) + (c * c - c) / (2 * pair.noise**2) - math.log(2))
+
+
+def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tuple[float, float]:
+    """An interval outside which the tilted integrand has mass below exp(log_tolerance) for each moment term."""
+    s = pair.noise
+    low, high = 0.0, 1.0
+    for log_c, beta in _moment_terms(pair, branch, tau):
+        k = math.sqrt(2 * max(log_c + beta * beta / (2 * s * s) - log_tolerance, 1.0))
+        low, high = min(low, beta - s * k), max(high, beta + s * k)
+    return max(low, branch.start), high
+
+
+def _argument(pair: Pair, x: Array, angle: Array) -> Array:
+    """arg A(x + i s^2 angle), for 0 <= angle < pi: increasing in x, unimodal in the angle."""
+    u = (2 * x - 1) / (2 * pair.noise**2)
+    odds = np.exp(np.clip(math.log(pair.sample_rate) - math.log1p(-pair.sample_rate) + u, -700.0, 700.0))
+    result: Array = np.arctan2(odds * np.sin(angle), 1 + odds * np.cos(angle))
+    return result
+
+
+def _largest_argument(pair: Pair, x: Array, angle: Array) -> Array:
+    """max of arg A(x + i s^2 phi) over 0 <= phi <= angle."""
+    u = (2 * x - 1) / (2 * pair.noise**2)
+    odds = np.exp(np.clip(math.log(pair.sample_rate) - math.log1p(-pair.sample_rate) + u, -700.0, 700.0))
+    return np.where(np.cos(angle) >= -odds, _argument(pair, x, angle), np.arcsin(np.minimum(odds, 1.0)))
+
+
+def _log_dip(pair: Pair, x: Array, angle: Array) -> Array:
+    """Log of a lower bound on |A(y + i s^2 phi)| / A(y) for y <= x and |phi| <= angle < pi.
+
+    |A(y + i s^2 phi)|^2 = A(y)^2 (1 - 4 p (1 - p) sin^2(phi/2)) with p = `posterior`, increasing in y.
+    """
+    p = np.minimum(pair.posterior(x, pair.log_mixture(x)), 0.5)
+    result: Array = 0.5 * np.log1p(-4 * p * (1 - p) * np.sin(angle / 2) ** 2)
+    return result
+
+
+def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], contour: "Contour") -> Array:
+    """Log of a bound on the Gauss-Legendre error of each panel, for all z of `contour`."""
+    s, tau = pair.noise, contour.tau
+    low, high = panels
+    centre, radius = (low + high) / 2, (high - low) / 2
+    reach = radius * (_RHO + 1 / _RHO) / 2
+    left, right = centre - reach, centre + reach
+    spread = radius * (_RHO - 1 / _RHO) / 2 / s**2
+    widest = spread + contour.angle
+    analytic = widest < 3.0
+    widest = np.minimum(widest, 3.0)
+    turned = contour.angle - spread
+    nearest = np.maximum(np.maximum(left, -right), 0.0)
+    log_sup = (-(nearest**2) + (widest * s**2) ** 2) / (2 * s * s) - _LOG_SQRT_2PI - math.log(s)
+
+    def largest(power: float, slope: float, smallest_x: Array, largest_x: Array) -> Array:
+        """sup of log |A(x + i y)^(power + i slope t)| over the ellipse and over t."""
+        if power > 0:
+            modulus = pair.log_mixture(largest_x)
+        else:
+            modulus = pair.log_mixture(smallest_x) + _log_dip(pair, largest_x, widest)
+        if contour.t_high == 0:
+            return power * modulus
+        least = np.minimum(_argument(pair, smallest_x, np.maximum(turned, 0.0)), _argument(pair, smallest_x, widest))
+        growth = _largest_argument(pair, largest_x, np.clip(-turned, 0.0, 3.0))
+        phase = np.where(turned >= 0, -contour.t_low * least, contour.t_high * growth)
+        return power * modulus + abs(slope) * phase
+
+    log_sup = log_sup + largest(branch.a + branch.a_slope * tau, branch.a_slope, left, right)
+    if branch.b_slope:
+        log_sup = log_sup + largest(branch.b_slope * tau, branch.b_slope, -right, -left)
+    bound = log_sup - 2 * _ORDER * np.log(_RHO) - np.log1p(-(_RHO**-2)) + math.log(64 / 15)
+    result: Array = np.log(radius) + np.min(np.where(analytic, bound, np.inf), axis=0)
+    return result
+
+
+@dataclass(frozen=True)
+class Contour:
+    """z = tau + i t with t_low <= t <= t_high, and x on the line at height s^2 angle (downwards for `add`)."""
+
+    tau: float
+    t_low: float = 0.0
+    t_high: float = 0.0
+    angle: float = 0.0
+
+
+def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
+    """Log of the factor by which moving x to the shifted line can raise the moduli of Gaussian and mixtures."""
+    powers = (branch.a + branch.a_slope * contour.tau, branch.b_slope * contour.tau)
+    cosine = math.log(math.cos(contour.angle / 2))
+    return (contour.angle * pair.noise) ** 2 / 2 + sum(min(power, 0.0) * cosine for power in powers)
+
+
+def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
+    """Panels refined until the error of M(z) on the contour is about exp(log_tolerance) M(tau).
+
+    Raises:
+        OverflowError: more than 20,000 panels would be needed.
+    """
+    panels = []
+    log_tolerance += _log_moment_floor(pair, contour.tau)
+    for branch in pair.branches:
+        start, stop = support(pair, branch, contour.tau, log_tolerance - _shift_cost(pair, branch, contour))
+        edges = np.linspace(start, stop, math.ceil((stop - start) / pair.noise) + 1)
+        low, high = edges[:-1], edges[1:]
+        while True:
+            bad = _panel_errors(pair, branch, (low, high), contour) > log_tolerance - math.log(len(low))
+            if not bad.any():
+                break
+            if len(low) > _MAX_PANELS:
+                raise OverflowError("too many quadrature panels")
+            middle = (low[bad] + high[bad]) / 2
+            low, high = (
+                np.concatenate([low[~bad], low[bad], middle]),
+                np.concatenate([high[~bad], middle, high[bad]]),
+            )
+        order = np.argsort(low)
+        panels.append((low[order], high[order]))
+    return LossLaw(pair, contour, tuple(panels))
+
+
+def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
+    """Log of a bound on |M(tau + i t')| for all t' >= t, one row for each angle of the shifted line.
+
+    On the line at angle theta the modulus of the integrand is at most
+    N(0,s^2)(x) e^{theta^2 s^2/2} |A|^a |B|^b exp(-t arg A - t arg B), bounded cell by cell by monotonicity.
+    """
+    s = pair.noise
+    (branch,) = pair.branches
+    a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
+    log_tolerance = -60.0 + _log_moment_floor(pair, tau)
+    start, stop = support(pair, branch, tau, log_tolerance)
+    x = np.linspace(start, stop, 401)
+    left, right = x[:-1], x[1:]
+    edges = np.where(left > 0, -left, right) / s, np.where(left > 0, -right, left) / s
+    log_mass = log_ndtr(edges[0]) + np.log(-np.expm1(np.minimum(log_ndtr(edges[1]) - log_ndtr(edges[0]), -1e-300)))
+    rows = []
+    for angle in angles:
+        turn, modulus = np.zeros(400), log_mass + (angle * s) ** 2 / 2
+        for power, low, high in ((a, left, right), (b, -right, -left)):
+            if power == 0:
+                continue
+            dip = _log_dip(pair, high, np.asarray(angle)) if power < 0 else 0.0
+            modulus = modulus + power * (pair.log_mixture(high if power > 0 else low) + dip)
+            turn = turn + _argument(pair, low, np.asarray(angle))
+        inside = np.logaddexp.reduce(modulus - t[:, None] * turn, axis=1)
+        outside = log_tolerance + math.log(8) + _shift_cost(pair, branch, Contour(tau, angle=angle))
+        rows.append(np.logaddexp(inside, outside) + 1e-9)
+    return np.array(rows)
+
+
+def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array, Array, Array]:
+    """L(x), log of P's mass at x (density in units of s times e^{log_width}), and bounds on their rounding errors."""
+    s, q = pair.noise, pair.sample_rate
+    keep = math.log1p(-q) if q < 1 else 0.0
+
+    def error(y: Array, log_mixture: Array) -> Array:
+        post = pair.posterior(y, log_mixture)
+        coarse = np.where(np.abs(log_mixture) > 0.4, -keep * (1 - post) - math.log(q) * post, 0.0)
+        size: Array = 16 * _UNIT * (np.abs(log_mixture) + (1 + np.abs(2 * y - 1) / (2 * s * s)) * post + coarse)
+        return size
+
+    log_a = pair.log_mixture(x)
+    loss, loss_error = branch.a_slope * log_a, error(x, log_a)
+    if branch.b_slope:
+        log_b = pair.log_mixture(-x)
+        loss, loss_error = loss + branch.b_slope * log_b, loss_error + error(-x, log_b)
+    gaussian = -x * x / (2 * s * s)
+    mass_error = _UNIT * (24 - 6 * gaussian + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
+    return loss, gaussian + log_width + branch.a * log_a, loss_error, mass_error + branch.a * loss_error
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """Nodes of the loss law of `pair`: P is close to sum_i exp(log_mass_i) [loss = loss_i]."""
+
+    pair: Pair
+    contour: Contour
+    panels: tuple[tuple[Array, Array], ...]
+
+    @cached_property
+    def _nodes(self) -> tuple[Array, Array, Array, Array]:
+        pair, s = self.pair, self.pair.noise
+        parts = []
+        for branch, (low, high) in zip(pair.branches, self.panels, strict=True):
+            centre, radius = (low + high) / 2, (high - low) / 2
+            x = (centre[:, None] + radius[:, None] * _POINTS).ravel()
+            width = np.log((radius[:, None] * _WEIGHTS).ravel() / s) - _LOG_SQRT_2PI
+            parts.append(losses(pair, branch, x, width))
+        if pair.atom > 0:
+            zero = np.zeros(1)
+            parts.append((zero, np.log(np.array([pair.atom])), zero, zero + 24 * _UNIT))
+        loss, log_mass, loss_error, mass_error = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return loss, log_mass, loss_error, mass_error
+
+    @property
+    def loss(self) -> Array:
+        """L_i."""
+        return self._nodes[0]
+
+    @property
+    def log_mass(self) -> Array:
+        """log p_i."""
+        return self._nodes[1]
+
+    @property
+    def loss_error(self) -> Array:
+        """Bound on the rounding error of L_i, absolute."""
+        return self._nodes[2]
+
+    @property
+    def mass_error(self) -> Array:
+        """Bound on the rounding error of p_i, relative."""
+        return self._nodes[3]
+
+    def shifted(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128], Array, Array]:
+        """(loss, log_mass, loss_error, mass_error) on the shifted line; the errors as for the real nodes."""
+        pair, s = self.pair, self.pair.noise
+        q, angle = pair.sample_rate, self.contour.angle
+        if angle == 0:
+            real = self.loss.astype(np.complex128), self.log_mass.astype(np.complex128)
+            return (*real, self.loss_error, self.mass_error)
+        (branch,), ((low, high),) = pair.branches, self.panels
+        height = angle * math.copysign(1.0, branch.a_slope)
+        centre, radius = (low + high) / 2, (high - low) / 2
+        x = (centre[:, None] + radius[:, None] * _POINTS).ravel()
+        log_a = pair.log_mixture_shifted(x, height)
+        gaussian = -((x + 1j * s * s * height) ** 2) / (2 * s * s)
+        width = np.log((radius[:, None] * _WEIGHTS).ravel() / s) - _LOG_SQRT_2PI
+        loss = branch.a_slope * log_a
+
+        def error(y: Array, log_mixture: NDArray[np.complex128]) -> Array:
+            u = (2 * y - 1) / (2 * s * s)
+            post = np.exp(np.minimum(math.log(q) + u - log_mixture.real, 2.0))
+            coarse = np.where(u > -math.log(q), abs(math.log(q)), 0.0)
+            size: Array = 64 * _UNIT * (np.abs(log_mixture) + (2 + np.abs(u)) * post + coarse)
+            return size
+
+        loss_error = error(x, log_a)
+        if branch.b_slope:
+            log_b = pair.log_mixture_shifted(-x, -height)
+            loss = loss + branch.b_slope * log_b
+            loss_error = loss_error + error(-x, log_b)
+        mass_error = _UNIT * (24 + 8 * np.abs(gaussian) + 4 * np.abs(width) + 4 * np.abs(branch.a * log_a))
+        return loss, gaussian + width + branch.a * log_a, loss_error, mass_error + branch.a * loss_error
+
+    def quadrature_error(self, contour: Contour) -> float:
+        """Log of a bound on |M(z) - sum p_i exp(z L_i)| for all z of `contour` (at this law's angle)."""
+        pair, s = self.pair, self.pair.noise
+        logs = []
+        for branch, panels in zip(pair.branches, self.panels, strict=True):
+            logs.append(_panel_errors(pair, branch, panels, contour))
+            low, high = panels[0][0], panels[1][-1]
+            for log_c, beta in _moment_terms(pair, branch, contour.tau):
+                scale = log_c + beta * beta / (2 * s * s) + _shift_cost(pair, branch, contour)
+                tails = [scale + log_ndtr((beta - high) / s)]
+                if branch.start == -math.inf:
+                    tails.append(scale + log_ndtr((low - beta) / s))
+                logs.append(np.array(tails))
+        return float(np.logaddexp.reduce(np.concatenate(logs)))
+
+    def log_variation(self, tau: float) -> float:
+        """Log of a bound on the total variation of the density of L under P e^{tau L} (no atom).
+
+        Cell by cell: where the sign of the derivative of log density is certain on a cell the variation is the
+        difference of the end values; elsewhere the peak inside is bounded through the derivative.
+        """
+        found = [
+            self._branch_variation(branch, low, high, tau)
+            for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True)
+        ]
+        return float(np.logaddexp.reduce(found))
+
+    def _branch_variation(self, branch: Branch, low: Array, high: Array, tau: float) -> float:
+        pair, s = self.pair, self.pair.noise
+        a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
+        # beyond [first, last] the density is monotone: its log-derivative has the sign of -x
+        first = branch.start if branch.start > -math.inf else min(low[0], min(a, 0.0) - 1)
+        last = max(high[-1], max(a, 0.0) - b + 1)
+        steps = np.arange(4) / 4
+        inner = (low[:, None] + (high - low)[:, None] * steps).ravel()
+        x = np.unique(np.concatenate([[first], inner, [high[-1], last]]))
+        log_a = pair.log_mixture(x)
+        rise = pair.posterior(x, log_a)
+        rise_low, rise_high = rise[:-1], rise[1:]
+        gain_low, gain_high = np.minimum(a * rise_low, a * rise_high), np.maximum(a * rise_low, a * rise_high)
+        log_f = -x * x / (2 * s * s) - _LOG_SQRT_2PI + math.log(s) + a * log_a
+        if b == 0:
+            with np.errstate(divide="ignore"):
+                u = (2 * x - 1) / (2 * s * s)
+                log_f = log_f - np.minimum(math.log(pair.sample_rate) + u - log_a, 0.0)
+            drag_low, drag_high = 1 - rise_high, 1 - rise_low
+        else:
+            log_b = pair.log_mixture(-x)
+            fall = pair.posterior(-x, log_b)
+            fall_low, fall_high = fall[1:], fall[:-1]
+            log_f = log_f + b * log_b - np.log(rise + fall)
+            gain_low, gain_high = gain_low - b * fall_low, gain_high - b * fall_high
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                tilt = np.stack([rise_low - fall_high, rise_high - fall_low])
+                scale = np.stack([1 / (rise_low + fall_low) - 1, 1 / (rise_high + fall_high) - 1])
+                corners = np.nan_to_num(tilt[:, None] * scale[None, :], nan=0.0)
+            corners = np.clip(corners, -1.0, 1.0)
+            drag_low, drag_high = corners.min(axis=(0, 1)), corners.max(axis=(0, 1))
+        slope_low = (-x[1:] + gain_low - drag_high) / s**2
+        slope_high = (-x[:-1] + gain_high - drag_low) / s**2
+        width = np.diff(x)
+        top = float(np.max(log_f))
+        f = np.exp(log_f - top)
+        certain = (slope_low >= 0) | (slope_high <= 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rising = log_f[:-1] - top + np.maximum(slope_high, 0.0) * width
+            falling = log_f[1:] - top + np.maximum(-slope_low, 0.0) * width
+        inside = np.exp(np.minimum(np.minimum(rising, falling), 600.0))
+        cells = np.where(certain, np.abs(np.diff(f)), np.maximum(2 * inside - f[:-1] - f[1:], np.abs(np.diff(f))))
+        return top + math.log((float(np.sum(cells)) + f[0] + f[-1]) * (1 + 1e-6))

@@ -1,0 +1,132 @@
+"""The loss law tilted by e^{tau L}: its cumulant with an error bound, and the tau at which to integrate."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build
+
+__all__ = ["Tilted", "cumulant", "cumulant_error", "saddle", "tilt", "tilt_all"]
+
+Array = NDArray[np.float64]
+
+_UNIT = 2.0**-53
+
+
+@dataclass(frozen=True)
+class Tilted:
+    """The loss law of one pair under P e^{tau L} / M(tau)."""
+
+    law: LossLaw
+    steps: int
+    cumulant: float
+    mean: float
+    variance: float
+    weights: Array
+    centred: Array
+
+
+def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
+    exponent = law.log_mass + tau * law.loss
+    top = float(np.max(exponent))
+    v = np.exp(exponent - top)
+    total = float(np.sum(v))
+    cumulant = top + math.log(total)
+    if cumulant < 1:
+        x = tau * law.loss
+        small = np.abs(x) < 1
+        excess = np.where(
+            small, np.exp(law.log_mass) * np.expm1(np.where(small, x, 0.0)), np.exp(exponent) - np.exp(law.log_mass)
+        )
+        cumulant = math.log1p(float(np.sum(excess)))
+    v /= total
+    mean = float(v @ law.loss)
+    centred = law.loss - mean
+    return Tilted(law, steps, cumulant, mean, float(v @ centred**2), v, centred)
+
+
+def tilt_all(parts: Sequence[tuple[Pair, int]], tau: float, log_tolerance: float) -> list[Tilted]:
+    return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
+
+
+def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start: float | None) -> float:
+    """A point near the minimiser over tau > 0 of sum T_j K_j(tau) + gdp^2 tau(tau+1)/2 - tau epsilon - log tau(tau+1).
+
+    Any tau > 0 gives a correct bracket; a good one a narrow bracket. K can be all but flat and then rise like a
+    wall (rare events). Just before the wall the tilted law has two far modes, so tau is moved back while that costs
+    little and halves the variance.
+    """
+
+    def moments(tau: float) -> tuple[float, float, float, float]:
+        tilted = tilt_all(parts, tau, -30.0)
+        height = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2
+        mean = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5)
+        variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
+        third = math.fsum(p.steps * float(p.weights @ p.centred**3) for p in tilted)
+        height -= tau * epsilon + math.log(tau * (tau + 1))
+        return height, mean - epsilon - 1 / tau - 1 / (1 + tau), variance, third
+
+    low, high, flat = 0.0, math.inf, False
+    tau = start or _gaussian_saddle(epsilon, parts, gdp)
+    for _ in range(200):
+        height, value, variance, third = moments(tau)
+        flat = 0.15 * tau * abs(third) < 0.2 * variance
+        low, high = (low, tau) if value > 0 else (tau, high)
+        curvature = variance + 1 / tau**2 + 1 / (1 + tau) ** 2
+        if value * value < 0.02 * curvature or high - low < 1e-3 * low:
+            break
+        # Newton in tau, but only a little way up where K bends
+        new = min(max(tau - value / curvature, tau / 4), (5 if flat else 1.7) * tau)
+        if not low < new < high:
+            new = math.sqrt(low * high) if low > 0 else tau / 4
+        tau = new
+    for _ in range(0 if flat else 6):
+        height_back, _, variance_back, _ = moments(0.85 * tau)
+        if not (height_back < height + 0.5 and variance_back < 0.5 * variance):
+            break
+        tau, height, variance = 0.85 * tau, height_back, variance_back
+    return tau
+
+
+def _gaussian_saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> float:
+    """The saddle if the loss were Gaussian, of the variance that it has to first order in q."""
+    square = gdp**2
+    for pair, steps in parts:
+        inverse = min(pair.noise**-2, 50.0)
+        chi = math.expm1(inverse) if pair.kind != "replace" else 4 * math.sinh(inverse)
+        square += steps * pair.sample_rate**2 * chi
+    low, high = 1e-3, 1e3
+    while high > 1.02 * low:
+        tau = math.sqrt(low * high)
+        low, high = (low, tau) if square * (tau + 0.5) > epsilon + 1 / tau + 1 / (1 + tau) else (tau, high)
+    return low
+
+
+def cumulant_error(part: Tilted, tau: float) -> float:
+    """Bound on the error of K(tau) = log M(tau): quadrature and rounding."""
+    law = part.law
+    scale = math.exp(-part.cumulant)
+    quadrature = math.exp(law.quadrature_error(Contour(tau)) - part.cumulant)
+    shifted = tau * float(part.weights @ law.loss_error)
+    if part.cumulant < 1:
+        mass = np.exp(law.log_mass)
+        moved = np.abs(np.exp(np.minimum(law.log_mass + tau * law.loss, 700.0)) - mass)
+        weighted = float(moved @ (law.mass_error + 8 * _UNIT)) * scale
+        quadrature += math.exp(law.quadrature_error(Contour(0.0))) * scale
+    else:
+        weighted = float(part.weights @ (law.mass_error + 8 * _UNIT * (1 + tau * np.abs(law.loss))))
+    return quadrature + shifted + weighted + 8 * _UNIT * abs(part.cumulant)
+
+
+def cumulant(pair: Pair, tau: float) -> tuple[float, float]:
+    """(K(tau), bound on its error): K(tau) = log E_P exp(tau L) of one release, tau > 0.
+
+    Raises:
+        OverflowError: too many quadrature nodes would be needed.
+    """
+    part = tilt(build(pair, Contour(tau), math.log(1e-16)), 1, tau)
+    return part.cumulant, cumulant_error(part, tau)

@@ -1,0 +1,209 @@
+"""The sharpened theorem for Algorithm 2 (DPZero): a certificate at given parameters, and the best parameters.
+
+Under Assumption asp:rank, with no bound on |F_S|, for all alpha, T, lambda, C > 0 and noise sigma with q > 0,
+
+    E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q K))/(2 q))^2,
+    q = kept - (alpha ell/2) quadratic,
+    p = L bias + e nu_1 + alpha ell (L cross + e nu_2 spread),
+    K = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2)^2 + r sigma^2
+                                       + (1 - q_s)/(q_s n) (L sampled + e nu_2)^2),
+    e = ell lambda/2,
+
+with the constants of `constants` at c = C/L (nu_1, nu_2 are smooth_first, smooth_second). q_s is the
+rate of Poisson sampling, 1 for full batches. Statement and proof: dpzero_theory/theory/sharp/proof.md.
+
+Whatever the minimiser does, what it returns is this bound at the parameters it returns. Inside, lengths are
+in units of L/ell and losses in units of L^2/ell, so prescriptions scale exactly.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.sharp.constants import constants
+from dpzero_theory.theory.sharp.search import (
+    Search,
+    largest_below,
+    quadratic_terms,
+    relative_gap,
+    solve_quadratic,
+    step_cap,
+    step_terms,
+)
+
+__all__ = ["Certificate", "at_point", "certificate", "prescribe"]
+
+ALGORITHMS = ("dpzero", "dpgd-0th")
+SMOOTHING_SHARE = 0.01
+STEPS_SHARE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What the theorem says at given parameters.
+
+    Attributes:
+        progress: q, must be positive for the bound to be finite.
+        drift: p, in units of the gradient.
+        floor: K, in units of the squared gradient.
+        bound: bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
+        vacuous: whether bound >= L^2, which holds with no algorithm.
+    """
+
+    progress: float
+    drift: float
+    floor: float
+    bound: float
+    vacuous: bool
+
+
+def certificate(
+    problem: Problem,
+    *,
+    step_size: float,
+    steps: int,
+    clip: float,
+    smoothing: float,
+    noise_std: float,
+    sample_rate: float = 1.0,
+    directions: str = "sphere",
+    algorithm: str = "dpzero",
+) -> Certificate:
+    """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
+
+    Pure numbers: no privacy statement is made; noise_std = 0 is allowed.
+
+    Args:
+        problem: the constants (n enters only with sample_rate < 1; loss_bound and pl are not used).
+        step_size: alpha > 0.
+        steps: T >= 1.
+        clip: C > 0, of the scalar finite difference (dpzero) or of the vector s_i u (dpgd-0th).
+        smoothing: lambda > 0.
+        noise_std: sigma >= 0 of the noise on the (expected-batch) average, per coordinate for dpgd-0th.
+        sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
+        directions: 'sphere' (the paper's), 'gaussian' or 'rademacher'.
+        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, not with Gaussian directions): where
+            ||u|| = sqrt(d), clip_C(s u) = clip_{C/sqrt(d)}(s) u, so both have one theorem.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    p = problem
+    alpha = check.real("step_size", step_size, above=0) * p.smoothness
+    t = check.integer("steps", steps)
+    c = check.real("clip", clip, above=0) / (p.lipschitz * _clip_scale(p, directions, algorithm))
+    e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
+    sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
+    rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
+    terms = step_terms(constants(np.array([c]), p.d, p.r, directions, p.sample_rank), p, e, sigma * sigma, rate)
+    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, relative_gap(p) / t, np.array([alpha])))
+    root = p.lipschitz * solve_quadratic(q, drift, floor)
+    bound = root * root
+    return Certificate(
+        progress=q,
+        drift=p.lipschitz * drift,
+        floor=p.lipschitz * p.lipschitz * floor,
+        bound=bound,
+        vacuous=bound >= p.lipschitz * p.lipschitz,
+    )
+
+
+def prescribe(
+    problem: Problem,
+    gdp: float,
+    *,
+    max_steps: int | None = None,
+    max_evaluations: int | None = None,
+    relation: str = "replace-one",
+    directions: str = "sphere",
+    algorithm: str = "dpzero",
+    smoothing_share: float = SMOOTHING_SHARE,
+    steps_share: float = STEPS_SHARE,
+) -> Prescription:
+    """The full-batch parameters with the smallest certificate at mu-GDP.
+
+    The id is 'theorem-3-sharp', for Algorithm 1 'theorem-2-sharp'.
+
+    The bound falls as T grows with alpha T fixed, so T is the cap; without a cap it is the smallest T whose
+    bound exceeds the infimum (T to infinity) by at most `steps_share`. lambda is the largest that costs at
+    most `smoothing_share` of the bound.
+
+    Args:
+        problem: the constants.
+        gdp: mu > 0 of the whole run.
+        max_steps: cap on T.
+        max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
+        relation: neighbouring relation, one of `privacy.gaussian.RELATIONS`.
+        directions, algorithm: see `certificate`.
+        smoothing_share: in (0, 1].
+        steps_share: in (0, 1], used only without caps.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: max_evaluations below n.
+    """
+    mu = check.real("gdp", gdp, above=0)
+    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
+    cap = step_cap(problem, max_steps, max_evaluations)
+    scale = _clip_scale(problem, directions, algorithm)
+    unit = scale * full_batch_noise(mu, 1, 1.0, problem.n, relation)  # sigma/(C sqrt(T)), C of the scalar
+    slack = check.real("steps_share", steps_share, above=0, at_most=1)
+    search = Search(problem, directions)
+    steps = search.enough_steps(unit, slack) if cap is None else cap
+    c, alpha = search.best(steps, unit * unit * steps, 1.0)
+    found = Prescription(**at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
+    if algorithm == "dpzero":
+        return found
+    return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
+
+
+def _clip_scale(p: Problem, directions: str, algorithm: str) -> float:
+    """Clip of the algorithm over that of the scalar s_i: ||u|| = sqrt(d) for Algorithm 1."""
+    if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
+        return 1.0
+    check.precondition(directions != "gaussian", "||u|| = sqrt(d) is required: no dpgd-0th with Gaussian directions")
+    return math.sqrt(p.d)
+
+
+def at_point(
+    search: Search,
+    c: float,
+    alpha: float,
+    steps: int,
+    unit: float,
+    rate: float,
+    share: float,
+) -> dict[str, Any]:
+    """The prescription at clip c L and step size alpha/ell with noise unit C, and its certificate."""
+    p = search.problem
+    k = constants(np.array([c]), p.d, p.r, search.directions, p.sample_rank)
+
+    def root(e: float) -> float:
+        terms = step_terms(k, p, e, (unit * c) ** 2, rate)
+        parts = quadratic_terms(terms, relative_gap(p) / steps, np.array([alpha]))
+        return solve_quadratic(*(float(x[0]) for x in parts))
+
+    e = largest_below(root, math.sqrt(1 + share) * root(0.0))
+    parameters: dict[str, Any] = {
+        "step_size": alpha / p.smoothness,
+        "steps": steps,
+        "clip": c * p.lipschitz,
+        "smoothing": 2 * e * p.lipschitz / p.smoothness,
+        "noise_std": unit * c * p.lipschitz,
+    }
+    found = certificate(p, **parameters, sample_rate=rate, directions=search.directions)
+    return parameters | {
+        "id": "theorem-3-sharp",
+        "algorithm": "dpzero",
+        "T": float(steps),
+        "bound": found.bound,
+        "bound_at_steps": found.bound,
+        "trivial_bound": p.lipschitz * p.lipschitz,
+        "evaluations": round(rate * p.n * steps),
+        "notes": () if p.sample_rank is None else (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",),
+    }

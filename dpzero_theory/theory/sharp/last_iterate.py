@@ -1,0 +1,253 @@
+"""The sharpened one-step inequality under the PL inequality: a certificate for the last iterate of Algorithm 2.
+
+With q, p of `sharp.py` and M = (L excess + e nu_2)^2, for every y > 0 with
+rho = 1 - 2 mu alpha (q - p/(2 y)) in [0, 1),
+
+    E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell M) (1 - rho^T)/(1 - rho)
+                           + (alpha^2 ell r/2) sum_t rho^(T-1-t) sigma_t^2,
+
+and E||grad F_S(x_T)||^2 is at most 2 ell times that. The noise may shrink along the run,
+sigma_t = noise_std ratio^(T-1-t): by Cauchy-Schwarz the best ratio at a given total privacy is rho^(-1/4), and it
+removes the factor log(n^2) of Corollary 3 (cor:pl-free). Proof: dpzero_theory/theory/sharp/proof.md.
+
+What the assumptions must mean here. L-Lipschitz losses and the PL inequality on all of R^d hold together only for
+constant F_S, because F_S - F_S^* <= L^2/(2 mu) while gradient ascent makes it grow exponentially. Both are used at
+the iterates alone, so the result is: with Omega a set where they hold, the left side is
+E[(F_S(x_T) - F_S^*) 1{x_0, ..., x_(T-1) in Omega}].
+"""
+
+import bisect
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.sharp.constants import Constants, constants
+from dpzero_theory.theory.sharp.search import (
+    MOST_STEPS,
+    Terms,
+    largest_below,
+    relative_gap,
+    step_cap,
+    step_terms,
+)
+
+__all__ = ["SCHEDULES", "LastIteratePrescription", "certify_last_iterate", "prescribe_last_iterate"]
+
+SCHEDULES = ("constant", "shrinking")
+
+Array = NDArray[np.float64]
+
+_LEVELS = np.geomspace(1e-6, 10.0, 300)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastIteratePrescription(Prescription):
+    """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's docstring.
+
+    Attributes:
+        noise_ratio: sigma_t = noise_std noise_ratio^(T-1-t), so noise_std is the last step's; 1 is constant.
+        gradient_bound: 2 ell bound, on E||grad F_S(x_T)||^2.
+    """
+
+    noise_ratio: float
+    gradient_bound: float
+
+
+def certify_last_iterate(
+    problem: Problem,
+    *,
+    step_size: float,
+    steps: int,
+    clip: float,
+    smoothing: float,
+    noise_std: float,
+    noise_ratio: float = 1.0,
+    directions: str = "sphere",
+) -> float:
+    """The bound on E[F_S(x_T) - F_S^*] at given parameters, the best over a grid of y; infinite where none applies.
+
+    Args:
+        problem: the constants, with `pl`.
+        step_size: alpha > 0.
+        steps: T >= 1.
+        clip: C > 0, of the scalar finite difference.
+        smoothing: lambda > 0.
+        noise_std: sigma >= 0 of the last step.
+        noise_ratio: at least 1.
+        directions: as for `sharp.certificate`.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: the problem has no `pl`.
+    """
+    p = problem
+    c = np.array([check.real("clip", clip, above=0) / p.lipschitz])
+    e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
+    found = _bound(
+        p,
+        step_terms(constants(c, p.d, p.r, directions, p.sample_rank), p, e, 0.0, 1.0),
+        np.array([check.real("step_size", step_size, above=0) * p.smoothness]),
+        check.integer("steps", steps, at_most=MOST_STEPS),
+        np.array([(check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2]),
+        np.array([math.log(check.real("noise_ratio", noise_ratio, at_least=1))]),
+        _LEVELS,
+    )
+    return float(found[0]) * p.lipschitz / p.smoothness * p.lipschitz
+
+
+def prescribe_last_iterate(
+    problem: Problem,
+    gdp: float,
+    *,
+    schedule: str,
+    max_steps: int | None = None,
+    max_evaluations: int | None = None,
+    relation: str = "replace-one",
+    directions: str = "sphere",
+    smoothing_share: float = 0.01,
+) -> LastIteratePrescription:
+    """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
+
+    A grid over (C, alpha T) refined around its best point, at T = the cap; without a cap at the smallest power
+    of two whose bound is within 5% of the bound at 2^48 steps.
+
+    Args:
+        problem: the constants, with `pl`.
+        gdp: mu > 0 of the whole run.
+        schedule: 'constant' noise, or 'shrinking' along the run (same total privacy).
+        max_steps, max_evaluations, relation, directions, smoothing_share: as for `sharp.prescribe`.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: the problem has no `pl`; max_evaluations below n.
+    """
+    p = problem
+    mu = p.smoothness / p.condition_number
+    budget = check.real("gdp", gdp, above=0)
+    shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
+    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
+    search = _Search(p, full_batch_noise(budget, 1, 1.0, p.n, relation), shrinking, directions)
+    steps = step_cap(p, max_steps, max_evaluations)
+    if steps is None:
+        target = 1.05 * search.best(2**48, 1)[0]
+        steps = 2 ** bisect.bisect_left(range(48), True, key=lambda k: search.best(2**k, 1)[0] <= target)
+    found, clip, exponent = search.best(steps, 6)
+    check.precondition(math.isfinite(found), f"no step size contracts within {steps} steps: raise the cap")
+    k = constants(np.array([clip]), p.d, p.r, directions, p.sample_rank)
+
+    def bound(e: float) -> float:
+        return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
+
+    e = largest_below(bound, (1 + share) * found)
+    alpha, variance, log_ratio = search.parameters(np.array([clip]), np.array([exponent]), steps)
+    step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz
+    ratio, smoothing = math.exp(float(log_ratio[0])), 2 * e * p.lipschitz / p.smoothness
+    certified = certify_last_iterate(
+        p,
+        step_size=step_size,
+        steps=steps,
+        clip=clip * p.lipschitz,
+        smoothing=smoothing,
+        noise_std=noise,
+        noise_ratio=ratio,
+        directions=directions,
+    )
+    return LastIteratePrescription(
+        id="corollary-3-sharp",
+        algorithm="dpzero",
+        gdp=budget,
+        step_size=step_size,
+        T=float(steps),
+        steps=steps,
+        smoothing=smoothing,
+        clip=clip * p.lipschitz,
+        noise_std=noise,
+        noise_ratio=ratio,
+        bound=certified,
+        bound_at_steps=certified,
+        trivial_bound=p.lipschitz / mu * p.lipschitz / 2,
+        evaluations=p.n * steps,
+        gradient_bound=2 * p.smoothness * certified,
+    )
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The bound as a function of c = C/L and the exponent 2 mu alpha T; unit is sigma/(C sqrt(T)) of constant noise."""
+
+    problem: Problem
+    unit: float
+    shrinking: bool
+    directions: str
+
+    def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array, Array]:
+        """alpha ell, variance of the last noise over L^2, and the log of its ratio, near rho^(-1/4).
+
+        The factor 1 + 1e-9 covers the rounding of ratio^T, on the private side.
+        """
+        alpha = exponent * self.problem.condition_number / (2 * steps)
+        if not self.shrinking:
+            return alpha, (self.unit * clip) ** 2 * steps, np.zeros_like(exponent)
+        log_ratio = exponent / (4 * steps)
+        total = _geometric(-2 * log_ratio, steps) * (1 + 1e-9)
+        return alpha, (self.unit * clip) ** 2 * total, log_ratio
+
+    def value(self, k: Constants, clip: Array, exponent: Array, steps: int, e: float, levels: Array) -> Array:
+        terms = step_terms(k, self.problem, e, 0.0, 1.0)
+        alpha, variance, log_ratio = self.parameters(clip, exponent, steps)
+        return _bound(self.problem, terms, alpha, steps, variance, log_ratio, levels)
+
+    def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
+        """(bound, c, exponent), the best of a grid narrowed `rounds` - 1 times around its best point."""
+        p = self.problem
+        clips, exponents = np.geomspace(0.1, 10.0, 17), np.geomspace(0.05, 300.0, 33)
+        levels = _LEVELS[::6]
+        best = (math.inf, 1.0, 1.0)
+        for _ in range(rounds):
+            k = constants(clips, p.d, p.r, self.directions)
+            for exponent in exponents:
+                values = self.value(k, clips, np.full_like(clips, exponent), steps, 0.0, levels)
+                i = int(np.argmin(values))
+                best = min(best, (float(values[i]), float(clips[i]), float(exponent)))
+            factors = (
+                (clips[1] / clips[0]) ** np.linspace(-1, 1, 7),
+                (exponents[1] / exponents[0]) ** np.linspace(-1, 1, 7),
+            )
+            clips, exponents = best[1] * factors[0], best[2] * factors[1]
+            levels = _LEVELS
+        return best
+
+
+def _geometric(log_ratio: Array, steps: int) -> Array:
+    """sum_{k < steps} ratio^k, infinite where it overflows."""
+    small = np.abs(log_ratio) * steps < 1e-9
+    with np.errstate(over="ignore"):
+        total: Array = np.expm1(steps * log_ratio) / np.expm1(np.where(small, 1.0, log_ratio))
+    return np.where(small, steps * (1 + steps * np.abs(log_ratio)), total)
+
+
+def _bound(
+    p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, log_ratio: Array, levels: Array
+) -> Array:
+    """The bound in units of L^2/ell, the smallest over y in `levels`; one entry for each entry of `alpha`."""
+    alpha, ratio = alpha[:, None], log_ratio[:, None]
+    progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]
+    drift = terms.first[:, None] + alpha * terms.second[:, None]
+    rate = 2 / p.condition_number * alpha * (progress - drift / (2 * levels))
+    valid = (rate > 0) & (rate < 1)
+    log_rho = np.log1p(-np.where(valid, rate, 0.5))
+    pulled = alpha / 2 * (drift * levels + alpha * terms.constant[:, None])
+    noise = alpha * alpha / 2 * p.r * variance[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = (
+            np.exp(steps * log_rho) * relative_gap(p)
+            + pulled * _geometric(log_rho, steps)
+            + noise * _geometric(log_rho + 2 * ratio, steps)
+        )
+    best: Array = np.where(valid & ~np.isnan(value), value, math.inf).min(axis=1)
+    return best

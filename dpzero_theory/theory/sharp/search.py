@@ -1,0 +1,176 @@
+"""The search behind `sharp.prescribe`: the sharpened theorem's smallest right-hand side over its parameters.
+
+Gradients are in units of L, lengths in units of L/ell and losses in units of L^2/ell. Notation of `sharp.py`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.constants import Constants, constants
+
+__all__ = [
+    "MOST_STEPS",
+    "Search",
+    "Terms",
+    "largest_below",
+    "quadratic_terms",
+    "relative_gap",
+    "solve_quadratic",
+    "step_terms",
+]
+
+Array = NDArray[np.float64]
+
+MOST_STEPS = 10**15
+_SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha constant/2."""
+
+    kept: Array
+    quadratic: Array
+    first: Array
+    second: Array
+    constant: Array
+
+
+def largest_below(function: Callable[[float], float], target: float) -> float:
+    """The largest e > 0 with function(e) <= target, to 1e-12, for an increasing function with function(0) < target."""
+    high = 1.0
+    while function(high) <= target:
+        high *= 2
+    while function(high / 2) > target:
+        high /= 2
+    low = high / 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) <= target else (low, middle)
+    return low
+
+
+def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
+    """The coefficients at smoothing e = ell lambda/2 in units of L, noise variance sigma^2 and Poisson rate."""
+    smooth = e * k.smooth_second
+    batch = (1 - rate) / (rate * p.n) * (k.sampled + smooth) ** 2
+    return Terms(
+        kept=k.kept,
+        quadratic=k.quadratic,
+        first=k.bias + e * k.smooth_first,
+        second=k.cross + smooth * k.spread,
+        constant=(k.excess + smooth) ** 2 + p.r * variance + batch,
+    )
+
+
+def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None) -> int | None:
+    """The largest T that the caps on T and on n T allow, None without caps; PreconditionError below one step."""
+    caps = []
+    if max_steps is not None:
+        caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
+    if max_evaluations is not None:
+        most = check.integer("max_evaluations", max_evaluations)
+        check.precondition(
+            most >= problem.n, f"max_evaluations >= n is required (full batch); got {most}, n = {problem.n}"
+        )
+        caps.append(min(most // problem.n, MOST_STEPS))
+    return min(caps) if caps else None
+
+
+def relative_gap(p: Problem) -> float:
+    """gap ell/L^2; raises ValueError where it leaves the range of a float."""
+    return check.real("gap smoothness/lipschitz^2", p.gap / p.lipschitz * (p.smoothness / p.lipschitz), above=0)
+
+
+def quadratic_terms(terms: Terms, gap_per_step: float, alpha: Array) -> tuple[Array, Array, Array]:
+    """(q, p, K) at step size alpha; gap_per_step is gap/T."""
+    with np.errstate(over="ignore"):
+        return (
+            terms.kept - alpha / 2 * terms.quadratic,
+            terms.first + alpha * terms.second,
+            gap_per_step / alpha + alpha / 2 * terms.constant,
+        )
+
+
+def solve_quadratic(q: float, p: float, floor: float) -> float:
+    """The largest y >= 0 with q y^2 - p y <= floor, infinite where q <= 0."""
+    return (p + math.sqrt(p * p + 4 * q * floor)) / (2 * q) if q > 0 else math.inf
+
+
+def smallest_root(terms: Terms, gap_per_step: float) -> Array:
+    """The smallest y over alpha, for each clip: the root of kept y - first = sqrt(2 gap/T Q(y))/y.
+
+    Q(y) = quadratic y^2 + 2 second y + constant. For fixed y the condition q y^2 - p y >= K is quadratic in
+    alpha and has a solution exactly when the left side is at least the right one; the left side rises in y
+    and the right one falls. At the upper end each of the three parts of the right side squared is at most a
+    third of the left side squared.
+    """
+    a = 2 * gap_per_step
+    spare = np.sqrt(3 * a * terms.quadratic)
+    spare = np.maximum(spare, np.cbrt(6 * a * terms.second))
+    spare = np.maximum(spare, (3 * a * terms.constant) ** 0.25)
+    low, high = terms.first / terms.kept, (terms.first + spare) / terms.kept
+    for _ in range(52):
+        y = (low + high) / 2
+        right = np.sqrt(a * (terms.quadratic + (2 * terms.second + terms.constant / y) / y))
+        enough = terms.kept * y - terms.first >= right
+        low, high = np.where(enough, low, y), np.where(enough, y, high)
+    return high
+
+
+class Search:
+    """The smallest bound over (alpha, C) as lambda -> 0: alpha in closed form, C on a grid refined thrice."""
+
+    def __init__(self, problem: Problem, directions: str) -> None:
+        self.problem = problem
+        self.directions = directions
+        top = math.sqrt(problem.d) if directions == "sphere" else _LARGEST_CLIP
+        self.clips = np.geomspace(_SMALLEST_CLIP, min(top, _LARGEST_CLIP), 40)
+        self.constants = constants(self.clips, problem.d, problem.r, directions)
+
+    def coarse(self, steps: int, variance: float, rate: float) -> Array:
+        """The smallest y at each clip of the grid; variance is that of the noise over C^2."""
+        return self._values(self.clips, self.constants, steps, variance, rate)[0]
+
+    def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
+        """The best (C/L, alpha ell)."""
+        clips, k = self.clips, self.constants
+        for _ in range(3):
+            y, _ = self._values(clips, k, steps, variance, rate)
+            i = int(np.argmin(y))
+            clips = np.geomspace(clips[max(i - 1, 0)], clips[min(i + 1, len(clips) - 1)], 17)
+            k = constants(clips, self.problem.d, self.problem.r, self.directions)
+        y, alpha = self._values(clips, k, steps, variance, rate)
+        i = int(np.argmin(y))
+        return float(clips[i]), float(alpha[i])
+
+    def enough_steps(self, unit: float, share: float) -> int:
+        """The smallest T with bound at most (1 + share) times its limit; unit is sigma/(C sqrt(T))."""
+        free = np.zeros_like(self.clips)
+        k = self.constants
+        limit = Terms(k.kept, free, k.bias, free, self.problem.r * (unit * self.clips) ** 2)
+        target = math.sqrt(1 + share) * float(smallest_root(limit, relative_gap(self.problem)).min())
+        low, high = 0, 1
+        while high < MOST_STEPS and self.coarse(high, unit * unit * high, 1.0).min() > target:
+            low, high = high, min(4 * high, MOST_STEPS)
+        while high - low > max(1, high // 1000):
+            middle = (low + high) // 2
+            if self.coarse(middle, unit * unit * middle, 1.0).min() > target:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def _values(self, clips: Array, k: Constants, steps: int, variance: float, rate: float) -> tuple[Array, Array]:
+        terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)
+        gap_per_step = relative_gap(self.problem) / steps
+        y = smallest_root(terms, gap_per_step)
+        spare = y * (terms.kept * y - terms.first)
+        lost = spare <= 0  # by rounding, where the bias of clipping is all of y
+        return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)

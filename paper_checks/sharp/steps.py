@@ -1,0 +1,268 @@
+"""Steps 1 and 5 of proof.md: one step of the algorithm on random problems and on ones near equality."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory import sphere
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp import certificate as sharp
+from dpzero_theory.theory.sharp import constants
+from paper_checks.outcome import DRAW, SEED, STANDARD_ERRORS, Outcome, within
+
+__all__ = [
+    "OneStep",
+    "one_step_inequality",
+    "one_step_other_directions",
+    "one_step_problems",
+    "poisson_variance",
+    "smoothing_error",
+    "sum_quadratic",
+    "vector_noise",
+]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """A point of a problem with losses(points (m, d)) -> (m, n), its constants, and the step's parameters."""
+
+    name: str
+    losses: Callable[[Array], Array]
+    gradients: Array
+    problem: Problem
+    step_size: float
+    clip: float
+    smoothing: float
+    noise_std: float
+    sample_rate: float = 1.0
+
+
+def one_step_problems() -> Iterator[OneStep]:
+    """Random one-step problems (d from 1 to 10^4, r from 1 to d, clipping active), then three near equality."""
+    rng = np.random.default_rng(SEED + 4)
+    for d in (1, 2, 6, 40, 500, 10_000):
+        for power in (0.0, 1.0, 4.0):
+            h = np.arange(1, d + 1, dtype=float) ** -power
+            r = float(h.sum())
+            centers = rng.standard_normal((5, d)) + 0.5 * rng.standard_normal(d)
+            for clip in (0.5, 1.2, 2.5):
+                for family in ("saddle", "huber", "cosine"):
+                    yield _random_step(family, centers, h, r, clip, rng)
+    for d, r in ((20, 20.0), (300, 6.0)):
+        h = np.full(d, (r - 1) / (d - 1))
+        h[0] = 1.0
+        center = np.zeros((1, d))
+        center[0, 0] = -1.0
+        alpha = 0.8 * (d + 2) / (d * (r + 2))
+        ones = np.ones(1)
+        free = 60.0 * math.sqrt(d)
+        yield _quadratic_step("aligned, unclipped", center, ones, h, alpha, free, 0.0)
+        yield _quadratic_step("aligned, clipped", center, ones, h, alpha, 1.3, 0.0)
+        yield _quadratic_step("noise alone", np.concatenate([center, -center]), np.ones(2), h, alpha, 1.0, 2.0)
+
+
+def _quadratic_step(
+    name: str, centers: Array, signs: Array, h: Array, alpha: float, clip: float, noise: float, rate: float = 1.0
+) -> OneStep:
+    gradients = -signs[:, None] * centers * h
+    lipschitz = float(np.linalg.norm(gradients, axis=1).max())
+    n, d = centers.shape
+    problem = Problem(n=n, d=d, r=max(1.0, float(h.sum() / h.max())), lipschitz=lipschitz, smoothness=float(h.max()))
+    return OneStep(
+        f"{name} d={d}",
+        lambda points: sum_quadratic(points, centers, signs, h),
+        gradients,
+        problem,
+        alpha / problem.smoothness,
+        clip * lipschitz,
+        1e-6 * lipschitz / problem.smoothness,
+        noise * lipschitz,
+        rate,
+    )
+
+
+def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, rng: np.random.Generator) -> OneStep:
+    n, d = centers.shape
+    alpha = rng.uniform(0.2, 1.2) / (r + 2)
+    if family == "saddle":
+        signs = rng.choice([-1.0, 1.0], n, p=[0.3, 0.7])
+        return _quadratic_step(family, centers, signs, h, alpha, clip, rng.uniform(0, 0.3), rng.choice([0.3, 1.0]))
+    if family == "huber":
+        squares = (centers * centers) @ h
+        problem = Problem(n=n, d=d, r=r)
+
+        def losses(points: Array) -> Array:
+            values: Array = np.sqrt(1 + 2 * sum_quadratic(points, centers, np.ones(n), h))
+            return values
+
+        gradients = -centers * h / np.sqrt(1 + squares)[:, None]
+    else:
+        phase = rng.uniform(0, 6, n)
+        norms = np.linalg.norm(centers, axis=1).max()
+        rows = centers / norms
+        problem = Problem(n=n, d=d, r=1)  # tr(H) <= ell for generalised linear losses
+
+        def losses(points: Array) -> Array:
+            waves: Array = np.cos(points @ rows.T + phase)
+            return waves
+
+        gradients = -np.sin(phase)[:, None] * rows
+        alpha = rng.uniform(0.1, 0.3)
+    smoothing = rng.choice([1e-3, 0.2]) * 2 / d
+    return OneStep(f"{family} d={d}", losses, gradients, problem, alpha, clip, smoothing, rng.uniform(0, 0.3), 1.0)
+
+
+def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Array:
+    squares: Array = (points * points) @ h
+    mixed: Array = (points * h) @ centers.T
+    values: Array = signs / 2 * (squares[:, None] - 2 * mixed + (centers * centers) @ h)
+    return values
+
+
+@cache
+def _one_steps() -> list[tuple[OneStep, float, float]]:
+    """Each problem with the sampled mean decrease F(x+) - F(x) and its standard error, at x = 0."""
+    rng = np.random.default_rng(SEED + 5)
+    return [(case, *_mean_change(case, "sphere", rng)) for case in one_step_problems()]
+
+
+def _mean_change(case: OneStep, kind: str, rng: np.random.Generator) -> tuple[float, float]:
+    d, n = case.problem.d, case.problem.n
+    start = float(case.losses(np.zeros((1, d))).mean())
+    changes = []
+    total = 15_000 if d <= 300 else 2_000_000 // d
+    for _ in range(0, total, block := max(1, min(total, 4_000_000 // d))):
+        u = DRAW[kind](rng, block, d)
+        differences = (case.losses(case.smoothing * u) - case.losses(-case.smoothing * u)) / (2 * case.smoothing)
+        clipped = np.clip(differences, -case.clip, case.clip)
+        chosen = rng.random(clipped.shape) < case.sample_rate
+        m = (clipped * chosen).sum(axis=1) / (case.sample_rate * n)
+        z = case.noise_std * rng.standard_normal(block)
+        after = [case.losses(-case.step_size * (m + s * z)[:, None] * u).mean(axis=1) for s in (1, -1)]
+        changes.append((after[0] + after[1]) / 2 - start)
+    sample = np.concatenate(changes)
+    return float(sample.mean()), float(sample.std()) / math.sqrt(len(sample)) + 1e-12
+
+
+def one_step_inequality() -> Outcome:
+    """Step 5: E F(x+) - F <= -alpha (q G^2 - p G) + alpha (K - gap/alpha), from the certificate with T = 1."""
+    worst = -math.inf
+    for case, mean, error in _one_steps():
+        worst = max(worst, (mean - _one_step_bound(case, "sphere")) / error)
+    text = "one step on random problems, d = 1 to 10^4, clipping active: largest violation (z)"
+    return within(worst, STANDARD_ERRORS, text)
+
+
+def _one_step_bound(case: OneStep, kind: str) -> float:
+    found = sharp.certificate(
+        case.problem,
+        step_size=case.step_size,
+        steps=1,
+        clip=case.clip,
+        smoothing=case.smoothing,
+        noise_std=case.noise_std,
+        sample_rate=case.sample_rate,
+        directions=kind,
+    )
+    g = float(np.linalg.norm(case.gradients.mean(axis=0)))
+    decrease = found.progress * g * g - found.drift * g
+    return case.step_size * (found.floor - decrease) - case.problem.gap
+
+
+def smoothing_error() -> Outcome:
+    """Step 2: E[|e_u u'g|] and E[e_u^2 u'Hu]^(1/2) of pseudo-Huber and cosine losses over their bounds."""
+    rng = np.random.default_rng(SEED + 14)
+    worst = 0.0
+    for kind in DRAW:
+        for case in one_step_problems():
+            p = case.problem
+            if p.d > 500 or "aligned" in case.name or "noise" in case.name or "saddle" in case.name:
+                continue
+            u = DRAW[kind](rng, 2000, p.d)
+            rise = case.losses(case.smoothing * u) - case.losses(-case.smoothing * u)
+            exact = np.clip(u @ case.gradients.T, -case.clip, case.clip).mean(axis=1)
+            error = np.abs(np.clip(rise / (2 * case.smoothing), -case.clip, case.clip).mean(axis=1) - exact)
+            g = case.gradients.mean(axis=0)
+            k = constants.constants(np.array(case.clip), p.d, p.r, kind, p.sample_rank)
+            e = case.smoothing / 2
+            worst = max(worst, float(np.mean(error * np.abs(u @ g)) / (e * k.smooth_first * np.linalg.norm(g))))
+            if "huber" in case.name:
+                curved = (u * u) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
+                worst = max(worst, math.sqrt(float(np.mean(error**2 * curved))) / (e * k.smooth_second))
+        for d in (1, 4, 50):  # x_1 |x_1|/2 at 0: equality in the second
+            first = np.concatenate([DRAW[kind](rng, 4000, d)[:, 0] for _ in range(50)])
+            k = constants.constants(np.array(1.0), d, 1.0, kind, 1.0)
+            worst = max(worst, math.sqrt(float(np.mean(first**6))) / k.smooth_second)
+    return within(worst, 1.1, "error of the finite difference over its bounds, all directions: largest ratio")
+
+
+def _power(p: Problem) -> float:
+    """The power of the spectrum i^-power of `one_step_problems` whose sum is r."""
+    index = np.arange(1, p.d + 1, dtype=float)
+    return min((0.0, 1.0, 4.0), key=lambda power: abs(float((index**-power).sum()) - p.r))
+
+
+def one_step_other_directions() -> Outcome:
+    """The one-step inequality for Gaussian directions and random signs, d up to 40."""
+    rng = np.random.default_rng(SEED + 6)
+    worst = -math.inf
+    for kind in ("gaussian", "rademacher"):
+        for case in one_step_problems():
+            if case.problem.d <= 40:
+                mean, error = _mean_change(case, kind, rng)
+                worst = max(worst, (mean - _one_step_bound(case, kind)) / error)
+    return within(worst, STANDARD_ERRORS, "one step with Gaussian directions and signs: largest violation (z)")
+
+
+def vector_noise() -> Outcome:
+    """Algorithm 1: clip of s u is clip of s at C/sqrt(d) times u, and one step with vector noise obeys the bound."""
+    rng = np.random.default_rng(SEED + 11)
+    worst = -math.inf
+    for case in one_step_problems():
+        d = case.problem.d
+        if d > 500 or case.sample_rate < 1:
+            continue
+        clip = case.clip * math.sqrt(d)
+        u = sphere.sample_sphere(rng, 8000, d)
+        differences = (case.losses(case.smoothing * u) - case.losses(-case.smoothing * u)) / (2 * case.smoothing)
+        norms = np.abs(differences) * math.sqrt(d)  # of s_i u
+        m = (differences * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)
+        z = case.noise_std * rng.standard_normal((8000, d))
+        after = [case.losses(-case.step_size * (m[:, None] * u + s * z)).mean(axis=1) for s in (1, -1)]
+        sample = (after[0] + after[1]) / 2 - case.losses(np.zeros((1, d))).mean()
+        found = sharp.certificate(
+            case.problem,
+            step_size=case.step_size,
+            steps=1,
+            clip=clip,
+            smoothing=case.smoothing,
+            noise_std=case.noise_std,
+            algorithm="dpgd-0th",
+        )
+        g = float(np.linalg.norm(case.gradients.mean(axis=0)))
+        bound = case.step_size * (found.floor - found.progress * g * g + found.drift * g) - case.problem.gap
+        error = float(sample.std()) / math.sqrt(len(sample)) + 1e-12
+        worst = max(worst, (float(sample.mean()) - bound) / error)
+    return within(worst, STANDARD_ERRORS, "one step of Algorithm 1, vector clip and noise: largest violation (z)")
+
+
+def poisson_variance() -> Outcome:
+    """Poisson step: mean and variance of the batch mean over all 2^n batches, exactly."""
+    rng = np.random.default_rng(SEED + 8)
+    worst = 0.0
+    for n, rate in ((1, 0.3), (4, 0.1), (7, 0.6), (9, 0.95)):
+        values = np.clip(rng.standard_normal(n), -0.7, 0.7)
+        batches = np.array(list(itertools.product((0, 1), repeat=n)))
+        chance = np.prod(np.where(batches == 1, rate, 1 - rate), axis=1)
+        means = batches @ values / (rate * n)
+        variance = chance @ (means - values.mean()) ** 2
+        stated = (1 - rate) / (rate * n) * np.mean(values**2)
+        worst = max(worst, abs(chance @ means - values.mean()), abs(variance / stated - 1))
+    return within(worst, 1e-12, "mean and variance of a Poisson batch mean, all batches: largest error")

@@ -1,0 +1,326 @@
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.private import (
+    epsilon_of_runs,
+    make_from_seed_not_private,
+    make_mezo_not_private,
+    make_private_with_epsilon,
+)
+from dpzero_theory.optim.reference import dpgd_0th, dpzero
+from dpzero_theory.optim.run import DPZero
+from dpzero_theory.optim.transcript import Record, TranscriptError, replay
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
+from dpzero_theory.privacy.noise import SeededNoise
+from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, Problem, data, losses, plan, private, weights
+
+SEED = 11
+
+
+class Discrete:
+    """What the reference asks for, from the integers that a seeded run draws."""
+
+    def __init__(self, scale: int, unit: float) -> None:
+        self._noise, self._scale, self._unit = SeededNoise(SEED), scale, unit
+
+    def gaussian(self, std: float, size: Any = None) -> float:
+        return float(self._noise.discrete_gaussian(self._scale, (1,))[0]) * self._unit
+
+
+def seeded(module: nn.Module, **changes: Any) -> DPZero:
+    keys = ("micro_batch", "folder", "resume")
+    options = {key: changes.pop(key) for key in keys if key in changes}
+    return make_from_seed_not_private(module, losses, data(), plan(**changes), seed=SEED, **options)
+
+
+def directions(kind: str, count: int) -> NDArray[np.float64]:
+    public = Directions(SEED.to_bytes(16, "little"), kind)
+    shift = [public.fill_(torch.zeros(D, dtype=torch.float64), number, 0) for number in range(count)]
+    factor = [public.factor(number, (D,)) for number in range(count)]
+    return np.array([f * u.numpy() for f, u in zip(factor, shift, strict=True)])
+
+
+@pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
+def test_dpzero_steps_as_the_reference_does(kind: str) -> None:
+    """Equal directions and noise, full batch; what is left is the rounding to the lattice, 1e-9 of the clip."""
+    module = Logistic()
+    run = seeded(module, direction=kind)
+    run.run()
+    noise: Any = Discrete(run.plan.scale, run.plan.unit)
+    expected = dpzero(
+        Problem(), np.zeros(D), **STEP, noise_std=1.0, noise=noise, directions=directions(kind, STEP["steps"])
+    )
+    assert np.abs(expected.last).max() > 0.01
+    np.testing.assert_allclose(module.weight.detach().numpy(), expected.last, rtol=0, atol=1e-8)
+
+
+def test_dpgd_0th_steps_as_the_reference_does() -> None:
+    module = Logistic()
+    run = seeded(module, algorithm="dpgd-0th", direction="sphere")
+    run.run()
+    expected = dpgd_0th(
+        Problem(),
+        np.zeros(D),
+        **STEP,
+        noise_std=run.plan.noise_multiplier * STEP["clip"] / N,
+        noise=SeededNoise(SEED),
+        directions=directions("sphere", STEP["steps"]),
+    )
+    assert np.abs(expected.last).max() > 0.01
+    np.testing.assert_allclose(module.weight.detach().numpy(), expected.last, rtol=0, atol=1e-12)
+
+
+def test_mezo_is_the_step_without_clip_and_noise() -> None:
+    module = Logistic()
+    options = {key: STEP[key] for key in ("steps", "step_size", "smoothing")}
+    run = make_mezo_not_private(
+        module, losses, data(), **options, expected_batch=N, sampling="full", seed=SEED, direction="sphere"
+    )
+    run.run()
+    expected = dpzero(
+        Problem(),
+        np.zeros(D),
+        **{**STEP, "clip": 1e9},
+        noise_std=0.0,
+        noise=SeededNoise(0),
+        directions=directions("sphere", STEP["steps"]),
+    )
+    np.testing.assert_allclose(module.weight.detach().numpy(), expected.last, rtol=0, atol=1e-12)
+    assert run.get_epsilon(1e-5) == math.inf
+    with pytest.raises(BudgetSpentError, match="all 8 steps"):
+        run.step()
+
+
+def test_several_directions_are_averaged() -> None:
+    """One step with K = 3 by hand: clip the vectors of differences jointly, sum, add the noise, average."""
+    module = Logistic()
+    run = seeded(module, directions_per_step=3, steps=1, clip=0.7)
+    scale, unit = run.plan.scale, run.plan.unit
+    released = run.step()
+    u, width, problem = directions("rademacher", 3), STEP["smoothing"], Problem()
+    rows = np.stack([(problem.losses(width * v) - problem.losses(-width * v)) / (2 * width) for v in u], axis=1)
+    rows *= np.minimum(1.0, 0.7 / np.linalg.norm(rows, axis=1))[:, None]
+    sums = rows.sum(axis=0) / (0.7 / run.plan.levels) + SeededNoise(SEED).discrete_gaussian(scale, (3,))
+    np.testing.assert_allclose(released.sums, sums, rtol=0, atol=2 * N)
+    np.testing.assert_allclose(module.weight.detach().numpy(), -0.05 / 3 * unit * sums @ u, rtol=0, atol=1e-8)
+
+
+def test_a_schedule_gives_each_release_its_step_size() -> None:
+    module = Logistic()
+    run = seeded(module, step_size=lambda t: 0.0 if t % 2 else 0.05)
+    seen = [weights(run)]
+    run.run(lambda record: seen.append(weights(run)))
+    moved = [not torch.equal(before, after) for before, after in pairwise(seen)]
+    assert moved == [True, False] * 4
+
+
+def test_the_target_is_met_and_epsilon_grows_with_the_releases(tmp_path: Path) -> None:
+    run = private(tmp_path)
+    found = [run.get_epsilon(1e-5)]
+    run.run(lambda record: found.append(run.get_epsilon(1e-5)))
+    assert found[0] == 0
+    assert all(a < b for a, b in pairwise(found))
+    assert 3.0 * (1 - 1e-6) < found[-1] <= 3.0
+    bracket = epsilon_of_history(run.history, 1e-5)
+    assert bracket.lower <= found[-1] <= bracket.upper * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("changes", [{}, {"directions_per_step": 3}, {"noise": "laplace"}, POISSON])
+def test_the_transcript_rebuilds_the_weights_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
+    module, again = Logistic(torch.float32), Logistic(torch.float32)
+    run = make_private_with_epsilon(
+        module, losses, data(torch.float32), **{**BUDGET, **STEP, **FULL, **changes}, folder=tmp_path
+    )
+    run.run()
+    replay(tmp_path / "transcript.bin", again)
+    assert torch.equal(module.weight, again.weight)
+    assert module.weight.abs().min() > 0
+
+
+def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> None:
+    run = private(tmp_path, noise="laplace")
+    run.step()
+    run.close()
+    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+        assert ledger.settings == run.plan.settings()
+        assert ledger.settings.mechanism == "laplace"
+        with pytest.raises(LedgerError, match="mechanism is 'gaussian', but 'laplace' was planned"):
+            ledger.spend(replace(run.plan, noise="gaussian").settings())
+    with pytest.raises(ValueError, match="noise must be that of the run that is resumed, 'laplace'; got 'gaussian'"):
+        private(tmp_path, resume=True)
+    private(tmp_path, noise="laplace", resume=True).step()
+
+
+def steps(run: DPZero, count: int) -> list[Record]:
+    return [run.step() for _ in range(count)]
+
+
+def test_a_run_resumes_from_the_initial_weights_and_from_a_checkpoint(tmp_path: Path) -> None:
+    run = private(tmp_path)
+    steps(run, 2)
+    state = {key: value.copy() if isinstance(value, dict) else value for key, value in run.state_dict().items()}
+    state["parameters"] = {name: tensor.clone() for name, tensor in state["parameters"].items()}
+    steps(run, 3)
+    run.close()
+    again = private(tmp_path, resume=True)
+    again.catch_up()
+    assert torch.equal(weights(again), weights(run))
+    assert again.releases_left == 3
+    again.step()
+    again.close()
+    elsewhere = Logistic()
+    elsewhere.weight.data += 5
+    last = private(tmp_path, elsewhere, resume=True)
+    with pytest.raises(TranscriptError, match="load a checkpoint"):
+        last.step()
+    last.load_state_dict(state)
+    last.run()
+    assert last.get_epsilon(1e-5) <= 3.0
+    final = Logistic()
+    replay(tmp_path / "transcript.bin", final)
+    assert torch.equal(weights(last), final.weight)
+    with pytest.raises(BudgetSpentError):
+        last.step()
+
+
+def test_a_release_that_was_paid_for_but_not_written_is_skipped(tmp_path: Path) -> None:
+    """As a crash between ledger and transcript leaves it: number 2 is spent, the next step is number 3."""
+    run = private(tmp_path)
+    steps(run, 2)
+    assert run._ledger is not None
+    run._ledger.spend(run.plan.settings())
+    run.close()
+    again = private(tmp_path, resume=True)
+    assert again.step().release == 3
+    assert again.releases_left == 4
+    final = Logistic()
+    replay(tmp_path / "transcript.bin", final)
+    assert torch.equal(weights(again), final.weight)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    first, second = private(tmp_path / "a"), private(tmp_path / "b")
+    with pytest.raises(ValueError, match="state must be of the run with key"):
+        first.load_state_dict(second.state_dict())
+
+
+def test_dpgd_0th_resumes_from_a_checkpoint_only(tmp_path: Path) -> None:
+    run = private(tmp_path, algorithm="dpgd-0th")
+    steps(run, 2)
+    state = run.state_dict()
+    kept = weights(run)
+    run.close()
+    again = private(tmp_path, algorithm="dpgd-0th", resume=True)
+    with pytest.raises(TranscriptError, match="vectors and are not kept"):
+        again.step()
+    again.load_state_dict(state)
+    assert torch.equal(weights(again), kept)
+    assert again.step().release == 2
+    with pytest.raises(TranscriptError, match="vectors"):
+        replay(tmp_path / "transcript.bin", Logistic())
+
+
+def test_one_writer_at_a_time_and_no_second_start(tmp_path: Path) -> None:
+    run = private(tmp_path)
+    with pytest.raises(LedgerError, match="another process"):
+        private(tmp_path, resume=True)
+    run.close()
+    with pytest.raises(FileExistsError):
+        private(tmp_path)
+
+
+class Rows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """A map-style data set without tensors to index."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        features, label = data()[index]
+        return features, label
+
+
+def test_any_map_style_data_set_gives_the_same_steps() -> None:
+    modules = Logistic(), Logistic(), Logistic()
+    options: dict[str, Any] = {"seed": SEED, "micro_batch": 4}
+    make_from_seed_not_private(modules[0], losses, data(), plan(), **options).run()
+    make_from_seed_not_private(modules[1], losses, Rows(), plan(), **options).run()
+    make_from_seed_not_private(
+        modules[2],
+        losses,
+        Rows(),
+        plan(),
+        collate=lambda rows: tuple(map(torch.stack, zip(*rows, strict=True))),
+        **options,
+    ).run()
+    assert torch.equal(modules[0].weight, modules[1].weight)
+    assert torch.equal(modules[0].weight, modules[2].weight)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_epsilon": 0.0}, "target_epsilon"),
+        ({"clip": -1.0}, "clip"),
+        ({"expected_batch": 41}, "expected_batch"),
+        ({"relation": "swap"}, "must be one of replace-one, add-remove"),
+        ({"sampling": "fixed-order"}, "sampling"),
+        ({"expected_batch": 10}, "sample_rate"),
+        ({"smoothing": 0}, "smoothing"),
+        ({"step_size": -1}, "step_size"),
+        ({"direction": "coordinate"}, "direction"),
+        ({"algorithm": "sgd"}, "algorithm"),
+        ({"algorithm": "dpgd-0th", "direction": "gaussian"}, "direction"),
+        ({"noise": "laplace", "directions_per_step": 2}, "directions_per_step"),
+        ({"noise": "laplace", "algorithm": "dpgd-0th"}, "algorithm"),
+        ({"micro_batch": 0}, "micro_batch"),
+    ],
+)
+def test_bad_arguments_are_named_and_nothing_is_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        private(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_losses_that_leave_a_parameter_out_are_refused(tmp_path: Path) -> None:
+    module = Logistic()
+    module.extra = nn.Parameter(torch.zeros(3))
+    with pytest.raises(ValueError, match="not read: extra"):
+        private(tmp_path / "run", module)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_search_costs_what_its_runs_cost_together(tmp_path: Path) -> None:
+    for name in "ab":
+        run = private(tmp_path / name)
+        run.run()
+        run.close()
+    together = epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5)
+    assert together == pytest.approx(epsilon_of_history([*run.history, *run.history], 1e-5).upper)
+    assert 3.0 < together < 6.0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
+def test_a_run_on_cuda_is_replayed_on_the_cpu_bit_for_bit(tmp_path: Path, kind: str) -> None:
+    module, again = Logistic(torch.float32).cuda(), Logistic(torch.float32)
+    rows = TensorDataset(*(tensor.cuda() for tensor in data(torch.float32).tensors))
+    options = {**BUDGET, **STEP, **FULL, "direction": kind}
+    make_private_with_epsilon(
+        module, losses, rows, **options, folder=tmp_path, collate=default_collate, micro_batch=7
+    ).run()
+    replay(tmp_path / "transcript.bin", again)
+    assert torch.equal(module.weight.cpu(), again.weight)
