@@ -29,7 +29,7 @@ from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import (
     delta_from_gdp,
     epsilon_from_gdp,
-    gdp_from_budget,
+    gdp_from_epsilon,
     paper_gdp,
     paper_lemma_limit,
 )
@@ -223,19 +223,19 @@ def run_lemma(out: Path) -> None:
             for epsilon in [*np.geomspace(0.01, 1000, 26), 2.0, 6.0]:
                 if results.done(epsilon=float(epsilon), delta=float(delta)):
                     continue
-                mu, exact = float(paper_gdp(epsilon, delta)), float(gdp_from_budget(epsilon, delta))
-                real = float(epsilon_from_gdp(mu, delta))
+                gdp, exact = float(paper_gdp(epsilon, delta)), float(gdp_from_epsilon(epsilon, delta))
+                real = float(epsilon_from_gdp(gdp, delta))
                 results.add(
                     [
                         {
                             "epsilon": float(epsilon),
                             "delta": float(delta),
-                            "claimed_gdp": mu,
+                            "claimed_gdp": gdp,
                             "exact_gdp": exact,
-                            "noise_ratio": exact / mu,
+                            "noise_ratio": exact / gdp,
                             "true_epsilon": real,
-                            "true_delta": float(delta_from_gdp(epsilon, mu)),
-                            "holds": mu <= exact,
+                            "true_delta": float(delta_from_gdp(epsilon, gdp)),
+                            "holds": gdp <= exact,
                             "limit": limit,
                         }
                     ]

@@ -29,6 +29,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.sampler import Batches, Indices
 from dpzero_theory.optim.transcript import Header, Record, Transcript, TranscriptError
 from dpzero_theory.privacy.certified.pairs import Group
+from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.releases import Accountant
@@ -225,7 +226,7 @@ class DPZero:
     def _move(self, record: Record) -> None:
         self.weights.move_(self.plan.moves(record.release, record.sums))
         if self.plan.algorithm == "dpgd-0th":
-            std = self.plan.noise_multiplier * self.plan.clip / self.plan.expected_batch
+            std = noise_std_of(self.plan.noise_multiplier, self.plan.clip, self.plan.expected_batch)
             add_noise_(
                 self.weights,
                 -self.plan.step_size(record.release),

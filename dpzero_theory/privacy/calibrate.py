@@ -9,7 +9,7 @@ from dpzero_theory.privacy.accountant import direction_curve, directions, notes
 from dpzero_theory.privacy.certified.allocation import Run, allocation_curve
 from dpzero_theory.privacy.certified.crossing import Curve, crossing
 from dpzero_theory.privacy.certified.pairs import Bracket, Group, group
-from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 
 __all__ = ["calibrate_noise_multiplier"]
 
@@ -52,7 +52,7 @@ def calibrate_noise_multiplier(
     if unit.allocated:
         return _allocated(unit, epsilon, delta)
     if unit.gdp > 0:
-        exact = unit.gdp / float(gdp_from_budget(epsilon, delta))
+        exact = unit.gdp / float(gdp_from_epsilon(epsilon, delta))
         return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
     reached = -math.expm1(unit.steps * math.log1p(-unit.sample_rate))
     check.precondition(

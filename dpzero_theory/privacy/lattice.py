@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory.check import choice, integer, precondition, real
-from dpzero_theory.privacy.gaussian import RELATIONS, delta_from_gdp, gdp_from_budget
+from dpzero_theory.privacy.gaussian import RELATIONS, delta_from_gdp, gdp_from_epsilon
 from dpzero_theory.privacy.noise import NoiseSource
 
 __all__ = ["Bracket", "Lattice", "lattice_delta", "lattice_scale", "sum_gap"]
@@ -204,7 +204,7 @@ def lattice_scale(epsilon: float, delta: float, steps: int, sensitivity: int) ->
     """
     t, s = integer("steps", steps), integer("sensitivity", sensitivity)
     target = real("delta", delta, above=0.0, below=1.0)
-    sigma = math.sqrt(t) * s / float(gdp_from_budget(epsilon, target))
+    sigma = math.sqrt(t) * s / float(gdp_from_epsilon(epsilon, target))
 
     def private(inflation: float) -> bool:
         return lattice_delta(epsilon, sigma * (1 + inflation), t, s).upper <= target

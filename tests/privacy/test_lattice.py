@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy import lattice as module
-from dpzero_theory.privacy.gaussian import delta_from_gdp, gdp_from_budget
+from dpzero_theory.privacy.gaussian import delta_from_gdp, gdp_from_epsilon
 from dpzero_theory.privacy.lattice import Lattice, lattice_delta, lattice_scale, sum_gap
 from dpzero_theory.privacy.noise import SeededNoise
 
@@ -138,7 +138,7 @@ def test_the_gap_can_go_either_way_and_is_not_idle() -> None:
 def test_calibration_is_private_and_nearly_minimal(epsilon: float, steps: int, sensitivity: int) -> None:
     scale = lattice_scale(epsilon, 1e-6, steps, sensitivity)
     assert lattice_delta(epsilon, scale, steps, sensitivity).upper <= 1e-6
-    continuous = math.sqrt(steps) * sensitivity / float(gdp_from_budget(epsilon, 1e-6))
+    continuous = math.sqrt(steps) * sensitivity / float(gdp_from_epsilon(epsilon, 1e-6))
     assert 1 <= scale / continuous < 1 + (1e-9 if sensitivity > 1000 else 0.01)
     if scale > continuous * (1 + 1e-12):
         assert lattice_delta(epsilon, scale * (1 - 1e-10), steps, sensitivity).upper > 1e-6

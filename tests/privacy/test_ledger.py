@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.releases import Settings, certified_epsilon
 
@@ -360,11 +360,11 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
     assert repairs > 5
 
 
-def exact_epsilon(mu: float, delta: float) -> float:
+def exact_epsilon(gdp: float, delta: float) -> float:
     """The root of the textbook formula, by another solver."""
 
     def excess(epsilon: float) -> float:
-        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        a, b = gdp / 2 - epsilon / gdp, -gdp / 2 - epsilon / gdp
         return float(stats.norm.cdf(a) - math.exp(epsilon) * stats.norm.cdf(b)) - delta
 
     return float(optimize.brentq(excess, 0, 50, xtol=1e-12))
@@ -372,9 +372,9 @@ def exact_epsilon(mu: float, delta: float) -> float:
 
 def test_epsilon_of_a_mixed_history() -> None:
     second = replace(SETTINGS, noise_multiplier=20.0, clip=9.0, n=7)
-    mu = math.sqrt(30 * (2 / 50) ** 2 + 11 * (2 / 20) ** 2)
+    gdp = math.sqrt(30 * (2 / 50) ** 2 + 11 * (2 / 20) ** 2)
     found = certified_epsilon([SETTINGS.releases(30), second.releases(11)], 1e-5)
-    assert found == pytest.approx(exact_epsilon(mu, 1e-5), rel=1e-9)
+    assert found == pytest.approx(exact_epsilon(gdp, 1e-5), rel=1e-9)
     add_remove = replace(SETTINGS, relation="add-remove").releases(900)
     assert certified_epsilon([add_remove], 1e-5) == pytest.approx(exact_epsilon(30 / 50, 1e-5), rel=1e-9)
     assert certified_epsilon([], 1e-5) == 0.0
@@ -411,7 +411,7 @@ def test_the_report_adds_up(path: Path) -> None:
 
 
 def test_a_plan_may_use_the_budget_exactly_and_not_more(path: Path) -> None:
-    multiplier = 2 * math.sqrt(64) / float(gdp_from_budget(3.0, 1e-6))
+    multiplier = 2 * math.sqrt(64) / float(gdp_from_epsilon(3.0, 1e-6))
     settings = replace(SETTINGS, noise_multiplier=multiplier)
     budget = {"target_epsilon": 3.0, "target_delta": 1e-6}
     with pytest.raises(LedgerError, match=r"the plan costs epsilon .* more than target_epsilon 3"):
@@ -439,8 +439,8 @@ def test_a_new_plan_counts_what_is_spent(path: Path) -> None:
         assert ledger.history == [SETTINGS.releases(100), quieter.releases(1)]
         assert ledger.releases_left == 49
         report = ledger.report()
-    mu = 2 * math.sqrt(100 / 50**2 + 50 / 100**2)
-    assert report.epsilon_planned == pytest.approx(exact_epsilon(mu, 1e-6), rel=1e-9)
+    gdp = 2 * math.sqrt(100 / 50**2 + 50 / 100**2)
+    assert report.epsilon_planned == pytest.approx(exact_epsilon(gdp, 1e-6), rel=1e-9)
 
 
 BAD: list[tuple[str, object]] = [
