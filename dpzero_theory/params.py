@@ -84,9 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_argument_group("what to calculate")
     what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
     what.add_argument("--result", nargs="+", choices=list(RESULTS), metavar="ID", help="ids: " + ", ".join(RESULTS))
-    what.add_argument(
-        "--direction", choices=tuple(DIRECTIONS), default="sphere", help="law of a direction (default: sphere)"
-    )
+    what.add_argument("--direction", choices=tuple(DIRECTIONS), default="sphere", help="law of u (default: sphere)")
     what.add_argument("--max-steps", type=number, help="cap on the steps of everything that is minimised")
     what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
     what.add_argument("--target", type=number, metavar="BOUND", help="with --solve-for: the bound to meet")

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std
+from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
@@ -98,7 +99,7 @@ def prescription(
         guarantee=guarantee,
         algorithm=algorithm,
         n=problem.n,
-        relation="replace-one",
+        relation=Relation.REPLACE_ONE,
         sampling="full",
         sample_rate=1.0,
         direction="sphere",
@@ -109,7 +110,7 @@ def prescription(
         steps=steps,
         smoothing=smoothing,
         clip=clip,
-        noise_std=noise_std(inequality.gdp, steps, clip, problem.n, "replace-one"),
+        noise_std=noise_std(inequality.gdp, steps, clip, problem.n, Relation.REPLACE_ONE),
         bound=bound,
         bound_at_steps=values[best],
         trivial_bound=trivial_bound(problem, guarantee),

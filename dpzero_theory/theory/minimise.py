@@ -100,7 +100,7 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
         steps=steps,
         smoothing=smoothing,
         clip=clip,
-        noise_std=noise_std(closed_form.gdp, steps, clip, p.n, "replace-one"),
+        noise_std=noise_std(closed_form.gdp, steps, clip, p.n, closed_form.relation),
         bound=final,
         bound_at_steps=final,
         evaluations=p.n * steps,

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_multiplier_of
+from dpzero_theory.privacy.relation import Relation
 
 __all__ = ["Guarantee", "Prescription", "Problem"]
 
@@ -92,7 +93,7 @@ class Prescription:
         guarantee: what `bound` and `trivial_bound` are on.
         algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
         n: number of samples.
-        relation: neighbouring relation of the privacy, one of `privacy.gaussian.RELATIONS`.
+        relation: neighbouring relation of the privacy.
         sampling: 'full' or 'poisson'.
         sample_rate: q_s in (0, 1], 1 for full batches; averages are over the expected batch q_s n.
         direction: law of u, one of `sphere.DIRECTIONS`.
@@ -116,7 +117,7 @@ class Prescription:
     guarantee: Guarantee
     algorithm: str
     n: int
-    relation: str
+    relation: Relation
     sampling: str
     sample_rate: float
     direction: str

@@ -23,6 +23,7 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
+from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.limits import SMOOTHING_SHARE, STEPS_SHARE, step_cap
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
@@ -137,7 +138,7 @@ def prescribe(
         gdp: mu > 0 of the whole run.
         max_steps: cap on T.
         max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
-        relation: neighbouring relation, one of `privacy.gaussian.RELATIONS`.
+        relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction, algorithm: see `certificate`.
         smoothing_share: in (0, 1].
         steps_share: in (0, 1], used only without caps.
@@ -147,15 +148,16 @@ def prescribe(
         PreconditionError: max_evaluations below n; a direction law as for `certificate`.
     """
     gdp = check.real("gdp", gdp, above=0)
+    between = Relation.of(relation)
     share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
     cap = step_cap(problem, max_steps, max_evaluations)
     scale = _clip_scale(problem, direction, algorithm)
-    unit = scale * full_batch_noise(gdp, 1, 1.0, problem.n, relation)  # sigma/(C sqrt(T)), C of the scalar
+    unit = scale * full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the scalar
     slack = check.real("steps_share", steps_share, above=0, at_most=1)
     search = Search(problem, direction)
     steps = search.enough_steps(unit, slack) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share, gdp=gdp, relation=relation)
+    found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share, gdp=gdp, relation=between)
     if algorithm == "dpzero":
         return found
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
@@ -180,7 +182,7 @@ def at_point(
     share: float,
     *,
     gdp: float,
-    relation: str,
+    relation: Relation,
 ) -> Prescription:
     """The prescription at clip c L and step size alpha/ell with noise unit C, and its certificate."""
     p = search.problem

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
+from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE, step_cap
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants
@@ -128,9 +129,10 @@ def prescribe_last_iterate(
     p = problem
     pl = p.smoothness / p.condition_number
     gdp = check.real("gdp", gdp, above=0)
+    between = Relation.of(relation)
     shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
     share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
-    search = _Search(p, full_batch_noise(gdp, 1, 1.0, p.n, relation), shrinking, direction)
+    search = _Search(p, full_batch_noise(gdp, 1, 1.0, p.n, between), shrinking, direction)
     steps = step_cap(p, max_steps, max_evaluations)
     if steps is None:
         target = (1 + STEPS_SHARE) * search.best(2**48, 1)[0]
@@ -161,7 +163,7 @@ def prescribe_last_iterate(
         guarantee=Guarantee.SUBOPTIMALITY,
         algorithm="dpzero",
         n=p.n,
-        relation=relation,
+        relation=between,
         sampling="full",
         sample_rate=1.0,
         direction=direction,

@@ -6,7 +6,8 @@ from functools import cache
 
 from dpzero_theory import check
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.gaussian import RELATIONS, noise_std_of
+from dpzero_theory.privacy.gaussian import noise_std_of
+from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
@@ -14,7 +15,7 @@ from dpzero_theory.theory.sharp.search import Search
 
 __all__ = ["PoissonNoise", "poisson_noise", "prescribe_poisson"]
 
-PoissonNoise = Callable[[float, int, str], float]
+PoissonNoise = Callable[[float, int, Relation], float]
 """(q_s, T, relation) -> noise multiplier, the noise of the sum over the clip C."""
 
 
@@ -24,7 +25,7 @@ def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
     The certified upper end of `privacy.calibrate.calibrate_noise_multiplier`; its errors pass through.
     """
 
-    def noise_multiplier(sample_rate: float, steps: int, relation: str) -> float:
+    def noise_multiplier(sample_rate: float, steps: int, relation: Relation) -> float:
         return calibrate_noise_multiplier(
             target_epsilon=epsilon,
             target_delta=delta,
@@ -62,7 +63,7 @@ def prescribe_poisson(
         max_evaluations: cap on q_s n T, the expected number of finite differences of single samples.
         max_steps: cap on T.
         sample_rate: fix q_s instead of searching it.
-        relation: neighbouring relation, one of `privacy.gaussian.RELATIONS`.
+        relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: see `certificate.certificate`.
         smoothing_share: as for `certificate.prescribe`.
 
@@ -72,7 +73,7 @@ def prescribe_poisson(
     """
     p = problem
     gdp = check.real("gdp", gdp, above=0)
-    check.choice("relation", relation, RELATIONS)
+    between = Relation.of(relation)
     share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
     evaluations = check.integer("max_evaluations", max_evaluations)
     most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
@@ -89,7 +90,7 @@ def prescribe_poisson(
 
     @cache
     def candidate(rate: float) -> tuple[float, float]:
-        needed = noise_multiplier(rate, most_steps(rate), relation)
+        needed = noise_multiplier(rate, most_steps(rate), between)
         multiplier = check.real("noise_multiplier(sample_rate, steps, relation)", needed, above=0)
         return smallest(rate, multiplier), multiplier
 
@@ -110,4 +111,4 @@ def prescribe_poisson(
     steps, multiplier = most_steps(rate), candidate(rate)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
-    return at_point(search, c, alpha, steps, unit, rate, share, gdp=gdp, relation=relation)
+    return at_point(search, c, alpha, steps, unit, rate, share, gdp=gdp, relation=between)
