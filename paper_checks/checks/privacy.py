@@ -131,11 +131,11 @@ def _(full: bool) -> Finding:
 
     printed = abs(gdp(100, True) / gdp(1, True) - 1) < 1e-9
     repaired = abs(gdp(100, False) / lemma_gdp(2, 1e-6) - 1) < 1e-12
-    gdp = lemma_gdp(2, 1e-6)
+    lemma = lemma_gdp(2, 1e-6)
     agree(
         "gaussian.noise_std",
-        gaussian.noise_std(gdp, 50, 2.0, 1000, "replace-one"),
-        2 * 2.0 / 1000 * math.sqrt(50) / gdp,
+        gaussian.noise_std(lemma, 50, 2.0, 1000, "replace-one"),
+        2 * 2.0 / 1000 * math.sqrt(50) / lemma,
     )
     return Finding(
         printed, repaired, numbers={"mu at 100 times the loss, as a variance": gdp(100, True) / gdp(1, True)}
