@@ -10,7 +10,7 @@ from dpzero_theory.theory.results import RESULTS
 from tests import paper_oracle as paper
 
 CLOSED = list(paper.STATEMENTS)
-EASY = Problem(n=10**6, d=5, r=2, pl=0.5)
+EASY = Problem(n=10**6, d=5, r=2, lipschitz=1.5, pl=0.3)
 
 
 def test_results_are_the_contracts_ids() -> None:
@@ -27,7 +27,7 @@ def test_a_prescription_says_what_it_is_for(id: str) -> None:
     assert (p.direction, p.directions_per_step) == ("sphere", 1)
     assert result.needs_pl == (p.guarantee is Guarantee.SUBOPTIMALITY)
     assert result.minimised == (id not in CLOSED)
-    trivial = EASY.lipschitz**2 if p.guarantee is Guarantee.GRADIENT else EASY.lipschitz**2 / (2 * 0.5)
+    trivial = EASY.lipschitz**2 if p.guarantee is Guarantee.GRADIENT else EASY.lipschitz**2 / (2 * 0.3)
     assert p.trivial_bound == pytest.approx(trivial, rel=1e-15)
     best = result.best(p, EASY, max_steps=100)
     assert (best is None) == result.minimised
