@@ -14,23 +14,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch.utils import _pytree as pytree
-
 from dpzero_theory import check
-from dpzero_theory.cli import Parser, number
-from dpzero_theory.curvature import forward, tasks
-from dpzero_theory.curvature.logistic import logistic
-from dpzero_theory.curvature.measure import Settings, measure
-from dpzero_theory.curvature.objective import Objective
-from dpzero_theory.curvature.spectrum import Effort
+from dpzero_theory.cli import Parser, extra, number
 from dpzero_theory.problem_file import ProblemFile
+
+PROGRAM = "python -m dpzero_theory.curvature"
+
+with extra("torch", PROGRAM):
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from dpzero_theory.curvature import forward, tasks
+    from dpzero_theory.curvature.logistic import logistic
+    from dpzero_theory.curvature.measure import Settings, measure
+    from dpzero_theory.curvature.objective import Objective
+    from dpzero_theory.curvature.spectrum import Effort
 
 __all__ = ["main"]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m dpzero_theory.curvature", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", required=True, help=", ".join(tasks.NAMES))
     parser.add_argument("--data", required=True, help="digits, toy (random tokens), or a folder")
     declared = parser.add_mutually_exclusive_group()
