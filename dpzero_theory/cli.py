@@ -1,6 +1,7 @@
 """Command lines that fail in one line: exit status 2, naming the flag, the rule and the value."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -28,11 +29,12 @@ def number(text: str) -> float | int:
 
 
 @contextmanager
-def extra(name: str, prog: str) -> Iterator[None]:
+def extra(name: str, command: str) -> Iterator[None]:
     """Around a command's imports that need the extra `name`: without it, exit status 2 and one line that says so."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("dpzero_theory"):
             raise
-        Parser(prog=prog).error(f"needs {error.name}: pip install 'dpzero-theory[{name}]'")
+        print(f"python -m {command}: needs {error.name}: pip install 'dpzero-theory[{name}]'", file=sys.stderr)
+        raise SystemExit(2) from None

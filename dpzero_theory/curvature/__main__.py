@@ -18,9 +18,7 @@ from dpzero_theory import check
 from dpzero_theory.cli import Parser, extra, number
 from dpzero_theory.problem_file import ProblemFile
 
-PROGRAM = "python -m dpzero_theory.curvature"
-
-with extra("torch", PROGRAM):
+with extra("torch", "dpzero_theory.curvature"):
     import torch
     from torch.utils import _pytree as pytree
 
@@ -34,7 +32,7 @@ __all__ = ["main"]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog=PROGRAM, description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="python -m dpzero_theory.curvature", description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", required=True, help=", ".join(tasks.NAMES))
     parser.add_argument("--data", required=True, help="digits, toy (random tokens), or a folder")
     declared = parser.add_mutually_exclusive_group()
