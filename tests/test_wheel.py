@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import site
 import subprocess
 import sys
 import tomllib
@@ -25,6 +24,7 @@ PACKAGE = "dpzero_theory"
 NOT_SOURCES = shutil.ignore_patterns(".*", "build", "dist", "out", "results", "*.egg-info", "__pycache__")
 PROBLEM = ["--n", "10000", "--epsilon", "2", "--delta", "1e-6", "--d", "2000", "--r", "8.178"]
 README = (ROOT / "README.md").read_text()
+LIBRARIES = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
 PRIVACY = ["--epsilon", "2", "--delta", "1e-5", "--steps", "100", "--n", "1024"]
 
 
@@ -55,7 +55,7 @@ def metadata(installed: Path) -> Message:
 
 def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Python without `site` in `folder`, finding the wheel and the libraries beside this checkout's."""
-    path = os.pathsep.join([str(installed), *site.getsitepackages()])
+    path = os.pathsep.join([str(installed), *LIBRARIES])
     environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
