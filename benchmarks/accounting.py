@@ -24,7 +24,7 @@ from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.privacy.accountant import delta_of_history, directions, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.pairs import Pair, group
+from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import (
     delta_from_gdp,
@@ -33,6 +33,7 @@ from dpzero_theory.privacy.gaussian import (
     paper_gdp,
     paper_lemma_limit,
 )
+from dpzero_theory.privacy.release import Release
 
 SETTINGS = (
     # n, batch, steps, epsilon, delta, sampling
@@ -51,7 +52,7 @@ REPEATS = 51
 
 def _true_epsilon(noise: float, setting: tuple[int, int, int, float, float, str]) -> float:
     n, batch, steps, _, delta, sampling = setting
-    unit = group(noise, steps, sampling=sampling, relation="add-remove", sample_rate=batch / n)
+    unit = Release(noise, steps, sampling=sampling, relation="add-remove", sample_rate=batch / n)
     return epsilon_of_history([unit], delta).value
 
 
@@ -191,7 +192,7 @@ def _certify(setting: dict[str, Any]) -> dict[str, Any]:
         sample_rate=rate,
     )
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - working
-    unit = group(found.value, steps, sampling="poisson", relation=relation, sample_rate=rate)
+    unit = Release(found.value, steps, sampling="poisson", relation=relation, sample_rate=rate)
     spent = delta_of_history([unit], epsilon)
     name, low, high = _independent(unit, epsilon)
     contained = low <= spent.upper and high >= spent.lower

@@ -42,7 +42,8 @@ from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory import problem_file
 from dpzero_theory.curvature import language, tasks
 from dpzero_theory.curvature.objective import Batch, Objective
-from dpzero_theory.optim.private import make_from_seed_not_private, private_plan
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.synthetic.data import read_labelled_sentences
@@ -180,7 +181,7 @@ def run(
     records = TensorDataset(*work.train)
     n = len(records)
     batch = float(setting.batch or n)
-    plan = private_plan(
+    plan = Plan.for_target(
         n=n,
         target_epsilon=EPSILON,
         target_delta=DELTA,

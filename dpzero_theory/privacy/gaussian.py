@@ -27,15 +27,15 @@ __all__ = [
     "epsilon_from_gdp",
     "gdp_from_budget",
     "log_delta_from_gdp",
+    "noise_multiplier_of",
     "noise_std",
+    "noise_std_of",
     "paper_gdp",
     "paper_lemma_limit",
     "sensitivity",
 ]
 
 Array = NDArray[np.float64]
-
-"""Neighbouring relations: one record replaced (the paper's Definition def:dp), or one added or removed."""
 
 _LARGEST = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -276,3 +276,13 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
     mu = check.real("gdp", gdp, above=0)
     t = check.real("steps", steps, above=0)
     return math.sqrt(t) * sensitivity(clip, n, relation) / mu
+
+
+def noise_std_of(noise_multiplier: float, clip: float, expected_batch: float) -> float:
+    """sigma = s C/(q n): noise of multiplier s on the sum of a batch, as noise on the average over q n records."""
+    return noise_multiplier * clip / expected_batch
+
+
+def noise_multiplier_of(noise_std: float, clip: float, expected_batch: float) -> float:
+    """s = sigma q n/C, the inverse of `noise_std_of`."""
+    return noise_std * expected_batch / clip

@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.audit.bounds import attack
 from dpzero_theory.optim import private
+from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.transcript import replay
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.privacy.noise import SystemNoise
@@ -47,7 +48,7 @@ def test_the_readme_has_the_example() -> None:
 
 
 CANARY, STEPS, RUNS = 8.0, 1, 1200
-AUDITED = private.private_plan(
+AUDITED = Plan.for_target(
     n=10, target_epsilon=10.0, target_delta=1e-5, steps=STEPS, expected_batch=10, clip=1.0, step_size=0.01,
     smoothing=1e-3, relation="replace-one", sampling="full",
 )  # fmt: skip
