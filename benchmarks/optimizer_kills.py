@@ -31,7 +31,8 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.arguments import Parser, positive_integer
 from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory.optim.private import LEDGER, TRANSCRIPT, make_private_with_epsilon
+from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import Record, Transcript, replay
 from dpzero_theory.privacy.ledger import Ledger

@@ -19,15 +19,15 @@ from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names
 from dpzero_theory.cli import number
-from dpzero_theory.optim.sampler import SAMPLINGS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["main", "privacy_lines"]
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "kind": KINDS, "task": names(), "method": METHODS, "relation": tuple(Relation), "sampling": SAMPLINGS,
+    "kind": KINDS, "task": names(), "method": METHODS, "relation": tuple(Relation), "sampling": runnable(),
     "schedule": SCHEDULES, "direction": tuple(DIRECTIONS), "weights": SUBSETS, "dtype": tuple(DTYPES),
 }  # fmt: skip
 _HELP = {

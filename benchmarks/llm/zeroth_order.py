@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,7 +53,7 @@ def _made(
     module: nn.Module, scorer: Scorer, train: Sequence[Example], configuration: Configuration, folder: Path
 ) -> Run:
     c = configuration
-    settings = {
+    settings: dict[str, Any] = {
         "steps": c.steps,
         "expected_batch": float(c.batch),
         "step_size": _step_sizes(c),
@@ -61,16 +62,16 @@ def _made(
         "direction": c.directions_kind,
         "directions_per_step": c.directions,
     }
-    execution = {
-        "precision": "nearest" if c.dtype == "float32" else "stochastic",
+    execution: dict[str, Any] = {
         "folder": folder,
+        "precision": "nearest" if c.dtype == "float32" else "stochastic",
         "micro_batch": len(train),  # the scorer puts `rows` of them through the model at a time
         "collate": list,
         "resume": (folder / TRANSCRIPT).exists(),
     }
     if not c.private:
-        plan = Plan.without_privacy(n=len(train), **settings)  # type: ignore[arg-type]
-        return make_from_seed_not_private(module, scorer.losses, train, plan, seed=c.seed, **execution)  # type: ignore
+        plan = Plan.without_privacy(n=len(train), **settings)
+        return make_from_seed_not_private(module, scorer.losses, train, plan, seed=c.seed, **execution)
     return make_private_with_epsilon(
         module,
         scorer.losses,

@@ -14,7 +14,7 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.conversions import gdp_of_history, matching_gdp, rdp_of_history, trade_off, zcdp_of_history
-from dpzero_theory.privacy.gaussian import delta_from_gdp, epsilon_from_gdp, gdp_from_budget
+from dpzero_theory.privacy.gaussian import delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
 from dpzero_theory.privacy.interop import history_from_event
 from dpzero_theory.privacy.release import Release
 
@@ -129,13 +129,13 @@ def test_zcdp_and_gdp_bound_the_other_currencies():
         Release(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03),
         Release(9.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.1),
     ]
-    rho, mu = zcdp_of_history(history), gdp_of_history(history)
+    rho, gdp = zcdp_of_history(history), gdp_of_history(history)
     assert rho == pytest.approx(500 / (2 * 1.69) + 10 / (2 * 81))
-    assert mu == pytest.approx(math.sqrt(2 * rho))
+    assert gdp == pytest.approx(math.sqrt(2 * rho))
     for order in (1.5, 10.0):
         assert rdp_of_history(history, order).upper <= rho * order
     for epsilon in (0.5, 3.0):
-        assert delta_of_history(history, epsilon).upper <= float(delta_from_gdp(epsilon, mu))
+        assert delta_of_history(history, epsilon).upper <= float(delta_from_gdp(epsilon, gdp))
     matched = matching_gdp(history, 1e-5)
     assert float(epsilon_from_gdp(matched.value, 1e-5)) == pytest.approx(epsilon_of_history(history, 1e-5).value)
 
@@ -219,7 +219,7 @@ def test_sixty_bad_inputs_are_covered():
 
 
 def test_paper_lemma_really_gives_less_epsilon():
-    mu = 2 / math.sqrt(8 * math.log(math.e + 2 / 1e-6))
-    unit = Release(math.sqrt(5120) / mu, 5120, sampling="full", relation="add-remove")
+    gdp = 2 / math.sqrt(8 * math.log(math.e + 2 / 1e-6))
+    unit = Release(math.sqrt(5120) / gdp, 5120, sampling="full", relation="add-remove")
     assert epsilon_of_history([unit], 1e-6).value == pytest.approx(0.7699, abs=5e-5)
-    assert mu < float(gdp_from_budget(2.0, 1e-6))
+    assert gdp < float(gdp_from_epsilon(2.0, 1e-6))

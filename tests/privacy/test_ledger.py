@@ -17,7 +17,7 @@ from scipy import optimize, stats
 
 from dpzero_theory.privacy import ledger as ledger_module
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, Settings
 from dpzero_theory.privacy.release import Bracket
 
@@ -357,11 +357,11 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
     assert repairs > 5
 
 
-def exact_epsilon(mu: float, delta: float) -> float:
+def exact_epsilon(gdp: float, delta: float) -> float:
     """The root of the textbook formula, by another solver."""
 
     def excess(epsilon: float) -> float:
-        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        a, b = gdp / 2 - epsilon / gdp, -gdp / 2 - epsilon / gdp
         return float(stats.norm.cdf(a) - math.exp(epsilon) * stats.norm.cdf(b)) - delta
 
     return float(optimize.brentq(excess, 0, 50, xtol=1e-12))
@@ -408,7 +408,7 @@ def test_the_report_adds_up(path: Path) -> None:
 
 
 def test_a_plan_may_use_the_budget_exactly_and_not_more(path: Path) -> None:
-    multiplier = 2 * math.sqrt(64) / float(gdp_from_budget(3.0, 1e-6))
+    multiplier = 2 * math.sqrt(64) / float(gdp_from_epsilon(3.0, 1e-6))
     settings = replace(SETTINGS, noise_multiplier=multiplier)
     budget = {"target_epsilon": 3.0, "target_delta": 1e-6}
     with pytest.raises(LedgerError, match=r"the plan costs epsilon .* more than target_epsilon 3"):
