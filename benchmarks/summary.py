@@ -125,7 +125,7 @@ def sweep_speed() -> str:
 
 def language_models() -> str:
     """Accuracy of every method on the small encoder, beside the paper's on RoBERTa-large."""
-    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm-dpzero-mezo"))
+    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
 
 
 def calculator() -> str:

@@ -129,8 +129,8 @@ def _heat(axis: Axes, grid: pd.DataFrame, title: str, colours: str, number: str)
 def main() -> None:
     """Draw both figures from benchmarks/results."""
     parser = argparse.ArgumentParser(prog="figures.llm", description=__doc__.splitlines()[0])
-    parser.add_argument("--accuracy", type=Path, default=RESULTS / "llm-dpzero-mezo")
-    parser.add_argument("--clip-lr", type=Path, default=RESULTS / "llm-clip_lr")
+    parser.add_argument("--accuracy", type=Path, default=RESULTS / "llm_dpzero_mezo")
+    parser.add_argument("--clip-lr", type=Path, default=RESULTS / "llm_clip_lr")
     parser.add_argument("--out", type=Path, default=FIGURES)
     options = parser.parse_args()
     use_style()

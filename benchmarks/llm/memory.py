@@ -197,12 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--length", type=positive_integer("--length", 2048), help="tokens in a record")
     parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), help="records in one forward")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, help="folder (default: out/llm-memory, else benchmarks/results/llm-memory)")
+    parser.add_argument("--out", type=Path, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)")
     options = parser.parse_args(arguments)
     device = chosen_device(parser, options.device)
     preset = PRESETS[options.name]
     results = Results(
-        options.out or (Path("out") if options.name == "smoke" else RESULTS) / "llm-memory",
+        options.out or (Path("out") if options.name == "smoke" else RESULTS) / "llm_memory",
         key=KEY,
         fields=FIELDS,
         seeds=[0],

@@ -180,13 +180,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, help="folder of local files (default: Hugging Face)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), default=16)
-    parser.add_argument("--out", type=Path, help="folder (default: out/llm-NAME, else benchmarks/results/llm-NAME)")
+    parser.add_argument("--out", type=Path, help="folder (default: out/llm_NAME, else benchmarks/results/llm_NAME)")
     parser.add_argument("--report", action="store_true", help="print what is there and run nothing")
     options = parser.parse_args(arguments)
     device = chosen_device(parser, options.device)
     try:
         entry = _narrowed(table(options.name, options.preset), options)
-        place = "llm-" + entry.name.rpartition(":")[2]
+        place = "llm_" + entry.name.rpartition(":")[2].replace("-", "_")
         folder = options.out or (Path("out") if entry.preset == "smoke" else RESULTS) / place
         if not options.report:
             with results_of(entry, folder, device, str(entry.common.get("dtype", "float32"))) as results:
