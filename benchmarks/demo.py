@@ -18,12 +18,13 @@ from matplotlib import pyplot as plt
 from numpy.typing import NDArray
 
 from dpzero_theory import params
+from dpzero_theory.datasets import binary_digits
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
-from dpzero_theory.synthetic.data import digits, gaussian_data
+from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import LogisticRegression, Quadratic, paper_spectrum
 from dpzero_theory.theory import theorems
@@ -50,7 +51,7 @@ def calculator() -> None:
 
 def train() -> None:
     """Step 2: DPZero on digits with the prescribed parameters, measured beside certified."""
-    features, labels = digits()
+    features, labels = binary_digits()
     loss = LogisticRegression(features, labels)
     x0 = np.zeros(loss.d)
     problem = Problem(

@@ -15,12 +15,13 @@ from benchmarks.llm import first_order, zeroth_order
 from benchmarks.llm.configuration import ZEROTH_ORDER, Configuration
 from benchmarks.llm.evaluation import Evaluation, evaluate
 from benchmarks.llm.frozen import memoise
-from benchmarks.llm.models import LanguageModel, train
+from benchmarks.llm.models import LanguageModel
 from benchmarks.llm.privacy import Privacy, first_order_noise, first_order_privacy
 from benchmarks.llm.prompts import Prompter
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.scoring import classifier, scorer
 from benchmarks.llm.tasks import task
+from dpzero_theory.curvature.encoder import train
 
 __all__ = ["FIELDS", "KEY", "Outcome", "evaluation_steps", "execute", "run_folder"]
 
