@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.grids import table
-from benchmarks.llm.table import report
+from benchmarks.llm.report import report
 from dpzero_theory import params
 
 __all__ = ["TABLES", "accounting", "calculator", "certificates", "language_models", "sweep_speed"]
