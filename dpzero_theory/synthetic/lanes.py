@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 
-__all__ = ["Blocks", "Draw", "Lanes", "blocks", "from_array"]
+__all__ = ["Blocks", "Draw", "Lanes", "blocks"]
 
 Array = NDArray[np.float64]
 
@@ -112,17 +112,3 @@ def blocks(steps: NDArray[np.int64], size: int) -> Blocks:
     return [
         (start, min(start + size, end)) for begin, end in itertools.pairwise(ends) for start in range(begin, end, size)
     ]
-
-
-def from_array(rows: Array) -> Draw:
-    """A stream that hands out the rows of an array; asking for more than there are raises ValueError."""
-    position = 0
-
-    def draw(count: int) -> Array:
-        nonlocal position
-        if position + count > len(rows):
-            raise ValueError(f"rows must number at least {position + count}; got {len(rows)}")
-        position += count
-        return rows[position - count : position]
-
-    return draw
