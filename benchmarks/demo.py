@@ -21,7 +21,7 @@ from benchmarks.kit.rows import Results, discard
 from dpzero_theory import params
 from dpzero_theory.datasets import binary_digits
 from dpzero_theory.optim import reference
-from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
@@ -64,7 +64,7 @@ def train() -> None:
         gap=loss.gap(x0),
         loss_bound=2 * loss.gap(x0),
     )
-    gdp = float(gdp_from_budget(EPSILON, DELTA))
+    gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     paper = theorems.theorem_3(problem, gdp)
     ours = sharp.prescribe(problem, gdp, max_steps=paper.steps)
     print(f"\n2. Private logistic regression on digits: n = {loss.n}, d = {loss.d}, L = 1, ell = 1/4, r = 1,")
@@ -132,7 +132,7 @@ def sweep(folder: Path) -> None:
 
 def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
     """By method, the smallest gradient norm of the last iterate over the grid."""
-    gdp = float(gdp_from_budget(EPSILON, DELTA))
+    gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     problem = Quadratic(gaussian_data(rng, 10_000, d), paper_spectrum(mode, d))
     lanes = Lanes.grid(
         steps=GRID_STEPS,
