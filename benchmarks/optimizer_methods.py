@@ -18,7 +18,18 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.sphere import DIRECTIONS
 
-__all__ = ["BASE", "METHODS", "PRIVATE", "PUBLIC", "SMOOTHING", "STEP_SIZE", "Bench", "Case", "Step", "random_model"]
+__all__ = [
+    "BASE",
+    "METHODS",
+    "PRIVATE",
+    "PUBLIC",
+    "SMOOTHING",
+    "STEP_SIZE",
+    "Bench",
+    "Case",
+    "Step",
+    "classification_model",
+]
 
 Tensor = torch.Tensor
 Step = Callable[[], None]
@@ -55,7 +66,7 @@ class Bench:
     def __init__(self, case: Case, device: str, stack: ExitStack) -> None:
         self._stack = stack
         self._case, self._device = case, device
-        self.module = random_model(case, device)
+        self.module = classification_model(case, device)
         generator = torch.Generator().manual_seed(1)
         vocabulary = self.module.get_input_embeddings().weight.shape[0]
         tokens = torch.randint(5, vocabulary, (case.batch, case.length), generator=generator)
@@ -150,7 +161,7 @@ class Bench:
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
 
-        own = random_model(self._case, self._device).train()  # its hooks must not slow the other methods
+        own = classification_model(self._case, self._device).train()  # its hooks must not slow the other methods
         wrapped = GradSampleModule(own)
         optimizer = DPOptimizer(
             torch.optim.AdamW(wrapped.parameters(), lr=STEP_SIZE),
@@ -177,7 +188,7 @@ def _losses(module: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(module(input_ids=tokens).logits.float(), labels, reduction="none")
 
 
-def random_model(case: Case, device: str) -> Any:
+def classification_model(case: Case, device: str) -> Any:
     """Random weights, made on the device; in evaluation mode."""
     config = SMALL[case.size] if case.size in SMALL else configuration(case.size)[0]
     torch.manual_seed(0)

@@ -45,7 +45,7 @@ from benchmarks.optimizer_methods import (
     Bench,
     Case,
     Step,
-    random_model,
+    classification_model,
 )
 
 __all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
@@ -184,7 +184,7 @@ def _peak_of_steps(case: Case, device: str, method: str, threads: int) -> float:
     if device == "cpu":
         torch.set_num_threads(threads)
     with ExitStack() as stack:
-        random_model(Case("tiny", 1, 8), device)  # what building a model imports is not the method's
+        classification_model(Case("tiny", 1, 8), device)  # what building a model imports is not the method's
         before = reset_peak(device)
         bench = Bench(case, device, stack)
         step = bench.step(method)
@@ -212,7 +212,7 @@ def _available_megabytes() -> float:
 
 def _sizes(case: Case) -> tuple[int, float]:
     """Parameters, tied ones once, and megabytes of the largest."""
-    counts = [parameter.numel() for parameter in random_model(case, "meta").parameters()]
+    counts = [parameter.numel() for parameter in classification_model(case, "meta").parameters()]
     return sum(counts), max(counts) * DTYPES[case.dtype].itemsize / 2**20
 
 

@@ -122,5 +122,5 @@ def save_summary(entry: Table, folder: Path) -> None:
         place, key=KEY, fields=FIELDS, seeds=entry.seeds, device="cpu", dtype="float64", settings={"rows": source}
     )
     with results:
-        for _, line in lines.astype(object).where(lines.notna(), None).iterrows():
-            results.add([{str(name): value for name, value in line.items()}])
+        values = lines.astype(object).where(lines.notna(), None)
+        results.add({str(name): value for name, value in line.items()} for _, line in values.iterrows())

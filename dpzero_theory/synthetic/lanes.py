@@ -102,6 +102,11 @@ class Lanes:
             self.noise_std[index],
         )
 
+    def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
+        """The lanes by falling steps, so that the first are those still running, and the index that undoes it."""
+        order = np.argsort(-self.steps, kind="stable")
+        return self.take(order), np.argsort(order, kind="stable")
+
 
 Blocks = list[tuple[int, int]]
 

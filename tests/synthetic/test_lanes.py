@@ -51,3 +51,11 @@ def test_lanes_are_taken_in_the_order_asked_for() -> None:
     taken = grid.take(np.array([2, 0]))
     assert (taken.steps.tolist(), taken.step_size.tolist(), taken.noise_std.tolist()) == ([3, 1], [0.3, 0.1], [2, 0])
     assert taken.clip.tolist() == [1, 1]
+
+
+def test_the_longest_come_first_and_the_index_undoes_it() -> None:
+    grid = Lanes.of(steps=[3, 1, 3, 2], step_size=[0.1, 0.2, 0.3, 0.4], clip=1, noise_std=0)
+    run, back = grid.longest_first()
+    assert run.steps.tolist() == [3, 3, 2, 1]
+    assert run.step_size.tolist() == [0.1, 0.3, 0.4, 0.2], "lanes of equal length keep their order"
+    assert run.take(back).step_size.tolist() == grid.step_size.tolist()
