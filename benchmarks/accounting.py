@@ -4,7 +4,7 @@
     python -m benchmarks.accounting --preset certify    300 random settings, each against an independent evaluation
     python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
 
-Results: results/accounting (compare), results/accounting-certify and results/accounting-lemma.
+Results: results/accounting (compare), results/accounting_certify and results/accounting_lemma.
 """
 
 import argparse
@@ -253,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=RANDOM_SETTINGS, help="random settings of certify")
     parser.add_argument("--workers", type=int, default=2, help="processes of certify")
     options = parser.parse_args(arguments)
-    suffix = "" if options.preset == "compare" else f"-{options.preset}"
+    suffix = "" if options.preset == "compare" else f"_{options.preset}"
     out = options.out or RESULTS / f"accounting{suffix}"
     if options.preset == "compare":
         run_compare(out, options.skip)

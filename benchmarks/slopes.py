@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 from benchmarks.arguments import Parser
-from benchmarks.kit.rows import RESULTS, Results, read_manifest, read_rows
+from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 
 __all__ = ["best_rows", "interval", "main", "slope"]
 
@@ -86,8 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"argument --rows: no rows of {', '.join(SWEEPS)} in {options.rows}")
     if "dimension" in sweeps:
         sweeps["dimension"] = _as_synthetic(sweeps["dimension"])
-    for old in ("rows.csv", "manifest.json"):
-        (options.out / old).unlink(missing_ok=True)
+    discard(options.out)
     results = Results(
         options.out,
         key=KEY,

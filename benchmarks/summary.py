@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.grids import table
-from benchmarks.llm.table import report
+from benchmarks.llm.report import report
 from dpzero_theory import params
 
 __all__ = ["TABLES", "accounting", "calculator", "certificates", "language_models", "sweep_speed"]
@@ -125,7 +125,7 @@ def sweep_speed() -> str:
 
 def language_models() -> str:
     """Accuracy of every method on the small encoder, beside the paper's on RoBERTa-large."""
-    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm-dpzero-mezo"))
+    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
 
 
 def calculator() -> str:

@@ -14,11 +14,12 @@ from typing import Any
 from benchmarks.arguments import Parser, chosen_device, positive_integer
 from benchmarks.kit.rows import Results
 from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
-from benchmarks.llm.models import DTYPES, SUBSETS, LanguageModel, configuration, load, load_tokenizer, random_model
+from benchmarks.llm.models import DTYPES, LanguageModel, configuration, load, load_tokenizer, random_model
 from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names
 from dpzero_theory.cli import number
+from dpzero_theory.curvature.encoder import SUBSETS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import runnable

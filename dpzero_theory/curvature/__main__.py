@@ -22,7 +22,7 @@ with extra("torch", "dpzero_theory.curvature"):
     import torch
     from torch.utils import _pytree as pytree
 
-    from dpzero_theory.curvature import forward, tasks
+    from dpzero_theory.curvature import catalog, forward
     from dpzero_theory.curvature.logistic import logistic
     from dpzero_theory.curvature.measure import Settings, measure
     from dpzero_theory.curvature.objective import Objective
@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m dpzero_theory.curvature", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--model", required=True, help=", ".join(tasks.NAMES))
+    parser.add_argument("--model", required=True, help=", ".join(catalog.NAMES))
     parser.add_argument("--data", required=True, help="digits, toy (random tokens), or a folder")
     declared = parser.add_mutually_exclusive_group()
     declared.add_argument("--public", action="store_const", const="public", dest="declared")
@@ -103,7 +103,7 @@ def _run(args: argparse.Namespace) -> ProblemFile:
         raise ValueError(f"--out must name a file in a folder; got {str(args.out)!r}")
     if args.model == "logistic":
         return logistic(args.data, samples, seed, _declared(args, "public" if args.data == "digits" else ""))
-    task = tasks.load(args.model, args.data, samples, seed)
+    task = catalog.load(args.model, args.data, samples, seed)
     data = _declared(args, task.known)
     check.precondition(args.device == "cpu" or torch.cuda.is_available(), "--device: cuda is not available here")
     batches = pytree.tree_map(lambda leaf: leaf.to(args.device), list(task.batches))

@@ -1,0 +1,47 @@
+"""The rate against the dimension, of the rows of `benchmarks.demo`, which calls this.  python -m figures.demo"""
+
+import argparse
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from benchmarks.kit.rows import read_rows
+from figures.style import PAGE, save, series, use_style
+
+__all__ = ["draw", "main"]
+
+MODES = {"a": "eigenvalues 1: r = d", "c": "eigenvalues 1/i: r = O(log d)"}
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """One panel a mode, one line a method, with its slope on logarithmic axes."""
+    figure, panels = plt.subplots(1, 2, figsize=(PAGE, 2.8), sharey=True)
+    for panel, (mode, title) in zip(panels, MODES.items(), strict=True):
+        for i, method in enumerate(rows["method"].unique()):
+            line = rows[(rows["mode"] == mode) & (rows["method"] == method)]
+            slope = np.polyfit(np.log(line["d"]), np.log(line["gradient_norm"]), 1)[0]
+            panel.plot(line["d"], line["gradient_norm"], label=f"{method} (slope {slope:.2f})", **series(i).line())
+        panel.set(xscale="log", yscale="log", xlabel="dimension d", title=title)
+        dimensions = sorted(rows["d"].unique())
+        panel.set_xticks(dimensions, [str(d) for d in dimensions])
+        panel.set_xticks([], minor=True)
+        panel.legend()
+    panels[0].set_ylabel("best gradient norm, last iterate")
+    return figure
+
+
+def main() -> None:
+    """Draw the picture."""
+    parser = argparse.ArgumentParser(prog="figures.demo", description=__doc__)
+    parser.add_argument("--rows", type=Path, default=Path("out/demo"))
+    parser.add_argument("--out", type=Path, default=Path("out/demo"))
+    options = parser.parse_args()
+    use_style()
+    save(draw(read_rows(options.rows)), "rate_vs_dimension", options.out)
+
+
+if __name__ == "__main__":
+    main()
