@@ -1,9 +1,12 @@
 """Command lines that fail in one line: exit status 2, naming the flag, the rule and the value."""
 
 import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
-__all__ = ["Parser", "number"]
+__all__ = ["Parser", "extra", "number"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,3 +26,15 @@ def number(text: str) -> float | int:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
+
+
+@contextmanager
+def extra(name: str, command: str) -> Iterator[None]:
+    """Around a command's imports that need the extra `name`: without it, exit status 2 and one line that says so."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("dpzero_theory"):
+            raise
+        print(f"python -m {command}: needs {error.name}: pip install 'dpzero-theory[{name}]'", file=sys.stderr)
+        raise SystemExit(2) from None

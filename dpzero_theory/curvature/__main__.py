@@ -14,17 +14,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch.utils import _pytree as pytree
-
 from dpzero_theory import check
-from dpzero_theory.cli import Parser, number
-from dpzero_theory.curvature import catalog, forward
-from dpzero_theory.curvature.logistic import logistic
-from dpzero_theory.curvature.measure import Settings, measure
-from dpzero_theory.curvature.objective import Objective
-from dpzero_theory.curvature.spectrum import Effort
+from dpzero_theory.cli import Parser, extra, number
 from dpzero_theory.problem_file import ProblemFile
+
+with extra("torch", "dpzero_theory.curvature"):
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from dpzero_theory.curvature import catalog, forward
+    from dpzero_theory.curvature.logistic import logistic
+    from dpzero_theory.curvature.measure import Settings, measure
+    from dpzero_theory.curvature.objective import Objective
+    from dpzero_theory.curvature.spectrum import Effort
 
 __all__ = ["main"]
 

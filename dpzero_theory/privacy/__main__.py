@@ -79,10 +79,12 @@ def _inputs(options: argparse.Namespace) -> dict[str, Any]:
         if sampling == "full" and batch != n:
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
     inputs |= {"batch": batch, "sampling": sampling, "sample_rate": batch / n, "relation": options.relation}
-    if options.plot is not None and Path(options.plot).suffix not in _PLOT_SUFFIXES:
-        raise ValueError(f"--plot must end in {', '.join(_PLOT_SUFFIXES)}; got {options.plot!r}")
-    if options.plot is not None and not Path(options.plot).parent.is_dir():
-        raise ValueError(f"--plot must be in a folder that exists; got {options.plot!r}")
+    if options.plot is not None:
+        if Path(options.plot).suffix not in _PLOT_SUFFIXES:
+            raise ValueError(f"--plot must end in {', '.join(_PLOT_SUFFIXES)}; got {options.plot!r}")
+        if not Path(options.plot).parent.is_dir():
+            raise ValueError(f"--plot must be in a folder that exists; got {options.plot!r}")
+        check.installed("--plot", "matplotlib", extra="plot")
     return inputs
 
 
