@@ -1,74 +1,201 @@
-"""The folder of a run: its ledger, paid before each release, and its transcript, which replays the run."""
+"""The folder of a run: one object, opened whole or not at all, whose files say the same.
+
+    transcript.bin   what the run was begun with and what it released; it replays the run. Its lock is the folder's.
+    ledger.jsonl     what is paid for, before it is released (a private run)
+    data.key         under which the transcript's header names the records; secret
+
+A new folder is written beside its place and renamed, so it is there whole or not at all. Each file names the others:
+the ledger's first line has the digest of the transcript's header, and each payment says how far the transcript was.
+So an opening refuses, in one line, a file of another run, a ledger that was rolled back, and a transcript that was cut
+off, replaced or changed. A crash between payment and record is no damage: what was paid for stays paid for.
+
+What cannot be noticed: both files rolled back together in place (a snapshot of the disk), a copy with the same inode
+number (a cloned machine), a transcript that lacks no more than its last payment, an edit that recomputes every check.
+`epsilon_of_runs` tells the copies of a run apart where all of them are at hand.
+
+Everything but data.key may be seen.
+"""
 
 import os
+import shutil
+from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice
-from dpzero_theory.optim.transcript import Header, Transcript
+from dpzero_theory.optim.identity import new_key, of_records
+from dpzero_theory.optim.transcript import Content, Header, Transcript, TranscriptError, contents
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import Ledger
+from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
 
-__all__ = ["LEDGER", "TRANSCRIPT", "Budget", "Files", "epsilon_of_runs", "resumed", "started"]
+__all__ = ["KEY", "LEDGER", "TRANSCRIPT", "Budget", "Folder", "epsilon_of_runs", "require_fit"]
 
-LEDGER, TRANSCRIPT = "ledger.jsonl", "transcript.bin"
+LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
 
 
 class Budget(NamedTuple):
-    """What a run may cost at most."""
+    """What a run may cost at most, and how many releases are paid for at once."""
 
     epsilon: float
     delta: float
+    paid_at_once: int
 
 
-class Files(NamedTuple):
-    """What is open; ledger: None for a run that is not private; transcript: None for one that keeps nothing."""
+@dataclass(frozen=True)
+class Folder:
+    """The open files of a run; ledger: None for a run that is not private. `create` starts one, `open` resumes one.
+
+    Both raise FileExistsError or FileNotFoundError, other OSErrors, ValueError for a setting that is not the run's, and
+    LedgerError or TranscriptError where the files are damaged, do not fit together or are in use.
+    """
 
     header: Header
     ledger: Ledger | None
-    transcript: Transcript | None
+    transcript: Transcript
+
+    @classmethod
+    def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
+        """Start a run in a folder that is new or empty."""
+        path = path.absolute()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FileExistsError(f"{path} is there and not empty: resume the run in it, or use another folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+        new.mkdir()
+        try:
+            key = new_key()
+            _write(new / KEY, key)
+            header = replace(header, records=of_records(data, key))
+            if budget is not None:
+                Ledger.create(
+                    new / LEDGER,
+                    target_epsilon=budget.epsilon,
+                    target_delta=budget.delta,
+                    settings=header.plan.settings(),
+                    steps=header.plan.steps,
+                    block=budget.paid_at_once,
+                    run=header.digest,
+                ).close()
+            Transcript.create(new / TRANSCRIPT, header).close()
+            new.rename(path)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        _sync(path.parent)
+        return cls.open(path, header, None, budget)
+
+    @classmethod
+    def open(cls, path: Path, header: Header, data: Any, budget: Budget | None, *, moved: bool = False) -> Self:
+        """Resume the run that was begun with this header, key, fingerprint and records excepted, and these records.
+
+        data: None leaves the records unchecked. moved: whether the folder may be a copy, the only one that goes on.
+        """
+        path = path.absolute()
+        _require_there(path)
+        transcript = Transcript.open(path / TRANSCRIPT)
+        ledger = None
+        try:
+            found = transcript.header
+            _require_begun_with(found, header)
+            if data is not None and found.records and of_records(data, (path / KEY).read_bytes()) != found.records:
+                raise ValueError("data must be the records of the run that is resumed; these are others")
+            if budget is not None:
+                require_fit(contents(path / TRANSCRIPT), read(path / LEDGER), path)
+                ledger = Ledger.open(path / LEDGER, moved=moved)
+                if ledger.block != budget.paid_at_once:
+                    raise ValueError(
+                        f"paid_at_once must be that of the run that is resumed, {ledger.block};"
+                        f" got {budget.paid_at_once}"
+                    )
+        except BaseException:
+            if ledger is not None:
+                ledger.close()
+            transcript.close()
+            raise
+        return cls(found, ledger, transcript)
 
 
-def started(folder: Path, header: Header, budget: Budget | None) -> Files:
-    """The files of a run that is not there yet; without a budget there is no ledger. Errors as `make_private`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (LEDGER, TRANSCRIPT):
-        if (folder / name).exists():
-            raise FileExistsError(f"{folder / name} is there: resume that run, or use another folder")
-    ledger = None
-    if budget is not None:
-        ledger = Ledger.create(
-            folder / LEDGER,
-            target_epsilon=budget.epsilon,
-            target_delta=budget.delta,
-            settings=header.plan.settings(),
-            steps=header.plan.steps,
+def require_fit(content: Content, account: Account, path: Path) -> None:
+    """Raise LedgerError or TranscriptError unless this transcript and this ledger are of one run, and all of it."""
+    plan, back = content.header.plan, "put back the files that belong together"
+    if account.run != content.header.digest or (account.settings, account.steps) != (plan.settings(), plan.steps):
+        raise LedgerError(f"{path}: ledger and transcript are of different runs: {back}")
+    if content.records and content.records[-1].release >= account.spent:
+        raise LedgerError(
+            f"{path}: the transcript has release {content.records[-1].release}, but the ledger counts only"
+            f" {account.spent}: it was rolled back; {back}, never an older ledger"
         )
-    return Files(header, ledger, Transcript.create(folder / TRANSCRIPT, header))
-
-
-def resumed(folder: Path, header: Header, budget: Budget | None) -> Files:
-    """The files of a run that was begun with this header's plan and precision. Errors as `make_private`."""
-    transcript = Transcript.open(folder / TRANSCRIPT)
-    try:
-        header.plan.require_same(transcript.header.plan)
-        choice("precision", header.precision, (transcript.header.precision,))
-        ledger = None if budget is None else Ledger.open(folder / LEDGER)
-    except BaseException:
-        transcript.close()
-        raise
-    return Files(transcript.header, ledger, transcript)
+    if account.state and not content.holds(account.state):
+        raise TranscriptError(
+            f"{path}: the transcript has {len(content.records)} records and is not the one of which the ledger has seen"
+            f" {account.state.partition(':')[0]}: it was cut off or replaced; {back}"
+        )
 
 
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> float:
     """An upper bound on epsilon of all these runs together: what a search over settings on the same data costs.
 
-    folders: of runs with one relation, none of them open. delta: as for `epsilon_of_history`. Raises ValueError,
-    LedgerError.
+    Copies of one run that went on apart count their common part once, and what each did afterwards. folders: of runs
+    with one relation; nothing is written in them. delta: as for `epsilon_of_history`. Raises ValueError, LedgerError,
+    TranscriptError and OSError.
     """
-    history = []
-    for folder in folders:
-        with Ledger.open(Path(folder, LEDGER)) as ledger:
-            history += ledger.history
-    return epsilon_of_history(history, delta).upper
+    payments: dict[tuple[str, int], set[str]] = defaultdict(set)
+    shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
+    settings = {}
+    for folder in map(Path, folders):
+        account, content = read(folder / LEDGER), contents(folder / TRANSCRIPT)
+        require_fit(content, account, folder)
+        settings[account.run] = account.settings
+        for spend in account.spends:
+            for release in range(spend.release, spend.release + spend.count):
+                payments[account.run, release].add(spend.check)
+        for release, sums in content.records:
+            shown[account.run, release].add(sums)
+    counts: dict[str, int] = defaultdict(int)
+    for (run, release), checks in payments.items():
+        counts[run] += max(len(checks), len(shown[run, release]))
+    return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
+
+
+def _require_there(path: Path) -> None:
+    names = {name for name in (TRANSCRIPT, LEDGER, KEY) if (path / name).exists()}
+    if not names:
+        raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
+    for name in {TRANSCRIPT, KEY} - names:
+        raise FileNotFoundError(f"{path / name} is missing: put it back, or start in another folder")
+
+
+def _require_begun_with(found: Header, given: Header) -> None:
+    """Raise ValueError naming what differs."""
+    if found.private != given.private:
+        makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
+        raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")
+    given.plan.require_same(found.plan)
+    choice("precision", given.precision, (found.precision,))
+    for name, begun, now in (
+        ("seed", found.key if not found.private else given.key, given.key),
+        ("the trainable parameters", found.layout, given.layout),
+        ("losses", found.losses, given.losses),
+    ):
+        if begun != now:
+            raise ValueError(f"{name} must be that of the run that is resumed, {begun}; got {now}")
+
+
+def _write(path: Path, content: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if os.write(file, content) != len(content):
+            raise OSError(f"{path}: written in part (disk full?)")
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _sync(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -62,7 +62,8 @@ class Weights:
                     self._low[index] = torch.zeros(count, dtype=torch.int16, device=parameter.device)
         self._unread = {place.name for group in self._places.values() for place in group}
         self._scratch = Scratch()
-        self._active = False
+        self._mode: Shifted | None = None
+        self._found: tuple[bool, list[nn.Module]] = False, []
 
     @contextmanager
     def shifted(self, number: int, shift: float) -> Iterator[None]:
@@ -71,26 +72,40 @@ class Weights:
         Outputs must be used up inside: a view of a weight (not a result computed from it) that leaves the context is
         a view of x. In half precision x + shift u is rounded to nearest, so coordinates with |shift u| below half a
         spacing may not move. Raises ValueError when a trainable parameter is written inside.
+
+        An interrupt (Ctrl-C) that falls into its own few lines is made good by `restore`.
         """
-        if self._active:
+        if self._mode is not None:
             raise ValueError("shifted contexts must not be nested")
         scale = check.real("shift", shift) * self._factor(number)
         self._reshard()
         shift_by = Shift(self.directions, number, scale, self._low)
-        training = [part for part in self.module.modules() if part.training]
-        self._active = True
+        mode = Shifted(shift_by, self._storages(), self._scratch, self._unread)
+        self._found = torch.is_grad_enabled(), [part for part in self.module.modules() if part.training]
         try:
-            if training:
+            self._mode = mode
+            if self._found[1]:
                 self.module.eval()
             torch.clear_autocast_cache()  # of half-precision copies, here of x and afterwards of x + shift u
-            with torch.no_grad(), Shifted(shift_by, self._storages(), self._scratch, self._unread):
-                yield
+            torch.set_grad_enabled(False)
+            mode.__enter__()
+            yield
         finally:
-            torch.clear_autocast_cache()
-            self._reshard()
-            for part in training:
-                part.training = True
-            self._active = False
+            if self._mode is mode:
+                self.restore()
+
+    def restore(self) -> None:
+        """End a `shifted` that an interrupt has left open; nothing to do otherwise. Safe to repeat."""
+        if self._mode is None:
+            return
+        self._mode.retire()
+        grad, training = self._found
+        torch.set_grad_enabled(grad)
+        torch.clear_autocast_cache()
+        self._reshard()
+        for part in training:
+            part.training = True
+        self._mode = None
 
     def move_(self, amounts: Sequence[tuple[int, float]]) -> None:
         """x <- x + sum of amount u_number over the (number, amount) pairs; a function of x and `amounts` alone.
@@ -98,15 +113,14 @@ class Weights:
         The sum is formed in float32 in the order given and added at once. Stochastic rounding takes its bits from the
         first number. Raises ValueError.
         """
-        if self._active:
+        if self._mode is not None:
             raise ValueError("move_ must not be called inside shifted")
         scales = [(number, check.real("amount", amount) * self._factor(number)) for number, amount in amounts]
         if not scales:
             return
-        with torch.no_grad():
-            for index, (held, origin) in enumerate(self.pieces()):
-                if held.numel():
-                    self._move(held, index, origin, scales)
+        for index, (held, origin) in enumerate(self.pieces()):  # detached, so no gradients are recorded
+            if held.numel():
+                self._move(held, index, origin, scales)
         self._reshard()
 
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
@@ -193,6 +207,11 @@ class Weights:
         kept = [(self.names[index], low, self.parameters[index]) for index, low in self._low.items()]
         wide = {name: collected(low.view(piece(of)[0].shape).int(), of) for name, low, of in kept}  # no int16 on wires
         return {name: bits.view(-1).to(torch.int16) for name, bits in _present(wide).items()}
+
+    def forget(self) -> None:
+        """Drop the bits kept beside half-precision weights, as at the start."""
+        for low in self._low.values():
+            low.zero_()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state_dict` returned, beside the weights of that moment. Raises ValueError."""

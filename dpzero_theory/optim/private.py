@@ -44,7 +44,8 @@ from torch.utils.data import TensorDataset, default_collate
 from dpzero_theory.check import integer
 from dpzero_theory.optim.contributions import per_record
 from dpzero_theory.optim.distributed import Ranks
-from dpzero_theory.optim.folder import Budget, Files, resumed, started
+from dpzero_theory.optim.folder import Budget, Folder
+from dpzero_theory.optim.identity import layout, of_losses
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.run import Fetch, Losses, Run
@@ -63,13 +64,16 @@ class Execution(TypedDict, total=False):
 
     precision: how weights are rounded, see `module.Weights`; `nearest` if not given. micro_batch: records evaluated at
     a time (64); changes memory and speed. collate: records -> batch; torch's default_collate if None. resume: continue
-    the run in the folder, whose settings must all be these; False refuses one that is there.
+    the run in the folder, which must have been begun with all of this; False refuses one that is there; "moved" goes on
+    with a folder that was copied, or brought from another disk, when no other copy goes on. paid_at_once: releases that
+    one line of the ledger pays for (1): a crash wastes at most so many, and the calls to fsync are fewer.
     """
 
     precision: str
     micro_batch: int
     collate: Collate
-    resume: bool
+    resume: bool | str
+    paid_at_once: int
 
 
 class _Sources(NamedTuple):
@@ -107,7 +111,7 @@ def make_private(
         data: the records; their number is the plan's n.
         plan: of a private algorithm.
         target_delta: 0 < delta < 1 (Laplace: 0 is allowed).
-        folder: made if it is not there; holds the ledger and the transcript of this run.
+        folder: new or empty, or with `resume` this run's; holds its ledger and its transcript, see `optim.folder`.
         target_epsilon: the ledger's budget, which the plan must meet; by default what the plan costs at target_delta.
         execution: see `Execution`.
 
@@ -115,11 +119,12 @@ def make_private(
         ValueError: an argument outside its range, a setting that is not the resumed run's, losses that are not one
             for each record, parameters that they do not read.
         FileExistsError, FileNotFoundError: for the folder's files.
-        LedgerError, TranscriptError: they are damaged or in use.
+        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
     """
+    _require_folder(folder)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
     sources = _Sources(SystemNoise(), Batches(plan.sampling, plan.n, plan.sample_rate), os.urandom(16))
-    return _make(module, losses, data, plan, sources, Budget(epsilon, target_delta), folder, **execution)
+    return _make(module, losses, data, plan, sources, Budget(epsilon, target_delta, execution.get("paid_at_once", 1)), folder, **execution)
 
 
 def make_private_with_epsilon(
@@ -131,7 +136,8 @@ def make_private_with_epsilon(
     precision: str = "nearest",
     micro_batch: int = 64,
     collate: Collate = None,
-    resume: bool = False,
+    resume: bool | str = False,
+    paid_at_once: int = 1,
     **target: Unpack[Target],
 ) -> Run:
     """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
@@ -140,6 +146,7 @@ def make_private_with_epsilon(
     target_epsilon, target_delta, steps, expected_batch, clip, step_size, smoothing, relation, sampling, and if need be
     algorithm, noise, direction, directions_per_step. Other arguments and errors as `make_private`.
     """
+    _require_folder(folder)
     return make_private(
         module,
         losses,
@@ -152,6 +159,7 @@ def make_private_with_epsilon(
         micro_batch=micro_batch,
         collate=collate,
         resume=resume,
+        paid_at_once=paid_at_once,
     )
 
 
@@ -188,22 +196,31 @@ def _make(
     precision: str = "nearest",
     micro_batch: int = 64,
     collate: Collate = None,
-    resume: bool = False,
+    resume: bool | str = False,
+    paid_at_once: int = 1,
 ) -> Run:
     integer("micro_batch", micro_batch)
+    integer("paid_at_once", paid_at_once)
+    if not isinstance(resume, bool) and resume != "moved":
+        raise ValueError(f"resume must be True, False or 'moved'; got {resume!r}")
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
     ranks, fetch = Ranks(), _fetch(data, collate)
-    header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision))
+    header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=budget is not None))
     weights = header.weights(module)
     plan.rule.require_weights(weights)
     _check_losses(weights, losses, fetch, plan)
-    files = Files(replace(header, fingerprint=weights.fingerprint()), None, None)
+    found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
+    files: Folder | None = None
 
     def lead() -> Header:
         nonlocal files
-        if folder is not None:
-            files = (resumed if resume else started)(Path(folder), files.header, budget)
+        if folder is None:
+            return found
+        if resume:
+            files = Folder.open(Path(folder), found, data, budget, moved=resume == "moved")
+        else:
+            files = Folder.create(Path(folder), found, data, budget)
         return files.header
 
     return Run(
@@ -213,12 +230,17 @@ def _make(
         fetch,
         noise=sources.noise,
         batches=sources.batches,
-        ledger=files.ledger,
-        transcript=files.transcript,
+        ledger=files.ledger if files else None,
+        transcript=files.transcript if files else None,
         kept=budget is not None,
         micro_batch=micro_batch,
         ranks=ranks,
     )
+
+
+def _require_folder(folder: object) -> None:
+    if not isinstance(folder, str | os.PathLike):
+        raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {folder!r}")
 
 
 def _fetch(data: Data, collate: Collate) -> Fetch:

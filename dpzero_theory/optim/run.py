@@ -5,9 +5,14 @@
 
 One step, in the order that crash safety needs: pay for the release in the ledger (on disk), draw the secret batch,
 evaluate every micro-batch at x +- lambda u, sum the clipped differences, add noise once, write what is released to the
-transcript (on disk), move the weights. A crash loses at most the step in flight, whose release stays paid for and
-whose direction is not used again: direction numbers go by release numbers. On resumption the weights are those of a
-checkpoint, or the initial ones, moved by the rest of the transcript.
+transcript (on disk), move the weights. A crash loses at most the step in flight, and what was paid for ahead
+(`paid_at_once`): it stays paid for and its directions are not used again, since direction numbers go by release
+numbers. On resumption the weights are those of a checkpoint, or the initial ones, moved by the rest of the transcript.
+
+An exception or an interrupt (Ctrl-C) at any point of a step leaves the module as it was found, unshifted, and its
+weights those of a prefix of the transcript, with which the next step catches up; or, where the move itself or a write
+was interrupted, the run refuses to go on until weights are loaded, or it is resumed. (Of two interrupts the second may
+fall into the tidying up after the first.)
 
 Nothing else that depends on the records leaves a step: no loss is kept or logged. The callback of `run` sees what was
 released. A batch's size is secret too: watch no timings.
@@ -77,7 +82,8 @@ class Run:
         self._noise, self._batches, self._ledger, self._transcript = noise, batches, ledger, transcript
         self._ranks = ranks
         self._micro_batch = integer("micro_batch", micro_batch)
-        self._position = 0 if self.weights.fingerprint() == header.fingerprint else None
+        self._paid = range(0)
+        self._position: int | None = None
         self._current = False
 
     def step(self) -> Record:
@@ -87,12 +93,18 @@ class Run:
         LedgerError, TranscriptError.
         """
         self.catch_up()
-        release, batch = self._ranks.lead(self._begin)
-        total = self._total(release, batch)
-        sums = self._ranks.lead(lambda: self._release(release, total))
-        record = Record(release, tuple(sums.tolist()))
-        self._move(record)
-        return record
+        try:
+            self._current = False  # until the weights are where the transcript is
+            release, batch = self._ranks.lead(self._begin)
+            total = self._total(release, batch)
+            sums = self._ranks.lead(lambda: self._release(release, total))
+            record = Record(release, tuple(sums.tolist()))
+            self._move(record)
+            self._current = True
+            return record
+        except BaseException:
+            self.weights.restore()
+            raise
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
         """All steps that are left; `callback` is told what each released."""
@@ -106,14 +118,25 @@ class Run:
     def catch_up(self) -> None:
         """Move the weights by what the transcript holds beyond them; nothing to do except after a resumption.
 
-        Raises TranscriptError where the weights are neither the initial ones nor those of a checkpoint of this run.
+        Raises TranscriptError where the weights are neither the initial ones nor those of a checkpoint of this run, and
+        where the transcript ends before the checkpoint.
         """
         if self._current:
             return
         if self._position is None:
-            raise TranscriptError("the weights are not this run's initial ones: load a checkpoint (load_state_dict)")
-        position, transcript = self._position, self._transcript
-        for record in self._ranks.lead(lambda: transcript.records() if transcript else []):
+            if self.weights.fingerprint() != self._header.fingerprint:
+                raise TranscriptError(
+                    "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
+                )
+            self.weights.forget()
+            self._position = 0
+        position, records = self._position, self._ranks.lead(self._records)
+        if self._transcript and position > (records[-1].release + 1 if records else 0):
+            raise TranscriptError(
+                f"the checkpoint is after release {position - 1}, which the transcript lacks: it was cut off, or rolled"
+                " back with the ledger; put back the newest files"
+            )
+        for record in records:
             if record.release >= position:
                 if not self.plan.scalars:
                     if position == 0:
@@ -163,10 +186,11 @@ class Run:
         """
         if state["key"] != self._header.key:
             raise ValueError(f"state must be of the run with key {self._header.key}; got {state['key']}")
+        position = integer("position", state["position"], at_least=0, at_most=self.plan.steps)
+        self._position, self._current = None, False
         self.weights.load_values(state["parameters"])
         self.weights.load_state_dict(state["weights"])
-        self._position = integer("position", state["position"], at_least=0)
-        self._current = False
+        self._position = position
 
     def close(self) -> None:
         """Give up the files; safe to repeat."""
@@ -174,12 +198,23 @@ class Run:
             if file is not None:
                 file.close()
 
+    def _records(self) -> list[Record]:
+        return self._transcript.records() if self._transcript else []
+
     def _left(self) -> int:
-        return self._ledger.releases_left if self._ledger else self.plan.steps - (self._position or 0)
+        if self._ledger:
+            return self._ledger.releases_left + len(self._paid)
+        return self.plan.steps - (self._position or 0)
 
     def _begin(self) -> tuple[int, Indices]:
+        if self._transcript:
+            self._transcript.require_writable()
         if self._ledger:
-            release = self._ledger.spend(self.plan.settings())[0]
+            paid = self._paid or self._ledger.spend(
+                self.plan.settings(), self._transcript.state if self._transcript else ""
+            )
+            self._paid = paid[1:]
+            release = paid[0]
         elif self._left():
             release = self._position or 0
         else:
@@ -225,6 +260,7 @@ class Run:
 
     def _move(self, record: Record) -> None:
         plan, law = self.plan, self.plan.law
+        self._position = None  # unknown while they move
         self.weights.move_(plan.moves(record.release, record.sums))
         if law is not None:
             std = noise_std_of(plan.noise_multiplier, plan.clip, plan.expected_batch)

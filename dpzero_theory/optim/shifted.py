@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import join
@@ -139,6 +139,17 @@ class Shifted(TorchDispatchMode):
             if place is not None:
                 return func(*self._looked_up(place, args[1]))
         return func(*self._replaced(args), **{name: self._replaced(value) for name, value in kwargs.items()})
+
+    def retire(self) -> None:
+        """Shift nothing from now on, and leave torch's stack of modes if it is there. Safe to repeat."""
+        self._places = {}
+        if self in _get_current_dispatch_mode_stack():
+            while _get_current_dispatch_mode_stack()[-1] is not self:  # the losses' own, cut short with them
+                _pop_mode()
+            try:
+                self.__exit__(None, None, None)
+            except IndexError:  # an interrupt has cut it short before
+                _pop_mode()
 
     def _touches(self, values: Iterable[Any]) -> bool:
         for value in values:

@@ -5,12 +5,13 @@ A file is one line of JSON (the `Header`) and then fixed-size records, little-en
     release number (4 bytes), K released numbers (8 bytes each: int64, or float64 for MeZO), check (8 bytes)
 
 where check is the first 8 bytes of SHA-256(check of the record before, this record); the first follows the SHA-256 of
-the header line. With K = 1 that is 20 bytes a step. Everything in the file is public: the header never depends on
-the records of the data set (their number n apart, which is public), and the numbers are private releases. So the file
-can be published instead of the weights.
+the header line. With K = 1 that is 20 bytes a step. Everything in the file is public: of the records of the data set
+the header has their number n, which is public, and a digest under a secret key (`identity`), and the numbers are
+private releases. So the file can be published instead of the weights.
 
-`append` returns once the record is on disk. A crash can leave the last record torn; `Transcript.open` cuts it off, and
-since weights move only after `append` nothing is lost. Any other damage is refused. (The checks are no signature.)
+`append` returns once the record is on disk. A crash can leave the last record torn, which is one shorter than a whole
+record: `Transcript.open` cuts it off, and since weights move only after `append` nothing is lost. Any other damage is
+refused. (The checks are no signature.)
 """
 
 import hashlib
@@ -30,9 +31,9 @@ from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.journal import Journal
 
-__all__ = ["Header", "Record", "Transcript", "TranscriptError", "read", "replay"]
+__all__ = ["Content", "Header", "Record", "Transcript", "TranscriptError", "contents", "read", "replay"]
 
-FORMAT = "dpzero-transcript-1"
+FORMAT = "dpzero-transcript-2"
 _CHECK = 8
 
 
@@ -42,12 +43,25 @@ class TranscriptError(RuntimeError):
 
 @dataclass(frozen=True)
 class Header:
-    """key: the public run key, 32 hexadecimal digits; fingerprint: of the initial weights; precision: of `Weights`."""
+    """What a run was begun with.
+
+    key: the public run key, 32 hexadecimal digits; fingerprint: of the initial weights; precision: of `Weights`;
+    private: whether its noise and its batches come from the operating system. layout, losses, records: of `identity`.
+    """
 
     plan: Plan
     key: str
     fingerprint: str
     precision: str
+    private: bool = True
+    layout: str = ""
+    losses: str = ""
+    records: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the header line: what a ledger is for."""
+        return hashlib.sha256(self.line()).hexdigest()
 
     def weights(self, module: nn.Module) -> Weights:
         """The module's weights with the run's directions."""
@@ -62,7 +76,7 @@ class Header:
         """Raises ValueError, TypeError or KeyError for anything else."""
         values = json.loads(line)
         if values.pop("format") != FORMAT:
-            raise ValueError("another format")
+            raise ValueError(f"the format must be {FORMAT}")
         return cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})
 
 
@@ -73,19 +87,33 @@ class Record(NamedTuple):
     sums: tuple[float, ...]
 
 
+class Content(NamedTuple):
+    """A transcript as it was read. checks: of the header and of each record; size: where the next record goes."""
+
+    header: Header
+    records: list[Record]
+    checks: list[bytes]
+    size: int
+
+    def holds(self, state: str) -> bool:
+        """Whether it goes on from where `Transcript.state` was this."""
+        count = int(state.partition(":")[0])
+        return count < len(self.checks) and _state(count, self.checks[count]) == state
+
+
 class Transcript:
     """A transcript open for appending, by one process; a context manager. `create` starts one, `open` resumes one."""
 
-    def __init__(self, journal: Journal, header: Header, check: bytes) -> None:
+    def __init__(self, journal: Journal, header: Header, count: int, check: bytes) -> None:
         self.path, self.header = journal.path, header
-        self._journal, self._check = journal, check
+        self._journal, self._count, self._check = journal, count, check
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> Self:
         """Start a transcript. Raises FileExistsError."""
         journal, line = Journal.create(path, TranscriptError), header.line()
         journal.append(line)
-        return cls(journal, header, hashlib.sha256(line).digest())
+        return cls(journal, header, 0, hashlib.sha256(line).digest())
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -95,20 +123,33 @@ class Transcript:
         """
         journal = Journal.open(path, TranscriptError)
         try:
-            header, _, size, check = _parse(journal.path, journal.content)
-            journal.keep(size)
-            journal.cut()
+            content = _parse(journal.path, journal.content)
+            journal.keep(content.size)
+            if content.size < len(journal.content):
+                journal.cut()
         except BaseException:
             journal.close()
             raise
-        return cls(journal, header, check)
+        return cls(journal, content.header, len(content.records), content.checks[-1])
+
+    @property
+    def state(self) -> str:
+        """How many records there are, and the last check: what a ledger keeps of the transcript (`Content.state`)."""
+        return _state(self._count, self._check)
+
+    def require_writable(self) -> None:
+        """Raise TranscriptError where nothing can be written: closed, forked, interrupted, or the file changed."""
+        self._journal.require_writable()
 
     def append(self, release: int, sums: Sums) -> None:
         """Write what a release gave; returns when it is on disk."""
         body = _layout(self.header.plan).pack(release, *sums.tolist())
         check = _next_check(self._check, body)
-        self._journal.append(body + check)
-        self._check = check
+
+        def written() -> None:
+            self._count, self._check = self._count + 1, check
+
+        self._journal.append(body + check, written)
 
     def records(self) -> list[Record]:
         """All that is on disk."""
@@ -132,8 +173,13 @@ def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
 
     Raises TranscriptError for a damaged file, and OSError.
     """
-    header, records, _, _ = _parse(Path(path), Path(path).read_bytes())
-    return header, records
+    found = contents(path)
+    return found.header, found.records
+
+
+def contents(path: str | os.PathLike[str]) -> Content:
+    """As `read`, with the checks."""
+    return _parse(Path(path), Path(path).read_bytes())
 
 
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
@@ -166,24 +212,27 @@ def _next_check(check: bytes, body: bytes) -> bytes:
     return hashlib.sha256(check + body).digest()[:_CHECK]
 
 
-def _parse(path: Path, content: bytes) -> tuple[Header, list[Record], int, bytes]:
-    """Header, records, and where the next one goes with the check before it."""
+def _state(count: int, check: bytes) -> str:
+    return f"{count}:{check[:_CHECK].hex()}"
+
+
+def _parse(path: Path, content: bytes) -> Content:
     line, end, _ = content.partition(b"\n")
     try:
         header = Header.parse(line)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise TranscriptError(f"{path}: no header of a transcript ({error})") from None
+        raise TranscriptError(f"{path}: no header of a transcript ({error}): put the file back") from None
     layout, start = _layout(header.plan), len(line) + len(end)
-    check, size = hashlib.sha256(content[:start]).digest(), layout.size + _CHECK
+    checks, size = [hashlib.sha256(content[:start]).digest()], layout.size + _CHECK
     records: list[Record] = []
     for offset in range(start, len(content) - size + 1, size):
         body = content[offset : offset + layout.size]
-        following = _next_check(check, body)
-        if following != content[offset + layout.size : offset + size]:
-            if offset + 2 * size > len(content):
-                return header, records, offset, check
-            raise TranscriptError(f"{path}: record {len(records)} does not match its check")
+        checks.append(_next_check(checks[-1], body))
         release, *sums = layout.unpack(body)
+        after = records[-1].release if records else -1
+        if checks[-1] != content[offset + layout.size : offset + size] or not after < release < header.plan.steps:
+            last = offset + 2 * size > len(content)
+            how = f", or cut it to its first {offset} bytes: what it lacks stays paid for" if last else ""
+            raise TranscriptError(f"{path}: record {len(records)} does not match its check: put the file back{how}")
         records.append(Record(release, tuple(sums)))
-        check = following
-    return header, records, start + len(records) * size, check
+    return Content(header, records, checks, start + len(records) * size)

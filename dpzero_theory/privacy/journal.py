@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -11,8 +12,9 @@ __all__ = ["Journal"]
 class Journal:
     """An append-only file open for writing by this process; `create` starts one, `open` resumes one.
 
-    The file is locked (flock) before anything is read. `content` is what was found. After a failed write the
-    journal is unusable until it is opened again. error: the exception that refusals raise, with one line.
+    The file is locked (flock) before anything is read. `content` is what was found. After a write that failed, or was
+    interrupted, the journal is unusable until it is opened again. error: the exception that refusals raise, with one
+    line.
 
     Raises FileExistsError, FileNotFoundError and other OSErrors, and `error` where another process has the file.
     """
@@ -57,7 +59,7 @@ class Journal:
     def require_writable(self) -> None:
         """Raise `error` where this process must not write: closed, forked, or the file changed under it."""
         if not self._usable:
-            raise self._error(f"{self.path}: closed, or a write failed: open it again")
+            raise self._error(f"{self.path}: closed, or a write failed or was interrupted: open it again (resume)")
         if os.getpid() != self._pid:
             raise self._error(f"{self.path}: opened by another process, before a fork")
         held = os.fstat(self._file)
@@ -66,10 +68,10 @@ class Journal:
         except FileNotFoundError:
             in_place = False
         if not in_place or held.st_size != self._length:
-            raise self._error(f"{self.path}: the file was moved or changed by something else")
+            raise self._error(f"{self.path}: the file was moved or changed by something else: put it back, resume")
 
-    def append(self, data: bytes) -> None:
-        """Write `data`; returns when it is on disk."""
+    def append(self, data: bytes, written: Callable[[], None] = lambda: None) -> None:
+        """Write `data`; returns when it is on disk and `written`, which notes that, is done."""
         self.require_writable()
         self._usable = False
         if os.pwrite(self._file, data, self._size) != len(data):
@@ -80,11 +82,17 @@ class Journal:
             os.ftruncate(self._file, self._size)
             os.fsync(self._file)
         self._length = self._size
+        written()
         self._usable = True
 
     def cut(self) -> None:
         """Cut off what is beyond the whole part."""
         self.append(b"")
+
+    @property
+    def inode(self) -> int:
+        """The file's number on its file system: a copy has another one."""
+        return os.fstat(self._file).st_ino
 
     def close(self) -> None:
         """Give up the lock; safe to repeat."""

@@ -1,27 +1,32 @@
 """The privacy budget on disk: an append-only file of releases that survives crashes and never under-counts.
 
 One JSON object per line: a `budget`, a `plan` (settings and number of releases), then a `spend` for each release
-or block of releases. Each line ends with `check`, the SHA-256 of the previous line's check and of the rest of the
-line, so that an edited, lost or repeated line is found. (It is no signature: whoever rewrites the file can recompute
-it, and whole lines missing from the end, as in a restored backup, are not noticed: never restore a ledger.)
+or block of releases, with a random number of the process that paid (`by`). Each line ends with `check`, the SHA-256 of
+the previous line's check and of the rest of the line, so that an edited, lost or repeated line is found, and two copies
+that both went on are told apart. It is no signature: whoever rewrites the file can recompute it, and whole lines
+missing from the end are not noticed here (`optim.folder` notices): never restore a ledger.
 
 What is guaranteed, on a file system whose fsync is durable:
 
 - `spend` returns only after its line is on disk, so a release made after it is counted whatever happens next;
 - a line that was torn by a crash is cut off when the ledger is opened and counted as spent, in a `torn` line of
   its own, although the crash most likely preceded the release: never under-counted, at most one block too many;
+- a copy is refused where it is another file (by its inode number; a cloned disk is not noticed), unless it is opened
+  as `moved`, which a line records;
 - no release number is handed out twice: one writer at a time (flock), and not the child of a fork;
 - settings that differ from the plan in n, q, sigma, C, relation, sampling, mechanism or coordinates are refused, and
   so is release T + 1.
 
-Any failed write leaves the ledger unusable until it is opened again.
+A write that failed or was interrupted leaves the ledger unusable until it is opened again.
 """
 
 import hashlib
 import json
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -30,7 +35,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import Journal
 from dpzero_theory.privacy.release import Release
 
-__all__ = ["BudgetSpentError", "Ledger", "LedgerError", "Report", "Settings"]
+__all__ = ["Account", "BudgetSpentError", "Ledger", "LedgerError", "Report", "Settings", "Spend", "read"]
 
 _START = "0" * 64
 _ROUNDING = 1e-9  # relative: what a calibration to the target may lose between its inverse functions
@@ -94,11 +99,39 @@ class Report(NamedTuple):
         return self.target_epsilon - self.epsilon_spent
 
 
+class Spend(NamedTuple):
+    """What one line paid for: releases release, ..., release + count - 1. check: of the line, equal in copies of it."""
+
+    release: int
+    count: int
+    check: str
+
+
+class Account(NamedTuple):
+    """What a ledger says, read without opening it for writing. run, state: as of `Ledger`; moves: how often `moved`."""
+
+    settings: Settings
+    steps: int
+    target_epsilon: float
+    target_delta: float
+    run: str
+    state: str
+    moves: int
+    spends: tuple[Spend, ...]
+
+    @property
+    def spent(self) -> int:
+        """Releases paid for."""
+        return self.spends[-1].release + self.spends[-1].count if self.spends else 0
+
+
 class Ledger:
     """The budget of one data set, open for writing by this process; a context manager.
 
     `Ledger.create` starts one, `Ledger.open` resumes one. Both raise LedgerError (the file is damaged, or
     another process holds it) and OSError.
+
+    run: what it was created for. state: what the payer last said of where it was, "" at first.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -109,6 +142,9 @@ class Ledger:
         self._budget: dict[str, Any] = {}
         self._settings: Settings | None = None
         self._steps, self._block, self._spent = 0, 1, 0
+        self._inode = journal.inode
+        self._session = os.urandom(8).hex()
+        self.run, self.state = "", ""
 
     @classmethod
     def create(
@@ -120,6 +156,7 @@ class Ledger:
         settings: Settings,
         steps: int,
         block: int = 1,
+        run: str = "",
     ) -> Self:
         """Start a ledger for `steps` releases with `settings`, which must cost at most the target.
 
@@ -130,6 +167,7 @@ class Ledger:
             settings: of every release.
             steps: T >= 1.
             block: releases per line; the calls to fsync, and what a crash can waste, are in proportion.
+            run: what the ledger is for, kept in its first line.
 
         Raises:
             ValueError: an argument outside its range.
@@ -154,7 +192,7 @@ class Ledger:
             )
         ledger = cls(Journal.create(path, LedgerError))
         try:
-            ledger._append(budget)
+            ledger._append({**budget, "run": run, "inode": ledger._inode})
             ledger._append(plan)
         except BaseException:
             ledger.close()
@@ -162,20 +200,23 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Resume the ledger at `path`, verifying every line; a torn last line is cut off and counted."""
+    def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
+        """Resume the ledger at `path`, verifying every line; a torn last line is cut off and counted.
+
+        moved: whether this may be another file than was created: the only one that goes on.
+        """
         ledger = cls(Journal.open(path, LedgerError))
         try:
-            ledger._load()
+            ledger._load(moved)
         except BaseException:
             ledger.close()
             raise
         return ledger
 
-    def spend(self, settings: Settings) -> range:
+    def spend(self, settings: Settings, state: str = "") -> range:
         """Pay for the next block of releases, before any of their noise is drawn.
 
-        settings: what the releases will really use. Returns their numbers, counted from 0 over the life of the
+        settings: what the releases will really use. state: kept in the line. Returns their numbers, counted from 0 over the life of the
         ledger. Raises BudgetSpentError when the plan is complete and LedgerError for settings other than the
         plan's, and in both cases writes nothing.
         """
@@ -188,7 +229,8 @@ class Ledger:
             if self.releases_left == 0:
                 raise BudgetSpentError(f"{self.path}: all {self._steps} releases of the plan are spent")
             first, count = self._spent, min(self._block, self.releases_left)
-            self._append({"kind": "spend", "release": first, "count": count})
+            line = {"kind": "spend", "release": first, "count": count, "by": self._session}
+            self._append({**line, "state": state} if state else line)
             return range(first, first + count)
 
     @property
@@ -196,6 +238,16 @@ class Ledger:
         """The settings of the plan."""
         assert self._settings is not None
         return self._settings
+
+    @property
+    def steps(self) -> int:
+        """Releases of the plan."""
+        return self._steps
+
+    @property
+    def block(self) -> int:
+        """Releases that are paid for at once."""
+        return self._block
 
     @property
     def history(self) -> list[Release]:
@@ -233,38 +285,86 @@ class Ledger:
 
     def _append(self, record: dict[str, Any]) -> None:
         line, check = _encode(record, self._check)
-        self._journal.append(line)
-        self._check = check
-        self._apply(record)
 
-    def _load(self) -> None:
-        lines = self._journal.content.split(b"\n")
-        torn, size = lines.pop(), 0
-        for number, line in enumerate(lines, start=1):
-            last = number == len(lines) and not torn
-            record, check = _decode(line, self._check, f"{self.path}, line {number}", last)
-            if record is None:
-                torn = line + b"\n"
-                break
+        def written() -> None:
+            self._check = check
             self._apply(record)
-            self._check, size = check, size + len(line) + 1
+
+        self._journal.append(line, written)
+
+    def _load(self, moved: bool) -> None:
+        content, size = self._journal.content, 0
+        for record, check, size in _lines(self.path, content):  # noqa: B007
+            self._apply(record)
+            self._check = check
         if self._settings is None:
-            raise LedgerError(f"{self.path}: no complete plan, so nothing was released: delete the file")
-        if torn:
+            raise LedgerError(f"{self.path}: no complete plan: put the file back, or start in another folder")
+        if self._inode != self._journal.inode and not moved:
+            raise LedgerError(
+                f"{self.path}: a copy, or brought from another disk: copies that each go on cost more than any says; "
+                "if this one alone goes on, open it as moved (resume='moved')"
+            )
+        if size < len(content):
             # written over the torn bytes, which stay torn, and counted, until this line is whole
             self._journal.keep(size)
             count = min(self._block, self.releases_left)
-            self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(torn)})
+            self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(content) - size})
+        if self._inode != self._journal.inode:
+            self._append({"kind": "moved", "inode": self._journal.inode})
 
     def _apply(self, record: dict[str, Any]) -> None:
         kind = record["kind"]
+        self._inode = record.get("inode", self._inode)
         if kind == "budget":
-            self._budget = record
+            self._budget, self.run = record, record.get("run", "")
         elif kind == "plan":
             self._settings = Settings(**record["settings"])
             self._steps, self._block = record["steps"], record["block"]
-        else:
+        elif kind != "moved":
             self._spent = record["release"] + record["count"]
+            self.state = record.get("state", self.state)
+
+
+def read(path: str | os.PathLike[str]) -> Account:
+    """The ledger at `path`, which another process may be writing; a torn last line is counted. Nothing is written.
+
+    Raises LedgerError and OSError.
+    """
+    found, content = Path(path), Path(path).read_bytes()
+    lines = list(_lines(found, content))
+    if len(lines) < 2:
+        raise LedgerError(f"{found}: no complete plan: put the file back")
+    budget, plan, later = lines[0][0], lines[1][0], lines[2:]
+    paid = [(record, check) for record, check, _ in later if record["kind"] != "moved"]
+    account = Account(
+        settings=Settings(**plan["settings"]),
+        steps=plan["steps"],
+        target_epsilon=budget["target_epsilon"],
+        target_delta=budget["target_delta"],
+        run=budget.get("run", ""),
+        state=next((record["state"] for record, _ in reversed(paid) if "state" in record), ""),
+        moves=len(later) - len(paid),
+        spends=tuple(Spend(record["release"], record["count"], check) for record, check in paid),
+    )
+    torn = content[lines[-1][2] :]
+    if not torn:
+        return account
+    count = min(plan["block"], account.steps - account.spent)
+    check = hashlib.sha256(lines[-1][1].encode() + torn).hexdigest()
+    return account._replace(spends=(*account.spends, Spend(account.spent, count, check)))
+
+
+def _lines(path: Path, content: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """Each whole line's record and check, and where it ends; a last line that a crash may have torn is left out."""
+    lines, check, size = content.split(b"\n"), _START, 0
+    torn = lines.pop()
+    for number, line in enumerate(lines, start=1):
+        last = number == len(lines) and not torn
+        record, check = _decode(line, check, f"{path}, line {number}", last)
+        if record is None:
+            return
+        size += len(line) + 1
+        yield record, check, size
 
 
 def _encode(record: dict[str, Any], previous: str) -> tuple[bytes, str]:

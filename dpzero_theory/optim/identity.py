@@ -1,0 +1,109 @@
+"""What a run was begun with, so that a resumption with something else is noticed: parameters, losses, records.
+
+`layout` and `of_losses` are functions of the model and the code. `of_records` depends on the records: whoever has it
+with its key can test a guess of the data set, which no (epsilon, delta) covers. So it is keyed with `new_key`, the
+digest alone says nothing, and the key stays where it is: it is not part of what may be seen.
+"""
+
+import ast
+import hashlib
+import hmac
+import inspect
+import os
+import pickle
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from dpzero_theory.optim.module import Weights
+
+__all__ = ["RECORDS", "layout", "new_key", "of_losses", "of_records"]
+
+RECORDS = 1000
+"""How many records of a data set are compared, evenly spread, where they are read one by one."""
+
+
+def layout(weights: Weights) -> str:
+    """The trainable parameters in a few words, with a digest of their names, shapes and types."""
+    shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in zip(weights.names, weights.parameters, strict=True)]
+    digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
+    return f"{len(shapes)} parameters, d = {weights.d}, {digest[:16]}"
+
+
+def of_losses(losses: Callable[..., object]) -> str:
+    """The name of a loss function and a digest of its source, comments apart; the name alone where there is none.
+
+    What the function calls, and the values that it has closed over, are not looked at.
+    """
+    function: Any = inspect.unwrap(losses)
+    while hasattr(function, "func"):  # functools.partial
+        function = inspect.unwrap(function.func)
+    named = function if hasattr(function, "__qualname__") else type(function)
+    try:
+        source = textwrap.dedent(inspect.getsource(named))
+    except (OSError, TypeError):
+        return str(named.__qualname__)
+    try:
+        source = ast.unparse(ast.parse(source))
+    except SyntaxError:  # a lambda inside of something
+        pass
+    return f"{named.__qualname__} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
+
+
+def new_key() -> bytes:
+    """For `of_records`."""
+    return os.urandom(32)
+
+
+def of_records(data: Any, key: bytes) -> str:
+    """HMAC-SHA-256 of the records: all of a TensorDataset, else `RECORDS` of them; "" for what cannot be compared.
+
+    Records cannot that read differently each time, as with random augmentation, or that cannot be pickled.
+
+    data: with a length. key: secret.
+    """
+    try:
+        first, second = (b"".join(_bytes(data[0])) for _ in range(2))
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return ""
+    if first != second:
+        return ""
+    found = hmac.new(key, digestmod="sha256")
+    if isinstance(data, TensorDataset):
+        parts: Any = data.tensors
+    else:
+        count = min(len(data), RECORDS)
+        parts = (data[index * len(data) // count] for index in range(count))
+    for part in parts:
+        for piece in _bytes(part):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def _bytes(value: Any) -> Iterator[bytes]:
+    """A value piece by piece, each with its length or shape before it."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().contiguous()
+        yield f"{value.dtype}{tuple(value.shape)}".encode()
+        yield value.view(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+    elif isinstance(value, np.ndarray) and value.dtype != object:
+        yield f"{value.dtype}{value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, Mapping):
+        for name in sorted(value, key=str):
+            yield from _bytes(str(name))
+            yield from _bytes(value[name])
+    elif isinstance(value, (set, frozenset)):
+        yield from _bytes(sorted(value, key=repr))
+    elif isinstance(value, (list, tuple)):
+        yield f"{len(value)} ".encode()
+        for part in value:
+            yield from _bytes(part)
+    else:
+        text = pickle.dumps(value, protocol=4)
+        yield f"{len(text)} ".encode()
+        yield text
