@@ -57,12 +57,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {line if len(line) <= _LONGEST else line[: _LONGEST - 3] + '...'}\n")
 
     @contextmanager
-    def refusals(self) -> Iterator[None]:
-        """A ValueError or OSError in the block is the error of the command line."""
+    def refusals(self, flag: str = "") -> Iterator[None]:
+        """A ValueError or OSError in the block is the error of the command line, of `flag` where it names no other."""
         try:
             yield
         except (ValueError, OSError) as error:
-            self.error(self._flagged(str(error)))
+            message = self._flagged(str(error))
+            self.error(message if not flag or message.startswith("--") else f"{flag}: {message}")
 
     @contextmanager
     def opened(self, resource: AbstractContextManager[Resource]) -> Iterator[Resource]:

@@ -19,9 +19,9 @@ SOURCES = {
 }
 CALCULATOR = "dpzero_theory.params"
 RANKS = {
-    "cli": 0,
     "check": 0,
     "search": 0,
+    "cli": 1,
     "problem_file": 1,
     "sphere": 1,
     "privacy": 2,

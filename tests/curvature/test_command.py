@@ -132,6 +132,10 @@ def own_task(data: str, samples: int | None, seed: int) -> tasks.Task:
     return tasks.Task(module=task.module, losses=task.losses, batches=task.batches)
 
 
+def other_task(data: str, samples: int | None, seed: int) -> str:
+    return data
+
+
 def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) -> None:
     words = ["--model", "tests.curvature.test_command:own_task", "--data", "somewhere", *QUICK]
     with pytest.raises(SystemExit) as error:
@@ -151,11 +155,17 @@ def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) 
         (["--model", "mlp-digits:x", "--data", "digits"], "--model must be mlp-digits:WIDTH"),
         (["--model", "mlp-digits:4", "--data", "elsewhere"], "--data must be 'digits' for mlp-digits:4"),
         (["--model", "no.such:thing", "--data", "digits"], "--model must be one of"),
+        (["--model", "..:thing", "--data", "digits"], "--model must be one of"),
+        (["--model", "os:system", "--data", "true"], "--model must be a function of your own"),
+        (["--model", "numpy:zeros", "--data", "4"], "--model must be a function defined in numpy"),
+        (["--model", "tests.curvature.test_command:own_task", "--data", "x", "--power", "3"], "--power must be even"),
+        (["--model", "tests.curvature.test_command:own_task", "--data", "x", "--directions", "1"], "--directions must"),
+        (["--model", "tests.curvature.test_command:other_task", "--data", "x"], "--model must return a dpzero_theory"),
         (["--model", "mlp-digits:4", "--data", "digits", "--probes", "1"], "--probes must be an integer with 2"),
         (["--model", "mlp-digits:4", "--data", "digits", "--level", "1"], "--level must be a finite number"),
-        (["--model", "mlp-digits:4", "--data", "digits", "--out", "/no/such/place"], "--out must name a file"),
-        (["--model", "mlp-digits:4", "--data", "digits", "--public", "--synthetic"], "not allowed with"),
-        (["--model", "logistic", "--data", "/no/such/place", "--public"], "No such file"),
+        (["--model", "mlp-digits:4", "--data", "digits", "--out", "/no/such/place"], "--out must be a file that can be written"),
+        (["--model", "mlp-digits:4", "--data", "digits", "--public", "--synthetic"], "--synthetic must not be given with --public"),
+        (["--model", "logistic", "--data", "/no/such/place", "--public"], "--data: [Errno 2] No such file"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], message: str, capsys: Capture) -> None:
@@ -203,4 +213,4 @@ def test_files_of_another_kind_are_refused(text: str, message: str, tmp_path: Pa
 def test_a_file_that_is_not_there(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         params.main(["--problem", "/no/such/file", *BUDGET])
-    assert "--problem /no/such/file: No such file" in capsys.readouterr().err
+    assert "--problem must be a file that can be read; got '/no/such/file'" in capsys.readouterr().err
