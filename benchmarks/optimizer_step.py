@@ -41,8 +41,8 @@ from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm.models import DTYPES, configuration
-from dpzero_theory.optim.directions import KINDS
 from dpzero_theory.optim.private import make_mezo_not_private, make_private_with_epsilon
+from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
 
@@ -51,7 +51,7 @@ Step = Callable[[], None]
 
 BASE = "two-forwards"
 PUBLIC, PRIVATE = "rademacher", "private-rademacher"
-METHODS = (BASE, *KINDS, PRIVATE, "four-pass", "adamw", "dp-adamw")
+METHODS = (BASE, *DIRECTIONS, PRIVATE, "four-pass", "adamw", "dp-adamw")
 KEY = ("size", "batch", "length", "dtype", "device", "threads", "method")
 FIELDS = (
     "parameters",
@@ -126,7 +126,7 @@ class _Bench:
 
     def step(self, method: str) -> Step:
         """A function that makes one step of this method."""
-        if method in KINDS:
+        if method in DIRECTIONS:
             return self._ours(method, private=False)
         if method == PRIVATE:
             return self._ours(PUBLIC, private=True)

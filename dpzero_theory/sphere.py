@@ -2,21 +2,28 @@
 
 The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian and Rademacher (random sign)
 directions share E[u] = 0 and E[u u^T] = I and differ in the fourth moments, so every moment of Lemma
-lm:sphere is written once, for the three kinds, in terms of E[u_i^4] and E[u_i^2 u_j^2]. Tails and excess
+lm:sphere is written once, for every law of `DIRECTIONS`, in terms of E[u_i^4] and E[u_i^2 u_j^2]. Tails and excess
 moments are those of the sphere; by symmetry they need only the first coordinate u_1, with
 u_1^2/d ~ Beta(1/2, (d-1)/2).
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
 from dpzero_theory import check
+from dpzero_theory.registry import Registry
 
 __all__ = [
     "DIRECTIONS",
+    "GRID",
+    "DirectionLaw",
     "covariance",
     "curvature_mean",
     "excess_moments",
@@ -29,6 +36,7 @@ __all__ = [
     "projection_sample_mean",
     "projection_sample_norm",
     "projection_variance",
+    "quantiles",
     "sample_gaussian",
     "sample_rademacher",
     "sample_sphere",
@@ -36,9 +44,10 @@ __all__ = [
     "subgaussian_tail",
 ]
 
-DIRECTIONS = ("sphere", "gaussian", "rademacher")
-
 Array = NDArray[np.float64]
+
+GRID = 2.0**-16
+"""What the coordinates of a table are multiples of, so that sums of up to 2^20 squares are exact in float64."""
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # on [0, 1]
@@ -80,16 +89,86 @@ def sample_rademacher(rng: np.random.Generator, size: int, d: int) -> Array:
     return 2 * bits - 1
 
 
+@lru_cache(maxsize=1)
+def quantiles() -> Array:
+    """The 65,536 values of a Gaussian coordinate in ascending order, multiples of `GRID`, none of them 0.
+
+    a q + b q^3, q the normal quantile at (k + 1/2)/65536, with a and b such that the mean square is 1 and the mean
+    fourth power 3, as for N(0, 1) (odd moments are 0 by symmetry), rounded to the grid. These are all the moments
+    that Lemma lm:sphere uses. The largest value is 4.33.
+    """
+    q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
+    factors = np.array([1.0, 0.0])
+    for _ in range(50):  # Newton's method
+        values = factors[0] * q + factors[1] * q**3
+        errors = [(values**2).mean() - 1, (values**4).mean() - 3]
+        slopes = [[n * (values ** (n - 1) * q**power).mean() for power in (1, 3)] for n in (2, 4)]
+        factors = factors - np.linalg.solve(slopes, errors)
+    positive = np.round((factors[0] * q + factors[1] * q**3) / GRID) * GRID
+    table: Array = np.concatenate([-positive[::-1], positive])
+    table.setflags(write=False)
+    return table
+
+
+def _signs() -> Array:
+    return np.array([-1.0, 1.0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionLaw:
+    """A law of u in R^d with E[u] = 0 and E[u u^T] = I, exchangeable and symmetric in its coordinates.
+
+    Attributes:
+        name: what commands and plans call it.
+        sample: (rng, size, d) -> `size` vectors, float64 of shape (size, d).
+        fourth_moments: d -> (E[u_i^4], E[u_i^2 u_j^2] for i != j).
+        table: the equally likely values of a coordinate where random words are looked up (`optim.directions`):
+            2 or 65,536, in ascending order, multiples of `GRID`.
+        normalised: whether a vector of such coordinates is then scaled to length sqrt(d).
+        fixed_norm: whether ||u|| = sqrt(d) always, which the clip of Algorithm 1 needs.
+    """
+
+    name: str
+    sample: Callable[[np.random.Generator, int, int], Array]
+    fourth_moments: Callable[[int], tuple[float, float]]
+    table: Callable[[], Array]
+    normalised: bool = False
+    fixed_norm: bool = False
+
+
+DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
+"""Every law of a direction: the paper's sphere first. What the sharpened theorem knows of one is in `theory.sharp`."""
+
+DIRECTIONS.register(
+    DirectionLaw(
+        name="sphere",
+        sample=sample_sphere,
+        fourth_moments=lambda d: (3 * (d / (d + 2)), d / (d + 2)),
+        table=quantiles,
+        normalised=True,
+        fixed_norm=True,
+    )
+)
+DIRECTIONS.register(
+    DirectionLaw(name="gaussian", sample=sample_gaussian, fourth_moments=lambda d: (3.0, 1.0), table=quantiles)
+)
+DIRECTIONS.register(
+    DirectionLaw(
+        name="rademacher",
+        sample=sample_rademacher,
+        fourth_moments=lambda d: (1.0, 1.0),
+        table=_signs,
+        fixed_norm=True,
+    )
+)
+
+
 def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
     """Return (E[u_i^4], E[u_i^2 u_j^2] for i != j), the numbers w_1 and w_2 of the proof of Lemma lm:sphere.
 
     sphere: (3d/(d+2), d/(d+2)); gaussian: (3, 1); rademacher: (1, 1).
     """
-    d = check.integer("d", d)
-    kind = check.choice("direction", direction, DIRECTIONS)
-    if kind == "sphere":
-        return 3 * (d / (d + 2)), d / (d + 2)
-    return (3.0, 1.0) if kind == "gaussian" else (1.0, 1.0)
+    return DIRECTIONS[direction].fourth_moments(check.integer("d", d))
 
 
 def _vector(a: ArrayLike) -> Array:
@@ -107,29 +186,29 @@ def _matrix(h: ArrayLike) -> Array:
 
 
 def mean(d: int) -> Array:
-    """E[u] = 0, shape (d,): Lemma lm:sphere (i), all three directions."""
+    """E[u] = 0, shape (d,): Lemma lm:sphere (i), every law."""
     return np.zeros(check.integer("d", d))
 
 
 def covariance(d: int) -> Array:
-    """E[u u^T] = I, shape (d, d): Lemma lm:sphere (i), all three directions."""
+    """E[u u^T] = I, shape (d, d): Lemma lm:sphere (i), every law."""
     return np.eye(check.integer("d", d))
 
 
 def projection_mean(a: ArrayLike) -> float:
-    """E[u^T a] = 0 for a fixed vector a: Lemma lm:sphere (ii), all three directions."""
+    """E[u^T a] = 0 for a fixed vector a: Lemma lm:sphere (ii), every law."""
     _vector(a)
     return 0.0
 
 
 def projection_variance(a: ArrayLike) -> float:
-    """E[(u^T a)^2] = ||a||^2: Lemma lm:sphere (ii), all three directions."""
+    """E[(u^T a)^2] = ||a||^2: Lemma lm:sphere (ii), every law."""
     vector = _vector(a)
     return float(vector @ vector)
 
 
 def projection_sample_mean(a: ArrayLike) -> Array:
-    """E[(u^T a) u] = a, shape (d,): Lemma lm:sphere (iii), all three directions."""
+    """E[(u^T a) u] = a, shape (d,): Lemma lm:sphere (iii), every law."""
     return _vector(a)
 
 
@@ -155,7 +234,7 @@ def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
 
 
 def curvature_mean(h: ArrayLike) -> float:
-    """E[u^T H u] = tr(H), H any real (d, d) matrix: Lemma lm:sphere (iv), all three directions."""
+    """E[u^T H u] = tr(H), H any real (d, d) matrix: Lemma lm:sphere (iv), every law."""
     return float(np.trace(_matrix(h)))
 
 

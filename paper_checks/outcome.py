@@ -2,18 +2,14 @@
 
 from typing import NamedTuple
 
-from dpzero_theory import sphere
+from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["DRAW", "SEED", "STANDARD_ERRORS", "Outcome", "within"]
 
 STANDARD_ERRORS = 4.5
 """Monte Carlo comparisons allow this many standard errors."""
 SEED = 20240601
-DRAW = {
-    "sphere": sphere.sample_sphere,
-    "gaussian": sphere.sample_gaussian,
-    "rademacher": sphere.sample_rademacher,
-}
+DRAW = {name: law.sample for name, law in DIRECTIONS.items()}
 
 
 class Outcome(NamedTuple):

@@ -23,11 +23,12 @@ RANKS = {
     "search": 0,
     "cli": 1,
     "problem_file": 1,
-    "sphere": 1,
-    "privacy": 2,
-    "theory": 3,
-    "render": 4,
-    "params": 5,
+    "registry": 1,
+    "sphere": 2,
+    "privacy": 3,
+    "theory": 4,
+    "render": 5,
+    "params": 6,
 }
 """What each part of the library may import: only parts of lower rank, and itself."""
 

@@ -19,16 +19,16 @@ from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names
 from dpzero_theory.cli import number
-from dpzero_theory.optim.directions import KINDS as DIRECTIONS
 from dpzero_theory.optim.sampler import SAMPLINGS
 from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.gaussian import RELATIONS
+from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["main", "privacy_lines"]
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS, "task": names(), "method": METHODS, "relation": RELATIONS, "sampling": SAMPLINGS,
-    "schedule": SCHEDULES, "direction": DIRECTIONS, "weights": SUBSETS, "dtype": tuple(DTYPES),
+    "schedule": SCHEDULES, "direction": tuple(DIRECTIONS), "weights": SUBSETS, "dtype": tuple(DTYPES),
 }  # fmt: skip
 _HELP = {
     "model": "minilm (default), a folder or an id of Hugging Face",

@@ -7,9 +7,9 @@ from benchmarks.llm.models import DTYPES, MINILM, SUBSETS
 from benchmarks.llm.records import Selection
 from benchmarks.llm.tasks import KINDS, names
 from dpzero_theory import check
-from dpzero_theory.optim.directions import KINDS as DIRECTIONS
 from dpzero_theory.optim.sampler import SAMPLINGS
 from dpzero_theory.privacy.gaussian import RELATIONS
+from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["FIRST_ORDER", "METHODS", "PRIVATE", "SCHEDULES", "ZEROTH_ORDER", "Configuration"]
 

@@ -6,10 +6,10 @@ and two. So any block of any direction can be made again anywhere, in any order:
 key and a list of (number, amount). Directions are public: they never depend on data, and the noise that protects
 the data is never drawn from here.
 
-    kind        coordinate i of a parameter                          law
+    direction   coordinate i of a parameter                          law
     rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
     gaussian    quantile number q, the 16-bit field i % 4 of         independent, 65,536 equally likely values: N(0, 1)
-                word i // 4, low bits first                          to 16 bits, see `quantiles`
+                word i // 4, low bits first                          to 16 bits, see `sphere.quantiles`
     sphere      as gaussian, times sqrt(d)/||g||                     uniform on sqrt(d) S^{d-1} to the same resolution
 
 From word to coordinate it is a table lookup, and one rounded product with the scale: the floating-point directions,
@@ -26,18 +26,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
-from dpzero_theory import check
+from dpzero_theory.sphere import DIRECTIONS, GRID
 
-__all__ = ["DIRECTION", "KINDS", "ROUNDING", "Directions", "quantiles"]
+__all__ = ["DIRECTION", "ROUNDING", "Directions"]
 
 Tensor = torch.Tensor
 
-KINDS = ("gaussian", "sphere", "rademacher")
 DIRECTION, ROUNDING = 0, 1
 """What words are for, the last entry of the counter: directions, stochastic rounding."""
-GRID = 2.0**-16
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
 """Coordinates made at a time: pieces that stay in the cache of a processor, or take little memory of a GPU."""
 _CPU = torch.device("cpu")
@@ -58,46 +55,23 @@ def _kernels(device: torch.device) -> ModuleType | None:
     return _triton() if device.type == "cuda" else None
 
 
-@lru_cache(maxsize=1)
-def quantiles() -> NDArray[np.float64]:
-    """The 65,536 values of a Gaussian coordinate in ascending order, multiples of 2^-16, none of them 0.
-
-    a q + b q^3, q the normal quantile at (k + 1/2)/65536, with a and b such that the mean square is 1 and the mean
-    fourth power 3, as for N(0, 1) (odd moments are 0 by symmetry), rounded to the grid. These are all the moments
-    that Lemma lm:sphere uses. The largest value is 4.33. On the grid, sums of up to 2^20 squares are exact in
-    float64, in any order.
-    """
-    q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
-    factors = np.array([1.0, 0.0])
-    for _ in range(50):  # Newton's method
-        values = factors[0] * q + factors[1] * q**3
-        errors = [(values**2).mean() - 1, (values**4).mean() - 3]
-        slopes = [[n * (values ** (n - 1) * q**power).mean() for power in (1, 3)] for n in (2, 4)]
-        factors = factors - np.linalg.solve(slopes, errors)
-    positive = np.round((factors[0] * q + factors[1] * q**3) / GRID) * GRID
-    table: NDArray[np.float64] = np.concatenate([-positive[::-1], positive])
-    table.setflags(write=False)
-    return table
-
-
-@lru_cache(maxsize=1)
-def _signs() -> NDArray[np.float64]:
-    """The eight signs of each byte, low bit first, shape (256, 8)."""
-    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    return 2 * bits.astype(np.float64) - 1
+def _by_byte(pair: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The eight values of each byte's bits, low bit first, shape (256, 8)."""
+    return pair[np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")]
 
 
 class Directions:
     """The directions of one run.
 
-    key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian); kind: one of KINDS.
+    key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian); direction: a name in
+    `sphere.DIRECTIONS`, whose table gives the coordinates.
 
     In the methods `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
-    parameter's index, and coordinates are in row-major order. For kind "sphere" they give g, whose factor
-    sqrt(d)/||g|| needs all parameters: `factor`. Raises ValueError.
+    parameter's index, and coordinates are in row-major order. For a normalised law they give g, whose
+    factor sqrt(d)/||g|| needs all parameters: `factor`. Raises ValueError.
     """
 
-    def __init__(self, key: int | bytes, kind: str) -> None:
+    def __init__(self, key: int | bytes, direction: str) -> None:
         if isinstance(key, bytes):
             if len(key) != 16:
                 raise ValueError(f"key must be an integer or 16 bytes; got {len(key)} bytes")
@@ -105,10 +79,12 @@ class Directions:
         if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**128:
             raise ValueError(f"key must be an integer with 0 <= key < 2^128, or 16 bytes; got {key!r}")
         self.key = key
-        self.kind = check.choice("kind", kind, KINDS)
+        self.law = DIRECTIONS[direction]
         self._key = np.array([key % 2**64, key >> 64], np.uint64)
-        self._per_word = 64 if kind == "rademacher" else 4
-        self._field = np.dtype(np.uint8 if kind == "rademacher" else np.uint16)
+        self._values = self.law.table()
+        bits = (len(self._values) - 1).bit_length()
+        self._per_word = 64 // bits
+        self._field = np.dtype(np.uint8 if bits == 1 else np.uint16)
         self._idle: list[np.random.Philox] = []
         self._spare: list[NDArray[np.uint8]] = []  # fresh memory costs as much as what is put there
         self._factor: tuple[int, tuple[int, ...], float] | None = None
@@ -134,12 +110,12 @@ class Directions:
         return (words.view(torch.int16)[start - 4 * first :][:count].to(torch.int32)) & 0xFFFF
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
-        """sqrt(d)/||g|| on the sphere, 1 for the other kinds; sizes: those of all parameters, d is their sum.
+        """sqrt(d)/||g|| where the law is normalised, 1 elsewhere; sizes: those of all parameters, d is their sum.
 
         Takes one pass over the words, on `device`; the last answer is kept. ||g||^2 is summed without rounding, so the
         answer is the same on every device.
         """
-        if self.kind != "sphere":
+        if not self.law.normalised:
             return 1.0
         if self._factor is None or self._factor[:2] != (number, sizes):
             total = 0
@@ -281,7 +257,7 @@ class Directions:
         """The values of one field of the words times the scale; the last few tables are kept."""
         found = self._tables.get((scale, dtype))
         if found is None:
-            values = _signs() if self.kind == "rademacher" else quantiles()
+            values = _by_byte(self._values) if self._per_word == 64 else self._values
             if len(self._tables) >= 8:
                 self._tables.clear()
             found = self._tables[scale, dtype] = torch.tensor(scale * values).to(dtype).numpy()
@@ -291,8 +267,7 @@ class Directions:
         """As `_products`, for the kernels: of one bit where a field is one of bits."""
         found = self._device_tables.get((scale, dtype, device))
         if found is None:
-            values = np.array([-1.0, 1.0]) if self.kind == "rademacher" else quantiles()
             if len(self._device_tables) >= 8:
                 self._device_tables.clear()
-            found = self._device_tables[scale, dtype, device] = torch.tensor(scale * values).to(device, dtype)
+            found = self._device_tables[scale, dtype, device] = torch.tensor(scale * self._values).to(device, dtype)
         return found

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 
 from dpzero_theory import check
-from dpzero_theory.optim.directions import KINDS
 from dpzero_theory.optim.sampler import SAMPLINGS
 from dpzero_theory.privacy.gaussian import RELATIONS
 from dpzero_theory.privacy.releases import Settings
+from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["ALGORITHMS", "NOISES", "Plan", "step_sizes"]
 
@@ -28,7 +28,7 @@ class Plan:
     for mezo. noise_multiplier: > 0, of the sum over the clip, as `privacy.releases.Settings` (Laplace: as
     `privacy.laplace`), 0 for mezo. levels: integers between 0 and C; scale: parameter of the noise on that lattice;
     both 0 where noise is not discrete. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each.
-    direction: one of `directions.KINDS`, not gaussian for dpgd-0th, whose clip needs ||u||. directions_per_step:
+    direction: one of `sphere.DIRECTIONS`, for dpgd-0th one with ||u|| = sqrt(d) always. directions_per_step:
     K >= 1, 1 for laplace and dpgd-0th.
     """
 
@@ -56,7 +56,8 @@ class Plan:
         check.real("sample_rate", self.sample_rate, above=0, at_most=1)
         check.integer("steps", self.steps, at_most=2**32)
         check.real("smoothing", self.smoothing, above=0)
-        check.choice("direction", self.direction, KINDS if self.algorithm != "dpgd-0th" else KINDS[1:])
+        usable = [name for name, law in DIRECTIONS.items() if law.fixed_norm or self.algorithm != "dpgd-0th"]
+        check.choice("direction", self.direction, usable)
         several = self.noise != "laplace" and self.algorithm != "dpgd-0th"
         check.integer("directions_per_step", self.directions_per_step, at_most=2**16 if several else 1)
         if self.noise == "laplace":

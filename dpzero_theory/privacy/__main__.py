@@ -19,9 +19,11 @@ from dpzero_theory import check
 from dpzero_theory.cli import Parser, integer, number, output_file
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.pairs import SAMPLINGS, group
 from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
-from dpzero_theory.privacy.gaussian import RELATIONS, epsilon_from_gdp, paper_gdp
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import SAMPLINGS
 
 __all__ = ["main"]
 
@@ -48,9 +50,9 @@ def _parser() -> Parser:
     parser.add_argument("--steps", type=integer(at_most=10**12), required=True, help="number of releases, >= 1")
     parser.add_argument("--n", type=integer(at_most=10**18), required=True, help="number of records")
     parser.add_argument("--batch", type=integer(at_most=10**18), help="(expected) records in a batch, 1 <= batch <= n")
-    parser.add_argument("--sampling", choices=SAMPLINGS, help="how batches are drawn; needed with --batch")
+    parser.add_argument("--sampling", choices=tuple(SAMPLINGS), help="how batches are drawn; needed with --batch")
     parser.add_argument(
-        "--relation", choices=RELATIONS, default="replace-one", help="default: replace-one, the paper's"
+        "--relation", choices=tuple(Relation), default="replace-one", help="default: replace-one, the paper's"
     )
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--compare", action="store_true", help="ask other installed accountants too (minutes)")
@@ -100,9 +102,9 @@ def _answer(inputs: dict[str, Any]) -> dict[str, Any]:
     else:
         name = "epsilon"
         noise = inputs["noise_multiplier"]
-        found = epsilon_of_history([group(noise, steps, **where)], delta)
+        found = epsilon_of_history([Release(noise, steps, **where)], delta)
     seconds = time.perf_counter() - started
-    unit = group(noise, steps, **where)
+    unit = Release(noise, steps, **where)
     answer = {
         "inputs": inputs,
         "answer": name,
@@ -111,7 +113,7 @@ def _answer(inputs: dict[str, Any]) -> dict[str, Any]:
         "method": found.method,
         "sensitivity": unit.sensitivity,
         "noise_over_sensitivity": noise / unit.sensitivity,
-        "gdp": unit.gdp or None,
+        "gdp": unit.terms.gdp or None,
         "notes": list(found.notes),
         "seconds": seconds,
     }

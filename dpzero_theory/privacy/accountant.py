@@ -1,34 +1,43 @@
 """delta and epsilon of a recorded history of releases, as certified brackets.
 
-A history is a sequence of `pairs.Group`. Groups that are exactly Gaussian (full batch, fixed order, q = 1)
-contribute mu^2 to one mu-GDP term; the others contribute their dominating pairs. Both directions of the
-neighbouring relation are composed separately and delta is the larger of the two. A history of random allocations and
-exactly Gaussian groups is answered by `allocation`; beside Poisson or fixed-size batches a random allocation counts as
-one batch an epoch.
+Each release is first reduced to what its mechanism says (`mechanism.Cost`): to Gaussian releases, up to a ratio e^G,
+or to pure epsilon. With epsilon' the answer for the Gaussian releases at delta e^-G and epsilon_p the pure epsilon,
+adaptive composition gives epsilon <= epsilon' + 2 G + epsilon_p (`discrete.py` for G).
+
+Gaussian releases that amount to plain ones (full batch, fixed order, q = 1) contribute mu^2 to one mu-GDP term; the
+others contribute their dominating pairs. Both directions of the relation are composed separately and delta is the
+larger of the two. A history of random allocations and plain releases is answered by `allocation`; beside Poisson or
+fixed-size batches a random allocation counts as one batch an epoch.
 """
 
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.privacy.certified.allocation import Run, allocation_curve, allocation_delta
 from dpzero_theory.privacy.certified.contour import DeltaBracket, delta_bracket, delta_estimate
-from dpzero_theory.privacy.certified.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
 from dpzero_theory.privacy.certified.grid import grid_delta
-from dpzero_theory.privacy.certified.pairs import Bracket, Group, Pair
+from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
+from dpzero_theory.privacy.mechanism import MECHANISMS
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.sampling import SAMPLINGS
 
 __all__ = [
     "allocations",
+    "compositions",
     "delta_of_history",
     "direction_curve",
     "direction_delta",
-    "directions",
     "epsilon_of_history",
+    "gaussian_part",
     "notes",
     "total_gdp",
 ]
@@ -44,35 +53,74 @@ _GDP_ACCURACY = 1e-11
 """Relative error of `log_delta_from_gdp`'s delta, as stated there."""
 
 
-def _checked(history: Sequence[Group]) -> tuple[Group, ...]:
-    groups = tuple(history)
-    if not groups or not all(isinstance(g, Group) for g in groups):
-        raise ValueError("history must be a non-empty sequence of pairs.Group")
-    if len({g.relation for g in groups}) > 1:
+@dataclass(frozen=True)
+class _Reduced:
+    """A history as Gaussian releases up to a ratio e^ratio, and pure epsilon; `least`: epsilon from below at delta."""
+
+    gaussian: tuple[Release, ...]
+    ratio: float
+    epsilon: float
+    least: float
+
+
+def _reduced(history: Sequence[Release], delta: float) -> _Reduced:
+    releases = tuple(history)
+    if not all(isinstance(r, Release) for r in releases):
+        raise ValueError("history must be a sequence of Release")
+    if len({r.relation for r in releases}) > 1:
         raise ValueError("history must have one relation; got both")
-    return groups
+    costs = [
+        MECHANISMS[r.mechanism].cost(r.noise_multiplier, r.steps, r.sample_rate, r.relation, r.coordinates, delta)
+        for r in releases
+    ]
+    return _Reduced(
+        gaussian=tuple(r for r, cost in zip(releases, costs, strict=True) if cost.gaussian),
+        ratio=math.fsum(cost.ratio for cost in costs),
+        epsilon=_up(math.fsum(cost.epsilon for cost in costs)),
+        least=max((cost.least for cost in costs), default=0.0),
+    )
 
 
-def total_gdp(history: Sequence[Group]) -> float:
-    """mu of the exactly Gaussian groups: the root of the sum of their squares."""
-    return math.hypot(*(g.gdp for g in history))
+def gaussian_part(history: Sequence[Release]) -> tuple[tuple[Release, ...], float]:
+    """The history as Gaussian releases and G, where that is all it is.
+
+    Raises ValueError for a history with a mechanism that is no Gaussian one.
+    """
+    reduced = _reduced(history, 0.0)
+    for r in history:
+        if r not in reduced.gaussian:
+            raise ValueError(f"history must have Gaussian noise only; got mechanism {r.mechanism}")
+    return reduced.gaussian, reduced.ratio
 
 
-def directions(history: Sequence[Group], *, attained: bool = False) -> tuple[Parts, ...]:
-    """The compositions whose delta is the answer: one for each direction; equal pairs are merged.
+def _up(x: float) -> float:
+    return math.nextafter(x, math.inf) if x > 0 else x
+
+
+def _down(x: float) -> float:
+    return math.nextafter(x, 0.0)
+
+
+def total_gdp(releases: Sequence[Release]) -> float:
+    """mu of the plain Gaussian releases: the root of the sum of their squares."""
+    return math.hypot(*(r.terms.gdp for r in releases))
+
+
+def compositions(releases: Sequence[Release], *, attained: bool = False) -> tuple[Parts, ...]:
+    """The compositions whose delta is the answer: one for each direction of the relation; equal pairs are merged.
 
     With `attained` the pairs that data attain at every step, so that their delta is a lower bound; for one single
     release it is the answer.
     """
-    attained = attained or (len(history) == 1 and history[0].steps == 1)
+    attained = attained or (len(releases) == 1 and releases[0].steps == 1)
     found: list[Parts] = []
     for index in (0, 1):
         steps: dict[Pair, int] = {}
-        for g in history:
-            pairs = g.attained() if attained else g.pairs()
+        for r in releases:
+            pairs = r.terms.attained if attained else r.terms.pairs
             if pairs:
                 pair = pairs[min(index, len(pairs) - 1)]
-                steps[pair] = steps.get(pair, 0) + g.steps
+                steps[pair] = steps.get(pair, 0) + r.steps
         parts = tuple(steps.items())
         if parts not in found:
             found.append(parts)
@@ -149,11 +197,11 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
     return Curve(bracket, estimate)
 
 
-def delta_of_history(history: Sequence[Group], epsilon: float) -> Bracket:
+def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
     """The smallest delta for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: groups of releases, all with one relation.
+        history: releases, all with one relation; none cost nothing.
         epsilon: epsilon >= 0.
 
     Returns:
@@ -162,26 +210,27 @@ def delta_of_history(history: Sequence[Group], epsilon: float) -> Bracket:
     Raises:
         ValueError: an argument outside its range.
     """
-    groups = _checked(history)
     eps = check.real("epsilon", epsilon, at_least=0)
-    if runs := allocations(groups):
-        found = allocation_delta(eps, runs, relation=groups[0].relation)
-        return Bracket(found.lower, found.value, found.upper, found.method, notes(groups))
-    gdp = total_gdp(groups)
-    above = [direction_delta(eps, parts, gdp) for parts in directions(groups)]
-    top = max(above, key=lambda b: b.upper)
-    lower = max(b.lower for b in above)
-    if directions(groups, attained=True) != directions(groups):
-        lower = max(direction_delta(eps, parts, gdp).lower for parts in directions(groups, attained=True))
-    return Bracket(lower, max(lower, top.value), top.upper, top.method, notes(groups))
+    reduced = _reduced(history, 0.0)
+    beyond, ratio = reduced.epsilon, reduced.ratio
+    # pure epsilon e alone costs at most (e^e - e^epsilon)/(1 + e^e) at epsilon < e, beside Gaussian releases at 0
+    pure = max(0.0, -math.expm1(eps - beyond) / (1 + math.exp(-beyond))) if beyond > eps else 0.0
+    if not reduced.gaussian:
+        return Bracket(0.0, pure, min(_up(pure), 1.0), _CLOSED, notes(history))
+    found = _gaussian_delta(reduced.gaussian, max(_down(eps - 2 * ratio - beyond), 0.0) if ratio + beyond else eps)
+    if ratio + beyond == 0:
+        return found
+    upper = min(_up(found.upper * math.exp(ratio) + pure), 1.0)
+    lower = _gaussian_delta(reduced.gaussian, _up(eps + 2 * ratio)).lower * math.exp(-ratio)
+    return Bracket(_down(lower), min(found.value + pure, upper), upper, found.method, notes(history))
 
 
-def epsilon_of_history(history: Sequence[Group], delta: float) -> Bracket:
+def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
     """The smallest epsilon >= 0 for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: groups of releases, all with one relation.
-        delta: 0 < delta < 1.
+        history: releases, all with one relation; none cost nothing.
+        delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:
         A bracket with value = upper, the certified private side: delta(upper) <= delta.
@@ -189,34 +238,64 @@ def epsilon_of_history(history: Sequence[Group], delta: float) -> Bracket:
     Raises:
         ValueError: an argument outside its range.
     """
-    groups = _checked(history)
-    target = check.real("delta", delta, above=0, below=1)
-    if runs := allocations(groups):
-        lower, upper, method = _allocated_epsilon(runs, groups[0].relation, target)
-        if groups[0].relation == "replace-one":
-            lower = _allocated_epsilon(runs, "add-remove", target)[0]
-        return Bracket(lower, upper, upper, method, notes(groups))
-    gdp = total_gdp(groups)
-    above, below = directions(groups), directions(groups, attained=True)
-    lower, upper, method = _epsilon(above, gdp, target)
+    target = check.real("delta", delta, at_least=0, below=1)
+    reduced = _reduced(history, target)
+    if not reduced.gaussian:
+        lower = min(reduced.least, reduced.epsilon)
+        return Bracket(lower, reduced.epsilon, reduced.epsilon, _CLOSED, notes(history))
+    check.real("delta", delta, above=0, below=1)
+    if reduced.ratio == 0:
+        found = _gaussian_epsilon(reduced.gaussian, target)
+    else:
+        found = _gaussian_epsilon(reduced.gaussian, _down(target * math.exp(-reduced.ratio)))
+    upper = found.upper
+    if reduced.ratio + reduced.epsilon > 0:
+        upper = _up(found.upper + 2 * reduced.ratio + reduced.epsilon)
+    # the lower end holds at delta (1 + MARGIN) too, so at delta e^G
+    below = _down(found.lower) - 2 * reduced.ratio if reduced.ratio < MARGIN / 2 else 0.0
+    return Bracket(max(below, reduced.least, 0.0), upper, upper, found.method, notes(history))
+
+
+def _gaussian_delta(releases: Sequence[Release], epsilon: float) -> Bracket:
+    if runs := allocations(releases):
+        found = allocation_delta(epsilon, runs, relation=releases[0].relation)
+        return Bracket(found.lower, found.value, found.upper, found.method, notes(releases))
+    gdp = total_gdp(releases)
+    above = [direction_delta(epsilon, parts, gdp) for parts in compositions(releases)]
+    top = max(above, key=lambda b: b.upper)
+    lower = max(b.lower for b in above)
+    if compositions(releases, attained=True) != compositions(releases):
+        lower = max(direction_delta(epsilon, parts, gdp).lower for parts in compositions(releases, attained=True))
+    return Bracket(lower, max(lower, top.value), top.upper, top.method, notes(releases))
+
+
+def _gaussian_epsilon(releases: Sequence[Release], delta: float) -> Bracket:
+    relation = releases[0].relation
+    if runs := allocations(releases):
+        lower, upper, method = _allocated_epsilon(runs, relation, delta)
+        if relation is Relation.REPLACE_ONE:
+            lower = _allocated_epsilon(runs, Relation.ADD_REMOVE, delta)[0]
+        return Bracket(lower, upper, upper, method, notes(releases))
+    gdp = total_gdp(releases)
+    above, below = compositions(releases), compositions(releases, attained=True)
+    lower, upper, method = _epsilon(above, gdp, delta)
     if below != above:
-        lower = _epsilon(below, gdp, target)[0]
-    return Bracket(lower, upper, upper, method, notes(groups))
+        lower = _epsilon(below, gdp, delta)[0]
+    return Bracket(lower, upper, upper, method, notes(releases))
 
 
-def allocations(groups: Sequence[Group]) -> tuple[Run, ...]:
-    """The history for `allocation`, its Gaussian groups as one run; none unless it has a random allocation alone or
-    beside these."""
-    allocated = [g for g in groups if g.allocated]
-    others = [g for g in groups if not g.allocated]
-    if not allocated or any(g.gdp == 0 for g in others):
+def allocations(releases: Sequence[Release]) -> tuple[Run, ...]:
+    """The history for `allocation`, its plain Gaussian releases as one run; none unless it has a random allocation
+    alone or beside these."""
+    runs = tuple(r.terms.run for r in releases if r.terms.run)
+    others = [r for r in releases if r.terms.run is None]
+    if not runs or any(r.terms.pairs for r in others):
         return ()
-    gdp = total_gdp(others) / groups[0].sensitivity
-    gaussian = [Run(1 / gdp, 1, 1)] if others else []
-    return (*(Run(g.noise_multiplier, g.epoch, g.steps) for g in allocated), *gaussian)
+    gdp = total_gdp(others) / releases[0].sensitivity
+    return (*runs, Run(1 / gdp, 1, 1)) if others else runs
 
 
-def _allocated_epsilon(runs: tuple[Run, ...], relation: str, target: float) -> tuple[float, float, str]:
+def _allocated_epsilon(runs: tuple[Run, ...], relation: Relation, target: float) -> tuple[float, float, str]:
     at_zero = allocation_delta(0.0, runs, relation=relation)
     if at_zero.upper <= target:
         return 0.0, 0.0, at_zero.method
@@ -251,28 +330,20 @@ def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[
     return lower, upper, point.method
 
 
-def notes(groups: Sequence[Group]) -> tuple[str, ...]:
+def notes(history: Sequence[Release]) -> tuple[str, ...]:
     """What a reader must know about the certificate of this history."""
-    kinds = {(g.sampling, g.relation) for g in groups if g.sample_rate < 1}
-    found = []
-    if ("fixed-size", "replace-one") in kinds:
+    sampled = [r for r in history if r.sample_rate < 1]
+    allocated = [r for r in history if r.terms.run]
+    amplified = bool(allocations([r for r in history if MECHANISMS[r.mechanism].noise == "gaussian"]))
+    found = [SAMPLINGS[r.sampling].note(r.relation) for r in sampled if r.terms.run is None or amplified]
+    if allocated and not amplified:
         found.append(
-            "fixed-size, replace-one: the upper end is certified for every adaptive use; the lower end is attained by"
-            " data; the exact number is in between"
-        )
-    if any(sampling == "fixed-order" for sampling, _ in kinds):
-        found.append("fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most")
-    if any(sampling == "random-allocation" for sampling, _ in kinds):
-        found.append(
-            "random allocation: certified for epochs of floor(1/q) steps or more, from the first release on, each"
-            " record in one uniformly random step of each epoch, independently of the other records"
-            if allocations(groups)
-            else "random allocation beside sampled batches: certified without amplification beyond one batch an epoch:"
+            "random allocation beside sampled batches: certified without amplification beyond one batch an epoch:"
             " both ends are of that certificate, the exact number is at most the upper one"
         )
-        if allocations(groups) and groups[0].relation == "replace-one":
-            found.append(
-                "replace-one: the upper end by way of the data without the record, the lower end that of removing it;"
-                " the exact number is in between"
-            )
-    return tuple(found)
+    elif allocated and allocated[0].relation is Relation.REPLACE_ONE:
+        found.append(
+            "replace-one: the upper end by way of the data without the record, the lower end that of removing it;"
+            " the exact number is in between"
+        )
+    return tuple(dict.fromkeys(note for note in found if note))

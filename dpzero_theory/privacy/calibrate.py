@@ -5,13 +5,19 @@ import math
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import direction_curve, directions, notes
+from dpzero_theory.privacy.accountant import compositions, direction_curve, notes
 from dpzero_theory.privacy.certified.allocation import Run, allocation_curve
 from dpzero_theory.privacy.certified.crossing import Curve, crossing
-from dpzero_theory.privacy.certified.pairs import Bracket, Group, group
 from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.mechanism import MECHANISMS
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.sampling import SAMPLINGS
 
 __all__ = ["calibrate_noise_multiplier"]
+
+_PURE_ACCURACY = 1e-10
+"""Relative, of a pure law's multiplier."""
 
 
 def calibrate_noise_multiplier(
@@ -22,23 +28,27 @@ def calibrate_noise_multiplier(
     sampling: str,
     relation: str,
     sample_rate: float | None = None,
+    mechanism: str = "gaussian",
+    coordinates: int = 1,
 ) -> Bracket:
     """The smallest noise multiplier for which `steps` releases are (target_epsilon, target_delta)-DP.
 
-    The multiplier is the standard deviation of the noise on the sum of a batch over the per-record clip C, for both
+    The multiplier is the parameter of the noise on the sum of a batch over the per-record clip C, for both
     relations (with replace-one the sum changes by up to 2C: at full batch it is twice that of add-remove).
 
     Args:
         target_epsilon: epsilon > 0.
-        target_delta: 0 < delta < 1.
+        target_delta: 0 < delta < 1; with a pure law (laplace) it is not used, and may be 0.
         steps: T >= 1, number of releases.
-        sampling: one of `pairs.SAMPLINGS`; there is no default.
+        sampling: one of `sampling.SAMPLINGS`; there is no default.
         relation: `replace-one` or `add-remove`; there is no default.
         sample_rate: q in (0, 1], (expected) batch over n; 1 or None with full batch.
+        mechanism: one of `mechanism.MECHANISMS`.
+        coordinates: K >= 1, as in `Release`.
 
     Returns:
         A bracket with value = upper: at `upper` the certified upper end of delta(epsilon) is at most target_delta,
-        at `lower` the certified lower end exceeds it.
+        at `lower` the certified lower end exceeds it (pure laws: both at delta = 0).
 
     Raises:
         ValueError: an argument outside its range.
@@ -47,55 +57,68 @@ def calibrate_noise_multiplier(
             multiplier does and there is no smallest one.
     """
     epsilon = check.real("target_epsilon", target_epsilon, above=0)
+    law = MECHANISMS[mechanism]
+    unit = Release(
+        1.0,
+        steps,
+        sampling=sampling,
+        relation=relation,
+        sample_rate=sample_rate,
+        mechanism=mechanism,
+        coordinates=coordinates,
+    )
+    pure = law.multiplier(epsilon, unit.steps, unit.sample_rate, unit.relation)
+    if pure is not None:
+        check.real("target_delta", target_delta, at_least=0, below=1)
+        return Bracket(pure * (1 - _PURE_ACCURACY), pure, pure, "closed form", notes([unit]))
     delta = check.real("target_delta", target_delta, above=0, below=1)
-    unit = group(1.0, steps, sampling=sampling, relation=relation, sample_rate=sample_rate)
-    if unit.allocated:
-        return _allocated(unit, epsilon, delta)
-    if unit.gdp > 0:
-        exact = unit.gdp / float(gdp_from_budget(epsilon, delta))
+    ratio = law.cost(1.0, unit.steps, unit.sample_rate, unit.relation, unit.coordinates, delta).ratio
+    if ratio > 0:
+        epsilon = math.nextafter(epsilon - 2 * ratio, 0.0)
+        delta = math.nextafter(delta * math.exp(-ratio), 0.0)
+    return _gaussian(unit, epsilon, delta)
+
+
+def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
+    if unit.terms.gdp > 0 and unit.terms.run is None:
+        exact = unit.terms.gdp / float(gdp_from_budget(epsilon, delta))
         return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
-    reached = -math.expm1(unit.steps * math.log1p(-unit.sample_rate))
+    reached, formula = SAMPLINGS[unit.sampling].chance(unit.steps, unit.sample_rate)
     check.precondition(
         reached > delta,
-        f"target_delta must be below 1 - (1 - sample_rate)^steps = {reached:.6g}, the chance that a record is used at"
-        f" all; got {delta!r} (any positive noise_multiplier meets it)",
+        f"target_delta must be below {formula} = {reached:.6g}, the chance that a record is used at all; got"
+        f" {delta!r} (any positive noise_multiplier meets it)",
     )
     start, slope = _central_limit(unit, epsilon, delta)
-    above, below = directions([unit]), directions([unit], attained=True)
+    if unit.terms.run is not None:
+        lower, upper, point = crossing([_allocation(unit, epsilon, unit.relation)], start, slope, delta)
+        if unit.relation is Relation.REPLACE_ONE:
+            add_remove = _allocation(unit, epsilon, Relation.ADD_REMOVE)
+            lower = crossing([add_remove], start / unit.sensitivity, slope, delta)[0]
+        return Bracket(lower, upper, upper, point.method, notes([unit]))
+    above, below = compositions([unit]), compositions([unit], attained=True)
     lower, upper, point = crossing(_curves(unit, epsilon, len(above), attained=False), start, slope, delta)
     if below != above:
         lower = crossing(_curves(unit, epsilon, len(below), attained=True), start, slope, delta)[0]
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 
-def _allocated(unit: Group, epsilon: float, delta: float) -> Bracket:
-    reached = min(unit.steps / unit.epoch, 1.0)
-    check.precondition(
-        reached > delta,
-        f"target_delta must be below steps * sample_rate = {reached:.6g}, the chance that a record is used at all; got"
-        f" {delta!r} (any positive noise_multiplier meets it)",
-    )
-    start, slope = _central_limit(unit, epsilon, delta)
-
-    def curve(relation: str) -> Curve:
-        return allocation_curve(lambda noise: (epsilon, [Run(noise, unit.epoch, unit.steps)]), relation)
-
-    lower, upper, point = crossing([curve(unit.relation)], start, slope, delta)
-    if unit.relation == "replace-one":
-        lower = crossing([curve("add-remove")], start / unit.sensitivity, slope, delta)[0]
-    return Bracket(lower, upper, upper, point.method, notes([unit]))
+def _allocation(unit: Release, epsilon: float, relation: Relation) -> Curve:
+    run = unit.terms.run
+    assert run is not None
+    return allocation_curve(lambda noise: (epsilon, [Run(noise, run.epoch, run.steps)]), relation)
 
 
-def _curves(unit: Group, epsilon: float, count: int, *, attained: bool) -> list[Curve]:
+def _curves(unit: Release, epsilon: float, count: int, *, attained: bool) -> list[Curve]:
     def curve(index: int) -> Curve:
         return direction_curve(
-            lambda noise: (epsilon, directions([unit.with_noise(noise)], attained=attained)[index], 0.0)
+            lambda noise: (epsilon, compositions([unit.with_noise(noise)], attained=attained)[index], 0.0)
         )
 
     return [curve(index) for index in range(count)]
 
 
-def _central_limit(unit: Group, epsilon: float, delta: float) -> tuple[float, float]:
+def _central_limit(unit: Release, epsilon: float, delta: float) -> tuple[float, float]:
     """A first guess: the multiplier s at which mu = q sqrt(T (e^{1/s^2} - 1)) (s per sensitivity) would do.
 
     mu is taken from delta = Phi(mu/2 - epsilon/mu), close below the exact one, and the slope of log delta in log s

@@ -11,21 +11,28 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import delta_of_history, directions, epsilon_of_history, total_gdp
-from dpzero_theory.privacy.certified.pairs import Bracket, Group
+from dpzero_theory.privacy.accountant import (
+    compositions,
+    delta_of_history,
+    epsilon_of_history,
+    gaussian_part,
+    total_gdp,
+)
 from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.release import Bracket, Release
 
 __all__ = ["gdp_of_history", "matching_gdp", "rdp_of_history", "trade_off", "zcdp_of_history"]
 
 Array = NDArray[np.float64]
 
 
-def rdp_of_history(history: Sequence[Group], order: float) -> Bracket:
+def rdp_of_history(history: Sequence[Release], order: float) -> Bracket:
     """Renyi differential privacy: the largest Renyi divergence D_a(P || Q) of order a > 1, both directions.
 
-    D_a = (1/(a-1)) sum_j T_j K_j(a - 1) with K the cumulant of the loss under P, plus a mu^2/2 of the exactly
-    Gaussian groups (Mironov 2017). The bracket holds the quadrature and rounding errors.
+    D_a = (1/(a-1)) sum_j T_j K_j(a - 1) with K the cumulant of the loss under P, plus a mu^2/2 of the plain Gaussian
+    releases (Mironov 2017). The bracket holds the quadrature and rounding errors, and G (2a - 1)/(a - 1) for laws
+    within e^G of Gaussian ones (both densities of the divergence's integrand).
 
     Raises:
         ValueError: an argument outside its range.
@@ -33,10 +40,12 @@ def rdp_of_history(history: Sequence[Group], order: float) -> Bracket:
     """
     a = check.real("order", order, above=1)
     tau = a - 1
-    base = a * total_gdp(history) ** 2 / 2
-    best = Bracket(base, base, base, "closed form")
-    for parts in directions(history):
-        low = high = base
+    releases, ratio = gaussian_part(history)
+    base = a * total_gdp(releases) ** 2 / 2
+    apart = ratio * (2 * a - 1) / tau
+    best = Bracket(max(base - apart, 0.0), base, base + apart, "closed form")
+    for parts in compositions(releases):
+        low, high = base - apart, base + apart
         for pair, steps in parts:
             value, error = cumulant(pair, tau)
             low += steps * max(value - error, 0.0) / tau
@@ -46,26 +55,32 @@ def rdp_of_history(history: Sequence[Group], order: float) -> Bracket:
     return best
 
 
-def zcdp_of_history(history: Sequence[Group]) -> float:
+def zcdp_of_history(history: Sequence[Release]) -> float:
     """rho of zero-concentrated DP: the least rho with D_a <= rho a for every order a > 1 (Bun and Steinke 2016).
 
     rho = sum_j T_j Delta_j^2 / (2 s_j^2), Delta = 1 clip for add-remove and 2 for replace-one: at high orders
-    subsampling does not amplify, so zCDP sees none of it.
+    subsampling does not amplify, so zCDP sees none of it. The discrete Gaussian has the same rho (Canonne, Kamath and
+    Steinke 2020, Proposition 5). Raises ValueError for other noise.
     """
-    return sum(_unamplified(g) for g in history) / 2
+    return sum(_unamplified(r) for r in gaussian_part(history)[0]) / 2
 
 
-def gdp_of_history(history: Sequence[Group]) -> float:
-    """The least mu for which the history is mu-GDP at every epsilon: sqrt(2 rho), without amplification (as zCDP)."""
-    return math.sqrt(sum(_unamplified(g) for g in history))
+def gdp_of_history(history: Sequence[Release]) -> float:
+    """The least mu for which the history is mu-GDP at every epsilon: sqrt(2 rho), without amplification (as zCDP).
+
+    Raises ValueError for noise other than the continuous Gaussian, whose trade-off curve is no Gaussian one.
+    """
+    for r in history:
+        check.choice("mechanism", r.mechanism, ("gaussian",))
+    return math.sqrt(2 * zcdp_of_history(history))
 
 
-def _unamplified(g: Group) -> float:
-    releases = g.gdp**2 * g.noise_multiplier**2 / g.sensitivity**2 if g.gdp > 0 else g.steps
-    return releases * (g.sensitivity / g.noise_multiplier) ** 2
+def _unamplified(r: Release) -> float:
+    releases = (r.terms.gdp * r.noise_multiplier / r.sensitivity) ** 2 if r.terms.gdp > 0 else r.steps
+    return releases * (r.sensitivity / r.noise_multiplier) ** 2
 
 
-def matching_gdp(history: Sequence[Group], delta: float) -> Bracket:
+def matching_gdp(history: Sequence[Release], delta: float) -> Bracket:
     """The mu of the Gaussian mechanism with the same epsilon at this one delta; not a bound at any other delta.
 
     Raises:
@@ -78,7 +93,7 @@ def matching_gdp(history: Sequence[Group], delta: float) -> Bracket:
     return Bracket(low, high, high, epsilon.method, epsilon.notes)
 
 
-def trade_off(history: Sequence[Group], type_one: ArrayLike, *, points: int = 60) -> Array:
+def trade_off(history: Sequence[Release], type_one: ArrayLike, *, points: int = 60) -> Array:
     """A certified lower bound on the trade-off function: no test of level a has a type II error below it.
 
     f(a) = max over epsilon of 1 - delta(epsilon) - e^epsilon a and e^{-epsilon} (1 - delta(epsilon) - a), 0 (Dong,

@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dpzero_theory import check
+from dpzero_theory.privacy.relation import Relation
 
 __all__ = [
-    "RELATIONS",
     "delta_from_gdp",
     "epsilon_from_gdp",
     "gdp_from_budget",
@@ -35,7 +35,6 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-RELATIONS = ("replace-one", "add-remove")
 """Neighbouring relations: one record replaced (the paper's Definition def:dp), or one added or removed."""
 
 _LARGEST = float(np.finfo(np.float64).max)
@@ -247,14 +246,14 @@ def sensitivity(clip: float, n: int, relation: str) -> float:
     Args:
         clip: C > 0, bound on each contribution (absolute value of a scalar, Euclidean norm of a vector).
         n: the denominator, number of samples.
-        relation: one of `RELATIONS`.
+        relation: a `Relation`.
 
     Raises:
         ValueError: an argument outside its range.
     """
     c = check.real("clip", clip, above=0)
     count = check.integer("n", n)
-    return (2 if check.choice("relation", relation, RELATIONS) == "replace-one" else 1) * c / count
+    return Relation.of(relation).sensitivity * c / count
 
 
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
@@ -269,7 +268,7 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
         steps: T > 0, number of releases (a real number: the theorems' T is one).
         clip: C > 0.
         n: number of samples.
-        relation: one of `RELATIONS`.
+        relation: a `Relation`.
 
     Raises:
         ValueError: an argument outside its range.

@@ -1,11 +1,11 @@
 """Histories from the events of the package dp-accounting, without importing it."""
 
-from dpzero_theory.privacy.certified.pairs import Group, group
+from dpzero_theory.privacy.release import Release
 
 __all__ = ["history_from_event"]
 
 
-def history_from_event(event: object, relation: str) -> list[Group]:
+def history_from_event(event: object, relation: str) -> list[Release]:
     """The history that a `dp_accounting.DpEvent` describes.
 
     Understood: GaussianDpEvent, PoissonSampledDpEvent and SampledWithoutReplacementDpEvent of one, and
@@ -23,7 +23,7 @@ def history_from_event(event: object, relation: str) -> list[Group]:
     return _expand(event, relation, 1)
 
 
-def _expand(event: object, relation: str, count: int) -> list[Group]:
+def _expand(event: object, relation: str, count: int) -> list[Release]:
     kind = type(event).__name__
     if kind == "NoOpDpEvent":
         return []
@@ -32,7 +32,7 @@ def _expand(event: object, relation: str, count: int) -> list[Group]:
     if kind == "SelfComposedDpEvent":
         return _expand(event.event, relation, count * event.count)  # type: ignore[attr-defined]
     if kind == "GaussianDpEvent":
-        return [group(event.noise_multiplier, count, sampling="full", relation=relation)]  # type: ignore[attr-defined]
+        return [Release(event.noise_multiplier, count, sampling="full", relation=relation)]  # type: ignore[attr-defined]
     if kind in ("PoissonSampledDpEvent", "SampledWithoutReplacementDpEvent"):
         inner = event.event  # type: ignore[attr-defined]
         if type(inner).__name__ == "GaussianDpEvent":
@@ -40,5 +40,5 @@ def _expand(event: object, relation: str, count: int) -> list[Group]:
                 sampling, rate = "poisson", event.sampling_probability  # type: ignore[attr-defined]
             else:
                 sampling, rate = "fixed-size", event.sample_size / event.source_dataset_size  # type: ignore[attr-defined]
-            return [group(inner.noise_multiplier, count, sampling=sampling, relation=relation, sample_rate=rate)]
+            return [Release(inner.noise_multiplier, count, sampling=sampling, relation=relation, sample_rate=rate)]
     raise ValueError(f"event must be built from Gaussian, sampled Gaussian and composed events; got {kind}")

@@ -11,61 +11,63 @@ given that the record is absent, is v, is w; they are within e^a of M(0).
   epsilon_1 = log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches.
 
 Both bounds are attained. T adaptive releases cost T epsilon_1 at delta = 0.
+
+From below at delta > 0: v = levels in every batch (and w = -levels) attains the ratio e^epsilon_1 on the event that
+each of t <= T releases is at least `levels`, which has probability at least p^t under the first data set,
+p = (q + (1-q) e^-a)/2. So delta(epsilon) >= p^t - e^epsilon p^t e^(-t epsilon_1), that is
+epsilon(delta) >= t epsilon_1 + log(1 - delta/p^t).
 """
 
 import math
-from collections.abc import Sequence
 
-from dpzero_theory.check import choice, integer, real
-from dpzero_theory.privacy.certified.pairs import Group
-from dpzero_theory.privacy.gaussian import RELATIONS
+from dpzero_theory.check import real
+from dpzero_theory.privacy.relation import Relation
 
-__all__ = ["SAMPLINGS", "calibrate_laplace", "laplace_epsilon", "release_epsilon"]
+__all__ = ["laplace_multiplier", "least_epsilon", "release_epsilon"]
 
-SAMPLINGS = ("full", "poisson")
 _ROUNDING = 1e-12  # relative, of the formulas below in float64
+_LARGEST = 700.0  # of a with sampling, and of epsilon_1: e^a and e^epsilon_1 are evaluated
 
 
-def release_epsilon(noise_multiplier: float, sample_rate: float, relation: str) -> float:
+def release_epsilon(noise_multiplier: float, sample_rate: float, relation: Relation) -> float:
     """epsilon_1 of the module, rounded up.
 
     noise_multiplier: here b/levels = 1/a > 0, the parameter of the noise over the clip. sample_rate: q in (0, 1].
-    relation: one of `RELATIONS`. Raises ValueError.
+    Raises ValueError.
     """
-    a = 1 / real("noise_multiplier", noise_multiplier, above=0.0)
+    a = 1 / real("noise_multiplier", noise_multiplier, at_least=1e-300)
     q = real("sample_rate", sample_rate, above=0.0, at_most=1.0)
-    if q < 1 and a > 700:
-        raise ValueError(f"noise_multiplier must be at least 1/700 with sampling; got {noise_multiplier!r}")
+    if q < 1 and a > _LARGEST:
+        raise ValueError(f"noise_multiplier must be at least 1/{_LARGEST:g} with sampling; got {noise_multiplier!r}")
     more = a if q == 1 else math.log1p(q * math.expm1(a))
     less = a if q == 1 else -math.log1p(q * math.expm1(-a))
-    replaced = choice("relation", relation, RELATIONS) == "replace-one"
-    return (more + less if replaced else more) * (1 + _ROUNDING)
+    return (more + less if relation is Relation.REPLACE_ONE else more) * (1 + _ROUNDING)
 
 
-def laplace_epsilon(history: Sequence[Group], delta: float = 0.0) -> float:
-    """T epsilon_1 over all groups, for every delta: an accountant for `Ledger`.
+def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, relation: Relation, delta: float) -> float:
+    """A lower bound on epsilon(delta) of `steps` releases, 0 <= delta < 1: the module's, at its best t."""
+    each = release_epsilon(noise_multiplier, sample_rate, relation) * (1 - 3 * _ROUNDING)
+    log_p = math.log((sample_rate + (1 - sample_rate) * math.exp(-1 / noise_multiplier)) / 2)
+    if delta == 0:
+        return steps * each
+    longest = min(steps, int(math.log(delta) / log_p))
+    found = [0.0]
+    for t in range(max(longest - 60, 1), longest + 1):
+        left = delta * math.exp(-t * log_p)
+        if left < 1:
+            found.append(t * each + math.log1p(-left))
+    return max(found) * (1 - _ROUNDING)
 
-    history: groups whose noise_multiplier is b/levels. Raises ValueError for a sampling other than full or poisson.
-    """
-    real("delta", delta, at_least=0.0, below=1.0)
-    for group in history:
-        choice("sampling", group.sampling, SAMPLINGS)
-    costs = (g.steps * release_epsilon(g.noise_multiplier, g.sample_rate, g.relation) for g in history)
-    return math.fsum(costs) * (1 + _ROUNDING)
 
-
-def calibrate_laplace(*, target_epsilon: float, steps: int, sampling: str, relation: str, sample_rate: float) -> float:
+def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, relation: Relation) -> float:
     """The smallest b/levels, up to 1e-10 of it, for which `steps` releases are target_epsilon-DP at delta = 0.
 
     Inverts epsilon_1 in closed form: e^a = 1 + (e^epsilon_1 - 1)/q, and for replace-one the positive root y = e^a of
     q y^2 + (1 - q)(1 - E) y - q E = 0, E = e^epsilon_1. Raises ValueError.
     """
-    choice("sampling", sampling, SAMPLINGS)
-    rounds = integer("steps", steps)
-    goal = real("target_epsilon", target_epsilon, above=0.0) * (1 - 4 * _ROUNDING)
-    each = real("target_epsilon / steps", goal / rounds, above=0.0, at_most=600.0)
-    q = real("sample_rate", sample_rate, above=0.0, at_most=1.0)
-    if choice("relation", relation, RELATIONS) == "add-remove":
+    goal = real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps) * (1 - 4 * _ROUNDING)
+    each, q = goal / steps, sample_rate
+    if relation is Relation.ADD_REMOVE:
         a = math.log1p(math.expm1(each) / q)
     elif q == 1:
         a = each / 2
@@ -76,6 +78,6 @@ def calibrate_laplace(*, target_epsilon: float, steps: int, sampling: str, relat
         root = math.hypot(half, math.sqrt(q * math.expm1(each)))
         a = math.log1p((root - half) / q if half < 0 else math.expm1(each) / (root + half))
     low, high = 1 / a, 1 / a
-    while release_epsilon(high, q, relation) * rounds * (1 + _ROUNDING) > target_epsilon:
+    while release_epsilon(high, q, relation) * steps * (1 + _ROUNDING) > target_epsilon:
         low, high = high, high + (high - low) * 2 + 1e-12 * high
     return high

@@ -1,10 +1,9 @@
 """The privacy budget on disk: an append-only file of releases that survives crashes and never under-counts.
 
 One JSON object per line: a `budget`, a `plan` (settings and number of releases), then a `spend` for each release
-or block of releases, and further plans if the settings change. Each line ends with `check`, the SHA-256 of the
-previous line's check and of the rest of the line, so that an edited, lost or repeated line is found. (It is no
-signature: whoever rewrites the file can recompute it, and whole lines missing from the end, as in a restored backup,
-are not noticed: never restore a ledger.)
+or block of releases. Each line ends with `check`, the SHA-256 of the previous line's check and of the rest of the
+line, so that an edited, lost or repeated line is found. (It is no signature: whoever rewrites the file can recompute
+it, and whole lines missing from the end, as in a restored backup, are not noticed: never restore a ledger.)
 
 What is guaranteed, on a file system whose fsync is durable:
 
@@ -12,28 +11,26 @@ What is guaranteed, on a file system whose fsync is durable:
 - a line that was torn by a crash is cut off when the ledger is opened and counted as spent, in a `torn` line of
   its own, although the crash most likely preceded the release: never under-counted, at most one block too many;
 - no release number is handed out twice: one writer at a time (flock), and not the child of a fork;
-- settings that differ from the plan in n, q, sigma, C, relation, sampling or mechanism are refused, and so is
-  release T + 1.
+- settings that differ from the plan in n, q, sigma, C, relation, sampling, mechanism or coordinates are refused, and
+  so is release T + 1.
 
 Any failed write leaves the ledger unusable until it is opened again.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.privacy.certified.pairs import Group
-from dpzero_theory.privacy.releases import Accountant, Settings, certified_epsilon
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.journal import Journal
+from dpzero_theory.privacy.release import Release
 
-__all__ = ["BudgetSpentError", "Ledger", "LedgerError", "Report"]
+__all__ = ["BudgetSpentError", "Ledger", "LedgerError", "Report", "Settings"]
 
 _START = "0" * 64
 _ROUNDING = 1e-9  # relative: what a calibration to the target may lose between its inverse functions
@@ -47,8 +44,43 @@ class BudgetSpentError(LedgerError):
     """Every release that was planned is spent."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """The settings of every release of a plan: its number of records n >= 1, its clip C > 0, and those of a `Release`.
+
+    Raises ValueError for anything else.
+    """
+
+    n: int
+    sample_rate: float
+    noise_multiplier: float
+    clip: float
+    relation: str
+    sampling: str
+    mechanism: str = "gaussian"
+    coordinates: int = 1
+
+    def __post_init__(self) -> None:
+        one = self.release(1)
+        checked = {"n": integer("n", self.n), "clip": real("clip", self.clip, above=0.0)}
+        for field in fields(self):
+            object.__setattr__(self, field.name, checked.get(field.name, getattr(one, field.name, None)))
+
+    def release(self, steps: int) -> Release:
+        """`steps` >= 1 releases with these settings. Raises ValueError."""
+        return Release(
+            self.noise_multiplier,
+            steps,
+            sampling=self.sampling,
+            relation=self.relation,
+            sample_rate=self.sample_rate,
+            mechanism=self.mechanism,
+            coordinates=self.coordinates,
+        )
+
+
 class Report(NamedTuple):
-    """releases of the current plan; epsilon at target_delta of what is spent, and once the plan is complete."""
+    """releases of the plan; epsilon at target_delta of what is spent, and once the plan is complete."""
 
     releases_spent: int
     releases_left: int
@@ -69,26 +101,14 @@ class Ledger:
     another process holds it) and OSError.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, _new: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(self, journal: Journal) -> None:
+        self.path = journal.path
+        self._journal = journal
         self._mutex = threading.Lock()
-        self._pid = os.getpid()
-        self._usable = True
-        self._check, self._size = _START, 0
+        self._check = _START
         self._budget: dict[str, Any] = {}
-        self._spent: list[tuple[Settings, int]] = []
-        self._steps, self._block, self._next = 0, 1, 0
-        self._file = os.open(self.path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if _new else 0), 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _new:
-                self._load()
-        except BlockingIOError:
-            self.close()
-            raise LedgerError(f"{self.path}: another process has this ledger open") from None
-        except BaseException:
-            self.close()
-            raise
+        self._settings: Settings | None = None
+        self._steps, self._block, self._spent = 0, 1, 0
 
     @classmethod
     def create(
@@ -100,37 +120,42 @@ class Ledger:
         settings: Settings,
         steps: int,
         block: int = 1,
-        accountant: Accountant = certified_epsilon,
     ) -> Self:
         """Start a ledger for `steps` releases with `settings`, which must cost at most the target.
 
         Args:
             path: a file that does not exist (FileExistsError otherwise).
-            target_epsilon, target_delta: the whole budget, target_epsilon > 0, 0 < target_delta < 1.
+            target_epsilon, target_delta: the whole budget, target_epsilon > 0, 0 <= target_delta < 1, 0 only for a
+                mechanism that needs no delta.
             settings: of every release.
             steps: T >= 1.
             block: releases per line; the calls to fsync, and what a crash can waste, are in proportion.
-            accountant: epsilon of a history of releases.
 
         Raises:
             ValueError: an argument outside its range.
             LedgerError: the plan costs more than the target. Nothing is written.
         """
-        budget = {
+        budget: dict[str, Any] = {
             "kind": "budget",
             "target_epsilon": real("target_epsilon", target_epsilon, above=0.0),
-            "target_delta": real("target_delta", target_delta, above=0.0, below=1.0),
+            "target_delta": real("target_delta", target_delta, at_least=0.0, below=1.0),
         }
-        plan = _plan([], settings, steps, block, budget, accountant)
-        ledger = cls(path, _new=True)
+        plan = {
+            "kind": "plan",
+            "settings": asdict(settings),
+            "steps": integer("steps", steps),
+            "block": integer("block", block),
+        }
+        cost = epsilon_of_history([settings.release(steps)], budget["target_delta"]).upper
+        if not cost <= budget["target_epsilon"] * (1 + _ROUNDING):
+            raise LedgerError(
+                f"the plan costs epsilon {cost:.6g} at delta {budget['target_delta']:g}, "
+                f"more than target_epsilon {budget['target_epsilon']:g}"
+            )
+        ledger = cls(Journal.create(path, LedgerError))
         try:
             ledger._append(budget)
             ledger._append(plan)
-            directory = os.open(ledger.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
         except BaseException:
             ledger.close()
             raise
@@ -139,7 +164,13 @@ class Ledger:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
         """Resume the ledger at `path`, verifying every line; a torn last line is cut off and counted."""
-        return cls(path)
+        ledger = cls(Journal.open(path, LedgerError))
+        try:
+            ledger._load()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
 
     def spend(self, settings: Settings) -> range:
         """Pay for the next block of releases, before any of their noise is drawn.
@@ -149,65 +180,48 @@ class Ledger:
         plan's, and in both cases writes nothing.
         """
         with self._mutex:
-            self._ensure_writable()
-            self._require_planned(settings, [field.name for field in fields(Settings)])
+            self._journal.require_writable()
+            for field in fields(Settings):
+                given, expected = getattr(settings, field.name), getattr(self.settings, field.name)
+                if given != expected:
+                    raise LedgerError(f"{self.path}: {field.name} is {given!r}, but {expected!r} was planned")
             if self.releases_left == 0:
                 raise BudgetSpentError(f"{self.path}: all {self._steps} releases of the plan are spent")
-            first, count = self._next, min(self._block, self.releases_left)
+            first, count = self._spent, min(self._block, self.releases_left)
             self._append({"kind": "spend", "release": first, "count": count})
             return range(first, first + count)
 
-    def replan(
-        self,
-        settings: Settings,
-        steps: int,
-        *,
-        block: int = 1,
-        accountant: Accountant = certified_epsilon,
-    ) -> None:
-        """Give up what is left of the plan and plan `steps` releases with other settings.
-
-        Arguments and errors as for `create`; all that is spent already and the new plan together must cost at
-        most the target, under one relation and mechanism.
-        """
-        with self._mutex:
-            self._ensure_writable()
-            self._require_planned(settings, ("relation", "mechanism"))
-            self._append(_plan(self.history, settings, steps, block, self._budget, accountant))
-
     @property
     def settings(self) -> Settings:
-        """The settings of the current plan."""
-        return self._spent[-1][0]
+        """The settings of the plan."""
+        assert self._settings is not None
+        return self._settings
 
     @property
-    def history(self) -> list[Group]:
-        """What is spent, for an accountant: a group for each plan under which anything was."""
-        return [settings.releases(count) for settings, count in self._spent if count]
+    def history(self) -> list[Release]:
+        """What is spent, for an accountant."""
+        return [self.settings.release(self._spent)] if self._spent else []
 
     @property
     def releases_left(self) -> int:
-        """How many releases of the current plan may still be made."""
-        return self._steps - self._spent[-1][1]
+        """How many releases of the plan may still be made."""
+        return self._steps - self._spent
 
-    def report(self, accountant: Accountant = certified_epsilon) -> Report:
+    def report(self) -> Report:
         """Spent and left, in releases and in epsilon at target_delta."""
         delta = self._budget["target_delta"]
-        closed = [settings.releases(count) for settings, count in self._spent[:-1] if count]
         return Report(
-            releases_spent=self._spent[-1][1],
+            releases_spent=self._spent,
             releases_left=self.releases_left,
-            epsilon_spent=accountant(self.history, delta),
-            epsilon_planned=accountant([*closed, self.settings.releases(self._steps)], delta),
+            epsilon_spent=epsilon_of_history(self.history, delta).upper,
+            epsilon_planned=epsilon_of_history([self.settings.release(self._steps)], delta).upper,
             target_epsilon=self._budget["target_epsilon"],
             target_delta=delta,
         )
 
     def close(self) -> None:
         """Give up the lock; safe to repeat."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._usable = -1, False
+        self._journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -217,39 +231,15 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _require_planned(self, settings: Settings, names: Iterable[str]) -> None:
-        for name in names:
-            given, expected = getattr(settings, name), getattr(self.settings, name)
-            if given != expected:
-                raise LedgerError(f"{self.path}: {name} is {given!r}, but {expected!r} was planned")
-
-    def _ensure_writable(self) -> None:
-        if not self._usable:
-            raise LedgerError(f"{self.path}: this ledger is closed, or a write failed: open it again")
-        if os.getpid() != self._pid:
-            raise LedgerError(f"{self.path}: this ledger was opened by another process, before a fork")
-        held = os.fstat(self._file)
-        try:
-            in_place = os.path.samestat(held, os.stat(self.path))
-        except FileNotFoundError:
-            in_place = False
-        if not in_place or held.st_size != self._size:
-            raise LedgerError(f"{self.path}: the file was moved or changed by something else")
-
     def _append(self, record: dict[str, Any]) -> None:
         line, check = _encode(record, self._check)
-        self._usable = False
-        if os.pwrite(self._file, line, self._size) != len(line):
-            raise LedgerError(f"{self.path}: a line was written in part (disk full?): open it again")
-        os.fsync(self._file)
-        self._usable = True
-        self._check, self._size = check, self._size + len(line)
+        self._journal.append(line)
+        self._check = check
         self._apply(record)
 
     def _load(self) -> None:
-        content = self.path.read_bytes()
-        lines = content.split(b"\n")
-        torn = lines.pop()
+        lines = self._journal.content.split(b"\n")
+        torn, size = lines.pop(), 0
         for number, line in enumerate(lines, start=1):
             last = number == len(lines) and not torn
             record, check = _decode(line, self._check, f"{self.path}, line {number}", last)
@@ -257,52 +247,24 @@ class Ledger:
                 torn = line + b"\n"
                 break
             self._apply(record)
-            self._check, self._size = check, self._size + len(line) + 1
-        if not self._spent:
+            self._check, size = check, size + len(line) + 1
+        if self._settings is None:
             raise LedgerError(f"{self.path}: no complete plan, so nothing was released: delete the file")
         if torn:
             # written over the torn bytes, which stay torn, and counted, until this line is whole
+            self._journal.keep(size)
             count = min(self._block, self.releases_left)
-            self._append({"kind": "torn", "release": self._next, "count": count, "bytes": len(torn)})
-            os.ftruncate(self._file, self._size)
-            os.fsync(self._file)
+            self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(torn)})
 
     def _apply(self, record: dict[str, Any]) -> None:
         kind = record["kind"]
         if kind == "budget":
             self._budget = record
         elif kind == "plan":
-            self._spent.append((Settings(**record["settings"]), 0))
+            self._settings = Settings(**record["settings"])
             self._steps, self._block = record["steps"], record["block"]
         else:
-            settings, count = self._spent[-1]
-            self._spent[-1] = settings, count + record["count"]
-            self._next = record["release"] + record["count"]
-
-
-def _plan(
-    spent: Sequence[Group],
-    settings: Settings,
-    steps: int,
-    block: int,
-    budget: dict[str, Any],
-    accountant: Accountant,
-) -> dict[str, Any]:
-    """The line of a plan. Raises LedgerError where it costs more than the budget."""
-    releases = integer("steps", steps)
-    record = {
-        "kind": "plan",
-        "settings": asdict(settings),
-        "steps": releases,
-        "block": integer("block", block),
-    }
-    cost = accountant([*spent, settings.releases(releases)], budget["target_delta"])
-    if not cost <= budget["target_epsilon"] * (1 + _ROUNDING):
-        raise LedgerError(
-            f"the plan costs epsilon {cost:.6g} at delta {budget['target_delta']:g}, "
-            f"more than target_epsilon {budget['target_epsilon']:g}"
-        )
-    return record
+            self._spent = record["release"] + record["count"]
 
 
 def _encode(record: dict[str, Any], previous: str) -> tuple[bytes, str]:

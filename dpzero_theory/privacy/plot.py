@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.certified.pairs import Group, group
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
+from dpzero_theory.privacy.release import Release
 
 __all__ = ["draw"]
 
@@ -24,7 +24,7 @@ _ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 
 _EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"
 
 
-def _renyi(history: list[Group]) -> Array:
+def _renyi(history: list[Release]) -> Array:
     """Rows (order, divergence), up to the order where the quadrature stops."""
     found = []
     for order in _ORDERS:
@@ -64,9 +64,9 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
     noise = inputs["noise_multiplier"] or answer["noise_multiplier"]
     delta, total = inputs["delta"], inputs["steps"]
 
-    def history(steps: int) -> list[Group]:
+    def history(steps: int) -> list[Release]:
         return [
-            group(
+            Release(
                 noise,
                 steps,
                 sampling=inputs["sampling"],

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpzero_theory.optim.directions import KINDS, ROUNDING, Directions, quantiles
-from dpzero_theory.sphere import fourth_moments
+from dpzero_theory.optim.directions import ROUNDING, Directions
+from dpzero_theory.sphere import DIRECTIONS, fourth_moments, quantiles
 
 KEY = 0x0123456789ABCDEFFEDCBA9876543210
 MASK = 2**64 - 1
@@ -68,8 +68,8 @@ def test_a_bad_key_is_one_line(key):
         Directions(key, "gaussian")
 
 
-def test_a_bad_kind_is_one_line():
-    with pytest.raises(ValueError, match=r"^kind must be one of gaussian, sphere, rademacher; got 'cauchy'"):
+def test_a_bad_direction_is_one_line():
+    with pytest.raises(ValueError, match=r"^direction must be one of sphere, gaussian, rademacher; got 'cauchy'"):
         Directions(0, "cauchy")
 
 
@@ -89,7 +89,7 @@ def test_a_gaussian_coordinate_is_a_quantile_of_16_bits():
     assert dense(Directions(KEY, "gaussian"), 5, 1, 35).tolist() == expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 @settings(max_examples=30)
 @given(start=st.integers(0, 3000), length=st.integers(1, 3001))
 def test_every_block_from_every_offset_gives_the_same_values(kind, start, length):
@@ -99,7 +99,7 @@ def test_every_block_from_every_offset_gives_the_same_values(kind, start, length
     assert torch.equal(part, whole[start : start + count])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 def test_pieces_do_not_change_the_values(kind, monkeypatch):
     directions = Directions(KEY, kind)
     whole = dense(directions, 3, 7, 10_000)
@@ -112,7 +112,7 @@ def test_pieces_do_not_change_the_values(kind, monkeypatch):
     assert len(pieces) > 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("width", [1, 7, 64, 100, 256, 300])
 def test_rows_are_those_of_the_whole(kind, width):
     directions = Directions(KEY, kind)
@@ -121,7 +121,7 @@ def test_rows_are_those_of_the_whole(kind, width):
     assert torch.equal(directions.rows(3, 7, rows, width, 0.1), whole[rows])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_a_shift_is_one_rounded_sum_of_the_rounded_product(kind, dtype):
     directions, scale = Directions(KEY, kind), 1e-3
@@ -153,7 +153,7 @@ def test_the_table_has_the_moments_of_a_gaussian_and_is_the_same_everywhere():
     assert digest.startswith("d7207f145b4318bb")  # no value is within 1e-10 of where its rounding changes
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 def test_mean_covariance_and_fourth_moments(kind):
     """200,000 directions in 4 dimensions (parameters of 1 and 3): every moment within 5 standard errors.
 
@@ -180,7 +180,7 @@ def within(values, expected):
 
 def test_coordinates_across_words_parameters_and_numbers_are_uncorrelated():
     count = 1 << 16
-    for kind in KINDS:
+    for kind in DIRECTIONS:
         directions = Directions(KEY, kind)
         base = dense(directions, 1, 1, count)
         others = [dense(directions, 2, 1, count), dense(directions, 1, 2, count), base.roll(1), base.roll(64)]

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dpzero_theory.optim.directions import KINDS, Directions
+from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.module import Weights
+from dpzero_theory.sphere import DIRECTIONS
 
 KEY, NUMBER, SHIFT = 77, 9, 0.01
 
@@ -156,7 +157,7 @@ def test_every_way_of_reading_weights_sees_the_shifted_ones(name):
         assert torch.equal(first(module(*inputs)), here)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
     """Dense oracle: u as explicit tensors, torch.func.functional_call, the update added in float64."""
     torch.manual_seed(0)
@@ -296,7 +297,7 @@ def test_the_order_is_that_of_names_not_of_registration():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("precision", ["nearest", "master"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 def test_an_embedding_makes_only_the_rows_it_needs_and_the_same_bits(dtype, precision, kind, monkeypatch):
     torch.manual_seed(0)
     module = nn.Embedding(200, 33, padding_idx=0).to(dtype)
@@ -543,7 +544,7 @@ def test_linear_losses_have_the_directional_derivative_that_u_says():
     """f(x) = sum of all weights: the difference is the sum of u."""
     module = Reads(lambda x, a, b: a.sum() + b.sum(), (5, 3), (7,))
     module.double()
-    for kind in KINDS:
+    for kind in DIRECTIONS:
         weights = Weights(module, Directions(KEY, kind))
         with weights.shifted(3, 0.5):
             plus = module(X)

@@ -18,9 +18,10 @@ from torch import nn
 pytest.importorskip("triton")
 
 from dpzero_theory.optim import directions as module
-from dpzero_theory.optim.directions import KINDS, ROUNDING, Directions
+from dpzero_theory.optim.directions import ROUNDING, Directions
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.precision import PRECISIONS
+from dpzero_theory.sphere import DIRECTIONS
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # see conftest.py
@@ -67,7 +68,7 @@ def test_words(kernels: Run[Any], key: int, place: tuple[int, int, int, int], do
     assert (words.cpu().numpy().view(np.uint64) == expected).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("place", [(0, 5000), (777, 2049), (64, 64), (1, 1), (2**33 + 5, 10_000)])
 def test_shifts(kernels: Run[Any], kind: str, dtype: torch.dtype, place: tuple[int, int]) -> None:
@@ -85,7 +86,7 @@ def test_shifts(kernels: Run[Any], kind: str, dtype: torch.dtype, place: tuple[i
     assert torch.equal(filled.cpu(), expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("width", [1, 37, 256, 1000])
 def test_rows_and_uniform_fields_and_factors(kernels: Run[Any], kind: str, width: int) -> None:
     directions = Directions(KEYS[2], kind)
@@ -98,7 +99,7 @@ def test_rows_and_uniform_fields_and_factors(kernels: Run[Any], kind: str, width
     assert factor == directions.factor(5, (3, width), CPU)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DIRECTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_moves_of_a_module(kernels: Run[Any], kind: str, dtype: torch.dtype, precision: str) -> None:

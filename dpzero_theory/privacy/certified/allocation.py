@@ -48,7 +48,8 @@ from dpzero_theory import check
 from dpzero_theory.privacy.certified.contour import DeltaBracket
 from dpzero_theory.privacy.certified.convolution import chernoff, compose, log_sum, transform
 from dpzero_theory.privacy.certified.crossing import Curve
-from dpzero_theory.privacy.gaussian import RELATIONS, delta_from_gdp
+from dpzero_theory.privacy.gaussian import delta_from_gdp
+from dpzero_theory.privacy.relation import Relation
 
 __all__ = ["Run", "allocation_curve", "allocation_delta"]
 
@@ -315,7 +316,7 @@ def allocation_delta(
     )
     if not checked:
         raise ValueError("runs must have one run at least; got none")
-    through = check.choice("relation", relation, RELATIONS) == "replace-one"
+    through = Relation.of(relation) is Relation.REPLACE_ONE
     width = check.real("resolution", resolution, above=0, at_most=0.1)
     # one batch an epoch and every epoch's step known: a mixture of such runs, so an upper bound (joint convexity)
     gdp = math.sqrt(math.fsum(run.epochs / run.noise_multiplier**2 for run in checked)) * (2 if through else 1)

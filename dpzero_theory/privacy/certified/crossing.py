@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from dpzero_theory.privacy.certified.contour import DeltaBracket
 
-__all__ = ["Curve", "crossing"]
+__all__ = ["MARGIN", "Curve", "crossing"]
+
+MARGIN = 1e-14
+"""Relative, of the target, by which a curve exceeds it at the lower end of `crossing`."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def _certify(curve: Curve, start: float, slope: float, target: float) -> tuple[f
         least, factor = 2 * least, 2 * factor
     factor = 1.02
     lower, at_lower = upper, at_upper
-    while lower > 0 and not at_lower.lower > target:
+    while lower > 0 and not at_lower.lower > target * (1 + MARGIN):
         step = max((log_target - math.log(max(at_lower.lower, 5e-324))) / abs(slope), least)
         lower *= math.exp(-min(factor * step, 1.0) - least)
         at_lower = curve.bracket(lower, tau)
@@ -85,7 +88,7 @@ def crossing(curves: Sequence[Curve], start: float, slope: float, target: float)
 
     Returns:
         (lower, upper, bracket at upper); every curve's upper end is at most `target` at `upper`, and one curve's
-        lower end exceeds it at `lower`.
+        lower end exceeds it at `lower`, by `MARGIN` at least.
     """
     lower, upper, top = _certify(curves[0], start, slope, target)
     for curve in curves[1:]:

@@ -29,37 +29,14 @@ given the rest, the batch holds the record (probability q) or another one in its
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpzero_theory import check
-from dpzero_theory.privacy.gaussian import RELATIONS
-
-__all__ = ["SAMPLINGS", "Bracket", "Branch", "Group", "Pair", "group", "passes"]
+__all__ = ["Branch", "Pair"]
 
 Array = NDArray[np.float64]
-
-SAMPLINGS = ("full", "poisson", "fixed-size", "random-allocation", "fixed-order")
-"""How a step's batch is drawn: every record; each record independently with probability q; a uniformly random
-set of fixed size; each record in one uniformly random step of every epoch (balls in bins), independently of the
-other records; or any order that does not depend on the data, each record at most once an epoch."""
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """A certified answer: the exact number lies in [lower, upper].
-
-    `value` is the number to use: the private side for noise multipliers and epsilon, the estimate for delta.
-    `method` says how it was obtained, `notes` what holds beyond it.
-    """
-
-    lower: float
-    value: float
-    upper: float
-    method: str
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,100 +103,3 @@ class Pair:
         near = 0.5 * np.log1p(np.maximum(2 * y.real + np.abs(y) ** 2, -1 + 1e-300)) + 1j * np.angle(1 + y)
         rest = (1 - q) / q * np.exp(-np.maximum(u, -math.log(q)) - 1j * angle)
         return np.where(u <= -math.log(q), near, math.log(q) + u + 1j * angle + np.log(1 + rest))
-
-
-@dataclass(frozen=True)
-class Group:
-    """`steps` releases with the same multiplier, sampling, rate and relation; build it with `group`."""
-
-    noise_multiplier: float
-    steps: int
-    sampling: str
-    relation: str
-    sample_rate: float
-
-    def with_noise(self, noise_multiplier: float) -> "Group":
-        return replace(self, noise_multiplier=noise_multiplier)
-
-    @property
-    def sensitivity(self) -> int:
-        """Largest change of the sum of a batch that holds the record, in clips."""
-        return 2 if self.relation == "replace-one" else 1
-
-    @property
-    def epoch(self) -> int:
-        """Steps of an epoch, floor(1/q); 1/q within 1e-12 of an integer counts as that integer."""
-        return math.floor((1 + 1e-12) / self.sample_rate)
-
-    @property
-    def allocated(self) -> bool:
-        """Whether the group's batches are random allocations to more than one step."""
-        return self.sampling == "random-allocation" and self.epoch > 1
-
-    @property
-    def gdp(self) -> float:
-        """mu of the group where it is certified in closed form, 0 where the pairs say more."""
-        releases = {"full": self.steps, "poisson": 0, "fixed-size": 0}.get(self.sampling)
-        if releases is None:
-            releases = passes(self.steps, self.sample_rate)
-        if self.sample_rate == 1 and self.sampling != "full":
-            releases = self.steps
-        return math.sqrt(releases) * self.sensitivity / self.noise_multiplier
-
-    def pairs(self) -> tuple[Pair, ...]:
-        """Dominating pairs, one for each direction (forward: the first data set is the larger one)."""
-        return self._pairs(("fixed-size",))
-
-    def attained(self) -> tuple[Pair, ...]:
-        """Pairs that some data set attains at every step: the same as `pairs` wherever those are tight."""
-        return self._pairs(("remove", "add"))
-
-    def _pairs(self, fixed_size_replace: tuple[str, ...]) -> tuple[Pair, ...]:
-        if self.gdp > 0:
-            return ()
-        q, s = self.sample_rate, self.noise_multiplier
-        if self.sampling == "fixed-size":
-            s /= 2
-        if self.relation == "add-remove":
-            kinds: tuple[str, ...] = ("remove", "add")
-        else:
-            kinds = ("replace",) if self.sampling == "poisson" else fixed_size_replace
-        return tuple(Pair(kind, q, s) for kind in kinds)
-
-
-def passes(steps: int, sample_rate: float) -> int:
-    """Largest number of batches that hold a given record when each holds it at most once an epoch.
-
-    An epoch has floor(1/q) steps (the incomplete last batch dropped; if it is kept an epoch is longer and the
-    number smaller), so the record is in at most ceil(steps / floor(1/q)) batches. This is ceil(steps q) where
-    1/q is an integer and can be larger where it is not. 1/q within 1e-12 of an integer counts as that integer.
-    """
-    return -(-steps // math.floor((1 + 1e-12) / sample_rate))
-
-
-def group(
-    noise_multiplier: float, steps: int, *, sampling: str, relation: str, sample_rate: float | None = None
-) -> Group:
-    """A validated group of releases.
-
-    Args:
-        noise_multiplier: s > 0, standard deviation of the noise on the sum of a batch over the per-record clip C.
-        steps: T >= 1.
-        sampling: one of `SAMPLINGS`; there is no default.
-        relation: one of `RELATIONS`; there is no default.
-        sample_rate: q in (0, 1], batch (expected, for Poisson) over n; for full batch 1 or None.
-
-    Raises:
-        ValueError: an argument outside its range, or a sample_rate other than 1 with full batch.
-    """
-    kind = check.choice("sampling", sampling, SAMPLINGS)
-    relation = check.choice("relation", relation, RELATIONS)
-    count = check.integer("steps", steps, at_most=10**12)
-    s = check.real("noise_multiplier", noise_multiplier, above=0)
-    if kind == "full":
-        rate = check.real("sample_rate", 1.0 if sample_rate is None else sample_rate, above=0, at_most=1)
-        if rate != 1:
-            raise ValueError(f"sample_rate must be 1 with sampling full; got {rate!r}")
-    else:
-        rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
-    return Group(s, count, kind, relation, rate)

@@ -1,0 +1,186 @@
+"""The noise laws: for each its draw, its accounting, its calibration and how exactly it is what it claims to be.
+
+A release is a sum of clipped contributions plus noise of one of these laws. What releases cost is reduced to a `Cost`,
+which composes with that of any other law, adaptively. A further law is a subclass and one call of
+`MECHANISMS.register`; a law that is not registered is not accounted.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.privacy.discrete import discrete_gap, discrete_scale
+from dpzero_theory.privacy.laplace import laplace_multiplier, least_epsilon, release_epsilon
+from dpzero_theory.privacy.noise import NoiseSource
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.registry import Registry
+
+__all__ = ["MECHANISMS", "Cost", "Mechanism", "noise_law", "noises"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What releases cost, as a part of a composition.
+
+    gaussian: whether they count as continuous Gaussian releases with their noise multiplier. ratio: G >= 0, the law of
+    what is released is within e^G of a post-processing of these. epsilon: pure epsilon that they cost beyond. least:
+    from below, epsilon at the delta asked for of these releases alone.
+    """
+
+    gaussian: bool
+    ratio: float = 0.0
+    epsilon: float = 0.0
+    least: float = 0.0
+
+
+class Mechanism(ABC):
+    """One law of noise on a sum.
+
+    name: of the law in a `Release`. noise: the family, the word that runs take. lattice: whether sums and noise are
+    integers. exactness: one sentence on what is drawn. coordinates: how many numbers of a record, clipped jointly, a
+    release may have. samplings: those it is accounted for, None for all.
+    """
+
+    name: ClassVar[str]
+    noise: ClassVar[str]
+    lattice: ClassVar[bool]
+    exactness: ClassVar[str]
+    coordinates: ClassVar[int] = 2**16
+    samplings: ClassVar[tuple[str, ...] | None] = None
+
+    def require(self, sampling: str, coordinates: int) -> None:
+        """Raise ValueError unless releases with this sampling and number of coordinates are accounted."""
+        if self.samplings is not None and sampling not in self.samplings:
+            names = ", ".join(self.samplings)
+            raise ValueError(f"sampling must be one of {names} with mechanism {self.name}; got {sampling!r}")
+        if coordinates > self.coordinates:
+            raise ValueError(
+                f"coordinates must be at most {self.coordinates} with mechanism {self.name}; got {coordinates}"
+            )
+
+    @abstractmethod
+    def cost(
+        self,
+        noise_multiplier: float,
+        steps: int,
+        sample_rate: float,
+        relation: Relation,
+        coordinates: int,
+        delta: float,
+    ) -> Cost:
+        """Of `steps` releases. delta: where `Cost.least` is taken, 0 <= delta < 1. Raises ValueError."""
+
+    def multiplier(self, target_epsilon: float, steps: int, sample_rate: float, relation: Relation) -> float | None:
+        """The noise multiplier for pure target_epsilon; None for a law that is calibrated as a Gaussian one."""
+        return None
+
+    @abstractmethod
+    def scale(self, noise_multiplier: float, levels: int) -> float:
+        """The law's parameter for a sum whose clip is `levels` units; an integer on a lattice. Never too small."""
+
+    @abstractmethod
+    def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Noise of that parameter."""
+
+
+class _Gaussian(Mechanism):
+    name = "gaussian"
+    noise = "gaussian"
+    lattice = False
+    exactness = "float64 numbers whose law is the continuous Gaussian up to rounding"
+    coordinates = 10**18
+
+    def cost(
+        self,
+        noise_multiplier: float,
+        steps: int,
+        sample_rate: float,
+        relation: Relation,
+        coordinates: int,
+        delta: float,
+    ) -> Cost:
+        return Cost(gaussian=True)
+
+    def scale(self, noise_multiplier: float, levels: int) -> float:
+        return noise_multiplier * levels
+
+    def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
+        return source.gaussian(scale, shape)
+
+
+class _DiscreteGaussian(Mechanism):
+    name = "discrete-gaussian"
+    noise = "gaussian"
+    lattice = True
+    exactness = "integers with exactly the discrete Gaussian law, by rational arithmetic"
+
+    def cost(
+        self,
+        noise_multiplier: float,
+        steps: int,
+        sample_rate: float,
+        relation: Relation,
+        coordinates: int,
+        delta: float,
+    ) -> Cost:
+        return Cost(gaussian=True, ratio=discrete_gap(steps * coordinates))
+
+    def scale(self, noise_multiplier: float, levels: int) -> int:
+        return discrete_scale(noise_multiplier, levels)
+
+    def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
+        return source.discrete_gaussian(scale, shape)
+
+
+class _DiscreteLaplace(Mechanism):
+    name = "laplace"
+    noise = "laplace"
+    lattice = True
+    exactness = "integers with exactly the discrete Laplace law, by rational arithmetic"
+    coordinates = 1
+    samplings = ("full", "poisson")
+
+    def cost(
+        self,
+        noise_multiplier: float,
+        steps: int,
+        sample_rate: float,
+        relation: Relation,
+        coordinates: int,
+        delta: float,
+    ) -> Cost:
+        return Cost(
+            gaussian=False,
+            epsilon=steps * release_epsilon(noise_multiplier, sample_rate, relation),
+            least=least_epsilon(noise_multiplier, steps, sample_rate, relation, delta),
+        )
+
+    def multiplier(self, target_epsilon: float, steps: int, sample_rate: float, relation: Relation) -> float:
+        return laplace_multiplier(target_epsilon, steps, sample_rate, relation)
+
+    def scale(self, noise_multiplier: float, levels: int) -> int:
+        return math.ceil(Fraction(noise_multiplier) * levels)
+
+    def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
+        return source.discrete_laplace(scale, shape)
+
+
+MECHANISMS: Registry[Mechanism] = Registry("mechanism")
+for _mechanism in (_Gaussian(), _DiscreteGaussian(), _DiscreteLaplace()):
+    MECHANISMS.register(_mechanism)
+
+
+def noises(lattice: bool) -> dict[str, Mechanism]:
+    """The laws that a run can draw on a lattice, or off one, by the word that runs take."""
+    return {MECHANISMS[name].noise: MECHANISMS[name] for name in MECHANISMS if MECHANISMS[name].lattice == lattice}
+
+
+def noise_law(noise: object, *, lattice: bool) -> Mechanism:
+    """The law of that family on a lattice, or off one. Raises ValueError."""
+    found = noises(lattice)
+    return found[check.choice("noise", noise, found)]

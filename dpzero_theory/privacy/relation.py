@@ -1,0 +1,26 @@
+"""Which data sets are neighbours."""
+
+from enum import StrEnum
+
+from dpzero_theory import check
+
+__all__ = ["Relation"]
+
+
+class Relation(StrEnum):
+    """How two neighbouring data sets differ; a string, so that either form can be given."""
+
+    REPLACE_ONE = "replace-one"
+    """One record has another value (the paper's Definition def:dp): the number of records is public."""
+    ADD_REMOVE = "add-remove"
+    """One record more or less."""
+
+    @property
+    def sensitivity(self) -> int:
+        """Largest change of a sum of clipped contributions, in clips: 2 for replace-one, 1 for add-remove."""
+        return 2 if self is Relation.REPLACE_ONE else 1
+
+    @classmethod
+    def of(cls, value: object) -> "Relation":
+        """The relation of that name. Raises ValueError naming the argument, the names and what was given."""
+        return cls(check.choice("relation", value, tuple(cls)))

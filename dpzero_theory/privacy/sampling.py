@@ -1,0 +1,213 @@
+"""How a step's batch is drawn: for each way what it does to privacy and, where a run can draw so, the sampler.
+
+A batch is used by one release: the sum of the clipped contributions of its records plus noise. `Sampling.terms` says
+what T such releases with Gaussian noise add to a composition; a sampling whose batches a run can draw has `draw`,
+whose randomness must be secret (amplification holds for batches that an observer cannot know). A further sampling is
+a subclass and one call of `SAMPLINGS.register`.
+"""
+
+import math
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+from dpzero_theory.privacy.certified.allocation import Run
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.registry import Registry
+
+__all__ = ["SAMPLINGS", "Indices", "Sampling", "Terms", "passes", "runnable"]
+
+Indices = NDArray[np.int64]
+"""Numbers of records, ascending."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What releases add to a composition, in one of three forms.
+
+    gdp: mu of plain Gaussian releases that cost at least as much, 0 where `pairs` is the answer. pairs: dominating
+    pairs of one release, one for each direction (forward: the first data set is the larger one), or one for both.
+    attained: pairs that some data set attains at every step; equal to `pairs` wherever these are tight. run: a random
+    allocation, where that is the sharper answer than `gdp`.
+    """
+
+    gdp: float = 0.0
+    pairs: tuple[Pair, ...] = ()
+    attained: tuple[Pair, ...] = ()
+    run: Run | None = None
+
+
+class Sampling(ABC):
+    """One way to draw batches; q is `sample_rate`, the (expected) batch over n."""
+
+    name: ClassVar[str]
+    runnable: ClassVar[bool] = False
+
+    def rate(self, sample_rate: object) -> float:
+        """q as a number in (0, 1]. Raises ValueError."""
+        return check.real("sample_rate", sample_rate, above=0, at_most=1)
+
+    def terms(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        """What `steps` releases add. noise_multiplier: of the noise on the sum, over the clip."""
+        if sample_rate == 1:
+            return Terms(gdp=math.sqrt(steps) * relation.sensitivity / noise_multiplier)
+        return self._sampled(noise_multiplier, steps, sample_rate, relation)
+
+    @abstractmethod
+    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        """`terms` for q < 1."""
+
+    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
+        """The probability that a given record is in any of the batches, and its formula."""
+        reached = 1.0 if sample_rate == 1 else -math.expm1(steps * math.log1p(-sample_rate))
+        return reached, "1 - (1 - sample_rate)^steps"
+
+    def note(self, relation: Relation) -> str:
+        """What a reader must know about a certificate for q < 1; empty where there is nothing."""
+        return ""
+
+    def batch_size(self, n: int, sample_rate: float) -> int | None:
+        """Records in every batch, None where it is random. Raises ValueError for a q that gives no such batch."""
+        return None
+
+    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
+        """The records of one batch. Only where `runnable`."""
+        raise NotImplementedError(f"batches of sampling {self.name} cannot be drawn")
+
+
+class _Full(Sampling):
+    """Every record."""
+
+    name = "full"
+    runnable = True
+
+    def rate(self, sample_rate: object) -> float:
+        rate = 1.0 if sample_rate is None else super().rate(sample_rate)
+        if rate != 1:
+            raise ValueError(f"sample_rate must be 1 with sampling full; got {rate!r}")
+        return rate
+
+    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        raise AssertionError("full batches have sample_rate 1")
+
+    def batch_size(self, n: int, sample_rate: float) -> int:
+        return n
+
+    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
+        return np.arange(n)
+
+
+class _Poisson(Sampling):
+    """Each record independently with probability q (rounded down to a multiple of 2^-64 in `draw`)."""
+
+    name = "poisson"
+    runnable = True
+
+    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
+        pairs = tuple(Pair(kind, sample_rate, noise_multiplier) for kind in kinds)
+        return Terms(pairs=pairs, attained=pairs)
+
+    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
+        if sample_rate == 1:
+            return np.arange(n)
+        words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
+        return np.flatnonzero(words < np.uint64(int(sample_rate * 2.0**64)))
+
+
+class _FixedSize(Sampling):
+    """A uniformly random set of q n records, without replacement."""
+
+    name = "fixed-size"
+    runnable = True
+
+    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        attained = tuple(Pair(kind, sample_rate, noise_multiplier / 2) for kind in ("remove", "add"))
+        if relation is Relation.ADD_REMOVE:
+            return Terms(pairs=attained, attained=attained)
+        return Terms(pairs=(Pair("fixed-size", sample_rate, noise_multiplier / 2),), attained=attained)
+
+    def note(self, relation: Relation) -> str:
+        if relation is Relation.ADD_REMOVE:
+            return ""
+        return (
+            "fixed-size, replace-one: the upper end is certified for every adaptive use; the lower end is attained by"
+            " data; the exact number is in between"
+        )
+
+    def batch_size(self, n: int, sample_rate: float) -> int:
+        size = round(sample_rate * n)
+        if size < 1 or abs(size - sample_rate * n) > 1e-9:
+            raise ValueError(
+                f"sample_rate * n must be an integer >= 1 with sampling fixed-size; got {sample_rate!r} * {n}"
+            )
+        return size
+
+    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
+        return np.sort(np.array(source.sample(range(n), self.batch_size(n, sample_rate)), dtype=np.int64))
+
+
+class _FixedOrder(Sampling):
+    """Any order that does not depend on the data, each record at most once an epoch: shuffled or ordered epochs."""
+
+    name = "fixed-order"
+
+    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        return Terms(gdp=math.sqrt(passes(steps, sample_rate)) * relation.sensitivity / noise_multiplier)
+
+    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
+        return 1.0, "1"
+
+    def note(self, relation: Relation) -> str:
+        return "fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most"
+
+
+class _RandomAllocation(_FixedOrder):
+    """Each record in one uniformly random step of every epoch (balls in bins), independently of the other records."""
+
+    name = "random-allocation"
+
+    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        plain = super()._sampled(noise_multiplier, steps, sample_rate, relation)
+        epoch = _epoch(sample_rate)
+        return Terms(gdp=plain.gdp, run=Run(noise_multiplier, epoch, steps) if epoch > 1 else None)
+
+    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
+        return min(steps / _epoch(sample_rate), 1.0), "steps * sample_rate"
+
+    def note(self, relation: Relation) -> str:
+        return (
+            "random allocation: certified for epochs of floor(1/q) steps or more, from the first release on, each"
+            " record in one uniformly random step of each epoch, independently of the other records"
+        )
+
+
+def passes(steps: int, sample_rate: float) -> int:
+    """Largest number of batches that hold a given record when each holds it at most once an epoch.
+
+    An epoch has floor(1/q) steps (the incomplete last batch dropped; if it is kept an epoch is longer and the
+    number smaller), so the record is in at most ceil(steps / floor(1/q)) batches. This is ceil(steps q) where
+    1/q is an integer and can be larger where it is not.
+    """
+    return -(-steps // _epoch(sample_rate))
+
+
+def _epoch(sample_rate: float) -> int:
+    """floor(1/q); 1/q within 1e-12 of an integer counts as that integer."""
+    return math.floor((1 + 1e-12) / sample_rate)
+
+
+SAMPLINGS: Registry[Sampling] = Registry("sampling")
+for _sampling in (_Full(), _Poisson(), _FixedSize(), _RandomAllocation(), _FixedOrder()):
+    SAMPLINGS.register(_sampling)
+
+
+def runnable() -> tuple[str, ...]:
+    """The names of those whose batches a run can draw."""
+    return tuple(name for name in SAMPLINGS if SAMPLINGS[name].runnable)
