@@ -7,10 +7,9 @@
 3. Sweeps the quadratic of the paper over the dimension and draws the rate, in out/demo/.
 """
 
-import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from matplotlib import pyplot as plt
 from numpy.typing import NDArray
 
 from dpzero_theory import params
+from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
@@ -163,16 +163,24 @@ def _draw(best: dict[tuple[str, str], list[float]], methods: list[str], folder: 
     return save(figure, "rate_vs_dimension", folder)[0]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for the figure (default out/demo)")
-    args = parser.parse_args()
+def _parser() -> Parser:
+    parser = Parser("benchmarks.demo", __doc__)
+    parser.add_argument(
+        "--out", type=output_folder, default="out/demo", help="folder for the figure (default out/demo)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
     start = time.perf_counter()
     calculator()
     train()
-    picture = sweep(args.out)
+    picture = sweep(options.out)
     print(f"\nThe figure is {picture}. {time.perf_counter() - start:.0f} s in all.")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

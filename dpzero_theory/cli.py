@@ -58,18 +58,18 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """A ValueError or OSError in the block is the error of the command line, of `flag` where it names no other."""
+        """A ValueError, OSError or ArgumentTypeError in the block is the error of the command line, of `flag` where it names no other."""
         try:
             yield
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, argparse.ArgumentTypeError) as error:
             message = self._flagged(str(error))
             self.error(message if not flag or message.startswith("--") else f"{flag}: {message}")
 
     @contextmanager
-    def opened(self, resource: AbstractContextManager[Resource]) -> Iterator[Resource]:
-        """The open resource; what entering it refuses is the error of the command line; not what the block raises."""
+    def opened(self, flag: str, resource: AbstractContextManager[Resource]) -> Iterator[Resource]:
+        """The open resource; what entering it refuses is the error of `flag`; what the block raises is not."""
         with ExitStack() as stack:
-            with self.refusals():
+            with self.refusals(flag):
                 value = stack.enter_context(resource)
             yield value
 
@@ -149,9 +149,15 @@ def input_file(text: str) -> Path:
     return _path(text, "a file that can be read", lambda path: not path.is_dir() and os.access(path, os.R_OK))
 
 
-def input_folder(text: str) -> Path:
-    """A type for `add_argument`: a folder that can be read."""
-    return _path(text, "a folder that can be read", lambda path: path.is_dir() and os.access(path, os.R_OK | os.X_OK))
+def input_folder(*names: str) -> Callable[[str], Path]:
+    """A type for `add_argument`: a folder that can be read and holds files of these names."""
+    rule = "a folder that can be read" + (f" and holds {', '.join(names)}" if names else "")
+
+    def readable(path: Path) -> bool:
+        files = (path / name for name in names)
+        return path.is_dir() and os.access(path, os.R_OK | os.X_OK) and all(os.access(file, os.R_OK) for file in files)
+
+    return lambda text: _path(text, rule, readable)
 
 
 def output_folder(text: str) -> Path:

@@ -97,7 +97,9 @@ def _parser() -> Parser:
     )
     what.add_argument("--max-steps", type=count, help="cap on the steps of everything that is minimised")
     what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
-    what.add_argument("--target", type=number(at_least=SMALLEST), metavar="BOUND", help="with --solve-for: the bound to meet")
+    what.add_argument(
+        "--target", type=number(at_least=SMALLEST), metavar="BOUND", help="with --solve-for: the bound to meet"
+    )
     what.add_argument("--sweep", type=_sweep, metavar="NAME=START:STOP:log|lin:COUNT", help="a row per value")
     out = parser.add_argument_group("output")
     out.add_argument("--format", choices=("table", "json", "csv", "latex"), default="table")

@@ -7,18 +7,19 @@ Defaults are the paper's for masked models (10,000 steps, batch 64, step size 1e
 and the sentence encoder that needs no download. A run that is interrupted resumes from its folder under --out.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import Results
 from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
 from benchmarks.llm.models import DTYPES, SUBSETS, LanguageModel, configuration, load, load_tokenizer, random_model
 from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names
-from dpzero_theory.cli import number
+from dpzero_theory.cli import Parser, input_folder, integer, number, output_folder
 from dpzero_theory.optim.sampler import SAMPLINGS
 from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.gaussian import RELATIONS
@@ -42,9 +43,8 @@ _HELP = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, and print dev on the way and test before and after."""
-    parser = Parser(prog="benchmarks.llm", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.llm", __doc__)
     defaults = Configuration()
     for name in Configuration.columns():
         value = getattr(defaults, name)
@@ -53,17 +53,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"--{name.replace('_', '-')}", type=kind, choices=_CHOICES.get(name), default=value, help=_HELP.get(name)
         )
     parser.add_argument("--all-records", action="store_true", help="train on all records, not so many per class")
-    parser.add_argument("--data", type=Path, help="folder of local files (default: Hugging Face)")
+    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--init", choices=("pretrained", "random"), default="pretrained")
     parser.add_argument("--config", help="with --init random: a size such as roberta-large, a folder or an id")
     parser.add_argument("--tokenizer", help="folder or id (default: the model's)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--rows", type=positive_integer("--rows", 10_000), default=16, help="records in one forward")
-    parser.add_argument("--evaluations", type=positive_integer("--evaluations", 10_000), default=5)
-    parser.add_argument("--search", type=positive_integer("--search", 10_000), default=1, help="settings compared")
-    parser.add_argument("--out", type=Path, default=Path("out/llm"), help="ledgers and transcripts (default out/llm)")
+    parser.add_argument("--rows", type=integer(1, 10_000), default=16, help="records in one forward")
+    parser.add_argument("--evaluations", type=integer(1, 10_000), default=5)
+    parser.add_argument("--search", type=integer(1, 10_000), default=1, help="settings compared")
+    parser.add_argument(
+        "--out", type=output_folder, default=Path("out/llm"), help="ledgers and transcripts (default out/llm)"
+    )
     parser.add_argument("--results", type=Path, help="folder for rows.csv and its manifest (default: none are kept)")
-    options = vars(parser.parse_args(arguments))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, and print dev on the way and test before and after."""
+    parser = _parser()
+    options = vars(parser.parse_args(argv))
     device = chosen_device(parser, options["device"])
     values = {name: options[name] for name in Configuration.columns()}
     if options["all_records"] or values["total"] is not None:
@@ -74,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(settings, model, options)
     except ValueError as error:
         parser.error(str(error))
+    return 0
 
 
 def _run(settings: Configuration, model: LanguageModel, options: dict[str, Any]) -> None:
@@ -139,4 +148,4 @@ def _model(settings: Configuration, device: str, options: dict[str, Any]) -> Lan
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

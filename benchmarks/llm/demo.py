@@ -11,15 +11,15 @@ really private the choice would have to be paid for. One record is one phrase, n
     python -m benchmarks.llm.demo                   # from Hugging Face
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.arguments import Parser
 from benchmarks.llm import __main__ as command
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import Row, table
-from dpzero_theory.cli import number
+from dpzero_theory.cli import Parser, input_folder, number
 
 __all__ = ["CHOSEN", "grid", "main", "recipe"]
 
@@ -39,13 +39,18 @@ def recipe() -> Configuration:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `python -m benchmarks.llm` with the recipe; the ledger and the transcript are thrown away."""
-    parser = Parser(prog="benchmarks.llm.demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder of local files (default: Hugging Face)")
+def _parser() -> Parser:
+    parser = Parser("benchmarks.llm.demo", __doc__)
+    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--epsilon", type=number, default=2.0)
     parser.add_argument("--results", type=Path, help="folder for rows.csv and its manifest (default: none are kept)")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m benchmarks.llm` with the recipe; the ledger and the transcript are thrown away."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     defaults = vars(Configuration())
     given = {name: value for name, value in vars(recipe()).items() if value != defaults[name] and value is not None}
     given |= {name: value for name, value in vars(options).items() if value is not None}
@@ -57,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("python -m benchmarks.llm " + " ".join(flags), flush=True)
     with TemporaryDirectory() as folder:
         command.main([*flags, f"--out={folder}"])
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,13 +11,14 @@ the runs compared.
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import PRESETS, Row, Table, names, paper_number, table
@@ -26,6 +27,7 @@ from benchmarks.llm.ordering import sentences
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import task
+from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
 
 __all__ = ["best", "main", "report", "run_table", "summary"]
 
@@ -169,20 +171,29 @@ def results_of(entry: Table, folder: Path, device: str, dtype: str) -> Results:
     return Results(folder, key=KEY, fields=FIELDS, seeds=entry.seeds, device=device, dtype=dtype)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print and resume."""
-    parser = Parser(prog="benchmarks.llm.table", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.llm.table", __doc__)
     parser.add_argument("name", choices=names())
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
     parser.add_argument("--model", help="folder or id instead of the table's models")
-    parser.add_argument("--tasks", nargs="+", help="some of the table's tasks")
-    parser.add_argument("--rows", nargs="+", help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]")
-    parser.add_argument("--data", type=Path, help="folder of local files (default: Hugging Face)")
+    parser.add_argument("--tasks", nargs="+", action=Several, help="some of the table's tasks")
+    parser.add_argument(
+        "--rows", nargs="+", action=Several, help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]"
+    )
+    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), default=16)
-    parser.add_argument("--out", type=Path, help="folder (default: out/llm-NAME, else benchmarks/results/llm-NAME)")
+    parser.add_argument("--batch-rows", type=integer(1, 10_000), default=16)
+    parser.add_argument(
+        "--out", type=output_folder, help="folder (default: out/llm-NAME, else benchmarks/results/llm-NAME)"
+    )
     parser.add_argument("--report", action="store_true", help="print what is there and run nothing")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, print and resume."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
     try:
         entry = _narrowed(table(options.name, options.preset), options)
@@ -202,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(report(entry, read_rows(folder)))
     except ValueError as error:
         parser.error(str(error))
+    return 0
 
 
 def _narrowed(entry: Table, options: Any) -> Table:
@@ -220,4 +232,4 @@ def _narrowed(entry: Table, options: Any) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

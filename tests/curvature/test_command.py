@@ -163,8 +163,14 @@ def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) 
         (["--model", "tests.curvature.test_command:other_task", "--data", "x"], "--model must return a dpzero_theory"),
         (["--model", "mlp-digits:4", "--data", "digits", "--probes", "1"], "--probes must be an integer with 2"),
         (["--model", "mlp-digits:4", "--data", "digits", "--level", "1"], "--level must be a finite number"),
-        (["--model", "mlp-digits:4", "--data", "digits", "--out", "/no/such/place"], "--out must be a file that can be written"),
-        (["--model", "mlp-digits:4", "--data", "digits", "--public", "--synthetic"], "--synthetic must not be given with --public"),
+        (
+            ["--model", "mlp-digits:4", "--data", "digits", "--out", "/no/such/place"],
+            "--out must be a file that can be written",
+        ),
+        (
+            ["--model", "mlp-digits:4", "--data", "digits", "--public", "--synthetic"],
+            "--synthetic must not be given with --public",
+        ),
         (["--model", "logistic", "--data", "/no/such/place", "--public"], "--data: [Errno 2] No such file"),
     ],
 )

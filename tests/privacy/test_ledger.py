@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dpzero_theory.privacy.releases import Settings, certified_epsilon
 from scipy import optimize, stats
 
 from dpzero_theory.privacy.gaussian import gdp_from_budget
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
-from dpzero_theory.privacy.releases import Settings, certified_epsilon
 
 SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=50.0, clip=1.5, relation="replace-one", sampling="full")
 
