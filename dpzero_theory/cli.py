@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """A ValueError, OSError or ArgumentTypeError in the block is the error of the command line, of `flag` where it names no other."""
+        """What the block refuses is the error of the command line, of `flag` where the message names no other."""
         try:
             yield
         except (ValueError, OSError, argparse.ArgumentTypeError) as error:

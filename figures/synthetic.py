@@ -248,9 +248,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals("--rows"):
-        rows = pd.concat([read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")], ignore_index=True)
+        sweeps = [read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")]
         slopes, choices = read_rows(options.rows / "slopes"), read_rows(options.rows / "synthetic_choices")
         wider = read_rows(options.rows / "synthetic_wide") if (options.rows / "synthetic_wide").exists() else None
+    rows = pd.concat(sweeps, ignore_index=True)
     use_style()
     for what in ("gradient", "loss"):
         save(draw_best(rows, what), f"synthetic_{what}", options.out)

@@ -30,6 +30,7 @@ from benchmarks.kit.rows import OK, RESULTS, Results
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm import first_order, models, zeroth_order
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, Configuration
+from benchmarks.llm.flags import model_name
 from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
@@ -192,7 +193,11 @@ def _parser() -> Parser:
     parser = Parser("benchmarks.llm.memory", __doc__)
     parser.add_argument("name", choices=PRESETS)
     parser.add_argument(
-        "--models", nargs="+", action=Several, help="some of the table's, or other sizes and configurations"
+        "--models",
+        nargs="+",
+        action=Several,
+        type=model_name,
+        help="some of the table's, or other sizes and configurations",
     )
     parser.add_argument("--methods", nargs="+", action=Several, choices=("forwards", *METHODS[1:]), help="some methods")
     parser.add_argument("--weights", choices=models.SUBSETS, default="all")

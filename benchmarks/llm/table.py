@@ -21,10 +21,12 @@ import pandas as pd
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.flags import model_name
 from benchmarks.llm.grids import PRESETS, Row, Table, names, paper_number, table
 from benchmarks.llm.models import LanguageModel, load
 from benchmarks.llm.ordering import sentences
 from benchmarks.llm.records import Splits, splits
+from benchmarks.llm.records import load as read
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import task
 from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
@@ -175,7 +177,7 @@ def _parser() -> Parser:
     parser = Parser("benchmarks.llm.table", __doc__)
     parser.add_argument("name", choices=names())
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--model", help="folder or id instead of the table's models")
+    parser.add_argument("--model", type=model_name, help="folder or id instead of the table's models")
     parser.add_argument("--tasks", nargs="+", action=Several, help="some of the table's tasks")
     parser.add_argument(
         "--rows", nargs="+", action=Several, help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]"
@@ -195,24 +197,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
-    try:
+    with parser.refusals():
         entry = _narrowed(table(options.name, options.preset), options)
-        place = "llm-" + entry.name.rpartition(":")[2]
-        folder = options.out or (Path("out") if entry.preset == "smoke" else RESULTS) / place
-        if not options.report:
-            with results_of(entry, folder, device, str(entry.common.get("dtype", "float32"))) as results:
-                run_table(
-                    entry,
-                    results,
-                    data=options.data,
-                    runs=Path("out/llm") / place,
-                    rows=options.batch_rows,
-                    load_model=lambda name, dtype: load(name, dtype=dtype, device=device),
-                    say=lambda line: print(line, flush=True),
-                )
+    place = "llm-" + entry.name.rpartition(":")[2]
+    folder = options.out or (Path("out") if entry.preset == "smoke" else RESULTS) / place
+    if not options.report:
+        if options.data is not None:
+            with parser.refusals("--data"):
+                for name in entry.tasks:
+                    read(task(name), "train", options.data)
+        rows = results_of(entry, folder, device, str(entry.common.get("dtype", "float32")))
+        with parser.opened("--out", rows) as results, parser.refusals():
+            run_table(
+                entry,
+                results,
+                data=options.data,
+                runs=Path("out/llm") / place,
+                rows=options.batch_rows,
+                load_model=lambda name, dtype: load(name, dtype=dtype, device=device),
+                say=lambda line: print(line, flush=True),
+            )
+    with parser.refusals("--out"):
         print(report(entry, read_rows(folder)))
-    except ValueError as error:
-        parser.error(str(error))
     return 0
 
 
