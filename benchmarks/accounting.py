@@ -21,17 +21,18 @@ import numpy as np
 from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.privacy.accountant import delta_of_history, directions, epsilon_of_history
+from dpzero_theory.privacy.accountant import compositions, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.pairs import Pair, group
+from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import (
     delta_from_gdp,
     epsilon_from_gdp,
-    gdp_from_budget,
+    gdp_from_epsilon,
     paper_gdp,
     paper_lemma_limit,
 )
+from dpzero_theory.privacy.release import Release
 
 SETTINGS = (
     # n, batch, steps, epsilon, delta, sampling
@@ -50,7 +51,7 @@ REPEATS = 51
 
 def _true_epsilon(noise: float, setting: tuple[int, int, int, float, float, str]) -> float:
     n, batch, steps, _, delta, sampling = setting
-    unit = group(noise, steps, sampling=sampling, relation="add-remove", sample_rate=batch / n)
+    unit = Release(noise, steps, sampling=sampling, relation="add-remove", sample_rate=batch / n)
     return epsilon_of_history([unit], delta).value
 
 
@@ -116,7 +117,7 @@ def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
 
     That is the larger of the two (a smaller one would show as a bracket that misses it).
     """
-    pair: Pair = directions([unit])[0][0][0]
+    pair: Pair = compositions([unit])[0][0][0]
     question = (pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
     try:
         name = "80-bit sums"
@@ -192,7 +193,7 @@ def _certify(setting: dict[str, Any]) -> dict[str, Any]:
         sample_rate=rate,
     )
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - working
-    unit = group(found.value, steps, sampling="poisson", relation=relation, sample_rate=rate)
+    unit = Release(found.value, steps, sampling="poisson", relation=relation, sample_rate=rate)
     spent = delta_of_history([unit], epsilon)
     name, low, high = _independent(unit, epsilon)
     contained = low <= spent.upper and high >= spent.lower
@@ -225,19 +226,19 @@ def run_lemma(parser: Parser, out: Path) -> None:
             for epsilon in [*np.geomspace(0.01, 1000, 26), 2.0, 6.0]:
                 if results.done(epsilon=float(epsilon), delta=float(delta)):
                     continue
-                mu, exact = float(paper_gdp(epsilon, delta)), float(gdp_from_budget(epsilon, delta))
-                real = float(epsilon_from_gdp(mu, delta))
+                gdp, exact = float(paper_gdp(epsilon, delta)), float(gdp_from_epsilon(epsilon, delta))
+                real = float(epsilon_from_gdp(gdp, delta))
                 results.add(
                     [
                         {
                             "epsilon": float(epsilon),
                             "delta": float(delta),
-                            "claimed_gdp": mu,
+                            "claimed_gdp": gdp,
                             "exact_gdp": exact,
-                            "noise_ratio": exact / mu,
+                            "noise_ratio": exact / gdp,
                             "true_epsilon": real,
-                            "true_delta": float(delta_from_gdp(epsilon, mu)),
-                            "holds": mu <= exact,
+                            "true_delta": float(delta_from_gdp(epsilon, gdp)),
+                            "holds": gdp <= exact,
                             "limit": limit,
                         }
                     ]

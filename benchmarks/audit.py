@@ -33,7 +33,7 @@ from dpzero_theory.audit.bounds import Mechanism, attack, one_run
 from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.optim.estimator import clip_scalars, two_point_difference
 from dpzero_theory.optim.reference import dpgd_0th, dpzero
-from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
 
@@ -57,7 +57,7 @@ class Setting:
 
     @cached_property
     def gdp(self) -> float:
-        return float(gdp_from_budget(self.epsilon, DELTA))
+        return float(gdp_from_epsilon(self.epsilon, DELTA))
 
     @cached_property
     def noise_std(self) -> float:

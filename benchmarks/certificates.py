@@ -29,7 +29,7 @@ import torch
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.privacy.gaussian import gdp_from_budget, paper_gdp
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import nonlinear
 from dpzero_theory.synthetic.data import digits, gaussian_data, hashed_words, read_labelled_sentences
@@ -117,7 +117,7 @@ def prescriptions(
     problem: Problem, epsilon: float, max_steps: int | None = None
 ) -> dict[str, tuple[str, Prescription]]:
     """The calibration and the prescription of each parameter set; max_steps: by default as many as the paper's."""
-    exact = float(gdp_from_budget(epsilon, DELTA))
+    exact = float(gdp_from_epsilon(epsilon, DELTA))
     paper = theorem_3(problem, float(paper_gdp(epsilon, DELTA)))
     cap = paper.steps if max_steps is None else max_steps
     best = minimised(inequalities.dpzero(problem, exact), theorem_3(problem, exact), max_steps=cap)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpzero_theory import params
 from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.optim import reference
-from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
@@ -62,7 +62,7 @@ def train() -> None:
         gap=loss.gap(x0),
         loss_bound=2 * loss.gap(x0),
     )
-    gdp = float(gdp_from_budget(EPSILON, DELTA))
+    gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     paper = theorems.theorem_3(problem, gdp)
     ours = sharp.prescribe(problem, gdp, max_steps=paper.steps)
     print(f"\n2. Private logistic regression on digits: n = {loss.n}, d = {loss.d}, L = 1, ell = 1/4, r = 1,")
@@ -118,7 +118,7 @@ def sweep(folder: Path) -> Path:
     """Step 3: best squared gradient norm over a small grid, for each dimension, mode and method; draws it."""
     print(f"\n3. The paper's quadratic, n = 10,000, ({EPSILON:g}, {DELTA:g}): best of a small grid for each dimension")
     print("   (one seed; the full grid, all methods and five seeds: python -m benchmarks.synthetic)\n")
-    gdp = float(gdp_from_budget(EPSILON, DELTA))
+    gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     rng = np.random.default_rng(1)
     methods: dict[str, Callable[..., engine.Outcome]] = {"DPZero": engine.dpzero, "DPGD-0th": engine.dpgd_0th}
     best: dict[tuple[str, str], list[float]] = {}

@@ -32,7 +32,7 @@ from scipy.special import digamma
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.products import Form, Products, coefficients, form_path, products
 
@@ -83,14 +83,14 @@ class _Worker:
 
 
 def _lanes(preset: Preset, method: str, d: int, r: float) -> Lanes:
-    mu = float(gdp_from_budget(EPSILON, DELTA))
+    gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     n = preset.samples * RECORDS_PER_SAMPLE
     scale = math.sqrt(d) if method == "dpgd-0th" else 1.0
     return Lanes.grid(
         steps=preset.steps,
         step_sizes=[step_size / (r + 2) for step_size in preset.step_sizes],
         clips=[clip * scale for clip in preset.clips],
-        noise_std=lambda steps, clip: noise_std(mu, steps, clip, n, "replace-one"),
+        noise_std=lambda steps, clip: noise_std(gdp, steps, clip, n, "replace-one"),
     )
 
 

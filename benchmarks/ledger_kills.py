@@ -22,7 +22,7 @@ from dpzero_theory.privacy.releases import Settings
 
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, Settings
 
 SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=1e4, clip=1.0, relation="replace-one", sampling="full")
 DAMAGES = ("none", "none", "none", "none", "cut", "half-line", "zeros", "garbage")

@@ -25,7 +25,8 @@ from torch.utils.data import TensorDataset
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.optim.private import make_from_seed_not_private, private_plan
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private
 
 MARGIN = 0.1
 EPSILON, DELTA = 2.0, 1e-5
@@ -66,7 +67,7 @@ def one_run(model: str, method: str, seed: int, steps: int, step_size: float, cl
     train, test = digits(seed)
     module = network(model, seed)
     d = sum(parameter.numel() for parameter in module.parameters())
-    plan = private_plan(
+    plan = Plan.for_target(
         n=len(train),
         target_epsilon=EPSILON,
         target_delta=DELTA,

@@ -31,8 +31,9 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.optim.private import LEDGER, TRANSCRIPT, make_private_with_epsilon
-from dpzero_theory.optim.run import DPZero
+from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import Record, Transcript, replay
 from dpzero_theory.privacy.ledger import Ledger
 
@@ -57,7 +58,7 @@ def records() -> TensorDataset:
     return TensorDataset(features, (features.sum(dim=1) > 0).long())
 
 
-def start(folder: Path, module: nn.Module, *, resume: bool) -> DPZero:
+def start(folder: Path, module: nn.Module, *, resume: bool) -> Run:
     return make_private_with_epsilon(
         module,
         losses,

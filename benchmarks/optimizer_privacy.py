@@ -28,12 +28,11 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.kit.rows import OK, RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
-from dpzero_theory.optim.mechanism import LatticeSum
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon, private_plan
-from dpzero_theory.optim.run import DPZero
-from dpzero_theory.privacy.lattice import Lattice
-from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.privacy.relation import Relation
 
 Array = NDArray[np.float64]
 
@@ -67,13 +66,13 @@ def data() -> TensorDataset:
     return TensorDataset(features, torch.sign(features.sum(dim=1)))
 
 
-def attack(run: DPZero, key: bytes, steps: int) -> float:
+def attack(run: Run, key: bytes, steps: int) -> float:
     """The attacker's root mean square error; `run` has one parameter. `truth` serves only to score the attack."""
     weight = run.weights.parameters[0]
-    redrawn, quiet = SeededNoise(int.from_bytes(key, "little") % 2**64), LatticeSum(run.plan, SystemNoise())
+    redrawn = SeededNoise(int.from_bytes(key, "little") % 2**64)
     errors = np.empty((2, steps))
     for t in range(steps):
-        truth = quiet.contributions(run._differences(t, np.arange(RECORDS)))[0]
+        truth = run.plan.contributions(run._differences(t, np.arange(RECORDS)), weight.numel())[0]
         before = weight.detach().clone()
         run.step()
         direction = torch.zeros_like(before)
@@ -91,7 +90,7 @@ def attack_private(cases: int) -> float:
 
 
 def attack_seeded(cases: int) -> float:
-    plan = private_plan(n=RECORDS, steps=cases, **SETTINGS)
+    plan = Plan.for_target(n=RECORDS, steps=cases, **SETTINGS)
     run = make_from_seed_not_private(model(), losses, data(), plan, seed=SEED)
     return attack(run, bytes.fromhex(run.state_dict()["key"]), cases)
 
@@ -99,19 +98,19 @@ def attack_seeded(cases: int) -> float:
 def sensitivity(cases: int) -> float:
     """The largest change over what is allowed, over `cases` pairs of neighbours."""
     rng, worst = np.random.default_rng(SEED), 0.0
-    base = private_plan(n=RECORDS, steps=1, **SETTINGS)
+    base = Plan.for_target(n=RECORDS, steps=1, **SETTINGS)
     for _ in range(cases):
         k, clip, levels = int(rng.integers(1, 5)), float(rng.choice(CLIPS)), int(rng.choice(LEVELS))
-        mechanism = LatticeSum(_plan(base, k, clip, levels), SystemNoise())
+        plan = _plan(base, k, clip, levels)
         rest = _rows(rng, int(rng.integers(0, 5)), k)
         if rng.random() < 0.5:
             rest = np.concatenate([rest, rest])
         one, other = _rows(rng, 1, k), _rows(rng, 1, k)
         relation = "replace-one" if rng.random() < 0.5 else "add-remove"
         neighbour = np.concatenate([rest, other]) if relation == "replace-one" else rest
-        first, second = (mechanism.contributions(rows) for rows in (np.concatenate([rest, one]), neighbour))
+        first, second = (plan.contributions(rows, 1) for rows in (np.concatenate([rest, one]), neighbour))
         moved = sum((int(a) - int(b)) ** 2 for a, b in zip(first, second, strict=True))
-        allowed = Lattice(clip, levels).sensitivity(relation) ** 2
+        allowed = (levels * Relation.of(relation).sensitivity) ** 2
         if moved > allowed:
             return float("inf")
         worst = max(worst, moved / allowed)
@@ -151,7 +150,7 @@ def work(folder: Path, steps: int) -> None:
     torch.manual_seed(SEED)
     module = nn.Sequential(nn.Linear(D, 16), nn.Tanh(), nn.Linear(16, 1))
     rows = TensorDataset(*(tensor.float() for tensor in data().tensors))
-    plan = private_plan(n=RECORDS, steps=steps, **{**SETTINGS, "step_size": 1e-2}, directions_per_step=2)
+    plan = Plan.for_target(n=RECORDS, steps=steps, **{**SETTINGS, "step_size": 1e-2}, directions_per_step=2)
     make_from_seed_not_private(module, losses, rows, plan, seed=SEED, micro_batch=4).run()
     flat = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
     torch.save(flat, folder / f"{torch.distributed.get_world_size()}-{torch.distributed.get_rank()}.pt")

@@ -1,7 +1,7 @@
 """Time and peak memory of one step, beside two plain forwards.  python -m benchmarks.optimizer_step
 
     two-forwards         the losses at x, twice, without gradients: what any two-point method must pay
-    rademacher, ...      our step without clip and noise, per kind of direction (`optim.private.make_mezo_not_private`)
+    rademacher, ...      our step without clip and noise, per kind of direction (`Plan.without_privacy`)
     private-rademacher   our private step: ledger and transcript on disk, discrete noise (`make_private_with_epsilon`)
     four-pass            the published way: u drawn again from a seed four times, the weights perturbed in place
     adamw                forward, backward, AdamW
@@ -43,7 +43,8 @@ from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm.models import DTYPES, configuration
 from dpzero_theory.cli import Parser, Several, integer, output_folder
-from dpzero_theory.optim.private import make_mezo_not_private, make_private_with_epsilon
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
@@ -153,8 +154,8 @@ class _Bench:
             "smoothing": SMOOTHING,
             "sampling": "full",
             "direction": kind,
-            "micro_batch": len(self._data),
         }
+        rows = len(self._data)
         if private:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory())
             run = make_private_with_epsilon(
@@ -166,10 +167,12 @@ class _Bench:
                 clip=100.0,
                 relation="add-remove",
                 folder=Path(folder) / "run",
+                micro_batch=rows,
                 **common,
             )
         else:
-            run = make_mezo_not_private(self.module, _losses, self._data, seed=0, **common)
+            plan = Plan.without_privacy(n=rows, **common)
+            run = make_from_seed_not_private(self.module, _losses, self._data, plan, seed=0, micro_batch=rows)
         self._stack.callback(run.close)
         return lambda: void(run.step())
 

@@ -43,8 +43,9 @@ from dpzero_theory import problem_file
 from dpzero_theory.cli import Parser, input_file, input_folder, integer, output_folder
 from dpzero_theory.curvature import language, tasks
 from dpzero_theory.curvature.objective import Batch, Objective
-from dpzero_theory.optim.private import make_from_seed_not_private, private_plan
-from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.synthetic.data import read_labelled_sentences
 from dpzero_theory.theory.problem import Prescription, Problem
@@ -128,16 +129,17 @@ def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
 
 
 def _prescribe(problem: Problem, setting: Setting) -> Prescription:
-    gdp = float(gdp_from_budget(EPSILON, DELTA))
+    gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     if setting.batch is None:
         return sharp.prescribe(problem, gdp, max_steps=setting.steps, relation=setting.relation)
     return prescribe_poisson(
         problem,
         gdp,
-        poisson_noise(EPSILON, DELTA, setting.relation),
+        poisson_noise(EPSILON, DELTA),
         max_evaluations=setting.steps * setting.batch,
         max_steps=setting.steps,
         sample_rate=setting.batch / problem.n,
+        relation=setting.relation,
     )
 
 
@@ -181,7 +183,7 @@ def run(
     records = TensorDataset(*work.train)
     n = len(records)
     batch = float(setting.batch or n)
-    plan = private_plan(
+    plan = Plan.for_target(
         n=n,
         target_epsilon=EPSILON,
         target_delta=DELTA,

@@ -44,7 +44,7 @@ from benchmarks.kit.device import chosen_device
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.cli import Parser, Several, integer, output_folder
-from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std, paper_gdp
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std, paper_gdp
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.data import gaussian_data
@@ -111,12 +111,12 @@ class Cell:
 
 def paper_lanes(preset: Preset, calibration: str) -> Lanes:
     """The grid of the paper with the noise of (2, 1e-6)-DP under replacement of one record."""
-    mu = float((paper_gdp if calibration == "paper" else gdp_from_budget)(EPSILON, DELTA))
+    gdp = float((paper_gdp if calibration == "paper" else gdp_from_epsilon)(EPSILON, DELTA))
     return Lanes.grid(
         steps=preset.steps,
         step_sizes=preset.step_sizes,
         clips=preset.clips,
-        noise_std=lambda steps, clip: noise_std(mu, steps, clip, preset.n, "replace-one"),
+        noise_std=lambda steps, clip: noise_std(gdp, steps, clip, preset.n, "replace-one"),
     )
 
 

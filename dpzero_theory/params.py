@@ -16,6 +16,7 @@ from dpzero_theory import check, problem_file, render
 from dpzero_theory.cli import Parser, Several, input_file, integer, number, output_file
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
@@ -95,6 +96,7 @@ def _parser() -> Parser:
         metavar="ID",
         help="ids: " + ", ".join(RESULTS),
     )
+    what.add_argument("--direction", choices=tuple(DIRECTIONS), default="sphere", help="law of u (default: sphere)")
     what.add_argument("--max-steps", type=count, help="cap on the steps of everything that is minimised")
     what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
     what.add_argument(
@@ -158,6 +160,7 @@ def _with_measured(
     replaced = [name for name in CONSTANTS if name in constants and given[name] is not None]
     known = {**DEFAULTS, **constants}
     inputs = {name: known.get(name) if value is None else value for name, value in given.items()}
+    inputs["direction"] = args.direction
     notes = tuple(
         f"{name} = {given[name]:g} was given and replaces the file's {constants[name]:g}" for name in replaced
     )
@@ -197,6 +200,7 @@ def _calculate(
         results=results,
         calibrations=calibrations,
         max_steps=args.max_steps,
+        direction=args.direction,
         minimise=minimise,
     )
 

@@ -46,7 +46,12 @@ def row(answer: Answer) -> dict[str, Any]:
         "id": p.id,
         "algorithm": p.algorithm,
         "calibration": answer.calibration,
-        "guarantee": answer.result.guarantee,
+        "form": "minimised" if answer.result.minimised else "closed-form",
+        "guarantee": p.guarantee,
+        "relation": p.relation,
+        "sampling": p.sampling,
+        "direction": p.direction,
+        "directions_per_step": p.directions_per_step,
         **_numbers(p),
         "trivial_bound": p.trivial_bound,
         "vacuous": p.vacuous,
@@ -76,10 +81,9 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
     """One line per result, calibration and form (closed-form, minimised)."""
     flat: list[dict[str, Any]] = []
     for item in rows:
-        shared = {k: v for k, v in item.items() if k not in ("minimised", "notes")}
+        shared = {k: v for k, v in item.items() if k not in ("minimised", "form", "notes")}
         notes = " ".join([*caveats, *item["notes"]])
-        kind = "minimised" if item["id"].endswith("-sharp") else "closed-form"
-        flat.append({**shared, "form": kind, "notes": notes})
+        flat.append({**shared, "form": item["form"], "notes": notes})
         if item["minimised"] is not None:
             flat.append({**shared, **item["minimised"], "form": "minimised", "notes": ""})
     out = io.StringIO()
@@ -95,6 +99,7 @@ def as_table(
     """A block per result: symbol, a column per calibration and one for the minimised form, and the source."""
     given = "  ".join(f"{name} = {value:g}" for name, value in inputs.items() if isinstance(value, (int, float)))
     lines = [given, "privacy: replace-one neighbours, full batches, scalar or vector Gaussian noise"]
+    lines += [f"directions: {inputs['direction']}, 1 a step"]
     lines += [f"caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
         lines += ["", *_block(block)]
@@ -143,7 +148,7 @@ def _block(block: Sequence[Answer]) -> list[str]:
     header = ["", "", *(name for name, _ in columns), "where it comes from"]
     table = [header]
     for field, letter, _, words in ROWS:
-        if result.closed_form is None and field in FORMULA_ONLY:
+        if result.minimised and field in FORMULA_ONLY:
             continue
         source = result.formulas.get(field) or SOURCES.get(field, "")
         table.append([letter, words, *(_shown(getattr(p, field)) for _, p in columns), source])

@@ -54,8 +54,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     uncapped = mode_c.groupby(["n", "d", "epsilon"])["steps"].transform("nunique") == 1
     samples = mode_c[(mode_c["d"] == 20) & (mode_c["epsilon"] == 2.0) & uncapped]
     _panel(grid[1, 0], samples, "n", "mode c", r"samples $n$  ($d=20,\ \varepsilon=2$)")
-    budget = mode_c[(mode_c["d"] == 200) & (mode_c["n"] == 10_000)]
-    _panel(grid[1, 1], budget, "epsilon", "mode c", r"$\varepsilon$  ($n=10^4,\ d=200$)")
+    by_epsilon = mode_c[(mode_c["d"] == 200) & (mode_c["n"] == 10_000)]
+    _panel(grid[1, 1], by_epsilon, "epsilon", "mode c", r"$\varepsilon$  ($n=10^4,\ d=200$)")
     real = table[table["problem"].isin(["digits", "sst2"])]
     _panel(grid[1, 2], real, "epsilon", "logistic regression", r"$\varepsilon$")
     for axis in grid[:, 0]:
@@ -63,7 +63,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     for axis in grid.flat:
         log_ticks(axis.xaxis)
         log_ticks(axis.yaxis)
-    for axis, part in ((grid[1, 1], budget), (grid[1, 2], real)):
+    for axis, part in ((grid[1, 1], by_epsilon), (grid[1, 2], real)):
         ticks = sorted(part["epsilon"].unique())
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     label_panels(grid.flat)

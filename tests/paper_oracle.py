@@ -55,9 +55,9 @@ def paper_sigma(clip: Real, steps: Real, n: int, case: Case) -> Real:
     return 4 * clip * mp.sqrt(2 * steps * mp.log(mp.e + eps / delta)) / (n * eps)
 
 
-def gaussian_delta(epsilon: Real, mu: Real) -> Real:
+def gaussian_delta(epsilon: Real, gdp: Real) -> Real:
     """delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (Balle and Wang, Theorem 8)."""
-    eps, m = mpf(epsilon), mpf(mu)
+    eps, m = mpf(epsilon), mpf(gdp)
     return mp.ncdf(-eps / m + m / 2) - mp.exp(eps) * mp.ncdf(-eps / m - m / 2)
 
 
@@ -73,16 +73,16 @@ def bisect(below: Callable[[Real], bool], low: Real, high: Real, digits: int = 2
     return low
 
 
-def exact_mu(epsilon: float, delta: float) -> Real:
+def exact_gdp(epsilon: float, delta: float) -> Real:
     """The root in mu of delta(epsilon; mu) = delta: bisection, then Newton with d delta/d mu = phi(a)."""
     eps, target = mpf(epsilon), mpf(delta)
-    mu = bisect(lambda m: gaussian_delta(eps, m) < target, mpf(10) ** -12, mpf(10) ** 6, digits=3)
+    gdp = bisect(lambda m: gaussian_delta(eps, m) < target, mpf(10) ** -12, mpf(10) ** 6, digits=3)
     for _ in range(60):
-        value = gaussian_delta(eps, mu)
-        step = value / mp.npdf(eps / mu - mu / 2) * mp.log(value / target)
-        mu -= step
-        if abs(step) < mu * mpf(10) ** -28:
-            return mu
+        value = gaussian_delta(eps, gdp)
+        step = value / mp.npdf(eps / gdp - gdp / 2) * mp.log(value / target)
+        gdp -= step
+        if abs(step) < gdp * mpf(10) ** -28:
+            return gdp
     raise ArithmeticError(f"no root for epsilon = {epsilon}, delta = {delta}")
 
 

@@ -104,7 +104,7 @@ def test_json_numbers_are_the_papers(capsys: Capture, id: str) -> None:
     for case, v, _ in paper.admissible(id, 12, 600):
         fields = {name: repr(value) for name, value in case.problem().items()}
         argv = arguments("--result", id, epsilon=repr(case.epsilon), delta=repr(case.delta), **fields)
-        exact = 1 / (2 * mp.sqrt(2) * paper.exact_mu(case.epsilon, case.delta))
+        exact = 1 / (2 * mp.sqrt(2) * paper.exact_gdp(case.epsilon, case.delta))
         if paper.STATEMENTS[id](case, exact) is None:
             continue
         for result in run_json(capsys, argv)["results"]:

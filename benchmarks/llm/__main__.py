@@ -22,15 +22,15 @@ from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names, task
 from dpzero_theory import check
 from dpzero_theory.cli import Parser, input_folder, integer, number, output_folder
-from dpzero_theory.optim.sampler import SAMPLINGS
-from dpzero_theory.privacy.certified.pairs import group
-from dpzero_theory.privacy.gaussian import RELATIONS
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["main", "privacy_lines"]
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "kind": KINDS, "task": names(), "method": METHODS, "relation": RELATIONS, "sampling": SAMPLINGS,
+    "kind": KINDS, "task": names(), "method": METHODS, "relation": tuple(Relation), "sampling": runnable(),
     "schedule": SCHEDULES, "direction": tuple(DIRECTIONS), "weights": SUBSETS, "dtype": tuple(DTYPES),
 }  # fmt: skip
 _positive, _count = number(at_least=1e-30, at_most=1e30), integer()
@@ -148,7 +148,7 @@ def privacy_lines(privacy: Privacy, settings: Configuration, runs: int) -> list[
     if settings.method not in ZEROTH_ORDER and (privacy.sampling, privacy.relation) == ("poisson", "add-remove"):
         lines.append(f"  Opacus' RDP accountant on the same run: epsilon = {opacus_epsilon(privacy):.6g}")
     if runs > 1:
-        unit = group(
+        unit = Release(
             privacy.noise_multiplier,
             privacy.steps,
             sampling=privacy.sampling,

@@ -7,8 +7,8 @@ from benchmarks.llm.models import DTYPES, MINILM, SUBSETS
 from benchmarks.llm.records import Selection
 from benchmarks.llm.tasks import KINDS, names
 from dpzero_theory import check
-from dpzero_theory.optim.sampler import SAMPLINGS
-from dpzero_theory.privacy.gaussian import RELATIONS
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["FIRST_ORDER", "METHODS", "PRIVATE", "SCHEDULES", "ZEROTH_ORDER", "Configuration"]
@@ -69,8 +69,8 @@ class Configuration:
         check.choice("weights", self.weights, SUBSETS)
         check.choice("dtype", self.dtype, DTYPES)
         check.choice("schedule", self.schedule, SCHEDULES)
-        check.choice("sampling", self.sampling, SAMPLINGS)
-        check.choice("relation", self.relation, RELATIONS)
+        check.choice("sampling", self.sampling, runnable())
+        check.choice("relation", self.relation, tuple(Relation))
         check.real("epsilon", self.epsilon, above=0)
         check.real("delta", self.delta, above=0, below=1)
         check.real("clip", self.clip, above=0)

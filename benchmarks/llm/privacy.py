@@ -7,7 +7,7 @@ from benchmarks.llm.configuration import Configuration
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.pairs import Group, group
+from dpzero_theory.privacy.release import Release
 
 __all__ = ["Privacy", "first_order_noise", "first_order_privacy", "opacus_epsilon", "search_epsilon"]
 
@@ -55,7 +55,7 @@ def first_order_noise(configuration: Configuration, n: int) -> float:
 def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: float) -> Privacy:
     """What `steps` noisy sums of clipped gradients cost."""
     c = configuration
-    unit = group(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)
+    unit = Release(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)
     found = epsilon_of_history([unit], c.delta)
     how = "Gaussian noise on clipped gradients by Opacus (float32, a generator seeded by the operating system)"
     return Privacy(
@@ -77,7 +77,7 @@ def opacus_epsilon(privacy: Privacy) -> float:
     return float(accountant.get_epsilon(privacy.delta))
 
 
-def search_epsilon(history: Sequence[Group], runs: int, delta: float) -> float:
+def search_epsilon(history: Sequence[Release], runs: int, delta: float) -> float:
     """epsilon if all `runs` runs of a search, each with this history, used the private records; an upper bound."""
     times = check.integer("runs", runs)
     return epsilon_of_history([replace(unit, steps=unit.steps * times) for unit in history], delta).upper

@@ -1,8 +1,9 @@
-"""DPZero, DPGD-0th and MeZO: the library's optimiser on a language model."""
+"""Run, DPGD-0th and MeZO: the library's optimiser on a language model."""
 
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,8 +13,10 @@ from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.privacy import Privacy
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
-from dpzero_theory.optim.private import TRANSCRIPT, make_mezo_not_private, make_private_with_epsilon
-from dpzero_theory.optim.run import DPZero
+from dpzero_theory.optim.folder import TRANSCRIPT
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
 __all__ = ["privacy_of", "save", "start"]
@@ -24,7 +27,7 @@ EVERY = 50
 
 def start(
     module: nn.Module, scorer: Scorer, train: Sequence[Example], configuration: Configuration, folder: Path
-) -> DPZero:
+) -> Run:
     """The run, resumed if `folder` holds it, from its checkpoint if there is one.
 
     Raises as `optim.private.make_private_with_epsilon`.
@@ -35,7 +38,7 @@ def start(
     return run
 
 
-def save(run: DPZero, step: int, folder: Path) -> None:
+def save(run: Run, step: int, folder: Path) -> None:
     """Call after each step: DPGD-0th, whose releases are vectors and not replayed, gets a checkpoint now and then.
 
     After the first step, each `EVERY` and the last. What an interruption undoes since then is spent all the same.
@@ -48,9 +51,9 @@ def save(run: DPZero, step: int, folder: Path) -> None:
 
 def _made(
     module: nn.Module, scorer: Scorer, train: Sequence[Example], configuration: Configuration, folder: Path
-) -> DPZero:
+) -> Run:
     c = configuration
-    common = {
+    settings: dict[str, Any] = {
         "steps": c.steps,
         "expected_batch": float(c.batch),
         "step_size": _step_sizes(c),
@@ -58,14 +61,17 @@ def _made(
         "sampling": c.sampling,
         "direction": c.directions_kind,
         "directions_per_step": c.directions,
-        "precision": "nearest" if c.dtype == "float32" else "stochastic",
+    }
+    execution: dict[str, Any] = {
         "folder": folder,
+        "precision": "nearest" if c.dtype == "float32" else "stochastic",
         "micro_batch": len(train),  # the scorer puts `rows` of them through the model at a time
         "collate": list,
         "resume": (folder / TRANSCRIPT).exists(),
     }
     if not c.private:
-        return make_mezo_not_private(module, scorer.losses, train, seed=c.seed, **common)  # type: ignore[arg-type]
+        plan = Plan.without_privacy(n=len(train), **settings)
+        return make_from_seed_not_private(module, scorer.losses, train, plan, seed=c.seed, **execution)
     return make_private_with_epsilon(
         module,
         scorer.losses,
@@ -75,17 +81,18 @@ def _made(
         clip=c.clip,
         relation=c.relation,
         algorithm=c.method,
-        **common,  # type: ignore[arg-type]
+        **settings,
+        **execution,
     )
 
 
-def privacy_of(run: DPZero, delta: float) -> Privacy:
+def privacy_of(run: Run, delta: float) -> Privacy:
     """What the run's releases so far cost."""
     plan = run.plan
     how = (
         "discrete Gaussian noise from the operating system on an integer sum of clipped scalars; its lattice is"
         " accounted for"
-        if plan.discrete
+        if plan.rule.lattice
         else "continuous vector noise from the operating system, added to the step"
     )
     return Privacy(

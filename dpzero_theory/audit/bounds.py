@@ -166,7 +166,7 @@ def one_run_gdp(correct: int, guesses: int, canaries: int, confidence: float) ->
     """
     beta = _significance(confidence)
     return _largest(
-        lambda mu: refutes(correct, guesses, canaries, lambda y: float(special.ndtr(special.ndtri(y) - mu)), beta)
+        lambda gdp: refutes(correct, guesses, canaries, lambda y: float(special.ndtr(special.ndtri(y) - gdp)), beta)
     )
 
 

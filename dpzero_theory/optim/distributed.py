@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from dpzero_theory.optim.mechanism import Sums
+from dpzero_theory.optim.contributions import Sums
 
 __all__ = ["Ranks"]
 

@@ -2,34 +2,64 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
+from typing import Any, NotRequired, Required, TypedDict
 
 from dpzero_theory import check
-from dpzero_theory.optim.sampler import SAMPLINGS
-from dpzero_theory.privacy.gaussian import RELATIONS
-from dpzero_theory.privacy.releases import Settings
-from dpzero_theory.sphere import DIRECTIONS
+from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
+from dpzero_theory.optim.contributions import Array, Sums
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.gaussian import noise_multiplier_of
+from dpzero_theory.privacy.ledger import Settings
+from dpzero_theory.privacy.mechanism import Mechanism
+from dpzero_theory.privacy.noise import NoiseSource
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Bracket
+from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
+from dpzero_theory.theory.problem import Prescription
 
-__all__ = ["ALGORITHMS", "NOISES", "Plan", "step_sizes"]
+__all__ = ["LEVELS", "Plan", "Target"]
 
-ALGORITHMS = ("dpzero", "dpgd-0th", "mezo")
-"""Algorithm 2 of the paper; Algorithm 1; the first without clip and noise, which is not private."""
-NOISES = ("gaussian", "laplace", "none")
+LEVELS = 2**30
+"""Lattice points between 0 and the clip."""
+MOST_STEPS = 10**9
+_MARGIN = 1e-9  # relative, of the target: so that `get_epsilon`, computed the other way round, does not exceed it
+
+StepSize = float | Callable[[int], float]
+
+
+class Target(TypedDict, total=False):
+    """The settings of a private run: keyword arguments of `Plan.for_target`, n excepted."""
+
+    target_epsilon: Required[float]
+    target_delta: Required[float]
+    steps: Required[int]
+    expected_batch: Required[float]
+    clip: Required[float]
+    step_size: Required[StepSize]
+    smoothing: Required[float]
+    relation: Required[str]
+    sampling: Required[str]
+    algorithm: NotRequired[str]
+    noise: NotRequired[str]
+    direction: NotRequired[str]
+    directions_per_step: NotRequired[int]
 
 
 @dataclass(frozen=True)
 class Plan:
     """The public settings of a run. Raises ValueError for values that do not fit together.
 
-    algorithm: one of `ALGORITHMS`. noise: one of `NOISES`; `none` exactly for mezo, `laplace` only for dpzero.
-    relation: one of `RELATIONS`, empty for mezo. sampling, n, sample_rate: as in `sampler.Batches`. steps: T >= 1,
-    releases in all. clip: C > 0, of a record's K differences in L2 norm (of its difference times u for dpgd-0th), 0
-    for mezo. noise_multiplier: > 0, of the sum over the clip, as `privacy.releases.Settings` (Laplace: as
-    `privacy.laplace`), 0 for mezo. levels: integers between 0 and C; scale: parameter of the noise on that lattice;
-    both 0 where noise is not discrete. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each.
-    direction: one of `sphere.DIRECTIONS`, for dpgd-0th one with ||u|| = sqrt(d) always. directions_per_step:
-    K >= 1, 1 for laplace and dpgd-0th.
+    algorithm: a name of `algorithm.ALGORITHMS`. noise: the family of the noise, `gaussian` or `laplace`, or `none`
+    exactly for mezo. relation: `replace-one` or `add-remove`, empty for mezo. sampling: one whose batches a run can
+    draw; n: records; sample_rate: q in (0, 1]. steps: T >= 1, releases in all. clip: C > 0, of a record's K differences
+    in L2 norm (of its difference times u for dpgd-0th), 0 for mezo. noise_multiplier: > 0, as in `Release`, 0 for mezo.
+    levels: integers between 0 and C; scale: parameter of the noise on that lattice; both 0 where noise is not on a
+    lattice. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each. direction: a name of
+    `sphere.DIRECTIONS`, for dpgd-0th one with ||u|| = sqrt(d) always. directions_per_step: K >= 1, 1 for laplace and
+    dpgd-0th.
     """
 
     algorithm: str
@@ -49,41 +79,166 @@ class Plan:
     directions_per_step: int
 
     def __post_init__(self) -> None:
-        check.choice("algorithm", self.algorithm, ALGORITHMS)
-        check.choice("noise", self.noise, ("none",) if self.algorithm == "mezo" else NOISES[:2])
-        check.choice("sampling", self.sampling, SAMPLINGS)
-        check.integer("n", self.n)
-        check.real("sample_rate", self.sample_rate, above=0, at_most=1)
-        check.integer("steps", self.steps, at_most=2**32)
+        rule, law = self.rule, self.law
+        check.choice("sampling", self.sampling, runnable())
+        SAMPLINGS[self.sampling].batch_size(check.integer("n", self.n), self.sample_rate)
+        check.integer("steps", self.steps, at_most=MOST_STEPS)
         check.real("smoothing", self.smoothing, above=0)
-        usable = [name for name, law in DIRECTIONS.items() if law.fixed_norm or self.algorithm != "dpgd-0th"]
-        check.choice("direction", self.direction, usable)
-        several = self.noise != "laplace" and self.algorithm != "dpgd-0th"
-        check.integer("directions_per_step", self.directions_per_step, at_most=2**16 if several else 1)
-        if self.noise == "laplace":
-            check.choice("algorithm", self.algorithm, ("dpzero",))
-        if self.private:
-            check.choice("relation", self.relation, RELATIONS)
-            check.real("clip", self.clip, above=0)
-            check.real("noise_multiplier", self.noise_multiplier, above=0)
+        rule.require(self.direction, self.directions_per_step)
+        if law is not None:
+            check.integer("directions_per_step", self.directions_per_step, at_most=law.coordinates)
+            check.choice("relation", self.relation, [relation.value for relation in Relation])
+            self.settings()
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
         for alpha in self.step_sizes:
             check.real("step_size", alpha, at_least=0)
 
+    @classmethod
+    def for_target(
+        cls,
+        *,
+        n: int,
+        target_epsilon: float,
+        target_delta: float,
+        steps: int,
+        expected_batch: float,
+        clip: float,
+        step_size: StepSize,
+        smoothing: float,
+        relation: str,
+        sampling: str,
+        algorithm: str = "dpzero",
+        noise: str = "gaussian",
+        direction: str = "rademacher",
+        directions_per_step: int = 1,
+    ) -> "Plan":
+        """The plan that is (target_epsilon, target_delta)-DP with the least noise.
+
+        Args:
+            n: records.
+            target_epsilon: epsilon > 0.
+            target_delta: 0 < delta < 1 (Laplace: not used, 0 is allowed).
+            steps: T >= 1.
+            expected_batch: q n, real for poisson, an integer for fixed-size, n for full.
+            clip: C > 0, see `Plan`.
+            step_size: alpha >= 0, or a function of the release's number 0..T-1. It must not depend on the records.
+            smoothing: lambda > 0.
+            relation: `replace-one` or `add-remove`; there is no default.
+            sampling: `full`, `poisson` or `fixed-size`; there is no default.
+            algorithm: `dpzero` (Algorithm 2) or `dpgd-0th` (Algorithm 1: no transcript to replay).
+            noise: `gaussian`, or `laplace` for pure epsilon.
+            direction: `rademacher`, `sphere` or `gaussian`.
+            directions_per_step: K, clipped jointly; the step is their mean.
+
+        Raises:
+            ValueError: an argument outside its range, or arguments that do not fit together.
+            PreconditionError: as `calibrate_noise_multiplier`.
+        """
+        rule = ALGORITHMS[algorithm]
+        law = rule.law(noise)
+        if law is None:
+            raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
+        check.choice("sampling", sampling, runnable())
+        rule.require(direction, directions_per_step)
+        rate = _rate(n, expected_batch)
+        alphas = _step_sizes(step_size, steps)
+        multiplier = calibrate_noise_multiplier(
+            target_epsilon=check.real("target_epsilon", target_epsilon, above=0.0) * (1 - _MARGIN),
+            target_delta=target_delta,
+            steps=steps,
+            sampling=sampling,
+            relation=relation,
+            sample_rate=rate,
+            mechanism=law.name,
+            coordinates=directions_per_step,
+        ).upper
+        return cls(
+            algorithm=algorithm,
+            noise=noise,
+            relation=relation,
+            sampling=sampling,
+            n=int(n),
+            sample_rate=rate,
+            steps=int(steps),
+            clip=check.real("clip", clip, above=0.0),
+            **_noise(law, multiplier),
+            smoothing=smoothing,
+            step_sizes=alphas,
+            direction=direction,
+            directions_per_step=directions_per_step,
+        )
+
+    @classmethod
+    def from_prescription(cls, prescription: Prescription) -> "Plan":
+        """The plan that runs what a theorem's prescription certifies: its every parameter, none of them chosen anew.
+
+        Its epsilon at any delta is `epsilon`. Raises ValueError for a prescription that cannot be run.
+        """
+        p = prescription
+        law = ALGORITHMS[p.algorithm].law("gaussian")
+        assert law is not None
+        multiplier = noise_multiplier_of(p.noise_std, p.clip, p.sample_rate * p.n)
+        return cls(
+            algorithm=p.algorithm,
+            noise="gaussian",
+            relation=p.relation,
+            sampling=p.sampling,
+            n=p.n,
+            sample_rate=p.sample_rate,
+            steps=p.steps,
+            clip=p.clip,
+            **_noise(law, multiplier),
+            smoothing=p.smoothing,
+            step_sizes=(p.step_size,),
+            direction=p.direction,
+            directions_per_step=p.directions_per_step,
+        )
+
+    @classmethod
+    def without_privacy(
+        cls,
+        *,
+        n: int,
+        steps: int,
+        expected_batch: float,
+        step_size: StepSize,
+        smoothing: float,
+        sampling: str,
+        direction: str = "rademacher",
+        directions_per_step: int = 1,
+    ) -> "Plan":
+        """MeZO: the same step without clip and without noise. Arguments and errors as `for_target`."""
+        return cls(
+            algorithm="mezo",
+            noise="none",
+            relation="",
+            sampling=sampling,
+            n=check.integer("n", n),
+            sample_rate=_rate(n, expected_batch),
+            steps=check.integer("steps", steps, at_most=MOST_STEPS),
+            clip=0.0,
+            **_noise(None, 0.0),
+            smoothing=smoothing,
+            step_sizes=_step_sizes(step_size, steps),
+            direction=direction,
+            directions_per_step=directions_per_step,
+        )
+
     @property
-    def private(self) -> bool:
-        return self.algorithm != "mezo"
+    def rule(self) -> Algorithm:
+        """The algorithm."""
+        return ALGORITHMS[self.algorithm]
+
+    @property
+    def law(self) -> Mechanism | None:
+        """The law of the noise; None where there is none."""
+        return self.rule.law(self.noise)
 
     @property
     def scalars(self) -> int:
         """How many numbers a release has that replay the step: none where the noise is a vector."""
-        return 0 if self.algorithm == "dpgd-0th" else self.directions_per_step
-
-    @property
-    def discrete(self) -> bool:
-        """Whether they are integers; else float64."""
-        return self.algorithm == "dpzero"
+        return self.directions_per_step if self.rule.replayable else 0
 
     @property
     def expected_batch(self) -> float:
@@ -93,10 +248,18 @@ class Plan:
     @property
     def unit(self) -> float:
         """What 1 in a sum stands for in the average."""
-        return (self.clip / self.levels if self.discrete else 1.0) / self.expected_batch
+        return self.rule.unit(self.clip, self.levels) / self.expected_batch
 
     def step_size(self, release: int) -> float:
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
+
+    def contributions(self, differences: Array, d: int) -> Sums:
+        """The sum over the records of a micro-batch of what each contributes, shape (batch, K) -> (K,)."""
+        return self.rule.contributions(differences, self.clip, self.levels, d)
+
+    def noisy(self, total: Sums, source: NoiseSource) -> Sums:
+        """What is released of the sum over the whole batch, shape (K,); once a step."""
+        return self.rule.release(total, self.law, self.scale, source)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
         """How the sums of a release move the weights, for `Weights.move_`: -alpha/K times each average, along u."""
@@ -105,7 +268,9 @@ class Plan:
         return [(release * k + index, factor * float(total)) for index, total in enumerate(sums)]
 
     def settings(self) -> Settings:
-        """What the ledger holds for each release."""
+        """What the ledger holds for each release. Raises ValueError for a plan without noise."""
+        if self.law is None:
+            raise ValueError(f"algorithm must be one that is private; got {self.algorithm!r}")
         return Settings(
             n=self.n,
             sample_rate=self.sample_rate,
@@ -113,8 +278,13 @@ class Plan:
             clip=self.clip,
             relation=self.relation,
             sampling=self.sampling,
-            mechanism=self.noise,
+            mechanism=self.law.name,
+            coordinates=self.directions_per_step,
         )
+
+    def epsilon(self, delta: float) -> Bracket:
+        """What the whole run costs at this delta; use its upper end. Arguments as `epsilon_of_history`."""
+        return epsilon_of_history([self.settings().release(self.steps)], delta)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), allow_nan=False)
@@ -138,8 +308,21 @@ class Plan:
                 raise ValueError("{} must be that of the run that is resumed, {}; got {}".format(field.name, *shown))
 
 
-def step_sizes(step_size: object, steps: int) -> tuple[float, ...]:
+def _noise(law: Mechanism | None, multiplier: float) -> dict[str, Any]:
+    """The fields of a plan that say how much noise there is."""
+    lattice = law is not None and law.lattice
+    scale = int(law.scale(multiplier, LEVELS)) if law is not None and lattice else 0
+    return {"noise_multiplier": multiplier, "levels": LEVELS if lattice else 0, "scale": scale}
+
+
+def _rate(n: int, expected_batch: float) -> float:
+    count = check.integer("n", n)
+    return check.real("expected_batch", expected_batch, above=0.0, at_most=float(count)) / count
+
+
+def _step_sizes(step_size: object, steps: int) -> tuple[float, ...]:
     """A number, or a function of the release's number 0..T-1, as the values of a plan. Raises ValueError."""
+    count = check.integer("steps", steps, at_most=MOST_STEPS)
     if callable(step_size):
-        return tuple(check.real("step_size", step_size(t), at_least=0) for t in range(steps))
+        return tuple(check.real("step_size", step_size(t), at_least=0) for t in range(count))
     return (check.real("step_size", step_size, at_least=0),)

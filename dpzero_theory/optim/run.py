@@ -1,4 +1,4 @@
-"""DPZero on a torch module: the step, and what makes a run survive.
+"""A run on a torch module: the step, and what makes it survive.
 
     run = make_private_with_epsilon(...)        # optim.private
     run.run(); run.get_epsilon(delta)
@@ -22,18 +22,20 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpzero_theory.check import integer, real
+from dpzero_theory.optim.contributions import Sums, per_record
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.estimator import two_point_difference
-from dpzero_theory.optim.mechanism import LatticeSum, Mechanism, ScalarSum, Sums, add_noise_, per_record
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.sampler import Batches, Indices
+from dpzero_theory.optim.sampler import Batches
 from dpzero_theory.optim.transcript import Header, Record, Transcript, TranscriptError
-from dpzero_theory.privacy.certified.pairs import Group
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
-from dpzero_theory.privacy.releases import Accountant
+from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import Indices
 
-__all__ = ["DPZero", "Fetch", "Losses"]
+__all__ = ["Fetch", "Losses", "Run"]
 
 Losses = Callable[[nn.Module, Any], object]
 """(module, batch) -> a tensor of shape (batch,): entry i the loss of record i, and of no other record.
@@ -44,13 +46,13 @@ Fetch = Callable[[Indices], Any]
 """Numbers of records -> the batch that `Losses` takes."""
 
 
-class DPZero:
-    """A run of Algorithm 2 (or 1, or MeZO: `Plan.algorithm`). Built by the functions of `optim.private`.
+class Run:
+    """A run of the algorithm that its plan names. Built by the functions of `optim.private`.
 
     header: plan, run key and fingerprint. module: at the run's initial weights, or a checkpoint is loaded before the
     first step. noise, batches: where the noise and the batches come from; the run is `private` if both are. ledger,
-    transcript: open, on rank 0; None elsewhere, and where nothing is kept. accountant: epsilon of the ledger's history;
-    None where no ledger is kept, which is not `private` either. micro_batch: records evaluated at a time.
+    transcript: open, on rank 0; None elsewhere, and where nothing is kept. kept: whether a ledger is kept, without
+    which the run is not `private` either. micro_batch: records evaluated at a time.
     """
 
     def __init__(
@@ -64,18 +66,17 @@ class DPZero:
         batches: Batches,
         ledger: Ledger | None,
         transcript: Transcript | None,
-        accountant: Accountant | None,
+        kept: bool,
         micro_batch: int,
         ranks: Ranks,
     ) -> None:
         self.plan: Plan = header.plan
         self.weights = header.weights(module)
-        self.private = accountant is not None and noise.private and batches.private
+        self.private = kept and noise.private and batches.private
         self._header, self._losses, self._fetch = header, losses, fetch
         self._noise, self._batches, self._ledger, self._transcript = noise, batches, ledger, transcript
-        self._accountant, self._ranks = accountant, ranks
+        self._ranks = ranks
         self._micro_batch = integer("micro_batch", micro_batch)
-        self._mechanism: Mechanism = _mechanism(header.plan, noise, self.weights.d)
         self._position = 0 if self.weights.fingerprint() == header.fingerprint else None
         self._current = False
 
@@ -130,17 +131,17 @@ class DPZero:
         return self._ranks.lead(self._left)
 
     @property
-    def history(self) -> list[Group]:
+    def history(self) -> list[Release]:
         """What is spent, for `privacy.accountant.epsilon_of_history`, which gives epsilon's bracket."""
         return self._ranks.lead(lambda: self._ledger.history if self._ledger else [])
 
     def get_epsilon(self, delta: float) -> float:
         """An upper bound on epsilon at this delta of all that is spent; infinity if the run is not private.
 
-        0 < delta < 1. Raises ValueError.
+        0 < delta < 1, or 0 with a pure law. Raises ValueError.
         """
-        real("delta", delta, above=0.0, below=1.0)
-        return self._accountant(self.history, delta) if self.private and self._accountant else math.inf
+        real("delta", delta, at_least=0.0, below=1.0)
+        return epsilon_of_history(self.history, delta).upper if self.private else math.inf
 
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint: the trainable weights and where in the run they are. Released information only.
@@ -191,15 +192,15 @@ class DPZero:
         Where a forward needs all ranks, those without a micro-batch left evaluate one again and leave it out.
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
-        columns = self.plan.directions_per_step
-        slots: Sums = np.zeros((len(parts), columns), np.dtype(np.int64 if self.plan.discrete else np.float64))
+        plan, rule = self.plan, self.plan.rule
+        slots: Sums = np.zeros((len(parts), plan.directions_per_step), rule.dtype)
         idle = -len(parts) % self._ranks.count if self.weights.collective else 0
         for index in range(self._ranks.rank, len(parts) + idle, self._ranks.count):
             differences = self._differences(release, parts[index % len(parts)])
             if index < len(parts):
-                slots[index] = self._mechanism.contributions(differences)
+                slots[index] = plan.contributions(differences, self.weights.d)
         slots = self._ranks.add(slots)
-        if self.plan.discrete:
+        if rule.lattice:
             total: Sums = slots.sum(axis=0)
             return total
         return np.array([math.fsum(column) for column in slots.T])
@@ -217,24 +218,19 @@ class DPZero:
 
     def _release(self, release: int, total: Sums) -> Sums:
         """Noise, then the transcript."""
-        sums = self._mechanism.release(total)
+        sums = self.plan.noisy(total, self._noise)
         if self._transcript:
             self._transcript.append(release, sums[: self.plan.scalars])
         return sums
 
     def _move(self, record: Record) -> None:
-        self.weights.move_(self.plan.moves(record.release, record.sums))
-        if self.plan.algorithm == "dpgd-0th":
-            std = self.plan.noise_multiplier * self.plan.clip / self.plan.expected_batch
-            add_noise_(
+        plan, law = self.plan, self.plan.law
+        self.weights.move_(plan.moves(record.release, record.sums))
+        if law is not None:
+            std = noise_std_of(plan.noise_multiplier, plan.clip, plan.expected_batch)
+            plan.rule.perturb_(
                 self.weights,
-                -self.plan.step_size(record.release),
-                lambda count: self._ranks.lead(lambda: self._noise.gaussian(std, count)),
+                -plan.step_size(record.release),
+                lambda count: self._ranks.lead(lambda: law.draw(self._noise, std, (count,))),
             )
         self._position = record.release + 1
-
-
-def _mechanism(plan: Plan, noise: NoiseSource, d: int) -> Mechanism:
-    if plan.algorithm == "dpzero":
-        return LatticeSum(plan, noise)
-    return ScalarSum(plan.clip / math.sqrt(d) if plan.algorithm == "dpgd-0th" else math.inf)

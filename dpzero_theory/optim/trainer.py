@@ -24,8 +24,9 @@ from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
-from dpzero_theory.optim.private import LEDGER, make_private_with_epsilon
-from dpzero_theory.optim.run import DPZero, Losses
+from dpzero_theory.optim.folder import LEDGER
+from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.run import Losses, Run
 from dpzero_theory.optim.shards import is_collective
 
 __all__ = ["DPZeroTrainer", "classification_losses"]
@@ -43,11 +44,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     """A Trainer whose `train` is a private run.
 
     private: keyword arguments of `optim.private.make_private_with_epsilon`, folder, collate and resume excepted.
-    losses: per-record losses of a collated batch. Other arguments as `transformers.Trainer`. `run` is the `DPZero` once
+    losses: per-record losses of a collated batch. Other arguments as `transformers.Trainer`. `run` is the `Run` once
     training has begun.
     """
 
-    run: DPZero
+    run: Run
     control: Any
 
     def __init__(

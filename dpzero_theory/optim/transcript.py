@@ -24,10 +24,11 @@ from typing import NamedTuple, Self
 
 from torch import nn
 
+from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.directions import Directions
-from dpzero_theory.optim.mechanism import Sums
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
+from dpzero_theory.privacy.journal import Journal
 
 __all__ = ["Header", "Record", "Transcript", "TranscriptError", "replay"]
 
@@ -73,58 +74,49 @@ class Record(NamedTuple):
 
 
 class Transcript:
-    """A transcript open for appending; a context manager. `create` starts one, `open` resumes one."""
+    """A transcript open for appending, by one process; a context manager. `create` starts one, `open` resumes one."""
 
-    def __init__(self, path: Path, header: Header, file: int, size: int, check: bytes) -> None:
-        self.path, self.header = path, header
-        self._file, self._size, self._check = file, size, check
+    def __init__(self, journal: Journal, header: Header, check: bytes) -> None:
+        self.path, self.header = journal.path, header
+        self._journal, self._check = journal, check
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> Self:
         """Start a transcript. Raises FileExistsError."""
-        target = Path(path)
-        file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        line = header.line()
-        os.write(file, line)
-        os.fsync(file)
-        directory = os.open(target.parent, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
-        return cls(target, header, file, len(line), hashlib.sha256(line).digest())
+        journal, line = Journal.create(path, TranscriptError), header.line()
+        journal.append(line)
+        return cls(journal, header, hashlib.sha256(line).digest())
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
         """Resume the transcript at `path`, every check verified; a torn last record is cut off.
 
-        Raises TranscriptError for a damaged file, and OSError.
+        Raises TranscriptError for a damaged file or one that another process has open, and OSError.
         """
-        target = Path(path)
-        header, _, size, check = _parse(target)
-        file = os.open(target, os.O_RDWR)
-        os.ftruncate(file, size)
-        os.fsync(file)
-        return cls(target, header, file, size, check)
+        journal = Journal.open(path, TranscriptError)
+        try:
+            header, _, size, check = _parse(journal.path, journal.content)
+            journal.keep(size)
+            journal.cut()
+        except BaseException:
+            journal.close()
+            raise
+        return cls(journal, header, check)
 
     def append(self, release: int, sums: Sums) -> None:
         """Write what a release gave; returns when it is on disk."""
-        layout = _layout(self.header.plan)
-        body = layout.pack(release, *sums.tolist())
+        body = _layout(self.header.plan).pack(release, *sums.tolist())
         check = _next_check(self._check, body)
-        record = body + check
-        if os.pwrite(self._file, record, self._size) != len(record):
-            raise OSError(f"{self.path}: a record was written in part (disk full?): open it again")
-        os.fsync(self._file)
-        self._size, self._check = self._size + len(record), check
+        self._journal.append(body + check)
+        self._check = check
 
     def records(self) -> list[Record]:
         """All that is on disk."""
-        return _parse(self.path)[1]
+        return _parse(self.path, self.path.read_bytes())[1]
 
     def close(self) -> None:
         """Safe to repeat."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        self._journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +132,7 @@ def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
 
     Raises TranscriptError for other initial weights, a damaged file, or a run that released vectors.
     """
-    header, records, _, _ = _parse(Path(path))
+    header, records, _, _ = _parse(Path(path), Path(path).read_bytes())
     weights = header.weights(module)
     require_initial(header, weights)
     if not header.plan.scalars:
@@ -158,16 +150,15 @@ def require_initial(header: Header, weights: Weights) -> None:
 
 
 def _layout(plan: Plan) -> struct.Struct:
-    return struct.Struct(f"<I{plan.scalars}{'q' if plan.discrete else 'd'}")
+    return struct.Struct(f"<I{plan.scalars}{'q' if plan.rule.lattice else 'd'}")
 
 
 def _next_check(check: bytes, body: bytes) -> bytes:
     return hashlib.sha256(check + body).digest()[:_CHECK]
 
 
-def _parse(path: Path) -> tuple[Header, list[Record], int, bytes]:
+def _parse(path: Path, content: bytes) -> tuple[Header, list[Record], int, bytes]:
     """Header, records, and where the next one goes with the check before it."""
-    content = path.read_bytes()
     line, end, _ = content.partition(b"\n")
     try:
         header = Header.parse(line)

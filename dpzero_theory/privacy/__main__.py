@@ -124,10 +124,10 @@ def _answer(inputs: dict[str, Any]) -> dict[str, Any]:
 
 def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
     """The paper's composition lemma for the same target: its multiplier, and the epsilon that noise really has."""
-    mu = float(paper_gdp(inputs["epsilon"], inputs["delta"]))
-    real = float(epsilon_from_gdp(mu, inputs["delta"]))
+    gdp = float(paper_gdp(inputs["epsilon"], inputs["delta"]))
+    real = float(epsilon_from_gdp(gdp, inputs["delta"]))
     return {
-        "noise_multiplier": math.sqrt(inputs["steps"]) * sensitivity / mu,
+        "noise_multiplier": math.sqrt(inputs["steps"]) * sensitivity / gdp,
         "claimed_epsilon": inputs["epsilon"],
         "epsilon": real,
         "holds": real <= inputs["epsilon"],

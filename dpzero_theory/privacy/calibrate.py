@@ -8,7 +8,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.accountant import compositions, direction_curve, notes
 from dpzero_theory.privacy.certified.allocation import Run, allocation_curve
 from dpzero_theory.privacy.certified.crossing import Curve, crossing
-from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Bracket, Release
@@ -81,7 +81,7 @@ def calibrate_noise_multiplier(
 
 def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     if unit.terms.gdp > 0 and unit.terms.run is None:
-        exact = unit.terms.gdp / float(gdp_from_budget(epsilon, delta))
+        exact = unit.terms.gdp / float(gdp_from_epsilon(epsilon, delta))
         return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
     reached, formula = SAMPLINGS[unit.sampling].chance(unit.steps, unit.sample_rate)
     check.precondition(

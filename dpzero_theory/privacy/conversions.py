@@ -19,7 +19,7 @@ from dpzero_theory.privacy.accountant import (
     total_gdp,
 )
 from dpzero_theory.privacy.certified.tilting import cumulant
-from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.release import Bracket, Release
 
 __all__ = ["gdp_of_history", "matching_gdp", "rdp_of_history", "trade_off", "zcdp_of_history"]
@@ -89,7 +89,7 @@ def matching_gdp(history: Sequence[Release], delta: float) -> Bracket:
     epsilon = epsilon_of_history(history, delta)
     if epsilon.lower == 0:
         raise ValueError(f"delta must be below delta(epsilon=0) of the history; got {delta!r}")
-    low, high = (float(gdp_from_budget(e, delta)) for e in (epsilon.lower, epsilon.upper))
+    low, high = (float(gdp_from_epsilon(e, delta)) for e in (epsilon.lower, epsilon.upper))
     return Bracket(low, high, high, epsilon.method, epsilon.notes)
 
 

@@ -25,17 +25,17 @@ from dpzero_theory.privacy.relation import Relation
 __all__ = [
     "delta_from_gdp",
     "epsilon_from_gdp",
-    "gdp_from_budget",
+    "gdp_from_epsilon",
     "log_delta_from_gdp",
+    "noise_multiplier_of",
     "noise_std",
+    "noise_std_of",
     "paper_gdp",
     "paper_lemma_limit",
     "sensitivity",
 ]
 
 Array = NDArray[np.float64]
-
-"""Neighbouring relations: one record replaced (the paper's Definition def:dp), or one added or removed."""
 
 _LARGEST = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -77,32 +77,32 @@ def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
         ValueError: an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, at_least=0)
-    mu = check.real_array("gdp", gdp, above=0)
-    return _log_delta(eps, mu)
+    gdp = check.real_array("gdp", gdp, above=0)
+    return _log_delta(eps, gdp)
 
 
-def _log_delta(eps: Array, mu: Array) -> Array:
-    eps, mu = np.broadcast_arrays(eps, mu)
+def _log_delta(eps: Array, gdp: Array) -> Array:
+    eps, gdp = np.broadcast_arrays(eps, gdp)
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
-        a = eps / mu - mu / 2
-        b = eps / mu + mu / 2
-        nodes = a[..., None] + mu[..., None] * (1 + _NODES) / 2
-        near = mu / 2 * (_mills_slope(np.where(mu[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
+        a = eps / gdp - gdp / 2
+        b = eps / gdp + gdp / 2
+        nodes = a[..., None] + gdp[..., None] * (1 + _NODES) / 2
+        near = gdp / 2 * (_mills_slope(np.where(gdp[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
         far = _mills(np.maximum(a, 0.0)) - _mills(b)
-        above = -a * a / 2 - _LOG_SQRT_2PI + np.log(np.where(mu <= 1, near, far))
+        above = -a * a / 2 - _LOG_SQRT_2PI + np.log(np.where(gdp <= 1, near, far))
         complement = np.exp(-a * a / 2 - _LOG_SQRT_2PI) * (_mills(np.maximum(-a, 0.0)) + _mills(b))
-        return np.where((a < 0) & (mu > 1), np.log1p(-complement), above)
+        return np.where((a < 0) & (gdp > 1), np.log1p(-complement), above)
 
 
-def _log_delta_above(eps: Array, mu: Array) -> Array:
+def _log_delta_above(eps: Array, gdp: Array) -> Array:
     """An upper bound of log delta(epsilon; mu): `_log_delta` plus twice the largest rounding error measured.
 
     The error is at most 32 units of 2^-53 (1 + a^2/2 + |a| b)(1 - delta) in 4,000 random cases against mpmath.
     """
-    log_delta = _log_delta(eps, mu)
+    log_delta = _log_delta(eps, gdp)
     with np.errstate(over="ignore", under="ignore"):
-        a = eps / mu - mu / 2
-        size = 1 + np.minimum(a * a / 2 + np.abs(a) * (eps / mu + mu / 2), _LARGEST / 2)
+        a = eps / gdp - gdp / 2
+        size = 1 + np.minimum(a * a / 2 + np.abs(a) * (eps / gdp + gdp / 2), _LARGEST / 2)
     return log_delta - 2.0**-47 * size * np.expm1(log_delta)
 
 
@@ -127,7 +127,7 @@ def _root(function: Callable[[Array], Array], low: Array, high: Array, rising: b
         low, high = np.where(above, low, middle), np.where(above, middle, high)
 
 
-def gdp_from_budget(epsilon: ArrayLike, delta: ArrayLike) -> Array:
+def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP: the exact calibration.
 
     The root in mu of delta(epsilon; mu) = delta (increasing in mu). Valid for every epsilon > 0.
@@ -157,7 +157,7 @@ def gdp_from_budget(epsilon: ArrayLike, delta: ArrayLike) -> Array:
         if not short.any():
             break
         high = np.where(short, 1.25 * high, high)
-    return _root(lambda mu: _log_delta_above(eps, mu) - log_target, low, high, rising=True)
+    return _root(lambda gdp: _log_delta_above(eps, gdp) - log_target, low, high, rising=True)
 
 
 def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
@@ -175,18 +175,18 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
     Raises:
         ValueError: an argument outside its range.
     """
-    mu = check.real_array("gdp", gdp, above=0)
+    gdp = check.real_array("gdp", gdp, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
-    mu, target = np.broadcast_arrays(mu, target)
+    gdp, target = np.broadcast_arrays(gdp, target)
     log_target = np.log(target)
-    free = _log_delta_above(np.zeros_like(mu), mu) <= log_target
-    mu = np.where(free, 1.0, mu)
-    log_target = np.where(free, _log_delta(np.full_like(mu, 0.5), mu), log_target)
+    free = _log_delta_above(np.zeros_like(gdp), gdp) <= log_target
+    gdp = np.where(free, 1.0, gdp)
+    log_target = np.where(free, _log_delta(np.full_like(gdp, 0.5), gdp), log_target)
     with np.errstate(over="ignore"):
-        high = np.minimum((mu * -special.ndtri(target) + mu * mu / 2) * (1 + 1e-9) + 1e-300, _LARGEST)
-    low = np.zeros_like(mu)
+        high = np.minimum((gdp * -special.ndtri(target) + gdp * gdp / 2) * (1 + 1e-9) + 1e-300, _LARGEST)
+    low = np.zeros_like(gdp)
     high = np.where(free, 1.0, high)
-    found = _root(lambda eps: _log_delta_above(eps, mu) - log_target, low, high, rising=False)
+    found = _root(lambda eps: _log_delta_above(eps, gdp) - log_target, low, high, rising=False)
     return np.where(free, 0.0, found)
 
 
@@ -197,7 +197,7 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     mu = sqrt(T) Delta/sigma = epsilon / sqrt(8 log(e + epsilon/delta)).
 
     The lemma claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu is at most
-    `gdp_from_budget(epsilon, delta)`, that is up to `paper_lemma_limit(delta)`, and false above.
+    `gdp_from_epsilon(epsilon, delta)`, that is up to `paper_lemma_limit(delta)`, and false above.
 
     Args:
         epsilon: epsilon > 0.
@@ -214,7 +214,7 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 def paper_lemma_limit(delta: float) -> float:
     """The epsilon up to which the paper's composition lemma holds at this delta, and above which it fails.
 
-    The root of paper_gdp(epsilon, delta) = gdp_from_budget(epsilon, delta); about 91 at delta = 0.1 and 189
+    The root of paper_gdp(epsilon, delta) = gdp_from_epsilon(epsilon, delta); about 91 at delta = 0.1 and 189
     at delta = 1e-6. The ratio of the two sides rises with epsilon (without limit, since mu_exact grows as
     sqrt(2 epsilon) and mu_paper as epsilon / sqrt(8 log epsilon)).
 
@@ -224,7 +224,7 @@ def paper_lemma_limit(delta: float) -> float:
     dlt = check.real("delta", delta, above=0, below=1)
 
     def excess(epsilon: float) -> float:
-        return float(paper_gdp(epsilon, dlt) / gdp_from_budget(epsilon, dlt)) - 1
+        return float(paper_gdp(epsilon, dlt) / gdp_from_epsilon(epsilon, dlt)) - 1
 
     low, high = 1e-3, 1.0
     while excess(high) < 0:
@@ -273,6 +273,19 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
     Raises:
         ValueError: an argument outside its range.
     """
-    mu = check.real("gdp", gdp, above=0)
+    gdp = check.real("gdp", gdp, above=0)
     t = check.real("steps", steps, above=0)
-    return math.sqrt(t) * sensitivity(clip, n, relation) / mu
+    return math.sqrt(t) * sensitivity(clip, n, relation) / gdp
+
+
+def noise_std_of(noise_multiplier: float, clip: float, expected_batch: float) -> float:
+    """sigma of the released average from the noise multiplier s, sigma of the sum over the clip: s C/(q n).
+
+    noise_multiplier: s >= 0; clip: C > 0; expected_batch: q n > 0, the denominator of the average.
+    """
+    return noise_multiplier * clip / expected_batch
+
+
+def noise_multiplier_of(noise_std: float, clip: float, expected_batch: float) -> float:
+    """The inverse of `noise_std_of`: s = sigma q n/C."""
+    return noise_std * expected_batch / clip

@@ -177,7 +177,7 @@ for _mechanism in (_Gaussian(), _DiscreteGaussian(), _DiscreteLaplace()):
 
 def noises(lattice: bool) -> dict[str, Mechanism]:
     """The laws that a run can draw on a lattice, or off one, by the word that runs take."""
-    return {MECHANISMS[name].noise: MECHANISMS[name] for name in MECHANISMS if MECHANISMS[name].lattice == lattice}
+    return {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:

@@ -102,10 +102,10 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         right.plot(levels, _renyi_trade_off(table, levels, exact[-1]), "--", color=_RENYI, label="from Renyi DP")
         if inputs["sampling"] == "full":
             epsilon = inputs["epsilon"] or answer["epsilon"]
-            mu = float(paper_gdp(epsilon, delta))
-            really = float(epsilon_from_gdp(mu, delta))
+            gdp = float(paper_gdp(epsilon, delta))
+            really = float(epsilon_from_gdp(gdp, delta))
             label = f"the lemma's noise for epsilon {epsilon:.3g}\n(really {really:.3g})"
-            right.plot(levels, ndtr(ndtri(1 - levels) - mu), ":", color=_LEMMA, label=label)
+            right.plot(levels, ndtr(ndtri(1 - levels) - gdp), ":", color=_LEMMA, label=label)
         right.set_xlabel("type I error of the attack")
         right.set_ylabel("type II error")
         right.legend(frameon=False, loc="upper right")

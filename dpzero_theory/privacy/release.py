@@ -3,7 +3,7 @@
 A history is a sequence of `Release`, each T releases of one kind; `accountant` says what it costs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dpzero_theory import check
@@ -80,15 +80,7 @@ class Release:
 
     def with_noise(self, noise_multiplier: float) -> "Release":
         """The same releases with another noise multiplier."""
-        return Release(
-            noise_multiplier,
-            self.steps,
-            sampling=self.sampling,
-            relation=self.relation,
-            sample_rate=self.sample_rate,
-            mechanism=self.mechanism,
-            coordinates=self.coordinates,
-        )
+        return replace(self, noise_multiplier=noise_multiplier)
 
     @property
     def sensitivity(self) -> int:

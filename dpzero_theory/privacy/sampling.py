@@ -210,4 +210,4 @@ for _sampling in (_Full(), _Poisson(), _FixedSize(), _RandomAllocation(), _Fixed
 
 def runnable() -> tuple[str, ...]:
     """The names of those whose batches a run can draw."""
-    return tuple(name for name in SAMPLINGS if SAMPLINGS[name].runnable)
+    return tuple(name for name, sampling in SAMPLINGS.items() if sampling.runnable)

@@ -1,10 +1,11 @@
-"""Every result at a privacy budget: the calculator as a function."""
+"""Every result at an (epsilon, delta): the calculator as a function."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpzero_theory import check
-from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_budget, paper_gdp
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon, paper_gdp
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, Result
 
@@ -44,12 +45,12 @@ class Unmet:
 
 
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
-    """mu for (epsilon, delta): `paper_gdp` or `gdp_from_budget`; raises ValueError for arguments out of range."""
+    """mu for (epsilon, delta): `paper_gdp` or `gdp_from_epsilon`; raises ValueError for arguments out of range."""
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
     if check.choice("calibration", calibration, CALIBRATIONS) == "paper":
         return float(paper_gdp(epsilon, delta))
-    return float(gdp_from_budget(epsilon, delta))
+    return float(gdp_from_epsilon(epsilon, delta))
 
 
 def applicable(problem: Problem) -> tuple[str, ...]:
@@ -66,6 +67,7 @@ def calculate(
     results: Sequence[str] | None = None,
     calibrations: Sequence[str] = CALIBRATIONS,
     max_steps: int | None = None,
+    direction: str = "sphere",
     minimise: bool = True,
 ) -> tuple[list[Answer], list[Unmet]]:
     """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, full batches.
@@ -77,6 +79,7 @@ def calculate(
         results: ids; by default `applicable(problem)`.
         calibrations: subset of `CALIBRATIONS`.
         max_steps: cap on the steps of everything that is minimised.
+        direction: law of a direction, one of `sphere.DIRECTIONS`; the paper's results are unmet for all but its sphere.
         minimise: whether to minimise the un-substituted inequalities too.
 
     Returns:
@@ -87,12 +90,13 @@ def calculate(
     """
     answers: list[Answer] = []
     unmet: list[Unmet] = []
+    check.choice("direction", direction, DIRECTIONS)
     gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
     for id in applicable(problem) if results is None else results:
         result = RESULTS[check.choice("result", id, RESULTS)]
         for calibration, gdp in gdps.items():
             try:
-                prescription = result.prescribe(problem, gdp, max_steps=max_steps)
+                prescription = result.prescribe(problem, gdp, max_steps=max_steps, direction=direction)
                 best = result.best(prescription, problem, max_steps=max_steps) if minimise else None
             except check.PreconditionError as error:
                 unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))

@@ -3,13 +3,15 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.theory.inequalities import Inequality
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 __all__ = ["in_float_range", "noise_level", "positive_log", "prescription", "trivial_bound"]
 
@@ -40,7 +42,7 @@ def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescrip
 def noise_level(gdp: float) -> float:
     """sqrt(log(e + epsilon/delta))/epsilon, the one place where privacy enters the paper: 1/(2 sqrt(2) mu).
 
-    With mu from `paper_gdp` it is the paper's expression; with mu from `gdp_from_budget` it is what
+    With mu from `paper_gdp` it is the paper's expression; with mu from `gdp_from_epsilon` it is what
     (epsilon, delta) really needs. Raises ValueError unless mu > 0.
     """
     return 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
@@ -52,18 +54,17 @@ def positive_log(value: float, statement: str) -> float:
     return math.log(value)
 
 
-def trivial_bound(problem: Problem, pl_result: bool) -> float:
+def trivial_bound(problem: Problem, guarantee: Guarantee) -> float:
     """What holds with no algorithm: L^2 for ||grad F||^2 (Remark rmk:bound), L^2/(2 mu) for F - F^* under PL."""
     square = problem.lipschitz**2
-    if not pl_result:
+    if guarantee is Guarantee.GRADIENT:
         return square
     return square * problem.condition_number / (2 * problem.smoothness)
 
 
 def prescription(
-    inequality: Callable[..., Any],
-    problem: Problem,
-    gdp: float,
+    inequality: Inequality,
+    guarantee: Guarantee,
     *,
     id: str,
     algorithm: str,
@@ -79,9 +80,8 @@ def prescription(
     smaller, and computes the noise, the evaluations and `bound_at_steps` with it.
 
     Args:
-        inequality: (step_size, T, smoothing, clip) -> un-substituted bound, a method of `Inequality`.
-        problem: the constants.
-        gdp: mu of the whole run.
+        inequality: the un-substituted inequality of the result's proof, with the problem and mu of the whole run.
+        guarantee: which of its sides.
         id, algorithm, step_size, T, smoothing, clip, bound: see `Prescription`.
 
     Raises:
@@ -89,23 +89,31 @@ def prescription(
     """
     check.precondition(0 < T <= 1e18, f"{id} requires 0 < T <= 1e18; got T = {T:g}")
     neighbours = sorted({max(1, math.floor(T)), max(1, math.ceil(T))})
-    values = [float(inequality(step_size, t, smoothing, clip)) for t in neighbours]
+    problem, bound_at = inequality.problem, inequality.of(guarantee)
+    values = [float(bound_at(step_size, t, smoothing, clip)) for t in neighbours]
     best = min(range(len(neighbours)), key=values.__getitem__)
     steps = neighbours[best]
     notes = () if T >= 1 else (f"T = {T:.3g} is below 1: one step is prescribed, and `bound` is not reached by it",)
     return Prescription(
         id=id,
+        guarantee=guarantee,
         algorithm=algorithm,
-        gdp=gdp,
+        n=problem.n,
+        relation=Relation.REPLACE_ONE,
+        sampling="full",
+        sample_rate=1.0,
+        direction="sphere",
+        directions_per_step=1,
+        gdp=inequality.gdp,
         step_size=step_size,
         T=T,
         steps=steps,
         smoothing=smoothing,
         clip=clip,
-        noise_std=noise_std(gdp, steps, clip, problem.n, "replace-one"),
+        noise_std=noise_std(inequality.gdp, steps, clip, problem.n, Relation.REPLACE_ONE),
         bound=bound,
         bound_at_steps=values[best],
-        trivial_bound=trivial_bound(problem, id.startswith("corollary")),
+        trivial_bound=trivial_bound(problem, guarantee),
         evaluations=problem.n * steps,
         notes=notes,
     )

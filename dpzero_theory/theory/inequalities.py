@@ -20,13 +20,14 @@ Parameters may be arrays (they broadcast); inadmissible points are infinite, so 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory.privacy.gaussian import noise_std
-from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.problem import Guarantee, Problem
 
 __all__ = ["Inequality", "clipping_probability", "dpgd_0th", "dpgd_0th_rank", "dpzero"]
 
@@ -50,6 +51,10 @@ class Inequality:
     growth: float
     trace: float
     clips: bool
+
+    def of(self, guarantee: Guarantee) -> Callable[..., Array]:
+        """The right-hand side for this guarantee: `gradient` or `last_iterate`."""
+        return self.gradient if guarantee is Guarantee.GRADIENT else self.last_iterate
 
     def gradient(
         self,
@@ -91,12 +96,12 @@ class Inequality:
             PreconditionError: the problem has no `pl`.
         """
         p = self.problem
-        mu = p.smoothness / p.condition_number
+        pl = p.smoothness / p.condition_number
         alpha, t = np.asarray(step_size, dtype=float), np.asarray(T, dtype=float)
         with np.errstate(all="ignore"):
             progress, error, clipping, admissible = self._terms(alpha, t, smoothing, clip, threshold)
-            contraction = np.exp(-mu * progress * alpha * t)
-            value = contraction * p.gap + error / (mu * progress) + 2 * p.loss_bound * clipping
+            contraction = np.exp(-pl * progress * alpha * t)
+            value = contraction * p.gap + error / (pl * progress) + 2 * p.loss_bound * clipping
         return np.where(admissible & ~np.isnan(value), value, math.inf)
 
     def _terms(

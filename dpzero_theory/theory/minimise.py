@@ -20,13 +20,10 @@ from numpy.typing import NDArray
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.inequalities import Inequality
-from dpzero_theory.theory.problem import Prescription
+from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE
+from dpzero_theory.theory.problem import Guarantee, Prescription
 
-__all__ = ["SMOOTHING_SHARE", "STEPS_SHARE", "minimised"]
-
-SMOOTHING_SHARE = 0.01
-STEPS_SHARE = 0.05
-MOST_STEPS = 10**15
+__all__ = ["minimised"]
 
 Array = NDArray[np.float64]
 Range = tuple[float, float]
@@ -70,8 +67,7 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
         PreconditionError: no admissible parameters give a finite bound.
     """
     p = inequality.problem
-    under_pl = closed_form.id.startswith("corollary")
-    bound = inequality.last_iterate if under_pl else inequality.gradient
+    bound = inequality.of(closed_form.guarantee)
     largest_step = 1 / (2 * inequality.growth * p.smoothness)
     alphas = (math.log(largest_step * 1e-18), math.log(largest_step * (1 - 1e-9)))
     thresholds = (math.log(0.5 * p.lipschitz), math.log(60 * p.lipschitz))
@@ -87,7 +83,8 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
     check.precondition(math.isfinite(value), f"{closed_form.id}: no admissible parameters give a finite bound")
 
     progress = 1 - 2 * inequality.growth * p.smoothness * alpha
-    weight = p.condition_number / (p.smoothness * progress) if under_pl else 2 / progress
+    gradient = closed_form.guarantee is Guarantee.GRADIENT
+    weight = 2 / progress if gradient else p.condition_number / (p.smoothness * progress)
     smoothing = 2 / p.smoothness * math.sqrt(SMOOTHING_SHARE * value / weight / float(p.d) ** 3)
     clip = threshold
     if inequality.clips:
@@ -103,7 +100,7 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
         steps=steps,
         smoothing=smoothing,
         clip=clip,
-        noise_std=noise_std(closed_form.gdp, steps, clip, p.n, "replace-one"),
+        noise_std=noise_std(closed_form.gdp, steps, clip, p.n, closed_form.relation),
         bound=final,
         bound_at_steps=final,
         evaluations=p.n * steps,

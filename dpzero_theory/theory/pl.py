@@ -6,13 +6,12 @@ Full batches, replace-one relation, last iterate.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from dpzero_theory import check
 from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.closed_form import in_float_range, noise_level, positive_log, prescription
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.inequalities import Inequality
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 __all__ = ["corollary_1", "corollary_2", "corollary_3"]
 
@@ -24,9 +23,7 @@ def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
 
 
 def _dpgd_0th(
-    problem: Problem,
-    gdp: float,
-    inequality: Callable[..., Any],
+    inequality: Inequality,
     *,
     id: str,
     condition: str,
@@ -36,12 +33,12 @@ def _dpgd_0th(
     smoothing: float,
 ) -> Prescription:
     """What Corollaries 1 and 2 share: spread = d^3 v^2 or r d^2 v^2, growth = d or r + 2."""
-    p, kappa = problem, problem.condition_number
+    p = inequality.problem
+    kappa = p.condition_number
     log = _horizon(p, spread, id, condition)
     return prescription(
         inequality,
-        p,
-        gdp,
+        Guarantee.SUBOPTIMALITY,
         id=id,
         algorithm="dpgd-0th",
         step_size=step_size,
@@ -72,9 +69,7 @@ def corollary_1(problem: Problem, gdp: float) -> Prescription:
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
-        p,
-        gdp,
-        inequalities.dpgd_0th(p, gdp).last_iterate,
+        inequalities.dpgd_0th(p, gdp),
         id="corollary-1",
         condition="kappa d^3",
         step_size=1 / (4 * p.smoothness * p.d),
@@ -95,9 +90,7 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
-        p,
-        gdp,
-        inequalities.dpgd_0th_rank(p, gdp).last_iterate,
+        inequalities.dpgd_0th_rank(p, gdp),
         id="corollary-2",
         condition="kappa r d^2",
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
@@ -138,9 +131,8 @@ def corollary_3(problem: Problem, gdp: float) -> Prescription:
     log_tilde = positive_log(argument, "corollary-3 requires the argument of the logarithm in L-tilde to be above 1")
     lipschitz_tilde = 8 * p.lipschitz * math.sqrt(log_tilde)
     return prescription(
-        inequalities.dpzero(p, gdp).last_iterate,
-        p,
-        gdp,
+        inequalities.dpzero(p, gdp),
+        Guarantee.SUBOPTIMALITY,
         id="corollary-3",
         algorithm="dpzero",
         step_size=1 / (4 * p.smoothness * (p.r + 2)),

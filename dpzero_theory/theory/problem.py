@@ -1,10 +1,22 @@
 """What a theorem takes, and what it gives back."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from dpzero_theory import check
+from dpzero_theory.privacy.gaussian import noise_multiplier_of
+from dpzero_theory.privacy.relation import Relation
 
-__all__ = ["Prescription", "Problem"]
+__all__ = ["Guarantee", "Prescription", "Problem"]
+
+
+class Guarantee(StrEnum):
+    """What a bound is on; the value is how it is displayed."""
+
+    GRADIENT = "E||grad F_S(x_tau)||^2"
+    """tau uniform on 0, ..., T - 1."""
+    SUBOPTIMALITY = "E[F_S(x_T) - F_S^*]"
+    """Of the last iterate, under the PL inequality."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,27 +86,42 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Prescription:
-    """Parameters of an algorithm and the bound certified for them, under replace-one with full batches.
+    """Parameters of an algorithm, what they are for, and the bound certified for them.
 
     Attributes:
         id: which result, for example 'theorem-3'.
+        guarantee: what `bound` and `trivial_bound` are on.
         algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
-        gdp: mu of the whole run, the one number through which privacy enters.
+        n: number of samples.
+        relation: neighbouring relation of the privacy.
+        sampling: 'full' or 'poisson'.
+        sample_rate: q_s in (0, 1], 1 for full batches; averages are over the expected batch q_s n.
+        direction: law of u, one of `sphere.DIRECTIONS`.
+        directions_per_step: K >= 1.
+        gdp: mu of the whole run, the one number through which privacy enters; for Poisson batches that of full
+            batches with the same (epsilon, delta).
         step_size: alpha.
         T: the real number of steps of the result's formula.
         steps: the integer number of steps >= 1 to run.
         smoothing: lambda, the largest admissible value.
         clip: C, of a scalar (dpzero) or a vector norm (dpgd-0th).
         noise_std: sigma of the noise on the average, per coordinate for dpgd-0th, for `steps` releases.
-        bound: the result's own right-hand side: on E||grad F_S(x_tau)||^2, or on E[F_S(x_T) - F_S^*] for PL results.
+        bound: the result's own right-hand side.
         bound_at_steps: the un-substituted inequality at these parameters and the integer `steps`.
-        trivial_bound: what holds with no algorithm: L^2, or L^2/(2 mu) for PL results.
-        evaluations: n * steps, zeroth-order gradient computations (two losses each).
+        trivial_bound: what holds with no algorithm: L^2, or L^2/(2 mu) for the suboptimality under PL.
+        evaluations: q_s n * steps, zeroth-order gradient computations (two losses each).
         notes: remarks for the reader, one sentence each.
     """
 
     id: str
+    guarantee: Guarantee
     algorithm: str
+    n: int
+    relation: Relation
+    sampling: str
+    sample_rate: float
+    direction: str
+    directions_per_step: int
     gdp: float
     step_size: float
     T: float
@@ -107,6 +134,16 @@ class Prescription:
     trivial_bound: float
     evaluations: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def expected_batch(self) -> float:
+        """q_s n, the denominator of every average."""
+        return self.sample_rate * self.n
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise of the clipped sum over the clip."""
+        return noise_multiplier_of(self.noise_std, self.clip, self.expected_batch)
 
     @property
     def vacuous(self) -> bool:

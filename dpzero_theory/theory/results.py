@@ -4,18 +4,17 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from dpzero_theory import check
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory import inequalities, pl, theorems
 from dpzero_theory.theory.closed_form import in_float_range
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.minimise import minimised
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate
 
 __all__ = ["RESULTS", "Result"]
-
-GRADIENT = "E||grad F_S(x_tau)||^2"
-SUBOPTIMALITY = "E[F_S(x_T) - F_S^*]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,8 @@ class Result:
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
         closed_form: (problem, gdp) -> the displayed parameters and bound; None where there is only a minimiser.
-        minimiser: (problem, gdp, max_steps=) -> the best parameters and bound, for a result with no closed form.
+        minimiser: (problem, gdp, max_steps=, direction=) -> the best parameters and bound, for a result with no closed
+            form.
         inequality: (problem, gdp) -> the un-substituted inequality of the proof; None where sharp replaces it.
         formulas: field of `Prescription` -> the displayed formula; v stands for sqrt(log(e + epsilon/delta))/epsilon.
         needs_pl: whether the PL inequality is assumed.
@@ -38,7 +38,7 @@ class Result:
     id: str
     title: str
     assumptions: str
-    guarantee: str
+    guarantee: Guarantee
     formulas: Mapping[str, str]
     closed_form: Callable[[Problem, float], Prescription] | None = None
     minimiser: Callable[..., Prescription] | None = None
@@ -46,12 +46,24 @@ class Result:
     needs_pl: bool = False
     opt_in: bool = False
 
-    def prescribe(self, problem: Problem, gdp: float, *, max_steps: int | None = None) -> Prescription:
-        """The closed form, or the minimiser for a result that has no closed form (only there max_steps is used)."""
+    @property
+    def minimised(self) -> bool:
+        """Whether there is no closed form: `prescribe` minimises."""
+        return self.closed_form is None
+
+    def prescribe(
+        self, problem: Problem, gdp: float, *, max_steps: int | None = None, direction: str = "sphere"
+    ) -> Prescription:
+        """The closed form, or the minimiser for a result that has none (only there max_steps is used).
+
+        Raises ValueError for an argument outside its range, PreconditionError where the result does not apply.
+        """
         if self.closed_form is not None:
+            law = DIRECTIONS[direction].name
+            check.precondition(law == "sphere", f"{self.id} is proved for directions on the sphere, not for {law} ones")
             return self.closed_form(problem, gdp)
         assert self.minimiser is not None
-        return in_float_range(self.minimiser)(problem, gdp, max_steps=max_steps)
+        return in_float_range(self.minimiser)(problem, gdp, max_steps=max_steps, direction=direction)
 
     def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:
         """The un-substituted inequality minimised over its parameters; None where there is no closed form."""
@@ -78,7 +90,7 @@ _ALL = (
         id="theorem-1",
         title="Theorem 1 (thm:d-dependent), DPGD-0th",
         assumptions=_SMOOTH,
-        guarantee=GRADIENT,
+        guarantee=Guarantee.GRADIENT,
         closed_form=theorems.theorem_1,
         inequality=inequalities.dpgd_0th,
         formulas={
@@ -93,7 +105,7 @@ _ALL = (
         id="theorem-2",
         title="Theorem 2 (thm:d-dependent-rank), DPGD-0th",
         assumptions=_RANK,
-        guarantee=GRADIENT,
+        guarantee=Guarantee.GRADIENT,
         closed_form=theorems.theorem_2,
         inequality=inequalities.dpgd_0th_rank,
         formulas={
@@ -108,7 +120,7 @@ _ALL = (
         id="theorem-3",
         title="Theorem 3 (thm:d-free), DPZero",
         assumptions=_BOUNDED,
-        guarantee=GRADIENT,
+        guarantee=Guarantee.GRADIENT,
         closed_form=theorems.theorem_3,
         inequality=inequalities.dpzero,
         formulas={
@@ -123,7 +135,7 @@ _ALL = (
         id="corollary-1",
         title="Corollary 1 (cor:pl-d), DPGD-0th",
         assumptions=_SMOOTH + _PL,
-        guarantee=SUBOPTIMALITY,
+        guarantee=Guarantee.SUBOPTIMALITY,
         closed_form=pl.corollary_1,
         inequality=inequalities.dpgd_0th,
         formulas={
@@ -139,7 +151,7 @@ _ALL = (
         id="corollary-2",
         title="Corollary 2 (cor:pl-d-rank), DPGD-0th",
         assumptions=_RANK + _PL,
-        guarantee=SUBOPTIMALITY,
+        guarantee=Guarantee.SUBOPTIMALITY,
         closed_form=pl.corollary_2,
         inequality=inequalities.dpgd_0th_rank,
         formulas={
@@ -155,7 +167,7 @@ _ALL = (
         id="corollary-3",
         title="Corollary 3 (cor:pl-free), DPZero",
         assumptions=_BOUNDED + _PL + "; |F_S^*| <= B",
-        guarantee=SUBOPTIMALITY,
+        guarantee=Guarantee.SUBOPTIMALITY,
         closed_form=pl.corollary_3,
         inequality=inequalities.dpzero,
         formulas={
@@ -171,7 +183,7 @@ _ALL = (
         id="theorem-3-sharp",
         title="Theorem 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK,
-        guarantee=GRADIENT,
+        guarantee=Guarantee.GRADIENT,
         minimiser=sharp.prescribe,
         formulas=_SHARP_FORMULAS,
     ),
@@ -179,7 +191,7 @@ _ALL = (
         id="theorem-2-sharp",
         title="Theorem 2 sharpened (dpzero_theory/theory/sharp/proof.md), DPGD-0th",
         assumptions=_RANK,
-        guarantee=GRADIENT,
+        guarantee=Guarantee.GRADIENT,
         minimiser=functools.partial(sharp.prescribe, algorithm="dpgd-0th"),
         formulas=_SHARP_FORMULAS,
         opt_in=True,
@@ -188,7 +200,7 @@ _ALL = (
         id="corollary-3-sharp",
         title="Corollary 3 sharpened (dpzero_theory/theory/sharp/proof.md), DPZero",
         assumptions=_RANK + "; PL inequality (asp:pl) on a set that the run stays in",
-        guarantee=SUBOPTIMALITY,
+        guarantee=Guarantee.SUBOPTIMALITY,
         minimiser=functools.partial(last_iterate.prescribe_last_iterate, schedule="constant"),
         formulas={**_SHARP_FORMULAS, "bound": "one-step inequality with ||grad F||^2 >= 2 mu_PL (F - F^*), resolved"},
         needs_pl=True,

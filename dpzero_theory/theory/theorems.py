@@ -9,7 +9,7 @@ import math
 
 from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.closed_form import in_float_range, noise_level, positive_log, prescription
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 __all__ = ["theorem_1", "theorem_2", "theorem_3"]
 
@@ -32,9 +32,8 @@ def theorem_1(problem: Problem, gdp: float) -> Prescription:
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.d) * v / p.n
     return prescription(
-        inequalities.dpgd_0th(p, gdp).gradient,
-        p,
-        gdp,
+        inequalities.dpgd_0th(p, gdp),
+        Guarantee.GRADIENT,
         id="theorem-1",
         algorithm="dpgd-0th",
         step_size=1 / (4 * p.smoothness * p.d),
@@ -57,9 +56,8 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n
     return prescription(
-        inequalities.dpgd_0th_rank(p, gdp).gradient,
-        p,
-        gdp,
+        inequalities.dpgd_0th_rank(p, gdp),
+        Guarantee.GRADIENT,
         id="theorem-2",
         algorithm="dpgd-0th",
         step_size=1 / (4 * p.smoothness * (p.r + 2)),
@@ -93,9 +91,8 @@ def theorem_3(problem: Problem, gdp: float) -> Prescription:
     log = positive_log(argument, "theorem-3 requires the argument of the logarithm in L-tilde to be above 1")
     lipschitz_tilde = p.lipschitz * math.sqrt(log)
     return prescription(
-        inequalities.dpzero(p, gdp).gradient,
-        p,
-        gdp,
+        inequalities.dpzero(p, gdp),
+        Guarantee.GRADIENT,
         id="theorem-3",
         algorithm="dpzero",
         step_size=1 / (4 * p.smoothness * (p.r + 2)),

@@ -101,9 +101,9 @@ def _audit(algorithm: int, d: int, full: bool) -> Finding:
     is attacked too: the bound on mu from 4,000 runs must lie between 0.6 mu and mu.
     """
     rng, runs, steps, n, clip = np.random.default_rng(36), 160_000 if full else 40_000, 4, 3, 1.0
-    mu = lemma_gdp(8.0, 1e-3)
+    gdp = lemma_gdp(8.0, 1e-3)
     sensitivity = 2 * clip / n
-    sigma = math.sqrt(steps) * sensitivity / mu
+    sigma = math.sqrt(steps) * sensitivity / gdp
     statistic = []
     for sign in (1, -1):
         z = rng.standard_normal((runs, steps, d if algorithm == 1 else 1)) * sigma
@@ -129,15 +129,15 @@ def _audit(algorithm: int, d: int, full: bool) -> Finding:
         cut = sigma**2 * epsilon / sensitivity
         tpr, fpr = (float(np.mean(s > cut)) for s in statistic)
         error = math.sqrt((tpr * (1 - tpr) + math.exp(2 * epsilon) * fpr * (1 - fpr)) / runs)
-        gap = tpr - math.exp(epsilon) * fpr - hockey_stick(epsilon, mu)
+        gap = tpr - math.exp(epsilon) * fpr - hockey_stick(epsilon, gdp)
         worst = max(worst, abs(gap) / error)
         numbers[f"TPR - e^eps FPR at eps = {epsilon:g}"] = tpr - math.exp(epsilon) * fpr
-        numbers[f"exact delta at eps = {epsilon:g}"] = hockey_stick(epsilon, mu)
+        numbers[f"exact delta at eps = {epsilon:g}"] = hockey_stick(epsilon, gdp)
     numbers["largest z-score"] = worst
-    least = _attack_library(algorithm, 20_000 if full else 4000, mu)
-    numbers["mu, claimed"] = mu
+    least = _attack_library(algorithm, 20_000 if full else 4000, gdp)
+    numbers["mu, claimed"] = gdp
     numbers["mu, at least, from attacks on the library's algorithm"] = least
-    return Finding(worst < 4.5 and 0.6 * mu < least <= mu, numbers=numbers)
+    return Finding(worst < 4.5 and 0.6 * gdp < least <= gdp, numbers=numbers)
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ class _Linear:
         return self.slopes * float(x[0])
 
 
-def _attack_library(algorithm: int, runs: int, mu: float) -> float:
+def _attack_library(algorithm: int, runs: int, gdp: float) -> float:
     """A lower bound on mu (confidence 99.9%) from the iterates of the library's own algorithm, 4 steps, d = 3."""
     rng, n, d, steps, clip, alpha = np.random.default_rng(38), 3, 3, 4, 1.0, 0.1
-    sigma = math.sqrt(steps) * 2 * clip / n / mu
+    sigma = math.sqrt(steps) * 2 * clip / n / gdp
     run = reference.dpgd_0th if algorithm == 1 else reference.dpzero
 
     def mechanism(signs: NDArray[np.int64]) -> Array:

@@ -97,8 +97,8 @@ def _(full: bool) -> Finding:
     Full-batch noise on a batch mean of 64 of 1,024: sensitivity 2C/64, so mu is 16 times larger without amplification.
     Stated: the theorem's noise formula covers such runs (epsilon <= 2 for noise with the full batch's n).
     """
-    mu = lemma_gdp(2, 1e-5) * 1024 / 64
-    epsilon = least_epsilon(mu, 1e-5)
+    gdp = lemma_gdp(2, 1e-5) * 1024 / 64
+    epsilon = least_epsilon(gdp, 1e-5)
     return Finding(epsilon <= 2, numbers={"epsilon without subsampling accounting": epsilon})
 
 
@@ -125,10 +125,10 @@ def final_gradients(method: str, a: Array, seed: int) -> Array:
     samples match to 1%; DP-GD's clipped mean is taken over 200 sampled gradients. Noise as the paper prescribes.
     """
     rng, d = np.random.default_rng(seed), a.size
-    mu = lemma_gdp(_EPSILON, _DELTA)
+    gdp = lemma_gdp(_EPSILON, _DELTA)
     grid = np.array([(t, s, c) for t in _STEPS for s in _SIZES for c in _CLIPS])
     steps, alpha, clip = grid.T
-    sigma = np.sqrt(steps) * 2 * clip / _N / mu
+    sigma = np.sqrt(steps) * 2 * clip / _N / gdp
     x = np.zeros((len(grid), d))
     data = rng.standard_normal((200, d))
     data -= data.mean(axis=0)

@@ -92,7 +92,7 @@ def _(full: bool) -> Finding:
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (middle, high) if hockey_stick(epsilon, middle) <= delta else (low, middle)
-        agree("gaussian.gdp_from_budget", gaussian.gdp_from_budget(epsilon, delta), low, 1e-9)
+        agree("gaussian.gdp_from_epsilon", gaussian.gdp_from_epsilon(epsilon, delta), low, 1e-9)
         numbers[f"({epsilon}, {delta:g}): noise over what is needed"] = low / lemma_gdp(epsilon, delta)
         numbers[f"({epsilon}, {delta:g}): epsilon really given"] = given
     ratios = [v for k, v in numbers.items() if "noise" in k and isinstance(v, float)]
@@ -131,9 +131,11 @@ def _(full: bool) -> Finding:
 
     printed = abs(gdp(100, True) / gdp(1, True) - 1) < 1e-9
     repaired = abs(gdp(100, False) / lemma_gdp(2, 1e-6) - 1) < 1e-12
-    mu = lemma_gdp(2, 1e-6)
+    lemma = lemma_gdp(2, 1e-6)
     agree(
-        "gaussian.noise_std", gaussian.noise_std(mu, 50, 2.0, 1000, "replace-one"), 2 * 2.0 / 1000 * math.sqrt(50) / mu
+        "gaussian.noise_std",
+        gaussian.noise_std(lemma, 50, 2.0, 1000, "replace-one"),
+        2 * 2.0 / 1000 * math.sqrt(50) / lemma,
     )
     return Finding(
         printed, repaired, numbers={"mu at 100 times the loss, as a variance": gdp(100, True) / gdp(1, True)}

@@ -89,9 +89,9 @@ def _proof_bound(theorem: int, full: bool) -> Finding:
         ell, lipschitz, bound_b = problem.smoothness, problem.lipschitz, problem.bound
         growth, trace = (d, d) if theorem == 1 else (r + 2, r)
         gap = float(problem.loss(x0)) - problem.minimum()
-        for share, steps, budget in ((1.0, 12, 1.0), (0.5, 3, 0.25), (1.7, 12, 1.0)):
+        for share, steps, part in ((1.0, 12, 1.0), (0.5, 3, 0.25), (1.7, 12, 1.0)):
             alpha = share / (4 * h * growth)
-            epsilon = _budget(problem, steps, growth, trace, theorem) * budget
+            epsilon = _budget(problem, steps, growth, trace, theorem) * part
             c0 = math.sqrt(8 * math.log(2 * math.sqrt(2 * math.pi) * 3 * steps * 20)) * lipschitz
             clip = lipschitz * d if theorem < 3 else (math.sqrt(2) * c0 if k == 0 else 0.8 * lipschitz)
             lam = 0.1 * lipschitz / (ell * d)

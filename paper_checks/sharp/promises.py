@@ -6,7 +6,7 @@ import math
 import numpy as np
 from scipy.integrate import quad
 
-from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate
@@ -49,7 +49,7 @@ def privacy_of_prescription() -> Outcome:
     """The hockey-stick divergence of T releases with the prescribed noise, by quadrature, against delta."""
     worst = -math.inf
     for epsilon, delta, cap in ((2.0, 1e-6, 4672), (0.5, 1e-5, 100), (8.0, 1e-4, None)):
-        gdp = float(gdp_from_budget(epsilon, delta))
+        gdp = float(gdp_from_epsilon(epsilon, delta))
         p = sharp.prescribe(Problem(n=5000, d=300, r=9), gdp, max_steps=cap)
         shift = math.sqrt(p.steps) * 2 * p.clip / (5000 * p.noise_std)
         start = epsilon / shift + shift / 2
@@ -65,7 +65,7 @@ def privacy_of_prescription() -> Outcome:
 def minimiser() -> Outcome:
     """No point of a fine grid of (alpha, C) around and away from the prescription has a smaller bound."""
     worst = -math.inf
-    gdp = float(gdp_from_budget(2, 1e-6))
+    gdp = float(gdp_from_epsilon(2, 1e-6))
     for n, d, r, cap in ((10_000, 2000, 8.178, 4672), (1000, 50, 50, 300), (10**6, 10**5, 12, 10**5), (100, 1, 1, 5)):
         problem = Problem(n=n, d=d, r=r)
         p = sharp.prescribe(problem, gdp, max_steps=cap)
@@ -81,7 +81,7 @@ def minimiser() -> Outcome:
 
 def reference_numbers() -> Outcome:
     """At the paper's setting the certificate lies in 0.004 to 0.013 and is 100 times below the closed form."""
-    gdp = float(gdp_from_budget(2, 1e-6))
+    gdp = float(gdp_from_epsilon(2, 1e-6))
     p = sharp.prescribe(Problem(n=10_000, d=2000, r=8.178), gdp, max_steps=7008)
     log_term = math.log(math.e + 2e6)
     r, n, d = 8.178, 10_000, 2000
@@ -94,7 +94,7 @@ def reference_numbers() -> Outcome:
 
 def dimension() -> Outcome:
     """With r fixed the bound at d = 10^6 is within 5% of that at d = 10^3."""
-    gdp = float(gdp_from_budget(2, 1e-6))
+    gdp = float(gdp_from_epsilon(2, 1e-6))
     bounds = [sharp.prescribe(Problem(n=10_000, d=d, r=8.178), gdp, max_steps=7008).bound for d in (10**3, 10**6)]
     return within(abs(bounds[1] / bounds[0] - 1), 0.05, "bound at d = 10^6 over that at d = 10^3, minus 1")
 
@@ -118,18 +118,18 @@ def constant_schedule() -> Outcome:
 def shrinking_noise() -> Outcome:
     """Section 8: the shrinking noise spends the whole budget, and no other ratio has a smaller weighted noise."""
     worst = -math.inf
-    for steps, pl, budget in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
+    for steps, pl, gdp in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
         problem = Problem(n=2000, d=100, r=5, pl=pl)
-        p = last_iterate.prescribe_last_iterate(problem, budget, schedule="shrinking", max_steps=steps)
+        p = last_iterate.prescribe_last_iterate(problem, gdp, schedule="shrinking", max_steps=steps)
         ages = np.arange(steps)  # T - 1 - t
         sigma = p.noise_std * p.noise_ratio**ages
         spent = math.sqrt(np.sum((2 * p.clip / (2000 * sigma)) ** 2))
-        worst = max(worst, spent / budget - 1)
+        worst = max(worst, spent / gdp - 1)
         rho = p.noise_ratio**-4.0
         weighted = np.sum(rho**ages * sigma**2)
         for ratio in p.noise_ratio ** np.linspace(0, 3, 31):
             other = ratio**ages
-            other *= math.sqrt(np.sum(other**-2.0)) * 2 * p.clip / (2000 * budget)
+            other *= math.sqrt(np.sum(other**-2.0)) * 2 * p.clip / (2000 * gdp)
             worst = max(worst, weighted / np.sum(rho**ages * other**2) - 1 - 1e-8)
     return within(worst, 0.0, "shrinking noise: budget spent, and weighted noise over other schedules, minus 1")
 

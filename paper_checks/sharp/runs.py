@@ -30,16 +30,20 @@ def runs() -> Outcome:
     problem = Problem(n=n, d=d, r=float(h.sum()), gap=gap)
     gdp = 8.0
     found: dict[str, Prescription] = {
-        kind: sharp.prescribe(problem, gdp, max_steps=1500, directions=kind)
+        kind: sharp.prescribe(problem, gdp, max_steps=1500, direction=kind)
         for kind in ("sphere", "gaussian", "rademacher")
     }
     found["vector"] = sharp.prescribe(problem, gdp, max_steps=1500, algorithm="dpgd-0th")
     found["poisson"] = poisson.prescribe_poisson(
-        problem, gdp, lambda rate, steps: 2 * rate * math.sqrt(steps) / gdp, max_evaluations=30 * 1500, max_steps=1500
+        problem,
+        gdp,
+        lambda rate, steps, _: 2 * rate * math.sqrt(steps) / gdp,
+        max_evaluations=30 * 1500,
+        max_steps=1500,
     )
     ratios = []
     for name, p in found.items():
-        rate = getattr(p, "sample_rate", 1.0)
+        rate = p.sample_rate
         clip = p.clip / (math.sqrt(d) if name == "vector" else 1.0)
         x, total = np.zeros((chains, d)), np.zeros(chains)
         for _ in range(p.steps):

@@ -169,7 +169,7 @@ def _one_step_bound(case: OneStep, kind: str) -> float:
         smoothing=case.smoothing,
         noise_std=case.noise_std,
         sample_rate=case.sample_rate,
-        directions=kind,
+        direction=kind,
     )
     g = float(np.linalg.norm(case.gradients.mean(axis=0)))
     decrease = found.progress * g * g - found.drift * g

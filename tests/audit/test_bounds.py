@@ -147,26 +147,26 @@ def test_one_run_epsilon_is_right_and_tight_for_randomised_response() -> None:
 
 def test_one_run_gdp_is_right_for_independent_gaussian_canaries() -> None:
     """Every sign guessed: V is binomial with accuracy Phi(mu/2)."""
-    for m, mu in [(50, 1.0), (300, 0.5), (300, 2.0)]:
+    for m, gdp in [(50, 1.0), (300, 0.5), (300, 2.0)]:
         counts = np.arange(m + 1)
-        above = np.array([one_run_gdp(int(v), m, m, 0.95) > mu for v in counts])
-        assert float(stats.binom.pmf(counts, m, stats.norm.cdf(mu / 2))[above].sum()) <= 0.05
+        above = np.array([one_run_gdp(int(v), m, m, 0.95) > gdp for v in counts])
+        assert float(stats.binom.pmf(counts, m, stats.norm.cdf(gdp / 2))[above].sum()) <= 0.05
 
 
-def gaussian_mechanism(mu: float, rng: np.random.Generator) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-    return lambda signs: mu / 2 * signs + rng.normal(size=len(signs))
+def gaussian_mechanism(gdp: float, rng: np.random.Generator) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
+    return lambda signs: gdp / 2 * signs + rng.normal(size=len(signs))
 
 
 def test_one_run_bounds_hold_by_simulation_with_the_best_guesses() -> None:
     """500 runs at nominal rate 5%: 37 or more above the truth has probability 0.8%."""
     rng = np.random.default_rng(31)
-    for mu in (0.7, 2.0):
-        truth = float(epsilon_from_gdp(mu, 1e-4))
-        mechanism = gaussian_mechanism(mu, rng)
+    for gdp in (0.7, 2.0):
+        truth = float(epsilon_from_gdp(gdp, 1e-4))
+        mechanism = gaussian_mechanism(gdp, rng)
         found = [one_run(mechanism, canaries=200, guesses=20, delta=1e-4, confidence=0.95, rng=rng) for _ in range(500)]
-        assert sum(audit.gdp > mu for audit in found) < 37
+        assert sum(audit.gdp > gdp for audit in found) < 37
         assert sum(audit.epsilon > truth for audit in found) < 37
-        assert np.mean([audit.gdp for audit in found]) > mu / 5
+        assert np.mean([audit.gdp for audit in found]) > gdp / 5
         assert np.mean([audit.epsilon for audit in found]) > 0.05
 
 
@@ -179,20 +179,20 @@ def test_clopper_pearson_bounds_agree_with_scipy() -> None:
         ratios = [(1 - 1e-3 - upper[1]) / upper[0], (1 - 1e-3 - upper[0]) / upper[1]]
         expected = max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0)])
         assert attack_epsilon(fp, n, fn, p, 1e-3, 0.95) == pytest.approx(expected, rel=1e-9)
-        mu = max(0.0, stats.norm.isf(upper[0]) - stats.norm.ppf(upper[1])) if max(upper) < 1 else 0.0
-        assert attack_gdp(fp, n, fn, p, 0.95) == pytest.approx(mu, rel=1e-9)
+        gdp = max(0.0, stats.norm.isf(upper[0]) - stats.norm.ppf(upper[1])) if max(upper) < 1 else 0.0
+        assert attack_gdp(fp, n, fn, p, 0.95) == pytest.approx(gdp, rel=1e-9)
 
 
 @pytest.mark.parametrize("threshold", [-1.0, 0.0, 0.6])
 def test_attack_bounds_are_right_by_summing_every_outcome(threshold: float) -> None:
-    mu, n, delta = 1.0, 60, 0.01
-    rates = stats.norm.sf(threshold + mu / 2), stats.norm.cdf(threshold - mu / 2)
+    gdp, n, delta = 1.0, 60, 0.01
+    rates = stats.norm.sf(threshold + gdp / 2), stats.norm.cdf(threshold - gdp / 2)
     law = np.outer(*(stats.binom.pmf(np.arange(n + 1), n, rate) for rate in rates))
-    truth = float(epsilon_from_gdp(mu, delta))
+    truth = float(epsilon_from_gdp(gdp, delta))
     wrong = {"epsilon": 0.0, "gdp": 0.0}
     for fp, fn in np.ndindex(law.shape):
         wrong["epsilon"] += float(law[fp, fn]) * (attack_epsilon(fp, n, fn, n, delta, 0.95) > truth)
-        wrong["gdp"] += float(law[fp, fn]) * (attack_gdp(fp, n, fn, n, 0.95) > mu)
+        wrong["gdp"] += float(law[fp, fn]) * (attack_gdp(fp, n, fn, n, 0.95) > gdp)
     assert wrong["epsilon"] <= 0.05
     assert wrong["gdp"] <= 0.05
     assert wrong["gdp"] > 1e-4

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import prescription
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory import problem_file
-from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.sharp.certificate import prescribe
 
 FILE = RESULTS / "curvature_problems" / "mlp-digits-16.json"
@@ -20,7 +20,7 @@ def test_choices_are_the_theorys_and_the_grid() -> None:
     assert [choice.name for choice in found] == ["theory", "theory-estimates", "grid", "grid"]
     upper = prescription.problems(file, 1200)["theory"]
     assert upper.sample_rank == file.constants["sample_rank"]
-    wanted = prescribe(upper, float(gdp_from_budget(6.0, 1e-5)), max_steps=3)
+    wanted = prescribe(upper, float(gdp_from_epsilon(6.0, 1e-5)), max_steps=3)
     assert (found[0].step_size, found[0].clip, found[0].smoothing) == (wanted.step_size, wanted.clip, wanted.smoothing)
     estimates = prescription.problems(file, 1200)["theory-estimates"]
     assert estimates.smoothness < upper.smoothness

@@ -20,8 +20,9 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.module import Weights
-from dpzero_theory.optim.private import make_from_seed_not_private, make_mezo_not_private, make_private_with_epsilon
-from dpzero_theory.optim.run import DPZero
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import Record, replay
 from tests.optim.small import BUDGET, plan
 
@@ -82,7 +83,7 @@ def losses(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch
     return nn.functional.cross_entropy(module(batch[0]).float(), batch[1], reduction="none")
 
 
-def seeded(module: nn.Module, name: str, folder: Path | None = None) -> DPZero:
+def seeded(module: nn.Module, name: str, folder: Path | None = None) -> Run:
     changes = dict(RUNS[name])
     dtype = changes.pop("dtype", torch.float32)
     return make_from_seed_not_private(
@@ -97,7 +98,7 @@ def seeded(module: nn.Module, name: str, folder: Path | None = None) -> DPZero:
     )
 
 
-def finished(run: DPZero) -> dict[str, torch.Tensor]:
+def finished(run: Run) -> dict[str, torch.Tensor]:
     """The weights after all steps; an evaluation between steps leaves the root's weights gathered."""
 
     def evaluate(record: Record) -> None:
@@ -108,12 +109,11 @@ def finished(run: DPZero) -> dict[str, torch.Tensor]:
     return run.weights.values()
 
 
-def mezo(module: nn.Module) -> DPZero:
+def mezo(module: nn.Module) -> Run:
     """Without noise, whose generator would have to be resumed too."""
     options = {key: value for key, value in STEP.items() if key != "clip"}
-    return make_mezo_not_private(
-        module, losses, DATA, sampling="full", seed=3, micro_batch=4, precision="master", **options
-    )
+    chosen = Plan.without_privacy(n=len(DATA), sampling="full", **options)
+    return make_from_seed_not_private(module, losses, DATA, chosen, seed=3, micro_batch=4, precision="master")
 
 
 def resumed(module: nn.Module, checkpoint: Path) -> dict[str, torch.Tensor]:

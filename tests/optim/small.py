@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.private import make_private_with_epsilon, private_plan
-from dpzero_theory.optim.run import DPZero
+from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.run import Run
 
 N, D = 40, 6
 FEATURES = np.random.default_rng(7).normal(size=(N, D))
@@ -55,13 +55,13 @@ class Problem:
 
 
 def plan(**changes: Any) -> Plan:
-    return private_plan(**{"n": N, **BUDGET, **STEP, **FULL, **changes})
+    return Plan.for_target(**{"n": N, **BUDGET, **STEP, **FULL, **changes})
 
 
-def private(folder: Path, module: nn.Module | None = None, **changes: Any) -> DPZero:
+def private(folder: Path, module: nn.Module | None = None, **changes: Any) -> Run:
     arguments = {**BUDGET, **STEP, **FULL, "folder": folder, **changes}
     return make_private_with_epsilon(Logistic() if module is None else module, losses, data(), **arguments)
 
 
-def weights(run: DPZero) -> torch.Tensor:
+def weights(run: Run) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten().clone() for parameter in run.weights.parameters])

@@ -15,8 +15,9 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.audit.bounds import attack
 from dpzero_theory.optim import private
+from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.transcript import replay
-from dpzero_theory.privacy.gaussian import gdp_from_budget
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.noise import SystemNoise
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -47,7 +48,7 @@ def test_the_readme_has_the_example() -> None:
 
 
 CANARY, STEPS, RUNS = 8.0, 1, 1200
-AUDITED = private.private_plan(
+AUDITED = Plan.for_target(
     n=10, target_epsilon=10.0, target_delta=1e-5, steps=STEPS, expected_batch=10, clip=1.0, step_size=0.01,
     smoothing=1e-3, relation="replace-one", sampling="full",
 )  # fmt: skip
@@ -96,7 +97,7 @@ def test_an_audit_does_not_flag_the_optimizer_and_flags_it_with_half_the_noise()
     With half the noise the bound is 2.84 with standard deviation 0.14 (3,000 simulations of the attack, smallest
     2.35), 5.8 standard deviations above the 2.0004 claimed.
     """
-    claimed = float(gdp_from_budget(10.0, 1e-5))
+    claimed = float(gdp_from_epsilon(10.0, 1e-5))
     for share, flagged in ((1.0, False), (0.5, True)):
         found = attack(lambda signs, share=share: released(signs, share), runs=RUNS, delta=1e-5, confidence=0.9999)
         assert (found.gdp > claimed) is flagged, (found, claimed)

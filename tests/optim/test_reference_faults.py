@@ -12,40 +12,35 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.mechanism import LatticeSum
-from dpzero_theory.optim.private import (
-    epsilon_of_runs,
-    make_from_seed_not_private,
-    make_private_with_epsilon,
-    private_plan,
-)
-from dpzero_theory.optim.run import DPZero
+from dpzero_theory.optim.folder import epsilon_of_runs
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import Header, Transcript
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
-from tests.optim.small import BUDGET, FULL, POISSON, STEP, Logistic, N, data, losses, plan, private, weights
+from dpzero_theory.privacy.release import Release
+from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, data, losses, plan, private, weights
 
 SEED = 5
 
 
-def seeded(module: nn.Module, given: Any = None, **changes: Any) -> DPZero:
+def seeded(module: nn.Module, given: Any = None, **changes: Any) -> Run:
     micro_batch = changes.pop("micro_batch", 64)
     records = data() if given is None else given
     chosen = plan(n=len(records), **changes)
     return make_from_seed_not_private(module, losses, records, chosen, seed=SEED, micro_batch=micro_batch)
 
 
-def recovered(run: DPZero, module: Logistic, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def recovered(run: Run, module: Logistic, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """The attack: from x_t, x_{t+1}, the public u_t and noise drawn again from the public seed, the clipped sum.
 
     Returns its errors with that noise removed and with none removed, in units of the noise's standard deviation.
     """
     guess, errors = SeededNoise(int.from_bytes(bytes.fromhex(run._header.key), "little") % 2**64), []
-    secret = LatticeSum(run.plan, SystemNoise())
     for number in range(steps):
-        truth = secret.contributions(run._differences(number, np.arange(N)))[0]
+        truth = run.plan.contributions(run._differences(number, np.arange(N)), D)[0]
         before = module.weight.detach().clone()
         run.step()
         u = torch.zeros_like(before)
@@ -68,8 +63,7 @@ def test_fault_a_noise_is_not_a_function_of_any_seed(tmp_path: Path) -> None:
     removed, kept = recovered(run, module, 400)
     assert np.sqrt(np.mean(kept**2)) == pytest.approx(1.0, rel=0.2)
     assert np.sqrt(np.mean(removed**2)) > np.sqrt(np.mean(kept**2))
-    draws = LatticeSum(run.plan, SystemNoise())
-    errors = np.array([draws.release(np.zeros(1, np.int64))[0] for _ in range(20_000)]) / run.plan.scale
+    errors = np.array([run.plan.noisy(np.zeros(1, np.int64), SystemNoise())[0] for _ in range(20_000)]) / run.plan.scale
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(1.0, rel=0.05)
 
     open_to_all = Logistic()
@@ -132,7 +126,7 @@ def test_fault_c_sampling_is_what_is_accounted() -> None:
         exact = epsilon_of_history([chosen.settings().releases(chosen.steps)], 1e-5)
         assert exact.lower <= 3.0
         assert exact.upper == pytest.approx(3.0, rel=1e-6)
-        known = group(chosen.noise_multiplier, 8, sampling="fixed-order", relation=relation, sample_rate=0.5)
+        known = Release(chosen.noise_multiplier, 8, sampling="fixed-order", relation=relation, sample_rate=0.5)
         assert epsilon_of_history([known], 1e-5).lower > 3.5
     sizes = {len(seeded(Logistic(), **POISSON)._batches.draw()) for _ in range(1)}
     drawn = seeded(Logistic(), **POISSON)._batches
@@ -215,7 +209,7 @@ class CountedNoise:
 @pytest.mark.parametrize("micro_batch", [1, 7, 40])
 def test_fault_g_noise_is_added_once_however_many_micro_batches(micro_batch: int) -> None:
     run, noise = seeded(Logistic(), micro_batch=micro_batch), CountedNoise()
-    run._mechanism = LatticeSum(run.plan, noise)  # type: ignore[arg-type]
+    run._noise = noise  # type: ignore[assignment]
     run.run()
     assert noise.draws == STEP["steps"]
 
@@ -236,7 +230,7 @@ def test_fault_h_several_directions_cost_what_one_does() -> None:
     rows = run._differences(0, np.arange(N))
     assert (np.linalg.norm(rows, axis=1) > 1e-3).all()
     for row in rows:
-        total = run._mechanism.contributions(row[None])
+        total = run.plan.contributions(row[None], D)
         assert sum(int(entry) ** 2 for entry in total) <= run.plan.levels**2
 
 
@@ -350,7 +344,7 @@ def test_fault_n_weights_are_restored_exactly(dtype: torch.dtype) -> None:
 
 
 def test_the_header_names_everything_that_the_privacy_depends_on() -> None:
-    chosen = private_plan(n=N, **{**BUDGET, **STEP, **FULL})
+    chosen = Plan.for_target(n=N, **{**BUDGET, **STEP, **FULL})
     text = Header(chosen, "00" * 16, "", "nearest").line().decode()
     for name in ("noise", "relation", "sampling", '"n"', "sample_rate", "steps", "clip", "noise_multiplier", "scale"):
         assert name in text

@@ -12,14 +12,11 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from dpzero_theory.optim.directions import Directions
-from dpzero_theory.optim.private import (
-    epsilon_of_runs,
-    make_from_seed_not_private,
-    make_mezo_not_private,
-    make_private_with_epsilon,
-)
+from dpzero_theory.optim.folder import epsilon_of_runs
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.reference import dpgd_0th, dpzero
-from dpzero_theory.optim.run import DPZero
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import Record, TranscriptError, replay
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
@@ -39,7 +36,7 @@ class Discrete:
         return float(self._noise.discrete_gaussian(self._scale, (1,))[0]) * self._unit
 
 
-def seeded(module: nn.Module, **changes: Any) -> DPZero:
+def seeded(module: nn.Module, **changes: Any) -> Run:
     keys = ("micro_batch", "folder", "resume")
     options = {key: changes.pop(key) for key in keys if key in changes}
     return make_from_seed_not_private(module, losses, data(), plan(**changes), seed=SEED, **options)
@@ -85,9 +82,8 @@ def test_dpgd_0th_steps_as_the_reference_does() -> None:
 def test_mezo_is_the_step_without_clip_and_noise() -> None:
     module = Logistic()
     options = {key: STEP[key] for key in ("steps", "step_size", "smoothing")}
-    run = make_mezo_not_private(
-        module, losses, data(), **options, expected_batch=N, sampling="full", seed=SEED, direction="sphere"
-    )
+    chosen = Plan.without_privacy(n=N, **options, expected_batch=N, sampling="full", direction="sphere")
+    run = make_from_seed_not_private(module, losses, data(), chosen, seed=SEED)
     run.run()
     expected = dpzero(
         Problem(),
@@ -163,7 +159,7 @@ def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> N
     private(tmp_path, noise="laplace", resume=True).step()
 
 
-def steps(run: DPZero, count: int) -> list[Record]:
+def steps(run: Run, count: int) -> list[Record]:
     return [run.step() for _ in range(count)]
 
 

@@ -13,10 +13,10 @@ from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.conversions import gdp_of_history, matching_gdp, rdp_of_history, trade_off, zcdp_of_history
-from dpzero_theory.privacy.gaussian import delta_from_gdp, epsilon_from_gdp, gdp_from_budget
+from dpzero_theory.privacy.gaussian import delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
 from dpzero_theory.privacy.interop import history_from_event
+from dpzero_theory.privacy.release import Release
 
 MINI_BATCH = [
     (1024, 64, 10_000, 2.0, 12.49643),
@@ -55,7 +55,7 @@ def test_the_mini_batch_settings_of_the_field(n, batch, steps, epsilon, expected
 def test_epsilon_of_the_calibrated_noise_is_the_target(sampling, relation):
     rate = 1.0 if sampling == "full" else 0.02
     found = calibrate(sampling=sampling, relation=relation, sample_rate=rate)
-    unit = group(found.value, 1000, sampling=sampling, relation=relation, sample_rate=rate)
+    unit = Release(found.value, 1000, sampling=sampling, relation=relation, sample_rate=rate)
     epsilon = epsilon_of_history([unit], 1e-5)
     assert epsilon.lower <= 2.0
     assert epsilon.upper == pytest.approx(2.0, rel=1e-8)
@@ -75,7 +75,7 @@ def test_samplings_are_ordered_as_they_must_be():
     noise = {s: calibrate(sampling=s, relation="replace-one") for s in ("poisson", "fixed-size", "fixed-order")}
     assert noise["poisson"].value < noise["fixed-size"].lower < noise["fixed-size"].value < noise["fixed-order"].value
     # noise for Poisson sampling under replace-one does not cover fixed-size batches
-    unit = group(noise["poisson"].value, 1000, sampling="fixed-size", relation="replace-one", sample_rate=0.02)
+    unit = Release(noise["poisson"].value, 1000, sampling="fixed-size", relation="replace-one", sample_rate=0.02)
     assert epsilon_of_history([unit], 1e-5).lower > 2.0
 
 
@@ -89,16 +89,16 @@ def test_full_batch_is_the_closed_form_and_counts_the_sensitivity():
 def test_heterogeneous_history_lies_between_homogeneous_ones():
     """Twenty groups: between four thousand steps of the noisiest and of the least noisy."""
     history = [
-        group(2.0 + 0.1 * k, 200, sampling="poisson", relation="add-remove", sample_rate=0.01) for k in range(20)
+        Release(2.0 + 0.1 * k, 200, sampling="poisson", relation="add-remove", sample_rate=0.01) for k in range(20)
     ]
     started = time.process_time()
     found = epsilon_of_history(history, 1e-5)
     assert time.process_time() - started < 2
-    weakest = [group(3.9, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
-    strongest = [group(2.0, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
+    weakest = [Release(3.9, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
+    strongest = [Release(2.0, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
     assert epsilon_of_history(weakest, 1e-5).upper < found.lower
     assert found.upper < epsilon_of_history(strongest, 1e-5).lower
-    with_full = [*history, group(5.0, 1, sampling="full", relation="add-remove")]
+    with_full = [*history, Release(5.0, 1, sampling="full", relation="add-remove")]
     assert epsilon_of_history(with_full, 1e-5).lower > found.upper
     assert found.upper - found.lower < 1e-8
 
@@ -109,12 +109,12 @@ def test_no_noise_needed_is_refused_and_explained():
 
 
 def test_zero_epsilon_where_delta_is_generous():
-    unit = group(500.0, 10, sampling="poisson", relation="add-remove", sample_rate=1e-3)
+    unit = Release(500.0, 10, sampling="poisson", relation="add-remove", sample_rate=1e-3)
     assert epsilon_of_history([unit], 0.1).upper == 0.0
 
 
 def test_renyi_divergence_against_dp_accounting():
-    unit = group(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03)
+    unit = Release(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03)
     orders = [2.0, 8.0, 20.0]
     accountant = RdpAccountant(orders)
     accountant.compose(dp_event.PoissonSampledDpEvent(0.03, dp_event.GaussianDpEvent(1.3)), 500)
@@ -126,22 +126,22 @@ def test_renyi_divergence_against_dp_accounting():
 
 def test_zcdp_and_gdp_bound_the_other_currencies():
     history = [
-        group(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03),
-        group(9.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.1),
+        Release(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03),
+        Release(9.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.1),
     ]
-    rho, mu = zcdp_of_history(history), gdp_of_history(history)
+    rho, gdp = zcdp_of_history(history), gdp_of_history(history)
     assert rho == pytest.approx(500 / (2 * 1.69) + 10 / (2 * 81))
-    assert mu == pytest.approx(math.sqrt(2 * rho))
+    assert gdp == pytest.approx(math.sqrt(2 * rho))
     for order in (1.5, 10.0):
         assert rdp_of_history(history, order).upper <= rho * order
     for epsilon in (0.5, 3.0):
-        assert delta_of_history(history, epsilon).upper <= float(delta_from_gdp(epsilon, mu))
+        assert delta_of_history(history, epsilon).upper <= float(delta_from_gdp(epsilon, gdp))
     matched = matching_gdp(history, 1e-5)
     assert float(epsilon_from_gdp(matched.value, 1e-5)) == pytest.approx(epsilon_of_history(history, 1e-5).value)
 
 
 def test_trade_off_of_a_gaussian_is_the_gaussian_curve():
-    unit = group(50.0, 2500, sampling="full", relation="add-remove")
+    unit = Release(50.0, 2500, sampling="full", relation="add-remove")
     levels = np.array([0.0, 0.001, 0.05, 0.3, 0.5, 0.9, 1.0])
     exact = norm.cdf(norm.ppf(1 - levels) - 1.0)
     found = trade_off([unit], levels)
@@ -151,13 +151,13 @@ def test_trade_off_of_a_gaussian_is_the_gaussian_curve():
 
 def test_trade_off_lies_below_the_best_test_of_one_subsampled_release():
     q, s = 0.3, 1.0
-    unit = group(s, 1, sampling="poisson", relation="add-remove", sample_rate=q)
+    unit = Release(s, 1, sampling="poisson", relation="add-remove", sample_rate=q)
     cut = np.linspace(-1, 4, 11)
     type_one = norm.sf(cut, 0, s)
     type_two = (1 - q) * norm.cdf(cut, 0, s) + q * norm.cdf(cut, 1, s)
     found = trade_off([unit], type_one, points=12)
     assert np.all(found <= type_two + 1e-12)
-    assert np.all(found >= trade_off([group(s, 1, sampling="full", relation="add-remove")], type_one))
+    assert np.all(found >= trade_off([Release(s, 1, sampling="full", relation="add-remove")], type_one))
 
 
 def test_events_of_dp_accounting_become_histories():
@@ -203,15 +203,15 @@ def test_bad_input_is_named_at_once(name, value):
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, "1", None, HUGE])
 def test_bad_history_is_named_at_once(value):
     with pytest.raises(ValueError, match="noise_multiplier"):
-        group(value, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
-    unit = group(1.0, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
+        Release(value, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
+    unit = Release(1.0, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
     with pytest.raises(ValueError, match="delta"):
         epsilon_of_history([unit], value)
     if value != 0.0:
         with pytest.raises(ValueError, match="epsilon"):
             delta_of_history([unit], value)
-    with pytest.raises(ValueError, match="history"):
-        epsilon_of_history([], 1e-5)
+    with pytest.raises(ValueError, match="history must be a sequence of Release"):
+        epsilon_of_history([value], 1e-5)
 
 
 def test_sixty_bad_inputs_are_covered():
@@ -219,7 +219,7 @@ def test_sixty_bad_inputs_are_covered():
 
 
 def test_paper_lemma_really_gives_less_epsilon():
-    mu = 2 / math.sqrt(8 * math.log(math.e + 2 / 1e-6))
-    unit = group(math.sqrt(5120) / mu, 5120, sampling="full", relation="add-remove")
+    gdp = 2 / math.sqrt(8 * math.log(math.e + 2 / 1e-6))
+    unit = Release(math.sqrt(5120) / gdp, 5120, sampling="full", relation="add-remove")
     assert epsilon_of_history([unit], 1e-6).value == pytest.approx(0.7699, abs=5e-5)
-    assert mu < float(gdp_from_budget(2.0, 1e-6))
+    assert gdp < float(gdp_from_epsilon(2.0, 1e-6))

@@ -18,14 +18,14 @@ from scipy import integrate
 from dpzero_theory.privacy.gaussian import (
     delta_from_gdp,
     epsilon_from_gdp,
-    gdp_from_budget,
+    gdp_from_epsilon,
     log_delta_from_gdp,
     noise_std,
     paper_gdp,
     paper_lemma_limit,
     sensitivity,
 )
-from tests.paper_oracle import bisect, exact_mu, gaussian_delta
+from tests.paper_oracle import bisect, exact_gdp, gaussian_delta
 
 EPSILONS = [1e-6, 1e-4, 1e-2, 0.3, 1.0, 2.0, 10.0, 100.0, 1e3, 1e4]
 DELTAS = [0.5, 0.3, 0.1, 1e-2, 1e-5, 1e-6, 1e-10, 1e-30, 1e-100, 1e-300]
@@ -34,32 +34,32 @@ RANDOM_BUDGETS = [
     (float(10**e), float(10**d)) for e, d in np.random.default_rng(7).uniform((-6, -300), (4, -0.302), (150, 2))
 ]
 ALL = BUDGETS + RANDOM_BUDGETS
-ROOTS = [exact_mu(epsilon, delta) for epsilon, delta in ALL]
+ROOTS = [exact_gdp(epsilon, delta) for epsilon, delta in ALL]
 
 
-def delta_slope(epsilon: Any, mu: Any) -> Any:
+def delta_slope(epsilon: Any, gdp: Any) -> Any:
     """d delta/d epsilon = -e^epsilon Phi(-b), by hand."""
-    eps, m = mpf(epsilon), mpf(mu)
+    eps, m = mpf(epsilon), mpf(gdp)
     return -mp.exp(eps) * mp.ncdf(-eps / m - m / 2)
 
 
 def test_delta_agrees_with_mpmath_to_1e_10() -> None:
     for (epsilon, _), root in zip(ALL, ROOTS, strict=True):
-        mu = float(root)
-        exact = gaussian_delta(epsilon, mu)
-        assert abs(mpf(float(delta_from_gdp(epsilon, mu))) / exact - 1) < 1e-10, (epsilon, mu)
-        assert abs(mpf(float(log_delta_from_gdp(epsilon, mu))) / mp.log(exact) - 1) < 1e-10, (epsilon, mu)
+        gdp = float(root)
+        exact = gaussian_delta(epsilon, gdp)
+        assert abs(mpf(float(delta_from_gdp(epsilon, gdp))) / exact - 1) < 1e-10, (epsilon, gdp)
+        assert abs(mpf(float(log_delta_from_gdp(epsilon, gdp))) / mp.log(exact) - 1) < 1e-10, (epsilon, gdp)
 
 
 def test_delta_agrees_where_it_is_close_to_one_and_where_mu_is_tiny() -> None:
     """Relative accuracy of 1 - delta, and of delta for mu down to 1e-8."""
-    for epsilon, mu in ((0.5, 3.0), (1e-3, 8.0), (2.0, 6.0), (5.0, 12.0), (100.0, 25.0)):
-        exact = gaussian_delta(epsilon, mu)
-        complement = -math.expm1(float(log_delta_from_gdp(epsilon, mu)))
+    for epsilon, gdp in ((0.5, 3.0), (1e-3, 8.0), (2.0, 6.0), (5.0, 12.0), (100.0, 25.0)):
+        exact = gaussian_delta(epsilon, gdp)
+        complement = -math.expm1(float(log_delta_from_gdp(epsilon, gdp)))
         assert abs(mpf(complement) / (1 - exact) - 1) < 1e-10
-    for epsilon, mu in ((0.0, 1e-8), (1e-9, 1e-8), (1e-7, 1e-8), (1e-3, 1e-4)):
-        exact = gaussian_delta(epsilon, mu)
-        assert abs(mpf(float(delta_from_gdp(epsilon, mu))) / exact - 1) < 1e-10
+    for epsilon, gdp in ((0.0, 1e-8), (1e-9, 1e-8), (1e-7, 1e-8), (1e-3, 1e-4)):
+        exact = gaussian_delta(epsilon, gdp)
+        assert abs(mpf(float(delta_from_gdp(epsilon, gdp))) / exact - 1) < 1e-10
 
 
 def test_log_delta_goes_below_the_smallest_float() -> None:
@@ -68,10 +68,10 @@ def test_log_delta_goes_below_the_smallest_float() -> None:
     assert float(delta_from_gdp(100.0, 1.0)) == 0.0
 
 
-def test_gdp_from_budget_agrees_with_the_mpmath_root_to_1e_10() -> None:
-    found = gdp_from_budget([e for e, _ in ALL], [d for _, d in ALL])
-    for (epsilon, delta), mu, root in zip(ALL, found, ROOTS, strict=True):
-        assert abs(mpf(float(mu)) / root - 1) < 1e-10, (epsilon, delta)
+def test_gdp_from_epsilon_agrees_with_the_mpmath_root_to_1e_10() -> None:
+    found = gdp_from_epsilon([e for e, _ in ALL], [d for _, d in ALL])
+    for (epsilon, delta), gdp, root in zip(ALL, found, ROOTS, strict=True):
+        assert abs(mpf(float(gdp)) / root - 1) < 1e-10, (epsilon, delta)
 
 
 def test_epsilon_from_gdp_agrees_with_the_mpmath_root() -> None:
@@ -80,12 +80,12 @@ def test_epsilon_from_gdp_agrees_with_the_mpmath_root() -> None:
     At epsilon = 1e-6, delta = 0.5 one unit in the last place of the input delta moves the root by 2e-10 of itself.
     """
     for (epsilon, delta), root in zip(ALL, ROOTS, strict=True):
-        mu = float(root)
+        gdp = float(root)
         exact = mpf(epsilon)
         for _ in range(8):
-            exact -= (gaussian_delta(exact, mu) - mpf(delta)) / delta_slope(exact, mu)
-        unit = mpf(delta) * mpf(2) ** -52 / abs(delta_slope(exact, mu))
-        found = mpf(float(epsilon_from_gdp(mu, delta)))
+            exact -= (gaussian_delta(exact, gdp) - mpf(delta)) / delta_slope(exact, gdp)
+        unit = mpf(delta) * mpf(2) ** -52 / abs(delta_slope(exact, gdp))
+        found = mpf(float(epsilon_from_gdp(gdp, delta)))
         assert abs(found - exact) < max(mpf("1e-10") * exact, 100 * unit), (epsilon, delta)
 
 
@@ -93,29 +93,29 @@ def test_calibration_errs_on_the_private_side_in_exact_arithmetic() -> None:
     rng = np.random.default_rng(8)
     high = [(10 ** rng.uniform(-6, 4), rng.uniform(0.01, 0.999999)) for _ in range(100)]
     for epsilon, delta in ALL + high:
-        mu = float(gdp_from_budget(epsilon, delta))
-        assert gaussian_delta(epsilon, mu) <= mpf(delta), (epsilon, delta)
-        again = float(epsilon_from_gdp(mu, delta))
-        assert gaussian_delta(again, mu) <= mpf(delta), (epsilon, delta)
+        gdp = float(gdp_from_epsilon(epsilon, delta))
+        assert gaussian_delta(epsilon, gdp) <= mpf(delta), (epsilon, delta)
+        again = float(epsilon_from_gdp(gdp, delta))
+        assert gaussian_delta(again, gdp) <= mpf(delta), (epsilon, delta)
         assert again == pytest.approx(epsilon, rel=1e-6)
 
 
 def test_calibration_wastes_nothing() -> None:
     """One part in 1e9 more mu, or less epsilon, already breaks the budget."""
     for epsilon, delta in ALL:
-        mu = float(gdp_from_budget(epsilon, delta))
-        assert gaussian_delta(epsilon, mu * (1 + 1e-9)) > mpf(delta)
+        gdp = float(gdp_from_epsilon(epsilon, delta))
+        assert gaussian_delta(epsilon, gdp * (1 + 1e-9)) > mpf(delta)
     for epsilon, delta in ((0.1, 1e-6), (2.0, 1e-5), (50.0, 1e-12)):
-        mu = float(gdp_from_budget(epsilon, delta))
-        assert gaussian_delta(float(epsilon_from_gdp(mu, delta)) * (1 - 1e-9), mu) > mpf(delta)
+        gdp = float(gdp_from_epsilon(epsilon, delta))
+        assert gaussian_delta(float(epsilon_from_gdp(gdp, delta)) * (1 - 1e-9), gdp) > mpf(delta)
 
 
 def test_epsilon_is_zero_where_delta_alone_suffices() -> None:
     """delta(0; mu) = 2 Phi(mu/2) - 1 is the total variation distance."""
-    mu = 0.3
-    total_variation = float(mp.erf(mpf(mu) / (2 * mp.sqrt(2))))
-    assert float(epsilon_from_gdp(mu, total_variation * 1.001)) == 0.0
-    assert float(epsilon_from_gdp(mu, total_variation * 0.999)) > 0.0
+    gdp = 0.3
+    total_variation = float(mp.erf(mpf(gdp) / (2 * mp.sqrt(2))))
+    assert float(epsilon_from_gdp(gdp, total_variation * 1.001)) == 0.0
+    assert float(epsilon_from_gdp(gdp, total_variation * 0.999)) > 0.0
 
 
 wide = st.floats(-6, 4).map(lambda x: 10.0**x)
@@ -125,14 +125,14 @@ deltas = st.floats(-250, -0.31).map(lambda x: 10.0**x)
 @settings(max_examples=50)
 @given(epsilon=wide, delta=deltas, factor=st.floats(1.001, 3.0))
 def test_monotone_in_every_argument(epsilon: float, delta: float, factor: float) -> None:
-    mu = float(gdp_from_budget(epsilon, delta))
-    assert float(gdp_from_budget(epsilon * factor, delta)) > mu
-    assert float(gdp_from_budget(epsilon, delta / factor)) < mu
-    assert float(log_delta_from_gdp(epsilon * factor, mu)) < float(log_delta_from_gdp(epsilon, mu))
-    assert float(log_delta_from_gdp(epsilon, mu * factor)) > float(log_delta_from_gdp(epsilon, mu))
-    mu = max(mu, 1e-3)
-    assert float(epsilon_from_gdp(mu * factor, delta)) >= float(epsilon_from_gdp(mu, delta))
-    assert float(epsilon_from_gdp(mu, delta / factor)) >= float(epsilon_from_gdp(mu, delta))
+    gdp = float(gdp_from_epsilon(epsilon, delta))
+    assert float(gdp_from_epsilon(epsilon * factor, delta)) > gdp
+    assert float(gdp_from_epsilon(epsilon, delta / factor)) < gdp
+    assert float(log_delta_from_gdp(epsilon * factor, gdp)) < float(log_delta_from_gdp(epsilon, gdp))
+    assert float(log_delta_from_gdp(epsilon, gdp * factor)) > float(log_delta_from_gdp(epsilon, gdp))
+    gdp = max(gdp, 1e-3)
+    assert float(epsilon_from_gdp(gdp * factor, delta)) >= float(epsilon_from_gdp(gdp, delta))
+    assert float(epsilon_from_gdp(gdp, delta / factor)) >= float(epsilon_from_gdp(gdp, delta))
     assert float(paper_gdp(epsilon * factor, delta)) > float(paper_gdp(epsilon, delta))
     assert float(paper_gdp(epsilon, delta / factor)) < float(paper_gdp(epsilon, delta))
 
@@ -140,26 +140,26 @@ def test_monotone_in_every_argument(epsilon: float, delta: float, factor: float)
 def test_vectorised_equals_scalar() -> None:
     epsilon = np.array([[0.1], [2.0], [700.0]])
     delta = np.array([0.3, 1e-6, 1e-200])
-    both: list[Callable[..., NDArray[np.float64]]] = [gdp_from_budget, paper_gdp]
+    both: list[Callable[..., NDArray[np.float64]]] = [gdp_from_epsilon, paper_gdp]
     for function in both:
         grid = function(epsilon, delta)
         assert grid.shape == (3, 3)
         for i, j in itertools.product(range(3), range(3)):
             assert grid[i, j] == pytest.approx(float(function(epsilon[i, 0], delta[j])), rel=1e-13)
-    mu = np.array([1e-4, 0.5, 40.0])
-    assert epsilon_from_gdp(mu[:, None], delta).shape == (3, 3)
-    assert log_delta_from_gdp(epsilon, mu).shape == (3, 3)
+    gdp = np.array([1e-4, 0.5, 40.0])
+    assert epsilon_from_gdp(gdp[:, None], delta).shape == (3, 3)
+    assert log_delta_from_gdp(epsilon, gdp).shape == (3, 3)
 
 
 # Other libraries and direct integration.
 
 
-@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 2.5, 7.0])
+@pytest.mark.parametrize("gdp", [0.05, 0.3, 1.0, 2.5, 7.0])
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0, 6.0])
-def test_delta_agrees_with_dp_accounting(mu: float, epsilon: float) -> None:
-    loss = privacy_loss_mechanism.GaussianPrivacyLoss(1 / mu, sensitivity=1)
+def test_delta_agrees_with_dp_accounting(gdp: float, epsilon: float) -> None:
+    loss = privacy_loss_mechanism.GaussianPrivacyLoss(1 / gdp, sensitivity=1)
     theirs = loss.get_delta_for_epsilon(epsilon)
-    assert float(delta_from_gdp(epsilon, mu)) == pytest.approx(theirs, rel=1e-7, abs=1e-15)
+    assert float(delta_from_gdp(epsilon, gdp)) == pytest.approx(theirs, rel=1e-7, abs=1e-15)
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10])
@@ -170,7 +170,7 @@ def test_inversions_agree_with_dp_accounting(delta: float, scale: float) -> None
     )
     epsilon = scale
     theirs = dp_accounting.get_sigma_gaussian(epsilon, delta)
-    assert 1 / float(gdp_from_budget(epsilon, delta)) == pytest.approx(theirs, rel=1e-8)
+    assert 1 / float(gdp_from_epsilon(epsilon, delta)) == pytest.approx(theirs, rel=1e-8)
 
 
 def hockey_stick(epsilon: float, mean: float, std: float, steps: int) -> float:
@@ -197,14 +197,14 @@ def test_composition_by_brute_force(epsilon: float, delta: float, steps: int, re
     """`steps` Gaussian releases of the mean with the prescribed noise have hockey-stick divergence delta."""
     n, clip = 7, 1.3
     shift = {"replace-one": 2 * clip / n, "add-remove": clip / n}[relation]
-    sigma = noise_std(float(gdp_from_budget(epsilon, delta)), steps, clip, n, relation)
+    sigma = noise_std(float(gdp_from_epsilon(epsilon, delta)), steps, clip, n, relation)
     assert hockey_stick(epsilon, shift, sigma, steps) == pytest.approx(delta, rel=2e-4)
 
 
 def test_two_releases_by_direct_integration() -> None:
     """The double integral of (p(x) p(y) - e^epsilon q(x) q(y))_+, no loss distribution involved."""
     epsilon, delta = 1.0, 1e-3
-    sigma = noise_std(float(gdp_from_budget(epsilon, delta)), 2, 1.0, 2, "replace-one")
+    sigma = noise_std(float(gdp_from_epsilon(epsilon, delta)), 2, 1.0, 2, "replace-one")
     scale = 1 / (2 * math.pi * sigma**2)
 
     def integrand(y: float, x: float) -> float:
@@ -262,7 +262,7 @@ def test_paper_gdp_is_the_lemmas_variance() -> None:
 
 
 def test_known_ratio_of_the_calibrations() -> None:
-    assert round(float(gdp_from_budget(2, 1e-6) / paper_gdp(2, 1e-6)), 3) == 2.415
+    assert round(float(gdp_from_epsilon(2, 1e-6) / paper_gdp(2, 1e-6)), 3) == 2.415
 
 
 @pytest.mark.parametrize(("delta", "known"), [(0.1, 91.3), (1e-6, 188.9)])
@@ -280,7 +280,7 @@ def test_the_lemma_fails_above_its_limit(delta: float, known: float) -> None:
 def test_the_lemma_fails_from_one_point_on(delta: float) -> None:
     """The ratio of the lemma's mu to the exact one rises with epsilon: one crossing, at the limit."""
     epsilon = np.logspace(-6, 6, 2000)
-    ratio = paper_gdp(epsilon, delta) / gdp_from_budget(epsilon, delta)
+    ratio = paper_gdp(epsilon, delta) / gdp_from_epsilon(epsilon, delta)
     assert (np.diff(ratio) > -1e-9 * ratio[1:]).all()
     crossing = np.nonzero(np.diff((ratio > 1).astype(int)))[0]
     assert crossing.size == 1
@@ -307,8 +307,8 @@ def test_bad_input_is_one_value_error_that_names_the_argument(bad: Any) -> None:
         ("gdp", lambda: log_delta_from_gdp(1.0, bad)),
         ("epsilon", lambda: delta_from_gdp(bad, 1.0)),
         ("gdp", lambda: delta_from_gdp(1.0, bad)),
-        ("epsilon", lambda: gdp_from_budget(bad, 0.1)),
-        ("delta", lambda: gdp_from_budget(1.0, bad)),
+        ("epsilon", lambda: gdp_from_epsilon(bad, 0.1)),
+        ("delta", lambda: gdp_from_epsilon(1.0, bad)),
         ("gdp", lambda: epsilon_from_gdp(bad, 0.1)),
         ("delta", lambda: epsilon_from_gdp(1.0, bad)),
         ("epsilon", lambda: paper_gdp(bad, 0.1)),
@@ -328,9 +328,9 @@ def test_bad_input_is_one_value_error_that_names_the_argument(bad: Any) -> None:
 
 def test_the_ends_of_the_ranges_are_open() -> None:
     for call in (
-        lambda: gdp_from_budget(0.0, 0.1),
-        lambda: gdp_from_budget(1.0, 0.0),
-        lambda: gdp_from_budget(1.0, 1.0),
+        lambda: gdp_from_epsilon(0.0, 0.1),
+        lambda: gdp_from_epsilon(1.0, 0.0),
+        lambda: gdp_from_epsilon(1.0, 1.0),
         lambda: epsilon_from_gdp(0.0, 0.1),
         lambda: epsilon_from_gdp(1.0, 1.0),
         lambda: paper_gdp(0.0, 0.1),
@@ -344,10 +344,10 @@ def test_the_ends_of_the_ranges_are_open() -> None:
 
 def test_extreme_input_gives_finite_answers_without_warnings() -> None:
     rng = np.random.default_rng(9)
-    epsilon, mu = 10.0 ** rng.uniform(-307.9, 308.2, (2, 400))
+    epsilon, gdp = 10.0 ** rng.uniform(-307.9, 308.2, (2, 400))
     delta = np.where(rng.random(400) < 0.5, 10 ** rng.uniform(-320, -0.3, 400), 1 - 10 ** rng.uniform(-15, -1, 400))
-    budget, spent, lemma = gdp_from_budget(epsilon, delta), epsilon_from_gdp(mu, delta), paper_gdp(epsilon, delta)
-    assert ((budget > 0) & (budget < math.inf)).all()
+    exact, spent, lemma = gdp_from_epsilon(epsilon, delta), epsilon_from_gdp(gdp, delta), paper_gdp(epsilon, delta)
+    assert ((exact > 0) & (exact < math.inf)).all()
     assert ((spent >= 0) & (spent < math.inf)).all()
     assert ((lemma > 0) & (lemma < math.inf)).all()
-    assert ((delta_from_gdp(epsilon, mu) >= 0) & (delta_from_gdp(epsilon, mu) <= 1)).all()
+    assert ((delta_from_gdp(epsilon, gdp) >= 0) & (delta_from_gdp(epsilon, gdp) <= 1)).all()

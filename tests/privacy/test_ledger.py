@@ -7,16 +7,19 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from dpzero_theory.privacy.releases import Settings, certified_epsilon
 from scipy import optimize, stats
 
-from dpzero_theory.privacy.gaussian import gdp_from_budget
-from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
+from dpzero_theory.privacy import ledger as ledger_module
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, Settings
+from dpzero_theory.privacy.release import Bracket
 
 SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=50.0, clip=1.5, relation="replace-one", sampling="full")
 
@@ -106,13 +109,6 @@ def test_a_ledger_that_names_no_mechanism_is_a_gaussian_one(path: Path) -> None:
         assert ledger.spend(SETTINGS) == range(1)
 
 
-def test_a_new_plan_keeps_relation_and_mechanism(path: Path) -> None:
-    with make(path) as ledger:
-        for change in ({"relation": "add-remove"}, {"mechanism": "laplace"}):
-            with pytest.raises(LedgerError, match=f"{next(iter(change))} is .* was planned"):
-                ledger.replan(replace(SETTINGS, **change), 2)  # type: ignore[arg-type]
-
-
 def test_each_line_is_json_with_the_settings(path: Path) -> None:
     with make(path) as ledger:
         ledger.spend(SETTINGS)
@@ -127,6 +123,7 @@ def test_each_line_is_json_with_the_settings(path: Path) -> None:
         "relation": "replace-one",
         "sampling": "full",
         "mechanism": "gaussian",
+        "coordinates": 1,
     }
     assert (spend["kind"], spend["release"], spend["count"]) == ("spend", 0, 1)
     assert path.read_bytes().endswith(b"}\n")
@@ -134,7 +131,7 @@ def test_each_line_is_json_with_the_settings(path: Path) -> None:
 
 def test_a_second_writer_is_refused_until_the_first_closes(path: Path) -> None:
     ledger = make(path)
-    with pytest.raises(LedgerError, match="another process has this ledger open"):
+    with pytest.raises(LedgerError, match="another process has this file open"):
         Ledger.open(path)
     ledger.spend(SETTINGS)
     ledger.close()
@@ -235,8 +232,9 @@ def test_a_crash_during_the_repair_never_loses_the_count(path: Path, monkeypatch
 
         path.write_bytes(whole + torn)
         monkeypatch.setattr(os, "ftruncate", lambda file, size: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            Ledger.open(path)
+        longer = len(torn) > 150  # than the line written over it: the rest is cut off
+        with pytest.raises(KeyboardInterrupt) if longer else nullcontext():
+            Ledger.open(path).close()
         monkeypatch.undo()
         assert 2 <= spent(path) <= 3
 
@@ -329,11 +327,10 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
     steps = 10**6
     Ledger.create(
         path,
-        target_epsilon=10.0,
+        target_epsilon=10_000.0,
         target_delta=1e-6,
         settings=SETTINGS,
         steps=steps,
-        accountant=lambda groups, delta: 1.0,
     ).close()
     published.touch()
     repairs = 0
@@ -360,11 +357,11 @@ def test_kills_lose_nothing_and_spend_nothing_twice(path: Path) -> None:
     assert repairs > 5
 
 
-def exact_epsilon(mu: float, delta: float) -> float:
+def exact_epsilon(gdp: float, delta: float) -> float:
     """The root of the textbook formula, by another solver."""
 
     def excess(epsilon: float) -> float:
-        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        a, b = gdp / 2 - epsilon / gdp, -gdp / 2 - epsilon / gdp
         return float(stats.norm.cdf(a) - math.exp(epsilon) * stats.norm.cdf(b)) - delta
 
     return float(optimize.brentq(excess, 0, 50, xtol=1e-12))
@@ -373,13 +370,13 @@ def exact_epsilon(mu: float, delta: float) -> float:
 def test_epsilon_of_a_mixed_history() -> None:
     second = replace(SETTINGS, noise_multiplier=20.0, clip=9.0, n=7)
     mu = math.sqrt(30 * (2 / 50) ** 2 + 11 * (2 / 20) ** 2)
-    found = certified_epsilon([SETTINGS.releases(30), second.releases(11)], 1e-5)
+    found = epsilon_of_history([SETTINGS.release(30), second.release(11)], 1e-5).upper
     assert found == pytest.approx(exact_epsilon(mu, 1e-5), rel=1e-9)
-    add_remove = replace(SETTINGS, relation="add-remove").releases(900)
-    assert certified_epsilon([add_remove], 1e-5) == pytest.approx(exact_epsilon(30 / 50, 1e-5), rel=1e-9)
-    assert certified_epsilon([], 1e-5) == 0.0
+    add_remove = replace(SETTINGS, relation="add-remove").release(900)
+    assert epsilon_of_history([add_remove], 1e-5).upper == pytest.approx(exact_epsilon(30 / 50, 1e-5), rel=1e-9)
+    assert epsilon_of_history([], 1e-5).upper == 0.0
     with pytest.raises(ValueError, match="delta must be"):
-        certified_epsilon([], math.nan)
+        epsilon_of_history([], math.nan)
 
 
 def test_a_calibrated_plan_fits_its_target_with_poisson_sampling(path: Path) -> None:
@@ -411,7 +408,7 @@ def test_the_report_adds_up(path: Path) -> None:
 
 
 def test_a_plan_may_use_the_budget_exactly_and_not_more(path: Path) -> None:
-    multiplier = 2 * math.sqrt(64) / float(gdp_from_budget(3.0, 1e-6))
+    multiplier = 2 * math.sqrt(64) / float(gdp_from_epsilon(3.0, 1e-6))
     settings = replace(SETTINGS, noise_multiplier=multiplier)
     budget = {"target_epsilon": 3.0, "target_delta": 1e-6}
     with pytest.raises(LedgerError, match=r"the plan costs epsilon .* more than target_epsilon 3"):
@@ -419,28 +416,6 @@ def test_a_plan_may_use_the_budget_exactly_and_not_more(path: Path) -> None:
     assert not path.exists()
     with Ledger.create(path, settings=settings, steps=64, **budget) as ledger:  # type: ignore[arg-type]
         assert ledger.report().epsilon_planned == pytest.approx(3.0, rel=1e-9)
-
-
-def test_a_new_plan_counts_what_is_spent(path: Path) -> None:
-    quieter = replace(SETTINGS, noise_multiplier=100.0)
-    with make(path, steps=400) as ledger:
-        for _ in range(100):
-            ledger.spend(SETTINGS)
-        with pytest.raises(LedgerError, match="relation is 'add-remove'"):
-            ledger.replan(replace(quieter, relation="add-remove"), 10)
-        with pytest.raises(LedgerError, match="the plan costs"):
-            ledger.replan(SETTINGS, 3_000)
-        assert ledger.releases_left == 300
-        ledger.replan(quieter, 50)
-        with pytest.raises(LedgerError, match="noise_multiplier"):
-            ledger.spend(SETTINGS)
-        assert ledger.spend(quieter) == range(100, 101)
-    with Ledger.open(path) as ledger:
-        assert ledger.history == [SETTINGS.releases(100), quieter.releases(1)]
-        assert ledger.releases_left == 49
-        report = ledger.report()
-    mu = 2 * math.sqrt(100 / 50**2 + 50 / 100**2)
-    assert report.epsilon_planned == pytest.approx(exact_epsilon(mu, 1e-6), rel=1e-9)
 
 
 BAD: list[tuple[str, object]] = [
@@ -485,16 +460,11 @@ def test_bad_budgets_write_nothing(path: Path, name: str, value: object) -> None
     assert not path.exists()
 
 
-def test_an_accountant_that_fails_is_not_trusted(path: Path) -> None:
+def test_an_accountant_that_fails_is_not_trusted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = Bracket(math.nan, math.nan, math.nan, "fails")
+    monkeypatch.setattr(ledger_module, "epsilon_of_history", lambda history, delta: nothing)
     with pytest.raises(LedgerError, match="costs epsilon nan"):
-        Ledger.create(
-            path,
-            target_epsilon=10.0,
-            target_delta=1e-6,
-            settings=SETTINGS,
-            steps=5,
-            accountant=lambda groups, delta: math.nan,
-        )
+        Ledger.create(path, target_epsilon=10.0, target_delta=1e-6, settings=SETTINGS, steps=5)
     assert not path.exists()
 
 

@@ -32,7 +32,7 @@ def test_corollaries_apply_only_with_pl() -> None:
 def test_both_calibrations(epsilon: float, delta: float) -> None:
     claimed = mpf(epsilon) / mp.sqrt(8 * mp.log(mp.e + mpf(epsilon) / mpf(delta)))
     assert calibrated_gdp(epsilon, delta, "paper") == pytest.approx(float(claimed), rel=1e-12)
-    assert calibrated_gdp(epsilon, delta, "exact") == pytest.approx(float(paper.exact_mu(epsilon, delta)), rel=1e-10)
+    assert calibrated_gdp(epsilon, delta, "exact") == pytest.approx(float(paper.exact_gdp(epsilon, delta)), rel=1e-10)
 
 
 def test_one_answer_per_result_and_calibration_in_order() -> None:
@@ -69,8 +69,8 @@ def test_a_note_says_where_the_papers_lemma_fails(epsilon: float, fails: bool) -
     notes = " ".join(by["paper"].notes)
     assert ("composition lemma fails" in notes) == fails
     assert "lemma" not in " ".join(by["exact"].notes)
-    mu = mpf(by["paper"].prescription.gdp)
-    true = paper.bisect(lambda e: paper.gaussian_delta(e, mu) > mpf("1e-6"), 1, 10**5, digits=12)
+    gdp = mpf(by["paper"].prescription.gdp)
+    true = paper.bisect(lambda e: paper.gaussian_delta(e, gdp) > mpf("1e-6"), 1, 10**5, digits=12)
     assert (true > epsilon) == fails
     assert f"{float(true):.6g}" in notes or f"{float(true):.4g}" in notes
 
@@ -87,7 +87,7 @@ def test_a_vacuous_bound_is_noted() -> None:
 def test_what_does_not_apply_is_returned_with_its_reason() -> None:
     """Here Corollary 1 never applies, and Corollary 2 only with the exact calibration."""
     case = paper.Case(10_000, 2000, 8.178, 1.0, 1.0, 1.0, 1.0, 0.5, 2.0, 1e-6)
-    v = {"paper": paper.paper_v(case), "exact": 1 / (2 * mp.sqrt(2) * paper.exact_mu(2.0, 1e-6))}
+    v = {"paper": paper.paper_v(case), "exact": 1 / (2 * mp.sqrt(2) * paper.exact_gdp(2.0, 1e-6))}
     expected = {(id, c) for id in paper.STATEMENTS for c in CALIBRATIONS if paper.STATEMENTS[id](case, v[c]) is None}
     assert expected == {("corollary-1", "paper"), ("corollary-1", "exact"), ("corollary-2", "paper")}
     answers, unmet = calculate(Problem(**case.problem()), 2.0, 1e-6, results=CLOSED, minimise=False)

@@ -148,7 +148,7 @@ def test_more_steps_allowed_is_never_worse() -> None:
 
 def test_the_papers_synthetic_setting_gains_from_minimising() -> None:
     case = paper.Case(10_000, 2000, 8.178, 1.0, 1.0, 1.0, 1.0, 0.5, 2.0, 1e-6)
-    v = 1 / (2 * mp.sqrt(2) * paper.exact_mu(2.0, 1e-6))
+    v = 1 / (2 * mp.sqrt(2) * paper.exact_gdp(2.0, 1e-6))
     closed, best = both("theorem-3", case, v)
     assert best.bound < closed.bound / 5
     assert not best.vacuous

@@ -78,7 +78,7 @@ def test_200_random_inputs_with_the_papers_calibration(id: str) -> None:
 def test_200_random_inputs_with_the_exact_calibration(id: str) -> None:
     checked = 0
     for case, _, _ in paper.admissible(id, 200, SEEDS[id] + 100):
-        v = 1 / (2 * mp.sqrt(2) * paper.exact_mu(case.epsilon, case.delta))
+        v = 1 / (2 * mp.sqrt(2) * paper.exact_gdp(case.epsilon, case.delta))
         numbers = paper.STATEMENTS[id](case, v)
         if numbers is not None:
             check_against_paper(id, case, "exact", v, numbers)

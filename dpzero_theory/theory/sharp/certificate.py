@@ -18,13 +18,15 @@ in units of L/ell and losses in units of L^2/ell, so prescriptions scale exactly
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.sphere import DIRECTIONS
+from dpzero_theory.theory.limits import SMOOTHING_SHARE, STEPS_SHARE, step_cap
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp.constants import constants
 from dpzero_theory.theory.sharp.search import (
     Search,
@@ -32,15 +34,12 @@ from dpzero_theory.theory.sharp.search import (
     quadratic_terms,
     relative_gap,
     solve_quadratic,
-    step_cap,
     step_terms,
 )
 
 __all__ = ["Certificate", "at_point", "certificate", "prescribe"]
 
 ALGORITHMS = ("dpzero", "dpgd-0th")
-SMOOTHING_SHARE = 0.01
-STEPS_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ def certificate(
     smoothing: float,
     noise_std: float,
     sample_rate: float = 1.0,
-    directions: str = "sphere",
+    direction: str = "sphere",
     algorithm: str = "dpzero",
 ) -> Certificate:
     """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
@@ -86,21 +85,22 @@ def certificate(
         smoothing: lambda > 0.
         noise_std: sigma >= 0 of the noise on the (expected-batch) average, per coordinate for dpgd-0th.
         sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
-        directions: 'sphere' (the paper's), 'gaussian' or 'rademacher'.
-        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, not with Gaussian directions): where
-            ||u|| = sqrt(d), clip_C(s u) = clip_{C/sqrt(d)}(s) u, so both have one theorem.
+        direction: law of u, one of `constants.LAWS`; the paper's is 'sphere'.
+        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, where ||u|| = sqrt(d) always):
+            clip_C(s u) = clip_{C/sqrt(d)}(s) u, so both have one theorem.
 
     Raises:
         ValueError: an argument outside its range.
+        PreconditionError: a direction law that the theorem, or the algorithm, does not cover.
     """
     p = problem
     alpha = check.real("step_size", step_size, above=0) * p.smoothness
     t = check.integer("steps", steps)
-    c = check.real("clip", clip, above=0) / (p.lipschitz * _clip_scale(p, directions, algorithm))
+    c = check.real("clip", clip, above=0) / (p.lipschitz * _clip_scale(p, direction, algorithm))
     e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
     sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
     rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
-    terms = step_terms(constants(np.array([c]), p.d, p.r, directions, p.sample_rank), p, e, sigma * sigma, rate)
+    terms = step_terms(constants(np.array([c]), p.d, p.r, direction, p.sample_rank), p, e, sigma * sigma, rate)
     q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, relative_gap(p) / t, np.array([alpha])))
     root = p.lipschitz * solve_quadratic(q, drift, floor)
     bound = root * root
@@ -120,7 +120,7 @@ def prescribe(
     max_steps: int | None = None,
     max_evaluations: int | None = None,
     relation: str = "replace-one",
-    directions: str = "sphere",
+    direction: str = "sphere",
     algorithm: str = "dpzero",
     smoothing_share: float = SMOOTHING_SHARE,
     steps_share: float = STEPS_SHARE,
@@ -138,35 +138,37 @@ def prescribe(
         gdp: mu > 0 of the whole run.
         max_steps: cap on T.
         max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
-        relation: neighbouring relation, one of `privacy.gaussian.RELATIONS`.
-        directions, algorithm: see `certificate`.
+        relation: neighbouring relation, a `privacy.relation.Relation` or its name.
+        direction, algorithm: see `certificate`.
         smoothing_share: in (0, 1].
         steps_share: in (0, 1], used only without caps.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: max_evaluations below n.
+        PreconditionError: max_evaluations below n; a direction law as for `certificate`.
     """
-    mu = check.real("gdp", gdp, above=0)
+    gdp = check.real("gdp", gdp, above=0)
+    between = Relation.of(relation)
     share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
     cap = step_cap(problem, max_steps, max_evaluations)
-    scale = _clip_scale(problem, directions, algorithm)
-    unit = scale * full_batch_noise(mu, 1, 1.0, problem.n, relation)  # sigma/(C sqrt(T)), C of the scalar
+    scale = _clip_scale(problem, direction, algorithm)
+    unit = scale * full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the scalar
     slack = check.real("steps_share", steps_share, above=0, at_most=1)
-    search = Search(problem, directions)
+    search = Search(problem, direction)
     steps = search.enough_steps(unit, slack) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    found = Prescription(**at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share), gdp=mu)
+    found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share, gdp=gdp, relation=between)
     if algorithm == "dpzero":
         return found
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
 
 
-def _clip_scale(p: Problem, directions: str, algorithm: str) -> float:
+def _clip_scale(p: Problem, direction: str, algorithm: str) -> float:
     """Clip of the algorithm over that of the scalar s_i: ||u|| = sqrt(d) for Algorithm 1."""
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
-    check.precondition(directions != "gaussian", "||u|| = sqrt(d) is required: no dpgd-0th with Gaussian directions")
+    fixed = DIRECTIONS[direction].fixed_norm
+    check.precondition(fixed, f"dpgd-0th requires ||u|| = sqrt(d) always; it does not hold for {direction} directions")
     return math.sqrt(p.d)
 
 
@@ -178,10 +180,13 @@ def at_point(
     unit: float,
     rate: float,
     share: float,
-) -> dict[str, Any]:
+    *,
+    gdp: float,
+    relation: Relation,
+) -> Prescription:
     """The prescription at clip c L and step size alpha/ell with noise unit C, and its certificate."""
     p = search.problem
-    k = constants(np.array([c]), p.d, p.r, search.directions, p.sample_rank)
+    k = constants(np.array([c]), p.d, p.r, search.direction, p.sample_rank)
 
     def root(e: float) -> float:
         terms = step_terms(k, p, e, (unit * c) ** 2, rate)
@@ -189,21 +194,38 @@ def at_point(
         return solve_quadratic(*(float(x[0]) for x in parts))
 
     e = largest_below(root, math.sqrt(1 + share) * root(0.0))
-    parameters: dict[str, Any] = {
-        "step_size": alpha / p.smoothness,
-        "steps": steps,
-        "clip": c * p.lipschitz,
-        "smoothing": 2 * e * p.lipschitz / p.smoothness,
-        "noise_std": unit * c * p.lipschitz,
-    }
-    found = certificate(p, **parameters, sample_rate=rate, directions=search.directions)
-    return parameters | {
-        "id": "theorem-3-sharp",
-        "algorithm": "dpzero",
-        "T": float(steps),
-        "bound": found.bound,
-        "bound_at_steps": found.bound,
-        "trivial_bound": p.lipschitz * p.lipschitz,
-        "evaluations": round(rate * p.n * steps),
-        "notes": () if p.sample_rank is None else (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",),
-    }
+    step_size, clip, noise_std = alpha / p.smoothness, c * p.lipschitz, unit * c * p.lipschitz
+    smoothing = 2 * e * p.lipschitz / p.smoothness
+    bound = certificate(
+        p,
+        step_size=step_size,
+        steps=steps,
+        clip=clip,
+        smoothing=smoothing,
+        noise_std=noise_std,
+        sample_rate=rate,
+        direction=search.direction,
+    ).bound
+    return Prescription(
+        id="theorem-3-sharp",
+        guarantee=Guarantee.GRADIENT,
+        algorithm="dpzero",
+        n=p.n,
+        relation=relation,
+        sampling="full" if rate == 1 else "poisson",
+        sample_rate=rate,
+        direction=search.direction,
+        directions_per_step=1,
+        gdp=gdp,
+        step_size=step_size,
+        T=float(steps),
+        steps=steps,
+        smoothing=smoothing,
+        clip=clip,
+        noise_std=noise_std,
+        bound=bound,
+        bound_at_steps=bound,
+        trivial_bound=p.lipschitz * p.lipschitz,
+        evaluations=round(rate * p.n * steps),
+        notes=() if p.sample_rank is None else (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",),
+    )

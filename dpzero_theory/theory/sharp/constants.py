@@ -1,6 +1,6 @@
 """What clipping and the direction's law cost one step of DPZero: the constants of the sharpened theorem.
 
-Units: L = ell = 1 (`sharp.py` restores them). With g_i the gradient of sample i, g their mean, G = ||g||,
+Units: L = ell = 1 (`certificate` restores them). With g_i the gradient of sample i, g their mean, G = ||g||,
 b = u'g - mean_i clip_c(u'g_i), b_i the same for one sample, 0 <= H <= I and tr(H) <= r,
 
     E[(u'g - b) u'g]              >= kept G^2 - bias G
@@ -20,9 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincc, erfc
 
 from dpzero_theory import check
+from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, excess_moments
 
-__all__ = ["Constants", "constants", "mean_projection", "sphere_moments"]
+__all__ = ["LAWS", "Constants", "SharpLaw", "constants", "law_of", "mean_projection", "sphere_moments"]
 
 Array = NDArray[np.float64]
 Tail = Callable[[Array], tuple[Array, Array]]
@@ -51,6 +52,35 @@ class Constants:
     spread: float
     smooth_first: float
     smooth_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharpLaw:
+    """What the sharpened theorem knows of a direction law.
+
+    Attributes:
+        name: of the law in `sphere.DIRECTIONS`.
+        constants: (c, d, r) -> the constants, the smoothing's for samples of any rank.
+        curvature: d -> bounds of E[(u'Hu)^2] and E[(u'Hu)^3] over the Gaussian law's.
+        largest: d -> what |u'g|/||g|| cannot exceed; a larger clip never acts.
+    """
+
+    name: str
+    constants: Callable[[Array, int, float], Constants]
+    curvature: Callable[[int], tuple[float, float]]
+    largest: Callable[[int], float]
+
+
+LAWS: Registry[SharpLaw] = Registry("direction")
+"""The direction laws that the sharpened theorem covers."""
+
+
+def law_of(direction: str) -> SharpLaw:
+    """What is known of the law of that name. Raises ValueError where there is none, PreconditionError where nothing."""
+    name = DIRECTIONS[direction].name
+    covered = ", ".join(LAWS)
+    check.precondition(name in LAWS, f"the sharpened theorem covers the directions {covered}; it has none for {name}")
+    return LAWS[name]
 
 
 def mean_projection(d: int) -> float:
@@ -93,27 +123,27 @@ def sphere_moments(c: ArrayLike, d: int) -> tuple[Array, Array, Array]:
 
 
 def constants(
-    clip: ArrayLike, d: int, r: float, directions: str = "sphere", sample_rank: float | None = None
+    clip: ArrayLike, d: int, r: float, direction: str = "sphere", sample_rank: float | None = None
 ) -> Constants:
-    """The constants at clip c = C/L for uniform directions on the sphere, Gaussian ones or random signs.
+    """The constants at clip c = C/L for a direction law.
 
     Args:
         clip: c > 0, a number or an array.
         d: dimension.
         r: effective rank, tr(H) <= r ||H||, 1 <= r <= d.
-        directions: one of `sphere.DIRECTIONS`.
+        direction: one of `LAWS`.
         sample_rank: r_s in [1, d], see `problem.Problem`; None is r_s = d. It only makes the smoothing cheaper.
 
     Raises:
         ValueError: an argument outside its range.
+        PreconditionError: a direction law that the theorem does not cover.
     """
     c = check.real_array("clip", clip, above=0)
     d = check.integer("d", d)
     r = check.real("r", r, at_least=1, at_most=d)
-    check.choice("directions", directions, DIRECTIONS)
+    law = law_of(direction)
     rank = check.real("sample_rank", d if sample_rank is None else sample_rank, at_least=1, at_most=d)
-    law = {"sphere": _sphere, "gaussian": _gaussian, "rademacher": _rademacher}[directions]
-    return _cheaper_smoothing(law(c, d, r), d, r, rank, directions)
+    return _cheaper_smoothing(law.constants(c, d, r), r, rank, *law.curvature(d))
 
 
 def _isotropic(c: Array, tail: Tail, largest: float, chi: Array, excess2: Array, spread2: float) -> dict[str, Array]:
@@ -194,12 +224,11 @@ def _rademacher(c: Array, d: int, r: float) -> Constants:
     )
 
 
-def _cheaper_smoothing(k: Constants, d: int, r: float, rank: float, directions: str) -> Constants:
+def _cheaper_smoothing(k: Constants, r: float, rank: float, second: float, third: float) -> Constants:
     """The smoothing's cost from E[(u'Hu)^2] <= s(s+2) and E[(u'Hu)^3] <= s(s+2)(s+4), s = tr(H) >= 1, where smaller.
 
-    These are the Gaussian moments; the sphere's carry d/(d+2) and d^2/((d+2)(d+4)), and random signs have less.
+    These are the Gaussian moments; second and third are the law's over them.
     """
-    second, third = (d / (d + 2), d / (d + 2) * d / (d + 4)) if directions == "sphere" else (1.0, 1.0)
     cubes = math.cbrt(rank * (rank + 2) * (rank + 4)) ** 2 * math.cbrt(r * (r + 2) * (r + 4))
     return replace(
         k,
@@ -217,3 +246,19 @@ def _gaussian_excess(c: Array, k: int) -> Array:
     t = span[..., None] * _NODES
     integral: Array = span * np.sum(_WEIGHTS * t**k * np.exp(-t * (c[..., None] + t / 2)), axis=-1)
     return math.sqrt(2 / math.pi) * np.exp(-c * c / 2) * integral
+
+
+LAWS.register(
+    SharpLaw(
+        name="sphere",
+        constants=_sphere,
+        curvature=lambda d: (d / (d + 2), d / (d + 2) * d / (d + 4)),
+        largest=math.sqrt,
+    )
+)
+LAWS.register(
+    SharpLaw(name="gaussian", constants=_gaussian, curvature=lambda d: (1.0, 1.0), largest=lambda d: math.inf)
+)
+LAWS.register(  # the moments of random signs are at most the Gaussian ones
+    SharpLaw(name="rademacher", constants=_rademacher, curvature=lambda d: (1.0, 1.0), largest=lambda d: math.inf)
+)

@@ -1,6 +1,6 @@
 """The sharpened one-step inequality under the PL inequality: a certificate for the last iterate of Algorithm 2.
 
-With q, p of `sharp.py` and M = (L excess + e nu_2)^2, for every y > 0 with
+With q, p of `certificate` and M = (L excess + e nu_2)^2, for every y > 0 with
 rho = 1 - 2 mu alpha (q - p/(2 y)) in [0, 1),
 
     E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell M) (1 - rho^T)/(1 - rho)
@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
-from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE, step_cap
+from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.search import (
-    MOST_STEPS,
     Terms,
     largest_below,
     relative_gap,
-    step_cap,
     step_terms,
 )
 
@@ -67,7 +67,7 @@ def certify_last_iterate(
     smoothing: float,
     noise_std: float,
     noise_ratio: float = 1.0,
-    directions: str = "sphere",
+    direction: str = "sphere",
 ) -> float:
     """The bound on E[F_S(x_T) - F_S^*] at given parameters, the best over a grid of y; infinite where none applies.
 
@@ -79,7 +79,7 @@ def certify_last_iterate(
         smoothing: lambda > 0.
         noise_std: sigma >= 0 of the last step.
         noise_ratio: at least 1.
-        directions: as for `sharp.certificate`.
+        direction: as for `certificate.certificate`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -90,7 +90,7 @@ def certify_last_iterate(
     e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
     found = _bound(
         p,
-        step_terms(constants(c, p.d, p.r, directions, p.sample_rank), p, e, 0.0, 1.0),
+        step_terms(constants(c, p.d, p.r, direction, p.sample_rank), p, e, 0.0, 1.0),
         np.array([check.real("step_size", step_size, above=0) * p.smoothness]),
         check.integer("steps", steps, at_most=MOST_STEPS),
         np.array([(check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2]),
@@ -108,8 +108,8 @@ def prescribe_last_iterate(
     max_steps: int | None = None,
     max_evaluations: int | None = None,
     relation: str = "replace-one",
-    directions: str = "sphere",
-    smoothing_share: float = 0.01,
+    direction: str = "sphere",
+    smoothing_share: float = SMOOTHING_SHARE,
 ) -> LastIteratePrescription:
     """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
 
@@ -120,25 +120,26 @@ def prescribe_last_iterate(
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         schedule: 'constant' noise, or 'shrinking' along the run (same total privacy).
-        max_steps, max_evaluations, relation, directions, smoothing_share: as for `sharp.prescribe`.
+        max_steps, max_evaluations, relation, direction, smoothing_share: as for `certificate.prescribe`.
 
     Raises:
         ValueError: an argument outside its range.
         PreconditionError: the problem has no `pl`; max_evaluations below n.
     """
     p = problem
-    mu = p.smoothness / p.condition_number
-    budget = check.real("gdp", gdp, above=0)
+    pl = p.smoothness / p.condition_number
+    gdp = check.real("gdp", gdp, above=0)
+    between = Relation.of(relation)
     shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
     share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
-    search = _Search(p, full_batch_noise(budget, 1, 1.0, p.n, relation), shrinking, directions)
+    search = _Search(p, full_batch_noise(gdp, 1, 1.0, p.n, between), shrinking, direction)
     steps = step_cap(p, max_steps, max_evaluations)
     if steps is None:
-        target = 1.05 * search.best(2**48, 1)[0]
+        target = (1 + STEPS_SHARE) * search.best(2**48, 1)[0]
         steps = 2 ** bisect.bisect_left(range(48), True, key=lambda k: search.best(2**k, 1)[0] <= target)
     found, clip, exponent = search.best(steps, 6)
     check.precondition(math.isfinite(found), f"no step size contracts within {steps} steps: raise the cap")
-    k = constants(np.array([clip]), p.d, p.r, directions, p.sample_rank)
+    k = constants(np.array([clip]), p.d, p.r, direction, p.sample_rank)
 
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
@@ -155,12 +156,19 @@ def prescribe_last_iterate(
         smoothing=smoothing,
         noise_std=noise,
         noise_ratio=ratio,
-        directions=directions,
+        direction=direction,
     )
     return LastIteratePrescription(
         id="corollary-3-sharp",
+        guarantee=Guarantee.SUBOPTIMALITY,
         algorithm="dpzero",
-        gdp=budget,
+        n=p.n,
+        relation=between,
+        sampling="full",
+        sample_rate=1.0,
+        direction=direction,
+        directions_per_step=1,
+        gdp=gdp,
         step_size=step_size,
         T=float(steps),
         steps=steps,
@@ -170,7 +178,7 @@ def prescribe_last_iterate(
         noise_ratio=ratio,
         bound=certified,
         bound_at_steps=certified,
-        trivial_bound=p.lipschitz / mu * p.lipschitz / 2,
+        trivial_bound=p.lipschitz / pl * p.lipschitz / 2,
         evaluations=p.n * steps,
         gradient_bound=2 * p.smoothness * certified,
     )
@@ -183,7 +191,7 @@ class _Search:
     problem: Problem
     unit: float
     shrinking: bool
-    directions: str
+    direction: str
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array, Array]:
         """alpha ell, variance of the last noise over L^2, and the log of its ratio, near rho^(-1/4).
@@ -209,7 +217,7 @@ class _Search:
         levels = _LEVELS[::6]
         best = (math.inf, 1.0, 1.0)
         for _ in range(rounds):
-            k = constants(clips, p.d, p.r, self.directions)
+            k = constants(clips, p.d, p.r, self.direction)
             for exponent in exponents:
                 values = self.value(k, clips, np.full_like(clips, exponent), steps, 0.0, levels)
                 i = int(np.argmin(values))

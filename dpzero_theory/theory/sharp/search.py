@@ -1,6 +1,6 @@
-"""The search behind `sharp.prescribe`: the sharpened theorem's smallest right-hand side over its parameters.
+"""The search behind `certificate.prescribe`: the sharpened theorem's smallest right-hand side over its parameters.
 
-Gradients are in units of L, lengths in units of L/ell and losses in units of L^2/ell. Notation of `sharp.py`.
+Gradients are in units of L, lengths in units of L/ell and losses in units of L^2/ell. Notation of `certificate`.
 """
 
 import math
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.theory.limits import MOST_STEPS
 from dpzero_theory.theory.problem import Problem
-from dpzero_theory.theory.sharp.constants import Constants, constants
+from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
 __all__ = [
-    "MOST_STEPS",
     "Search",
     "Terms",
     "largest_below",
@@ -27,7 +27,6 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-MOST_STEPS = 10**15
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
 
 
@@ -67,20 +66,6 @@ def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate
         second=k.cross + smooth * k.spread,
         constant=(k.excess + smooth) ** 2 + p.r * variance + batch,
     )
-
-
-def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None) -> int | None:
-    """The largest T that the caps on T and on n T allow, None without caps; PreconditionError below one step."""
-    caps = []
-    if max_steps is not None:
-        caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
-    if max_evaluations is not None:
-        most = check.integer("max_evaluations", max_evaluations)
-        check.precondition(
-            most >= problem.n, f"max_evaluations >= n is required (full batch); got {most}, n = {problem.n}"
-        )
-        caps.append(min(most // problem.n, MOST_STEPS))
-    return min(caps) if caps else None
 
 
 def relative_gap(p: Problem) -> float:
@@ -127,12 +112,11 @@ def smallest_root(terms: Terms, gap_per_step: float) -> Array:
 class Search:
     """The smallest bound over (alpha, C) as lambda -> 0: alpha in closed form, C on a grid refined thrice."""
 
-    def __init__(self, problem: Problem, directions: str) -> None:
+    def __init__(self, problem: Problem, direction: str) -> None:
         self.problem = problem
-        self.directions = directions
-        top = math.sqrt(problem.d) if directions == "sphere" else _LARGEST_CLIP
-        self.clips = np.geomspace(_SMALLEST_CLIP, min(top, _LARGEST_CLIP), 40)
-        self.constants = constants(self.clips, problem.d, problem.r, directions)
+        self.direction = direction
+        self.clips = np.geomspace(_SMALLEST_CLIP, min(law_of(direction).largest(problem.d), _LARGEST_CLIP), 40)
+        self.constants = constants(self.clips, problem.d, problem.r, direction)
 
     def coarse(self, steps: int, variance: float, rate: float) -> Array:
         """The smallest y at each clip of the grid; variance is that of the noise over C^2."""
@@ -145,7 +129,7 @@ class Search:
             y, _ = self._values(clips, k, steps, variance, rate)
             i = int(np.argmin(y))
             clips = np.geomspace(clips[max(i - 1, 0)], clips[min(i + 1, len(clips) - 1)], 17)
-            k = constants(clips, self.problem.d, self.problem.r, self.directions)
+            k = constants(clips, self.problem.d, self.problem.r, self.direction)
         y, alpha = self._values(clips, k, steps, variance, rate)
         i = int(np.argmin(y))
         return float(clips[i]), float(alpha[i])

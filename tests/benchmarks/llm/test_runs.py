@@ -13,7 +13,7 @@ from benchmarks.llm.configuration import FIRST_ORDER, METHODS, PRIVATE, Configur
 from benchmarks.llm.privacy import opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, evaluation_steps, execute
 from benchmarks.llm.tasks import task
-from dpzero_theory.privacy.certified.pairs import group
+from dpzero_theory.privacy.release import Release
 from tests.benchmarks.llm.files import write
 from tests.benchmarks.llm.test_prompts import PAIRS
 from tests.benchmarks.llm.tiny import tiny
@@ -169,6 +169,6 @@ def test_both_accountants_and_the_cost_of_a_search(tmp_path: Path) -> None:
     assert outcome.privacy.epsilon <= 3.0
     assert 3.0 < opacus_epsilon(outcome.privacy) < 6.0, "RDP is an upper bound, and not absurd"
     assert "Opacus" in outcome.privacy.how
-    unit = group(outcome.privacy.noise_multiplier, 4, sampling="poisson", relation="add-remove", sample_rate=1 / 3)
+    unit = Release(outcome.privacy.noise_multiplier, 4, sampling="poisson", relation="add-remove", sample_rate=1 / 3)
     assert search_epsilon([unit], 1, 1e-5) == pytest.approx(outcome.privacy.epsilon)
     assert 3.0 < search_epsilon([unit], 5, 1e-5) < 15.0

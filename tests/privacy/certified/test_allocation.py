@@ -14,8 +14,8 @@ from dpzero_theory.privacy.__main__ import main
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.allocation import Run, _composed, _upper, allocation_delta
-from dpzero_theory.privacy.certified.pairs import group
 from dpzero_theory.privacy.gaussian import delta_from_gdp
+from dpzero_theory.privacy.release import Release
 
 
 def call(strike, s):
@@ -145,7 +145,7 @@ def test_noise_is_a_little_below_that_of_poisson_sampling(n, batch, steps, epsil
     assert found.value == found.upper
     assert found.upper / found.lower - 1 < 1e-4
     assert 0.98 * poisson.value < found.upper < poisson.value
-    unit = group(found.value, steps, sampling="random-allocation", relation="add-remove", sample_rate=batch / n)
+    unit = Release(found.value, steps, sampling="random-allocation", relation="add-remove", sample_rate=batch / n)
     assert delta_of_history([unit], epsilon).upper <= 1e-5
     spent = epsilon_of_history([unit], 1e-5)
     assert spent.lower <= epsilon
@@ -189,13 +189,13 @@ def test_little_noise_is_answered_by_one_batch_an_epoch():
         sample_rate=0.1,
     )
     assert 0 < found.lower < found.upper < 1
-    unit = group(found.value, 50, sampling="random-allocation", relation="add-remove", sample_rate=0.1)
+    unit = Release(found.value, 50, sampling="random-allocation", relation="add-remove", sample_rate=0.1)
     assert delta_of_history([unit], 40.0).upper <= 1e-5
 
 
 def test_what_is_not_amplified_says_so():
-    allocated = group(3.0, 100, sampling="random-allocation", relation="add-remove", sample_rate=0.1)
-    sampled = group(3.0, 100, sampling="poisson", relation="add-remove", sample_rate=0.1)
+    allocated = Release(3.0, 100, sampling="random-allocation", relation="add-remove", sample_rate=0.1)
+    sampled = Release(3.0, 100, sampling="poisson", relation="add-remove", sample_rate=0.1)
     found = epsilon_of_history([allocated, sampled], 1e-5)
     assert "without amplification" in found.notes[0]
     alone = epsilon_of_history([allocated], 1e-5)
@@ -232,7 +232,7 @@ def test_replace_one_is_about_as_good_as_poisson(n, batch, steps, epsilon):
     poisson = calibrate_noise_multiplier(sampling="poisson", relation="replace-one", **target)
     found = calibrate_noise_multiplier(sampling="random-allocation", relation="replace-one", **target)
     assert poisson.value < found.value < 1.08 * poisson.value
-    unit = group(found.value, steps, sampling="random-allocation", relation="replace-one", sample_rate=batch / n)
+    unit = Release(found.value, steps, sampling="random-allocation", relation="replace-one", sample_rate=batch / n)
     spent = epsilon_of_history([unit], 1e-5)
     assert spent.lower < epsilon == pytest.approx(spent.upper, rel=1e-5)
     assert "by way of the data without the record" in spent.notes[1]
@@ -250,9 +250,9 @@ def test_several_runs_and_full_batches_against_monte_carlo():
     loss += ((2 * x - 1) / 32).sum(axis=1)
     sample = -np.expm1(np.minimum(epsilon - loss, 0))
     history = [
-        group(2.0, 24, sampling="random-allocation", relation="add-remove", sample_rate=1 / 8),
-        group(4.0, 2, sampling="full", relation="add-remove"),
-        group(3.0, 20, sampling="random-allocation", relation="add-remove", sample_rate=1 / 5),
+        Release(2.0, 24, sampling="random-allocation", relation="add-remove", sample_rate=1 / 8),
+        Release(4.0, 2, sampling="full", relation="add-remove"),
+        Release(3.0, 20, sampling="random-allocation", relation="add-remove", sample_rate=1 / 5),
     ]
     found = delta_of_history(history, epsilon)
     assert found.method == "random allocation"

@@ -9,7 +9,9 @@ import pytest
 from scipy.stats import norm
 
 from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.certified.pairs import SAMPLINGS, Pair, group, passes
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import SAMPLINGS, passes
 
 X = np.linspace(-14, 14, 28_001)
 STEP = X[1] - X[0]
@@ -44,7 +46,7 @@ VALUES = (-1.0, 0.0, 0.4, 1.0)
 
 
 def bracket(sampling, relation, q, s, epsilon):
-    unit = group(s, 1, sampling=sampling, relation=relation, sample_rate=q)
+    unit = Release(s, 1, sampling=sampling, relation=relation, sample_rate=q)
     return delta_of_history([unit], epsilon)
 
 
@@ -128,7 +130,7 @@ def test_two_steps_of_fixed_size_replace_one_lie_between_the_two_ends():
     }.items():
         joint = np.outer(first[0], second[0]) - math.exp(epsilon) * np.outer(first[1], second[1])
         values[name] = float(np.sum(np.maximum(joint, 0))) * weight
-    unit = group(s, 2, sampling="fixed-size", relation="replace-one", sample_rate=q)
+    unit = Release(s, 2, sampling="fixed-size", relation="replace-one", sample_rate=q)
     found = delta_of_history([unit], epsilon)
     assert max(values.values()) <= found.upper + 1e-6
     assert found.lower == pytest.approx(max(values["remove, remove"], values["add, add"]), abs=1e-5)
@@ -198,22 +200,22 @@ def test_groups_name_what_is_wrong():
         ({"sampling": "full"}, "sample_rate"),
     ]:
         with pytest.raises(ValueError, match=name):
-            group(1.0, 10, **(good | change))
+            Release(1.0, 10, **(good | change))
     for noise, steps, name in [(0.0, 1, "noise_multiplier"), (math.nan, 1, "noise_multiplier"), (1.0, 2.5, "steps")]:
         with pytest.raises(ValueError, match=name):
-            group(noise, steps, **good)
+            Release(noise, steps, **good)
 
 
 def test_sampling_has_no_default():
     with pytest.raises(TypeError, match="sampling"):
-        group(1.0, 10, relation="add-remove", sample_rate=0.1)
+        Release(1.0, 10, relation="add-remove", sample_rate=0.1)
     assert "full" in SAMPLINGS
 
 
 def test_fixed_order_and_whole_batches_are_closed_form():
-    unit = group(3.0, 100, sampling="fixed-order", relation="replace-one", sample_rate=0.25)
-    assert unit.gdp == pytest.approx(math.sqrt(25) * 2 / 3)
+    unit = Release(3.0, 100, sampling="fixed-order", relation="replace-one", sample_rate=0.25)
+    assert unit.terms.gdp == pytest.approx(math.sqrt(25) * 2 / 3)
     for sampling in ("poisson", "fixed-size", "random-allocation", "fixed-order"):
-        whole = group(3.0, 100, sampling=sampling, relation="add-remove", sample_rate=1.0)
-        assert whole.gdp == pytest.approx(10 / 3)
-        assert whole.pairs() == ()
+        whole = Release(3.0, 100, sampling=sampling, relation="add-remove", sample_rate=1.0)
+        assert whole.terms.gdp == pytest.approx(10 / 3)
+        assert whole.terms.pairs == ()

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.privacy.gaussian import gdp_from_budget, noise_std
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import constants
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.last_iterate import SCHEDULES, certify_last_iterate, prescribe_last_iterate
 from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 
-GDP = float(gdp_from_budget(2, 1e-6))
+GDP = float(gdp_from_epsilon(2, 1e-6))
 PAPER = Problem(n=10_000, d=2000, r=8.178)
 
 

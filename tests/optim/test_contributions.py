@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.mechanism import LatticeSum, ScalarSum, add_noise_, per_record, round_jointly
+from dpzero_theory.optim.algorithm import ALGORITHMS
+from dpzero_theory.optim.contributions import per_record, to_lattice
 from dpzero_theory.optim.transcript import Header
 from dpzero_theory.privacy.lattice import Lattice
-from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.privacy.relation import Relation
 from tests.optim.small import Logistic, plan
 
 Array = NDArray[np.float64]
@@ -47,18 +49,17 @@ def test_changing_one_record_moves_the_integer_sum_by_at_most_the_sensitivity(
     case: tuple[Array, Array, str], levels: int, clip: float
 ) -> None:
     first, second, relation = case
-    mechanism = LatticeSum(replace(PLAN, clip=clip, levels=levels, directions_per_step=first.shape[1]), SystemNoise())
-    sums = [mechanism.contributions(rows) for rows in (first, second)]
+    chosen = replace(PLAN, clip=clip, levels=levels, directions_per_step=first.shape[1])
+    sums = [chosen.contributions(rows, 6) for rows in (first, second)]
     assert all(total.dtype == np.int64 for total in sums)
     moved = sum((int(a) - int(b)) ** 2 for a, b in zip(*sums, strict=True))
-    assert moved <= Lattice(clip, levels).sensitivity(relation) ** 2
+    assert moved <= (levels * Relation.of(relation).sensitivity) ** 2
 
 
 def test_the_sensitivity_is_reached() -> None:
-    mechanism = LatticeSum(PLAN, SystemNoise())
-    assert mechanism.contributions(np.array([[math.inf]]))[0] == PLAN.levels
-    assert mechanism.contributions(np.array([[math.nan]]))[0] == 0
-    assert mechanism.contributions(np.array([[-7.0], [math.inf], [math.inf]]))[0] == PLAN.levels
+    assert PLAN.contributions(np.array([[math.inf]]), 6)[0] == PLAN.levels
+    assert PLAN.contributions(np.array([[math.nan]]), 6)[0] == 0
+    assert PLAN.contributions(np.array([[-7.0], [math.inf], [math.inf]]), 6)[0] == PLAN.levels
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_vectors_are_clipped_jointly_and_rounded_toward_zero(
     row: tuple[float, float], expected: tuple[float, float]
 ) -> None:
     lattice = Lattice(1.0, 10_000)
-    found = round_jointly(lattice, np.array([row]))[0]
+    found = to_lattice(lattice, np.array([row]))[0]
     exact = np.array(expected) * 10_000
     assert (np.abs(found) <= np.abs(exact)).all()
     assert np.abs(found - exact).max() <= 1.0001
@@ -106,22 +107,20 @@ def test_noise_has_the_law_of_the_plan() -> None:
     """4,000 draws: variance within 10% (4.5 standard errors) of sigma^2, of 2 b^2 for Laplace."""
     for noise, factor in (("gaussian", 1.0), ("laplace", 2.0)):
         chosen = plan(noise=noise)
-        mechanism = LatticeSum(chosen, SeededNoise(4))
-        draws = np.array([mechanism.release(np.zeros(1, np.int64))[0] for _ in range(4000)])
+        source = SeededNoise(4)
+        draws = np.array([chosen.noisy(np.zeros(1, np.int64), source)[0] for _ in range(4000)])
         assert np.mean(draws.astype(float) ** 2) / chosen.scale**2 == pytest.approx(factor, rel=0.1)
-        assert not mechanism.private
-        assert LatticeSum(chosen, SystemNoise()).private
 
 
 def test_scalar_sums_clip_and_map() -> None:
     rows = np.array([[5.0], [math.nan], [-math.inf], [0.5]])
-    assert ScalarSum(2.0).contributions(rows)[0] == 0.5
-    assert ScalarSum(math.inf).contributions(rows)[0] == 5.5
-    assert not ScalarSum(1.0).private
+    assert ALGORITHMS["dpgd-0th"].contributions(rows, 4.0, 0, 4)[0] == 0.5  # at C/||u|| = 2
+    assert ALGORITHMS["mezo"].contributions(rows, 0.0, 0, 4)[0] == 5.5
+    assert not ALGORITHMS["mezo"].private
 
 
 def test_vector_noise_reaches_every_coordinate_once() -> None:
     module = Logistic()
     weights = Header(PLAN, "00" * 16, "", "nearest").weights(module)
-    add_noise_(weights, -0.5, lambda count: np.arange(1.0, count + 1))
+    ALGORITHMS["dpgd-0th"].perturb_(weights, -0.5, lambda count: np.arange(1.0, count + 1))
     assert module.weight.tolist() == [-0.5 * i for i in range(1, 7)]

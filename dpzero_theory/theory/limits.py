@@ -1,0 +1,26 @@
+"""What a minimiser may spend: caps on the steps, and the shares of the bound given up for cheaper runs."""
+
+from dpzero_theory import check
+from dpzero_theory.theory.problem import Problem
+
+__all__ = ["MOST_STEPS", "SMOOTHING_SHARE", "STEPS_SHARE", "step_cap"]
+
+MOST_STEPS = 10**15
+SMOOTHING_SHARE = 0.01
+"""lambda is the largest that costs this share of the bound."""
+STEPS_SHARE = 0.05
+"""Without a cap T is the smallest whose bound is within this share of the best."""
+
+
+def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None) -> int | None:
+    """The largest T that the caps on T and on n T allow, None without caps; PreconditionError below one step."""
+    caps = []
+    if max_steps is not None:
+        caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
+    if max_evaluations is not None:
+        most = check.integer("max_evaluations", max_evaluations)
+        check.precondition(
+            most >= problem.n, f"max_evaluations >= n is required (full batch); got {most}, n = {problem.n}"
+        )
+        caps.append(min(most // problem.n, MOST_STEPS))
+    return min(caps) if caps else None
