@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from dpzero_theory.privacy.releases import Settings
 
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, integer, output_folder
