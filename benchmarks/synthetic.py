@@ -218,6 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cells of the preset that are not in the results yet."""
     parser = _parser()
     options = parser.parse_args(argv)
+    if options.out is not None and not options.out.resolve().name:
+        parser.error(f"--out must have a name; got {str(options.out)!r}")
     options.device = chosen_device(parser, options.device)
     preset = PRESETS[options.preset]
     cells = [
