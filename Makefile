@@ -2,23 +2,23 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 
 .PHONY: demo test lint clean
 
-$(STAMP): pyproject.toml constraints.txt
+# $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt
+$(VENV)/.%: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[$*]'
 	@touch $@
 
-demo: $(STAMP)
+demo: $(VENV)/.demo
 	$(BIN)/python -m benchmarks.demo
 
-test: $(STAMP) lint
+test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -n 2
 
-lint: $(STAMP)
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -8,12 +8,13 @@ meet raises `PreconditionError` instead; nothing is clamped.
 
 import math
 from collections.abc import Collection
+from importlib.util import find_spec
 from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["PreconditionError", "choice", "integer", "precondition", "real", "real_array", "shown"]
+__all__ = ["PreconditionError", "choice", "installed", "integer", "precondition", "real", "real_array", "shown"]
 
 
 class PreconditionError(ValueError):
@@ -103,3 +104,9 @@ def precondition(holds: bool, statement: str) -> None:
     """Raise PreconditionError(`statement`) unless `holds` is true."""
     if not holds:
         raise PreconditionError(statement)
+
+
+def installed(what: str, package: str, extra: str) -> None:
+    """Raise ValueError, naming the `extra` that has it, where the optional `package` that `what` needs is missing."""
+    if find_spec(package) is None:
+        raise ValueError(f"{what} needs {package}: pip install 'dpzero-theory[{extra}]'")

@@ -9,6 +9,7 @@ import argparse
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +18,17 @@ from typing import Any, NoReturn, TypeVar
 
 from dpzero_theory import check
 
-__all__ = ["Parser", "Several", "input_file", "input_folder", "integer", "number", "output_file", "output_folder"]
+__all__ = [
+    "Parser",
+    "Several",
+    "extra",
+    "input_file",
+    "input_folder",
+    "integer",
+    "number",
+    "output_file",
+    "output_folder",
+]
 
 Resource = TypeVar("Resource")
 
@@ -206,3 +217,15 @@ def _takes_files(folder: Path) -> bool:
     """Whether a file can be made there; tried, as permissions do not tell everything, and nothing is left."""
     with TemporaryFile(dir=folder):
         return True
+
+
+@contextmanager
+def extra(name: str, command: str) -> Iterator[None]:
+    """Around a command's imports that need the extra `name`: without it, exit status 2 and one line that says so."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("dpzero_theory"):
+            raise
+        print(f"python -m {command}: needs {error.name}: pip install 'dpzero-theory[{name}]'", file=sys.stderr)
+        raise SystemExit(2) from None

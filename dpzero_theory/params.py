@@ -179,6 +179,8 @@ def _check_modes(args: argparse.Namespace, inputs: dict[str, Any]) -> None:
     for holds, statement in rules:
         if not holds:
             raise ValueError(statement)
+    if args.plot is not None:
+        check.installed("--plot", "matplotlib", extra="plot")
     for name in SOLVABLE:
         if (inputs[name] is None) != (name == found):
             raise ValueError(f"{name} must {'not be given: it is the one to find' if name == found else 'be given'}")

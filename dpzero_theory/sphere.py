@@ -114,6 +114,18 @@ def _signs() -> Array:
     return np.array([-1.0, 1.0])
 
 
+def _sphere_fourth(d: int) -> tuple[float, float]:
+    return 3 * (d / (d + 2)), d / (d + 2)
+
+
+def _gaussian_fourth(d: int) -> tuple[float, float]:
+    return 3.0, 1.0
+
+
+def _sign_fourth(d: int) -> tuple[float, float]:
+    return 1.0, 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class DirectionLaw:
     """A law of u in R^d with E[u] = 0 and E[u u^T] = I, exchangeable and symmetric in its coordinates.
@@ -143,20 +155,20 @@ DIRECTIONS.register(
     DirectionLaw(
         name="sphere",
         sample=sample_sphere,
-        fourth_moments=lambda d: (3 * (d / (d + 2)), d / (d + 2)),
+        fourth_moments=_sphere_fourth,
         table=quantiles,
         normalised=True,
         fixed_norm=True,
     )
 )
 DIRECTIONS.register(
-    DirectionLaw(name="gaussian", sample=sample_gaussian, fourth_moments=lambda d: (3.0, 1.0), table=quantiles)
+    DirectionLaw(name="gaussian", sample=sample_gaussian, fourth_moments=_gaussian_fourth, table=quantiles)
 )
 DIRECTIONS.register(
     DirectionLaw(
         name="rademacher",
         sample=sample_rademacher,
-        fourth_moments=lambda d: (1.0, 1.0),
+        fourth_moments=_sign_fourth,
         table=_signs,
         fixed_norm=True,
     )

@@ -39,7 +39,9 @@ TARGETS = {
         "dpzero",
     ),
     "dpzero_theory.sphere": (
-        "fourth_moments",
+        "_sphere_fourth",
+        "_gaussian_fourth",
+        "_sign_fourth",
         "projection_sample_norm",
         "projection_outer",
         "projection_curvature",
@@ -47,6 +49,7 @@ TARGETS = {
         "paper_tail",
     ),
     "dpzero_theory.privacy.gaussian": ("paper_gdp", "sensitivity"),
+    "dpzero_theory.privacy.relation": ("sensitivity",),
     "dpzero_theory.optim.estimator": ("two_point_difference",),
 }
 """The functions that hold the paper's constants, by module."""

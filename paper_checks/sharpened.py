@@ -14,7 +14,7 @@ __all__ = ["register"]
 
 
 def register() -> list[Claim]:
-    """Register every check of `sharp.CHECKS` as `sharp-NAME`; returns their claims, each stated as verified."""
+    """Register every check of `paper_checks.sharp` as `sharp-NAME`; returns their claims, each stated as verified."""
     claims = []
     for name, function in sharp.CHECKS.items():
         check(f"sharp-{name}")(partial(_finding, function))
@@ -28,7 +28,7 @@ def register() -> list[Claim]:
                 claim=f"Step {name} of the sharpened theorem.",
                 kind="bound",
                 status="verified",
-                method="See paper_checks/sharp.py.",
+                method="See paper_checks/sharp.",
                 tolerance="fixed in the check",
                 evidence="Holds.",
             )

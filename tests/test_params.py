@@ -23,6 +23,11 @@ KEYS = {
     "id",
     "algorithm",
     "calibration",
+    "form",
+    "relation",
+    "sampling",
+    "direction",
+    "directions_per_step",
     "gdp",
     "step_size",
     "T",
@@ -452,3 +457,24 @@ def test_the_module_runs_as_a_command() -> None:
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.count("\n") == 1
     assert "--n" in bad.stderr
+
+
+@pytest.mark.parametrize("direction", [None, "sphere", "gaussian", "rademacher"])
+def test_the_direction_law_reaches_the_sharpened_results(capsys: Capture, direction: str | None) -> None:
+    flags = () if direction is None else ("--direction", direction)
+    content = run_json(capsys, arguments("--result", "theorem-3-sharp", "--calibration", "exact", *flags))
+    (row,) = content["results"]
+    law = direction or "sphere"
+    assert content["inputs"]["direction"] == row["direction"] == law
+    assert (row["directions_per_step"], row["relation"], row["sampling"]) == (1, "replace-one", "full")
+    low, high = {"sphere": (0.00507, 0.00508), "gaussian": (0.00507, 0.00509), "rademacher": (0.0073, 0.0074)}[law]
+    assert low < row["bound"] < high
+
+
+def test_the_papers_theorems_are_unmet_for_directions_off_the_sphere(capsys: Capture) -> None:
+    words = [word for word in arguments("--direction", "rademacher") if word not in ("--result", "theorem-3")]
+    content = run_json(capsys, words)
+    assert {row["id"] for row in content["results"]} == {"theorem-3-sharp"}
+    assert {item["id"] for item in content["unmet"]} == {"theorem-1", "theorem-2", "theorem-3"}
+    assert all("proved for directions on the sphere" in item["reason"] for item in content["unmet"])
+    assert "directions: rademacher, 1 a step" in run(capsys, words)

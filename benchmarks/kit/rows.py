@@ -36,7 +36,7 @@ import pandas as pd
 __all__ = ["OK", "RESULTS", "Results", "read_manifest", "read_rows", "write_atomically"]
 
 OK = "ok"
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent.parent / "results"
 PACKAGES = ("dpzero-theory", "numpy", "scipy", "torch", "scikit-learn", "transformers", "matplotlib")
 
 Value: TypeAlias = str | int | float | bool | None

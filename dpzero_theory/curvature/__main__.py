@@ -13,16 +13,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import torch
-from torch.utils import _pytree as pytree
-
-from dpzero_theory.cli import Parser, integer, number, output_file
-from dpzero_theory.curvature import forward, tasks
-from dpzero_theory.curvature.logistic import logistic
-from dpzero_theory.curvature.measure import Settings, measure
-from dpzero_theory.curvature.objective import Objective
-from dpzero_theory.curvature.spectrum import Effort
+from dpzero_theory.cli import Parser, extra, integer, number, output_file
 from dpzero_theory.problem_file import ProblemFile
+
+with extra("torch", "dpzero_theory.curvature"):
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from dpzero_theory.curvature import forward, tasks
+    from dpzero_theory.curvature.logistic import logistic
+    from dpzero_theory.curvature.measure import Settings, measure
+    from dpzero_theory.curvature.objective import Objective
+    from dpzero_theory.curvature.spectrum import Effort
 
 __all__ = ["main"]
 

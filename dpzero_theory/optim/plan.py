@@ -141,6 +141,7 @@ class Plan:
             raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
         check.choice("sampling", sampling, runnable())
         rule.require(direction, directions_per_step)
+        check.integer("directions_per_step", directions_per_step, at_most=law.coordinates)
         rate = _rate(n, expected_batch)
         alphas = _step_sizes(step_size, steps)
         multiplier = calibrate_noise_multiplier(

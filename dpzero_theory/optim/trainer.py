@@ -1,4 +1,4 @@
-"""DPZero inside a Hugging Face Trainer (the `llm` extra): its arguments, callbacks, evaluation and checkpoints.
+"""DPZero inside a Hugging Face Trainer (the `hf` extra): its arguments, callbacks, evaluation and checkpoints.
 
     trainer = DPZeroTrainer(
         model, TrainingArguments("out", save_steps=500, report_to="none"), train_dataset=data,

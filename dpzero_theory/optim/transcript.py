@@ -30,7 +30,7 @@ from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.journal import Journal
 
-__all__ = ["Header", "Record", "Transcript", "TranscriptError", "replay"]
+__all__ = ["Header", "Record", "Transcript", "TranscriptError", "read", "replay"]
 
 FORMAT = "dpzero-transcript-1"
 _CHECK = 8
@@ -112,7 +112,7 @@ class Transcript:
 
     def records(self) -> list[Record]:
         """All that is on disk."""
-        return _parse(self.path, self.path.read_bytes())[1]
+        return read(self.path)[1]
 
     def close(self) -> None:
         """Safe to repeat."""
@@ -127,12 +127,21 @@ class Transcript:
         self.close()
 
 
+def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
+    """Header and whole records of the transcript at `path`, which another process may be writing.
+
+    Raises TranscriptError for a damaged file, and OSError.
+    """
+    header, records, _, _ = _parse(Path(path), Path(path).read_bytes())
+    return header, records
+
+
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
     """Move the weights of `module`, the initial ones, as the run at `path` did. Returns the transcript's header.
 
     Raises TranscriptError for other initial weights, a damaged file, or a run that released vectors.
     """
-    header, records, _, _ = _parse(Path(path), Path(path).read_bytes())
+    header, records = read(path)
     weights = header.weights(module)
     require_initial(header, weights)
     if not header.plan.scalars:

@@ -82,6 +82,8 @@ def _inputs(options: argparse.Namespace) -> dict[str, Any]:
         check.real(
             f"--noise-multiplier with --sampling {sampling}", options.noise_multiplier, at_least=LEAST_SUBSAMPLED
         )
+    if options.plot is not None:
+        check.installed("--plot", "matplotlib", extra="plot")
     return {
         "epsilon": None if options.epsilon is None else float(options.epsilon),
         "noise_multiplier": None if options.noise_multiplier is None else float(options.noise_multiplier),

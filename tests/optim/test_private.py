@@ -73,15 +73,10 @@ def released(signs: NDArray[np.int64], share: float) -> NDArray[np.float64]:
         lambda module, batch: batch[0] @ module.x,
         data,
         replace(AUDITED, scale=int(AUDITED.scale * share)),
-        noise=SystemNoise(),
-        batches=private.Batches("full", 10, 1.0),
-        key=bytes(16),
-        target=None,
+        private._Sources(SystemNoise(), private.Batches("full", 10, 1.0), bytes(16)),
+        budget=None,
         folder=None,
-        precision="nearest",
         micro_batch=10,
-        collate=None,
-        resume=False,
     )
     score = 0.0
     for number in range(STEPS):

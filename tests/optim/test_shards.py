@@ -59,7 +59,7 @@ def test_other_ways_of_sharding(ranks: list[dict[str, Any]], name: str) -> None:
 
 
 def test_a_module_that_accelerate_has_sharded(ranks: list[dict[str, Any]]) -> None:
-    pytest.importorskip("accelerate", reason="the llm extra is not installed")
+    pytest.importorskip("accelerate", reason="the hf extra is not installed")
     assert equal(ranks[0]["accelerate"], ranks[0]["rademacher"])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.optim.transcript import Header, Transcript, TranscriptError, replay
+from dpzero_theory.optim.transcript import Header, Transcript, TranscriptError, read, replay
 from tests.optim.small import Logistic, plan
 
 PLAN = plan()
@@ -98,3 +98,17 @@ def test_an_existing_transcript_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         Transcript.create(tmp_path / "t", HEADER)
     assert (tmp_path / "t").read_bytes() == before
+
+
+def test_a_transcript_has_one_writer_and_any_number_of_readers(tmp_path: Path) -> None:
+    """Refused before anything is touched: the second opening of a live file changes no byte of it."""
+    path = tmp_path / "t"
+    with Transcript.create(path, HEADER) as transcript:
+        transcript.append(0, np.array([5] * PLAN.scalars))
+        before = path.read_bytes()
+        with open(path, "ab") as torn:
+            torn.write(b"half")
+        with pytest.raises(TranscriptError, match="another process"):
+            Transcript.open(path)
+        assert path.read_bytes() == before + b"half"
+        assert [record.release for record in read(path)[1]] == [0]

@@ -94,7 +94,7 @@ def smallest_root(terms: Terms, gap_per_step: float) -> Array:
     Q(y) = quadratic y^2 + 2 second y + constant. For fixed y the condition q y^2 - p y >= K is quadratic in
     alpha and has a solution exactly when the left side is at least the right one; the left side rises in y
     and the right one falls. At the upper end each of the three parts of the right side squared is at most a
-    third of the left side squared.
+    third of the left side squared (kept <= 1).
     """
     a = 2 * gap_per_step
     spare = np.sqrt(3 * a * terms.quadratic)

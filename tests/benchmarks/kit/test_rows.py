@@ -149,7 +149,7 @@ def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyte
 WRITER = """
 import sys
 from pathlib import Path
-from tests.benchmarks.test_results import make, row
+from tests.benchmarks.kit.test_rows import make, row
 with make(Path(sys.argv[1])) as results:
     for seed in range(10**6):
         if not results.done(mode="a", d=20, seed=seed):

@@ -1,0 +1,186 @@
+"""A further algorithm, noise law, direction law and sampling, each in this file with one registration, end to end."""
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
+from dpzero_theory.optim.contributions import Array, Sums
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.transcript import replay
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.laplace import laplace_multiplier, release_epsilon
+from dpzero_theory.privacy.ledger import Ledger
+from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Mechanism
+from dpzero_theory.privacy.noise import NoiseSource
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import SAMPLINGS, Indices, Sampling, Terms
+from dpzero_theory.registry import Registry
+from dpzero_theory.sphere import DIRECTIONS, DirectionLaw
+from tests.optim.small import STEP, D, Logistic, N, data, losses
+
+
+class Signs(Algorithm):
+    """Every record votes: +1 or -1, the sign of its difference, in lattice units of the clip."""
+
+    name = "votes"
+    lattice = True
+    dtype = np.int64
+
+    def contributions(self, differences: Array, clip: float, levels: int, d: int) -> Sums:
+        total: Sums = (levels * np.sign(np.nan_to_num(differences)).astype(np.int64)).sum(axis=0)
+        return total
+
+
+class Wide(Mechanism):
+    """Discrete Laplace noise of twice the parameter that the plan names: half the epsilon at equal multipliers."""
+
+    name = "wide-laplace"
+    noise = "wide"
+    lattice = True
+    exactness = "integers with exactly the discrete Laplace law"
+    samplings = ("full", "poisson", "every-other")
+
+    def cost(
+        self,
+        noise_multiplier: float,
+        steps: int,
+        sample_rate: float,
+        relation: Relation,
+        coordinates: int,
+        delta: float,
+    ) -> Cost:
+        return Cost(gaussian=False, epsilon=steps * release_epsilon(2 * noise_multiplier, 1.0, relation))
+
+    def multiplier(self, target_epsilon: float, steps: int, sample_rate: float, relation: Relation) -> float:
+        return laplace_multiplier(target_epsilon, steps, 1.0, relation) / 2
+
+    def scale(self, noise_multiplier: float, levels: int) -> int:
+        return math.ceil(noise_multiplier * levels)
+
+    def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
+        return source.discrete_laplace(2 * scale, shape)
+
+
+class EveryOther(Sampling):
+    """Poisson batches of even-numbered records at twice the rate; odd ones are never used."""
+
+    name = "every-other"
+    runnable = True
+
+    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
+        pairs = tuple(Pair(kind, 2 * sample_rate, noise_multiplier) for kind in kinds)
+        return Terms(pairs=pairs, attained=pairs)
+
+    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
+        return np.array([i for i in range(0, n, 2) if source.random() < 2 * sample_rate], np.int64)
+
+
+TWO_POINT = DirectionLaw(
+    name="lopsided",
+    sample=lambda rng, size, d: rng.choice([-1.0, 1.0], size=(size, d)),
+    fourth_moments=lambda d: (1.0, 1.0),
+    table=lambda: np.array([-1.0, 1.0]),
+    fixed_norm=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """One registration each; taken back after the test."""
+    additions: list[tuple[Registry[Any], Any]] = [
+        (ALGORITHMS, Signs()), (MECHANISMS, Wide()), (SAMPLINGS, EveryOther()), (DIRECTIONS, TWO_POINT),
+    ]  # fmt: skip
+    for registry, value in additions:
+        registry.register(value)
+    yield
+    for registry, value in additions:
+        del registry._values[value.name]
+
+
+def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
+    target = {"target_epsilon": 3.0, "target_delta": 1e-5, "expected_batch": N / 4, "relation": "add-remove"}
+    return {**STEP, **target, "sampling": "poisson", "folder": folder, **changes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": "votes"},
+        {"noise": "wide"},
+        {"direction": "lopsided"},
+        {"sampling": "every-other"},
+        {"algorithm": "votes", "noise": "wide", "direction": "lopsided", "sampling": "every-other"},
+    ],
+)
+def test_an_extension_runs_end_to_end(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Calibrated, run, paid for, resumed, reported and replayed bit for bit."""
+    module = Logistic()
+    run = make_private_with_epsilon(module, losses, data(), **arguments(tmp_path, **changes))
+    for _ in range(3):
+        run.step()
+    run.close()
+    module = Logistic()
+    run = make_private_with_epsilon(module, losses, data(), **arguments(tmp_path, resume=True, **changes))
+    run.run()
+    spent = run.get_epsilon(1e-5)
+    assert 2.9 < spent <= 3.0
+    assert epsilon_of_history(run.history, 1e-5).upper == spent
+    run.close()
+    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+        assert ledger.report().epsilon_spent == spent
+        assert ledger.history[0].mechanism == ("wide-laplace" if "noise" in changes else "discrete-gaussian")
+    again = Logistic()
+    header = replay(tmp_path / "transcript.bin", again)
+    assert torch.equal(again.weight, module.weight)
+    assert np.abs(module.weight.detach().numpy()).max() > 0
+    assert Plan.from_json(header.plan.to_json()) == run.plan
+    assert len(again.weight) == D
+
+
+def test_the_new_sampling_is_accounted_and_drawn() -> None:
+    here = Release(2.0, 50, sampling="every-other", relation="add-remove", sample_rate=0.1)
+    known = Release(2.0, 50, sampling="poisson", relation="add-remove", sample_rate=0.2)
+    assert epsilon_of_history([here], 1e-5) == epsilon_of_history([known], 1e-5)
+    assert calibrate_noise_multiplier(
+        target_epsilon=2, target_delta=1e-5, steps=50, sampling="every-other", relation="add-remove", sample_rate=0.1
+    ).upper == pytest.approx(
+        calibrate_noise_multiplier(
+            target_epsilon=2, target_delta=1e-5, steps=50, sampling="poisson", relation="add-remove", sample_rate=0.2
+        ).upper
+    )
+    batch = SAMPLINGS["every-other"].draw(random.Random(1), 1000, 0.1)
+    assert 60 < len(batch) < 140
+    assert not (batch % 2).any()
+
+
+def test_an_unknown_kind_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"mechanism must be one of gaussian, .*wide-laplace; got 'staircase'"):
+        Release(1.0, 1, sampling="full", relation="add-remove", mechanism="staircase")
+    with pytest.raises(ValueError, match=r"sampling must be one of full, .*every-other; got 'shuffle'"):
+        Release(1.0, 1, sampling="shuffle", relation="add-remove", sample_rate=0.5)
+    with pytest.raises(ValueError, match="must have a name of its own; got 'wide-laplace'"):
+        MECHANISMS.register(Wide())
+
+
+def test_laws_compose_with_each_other() -> None:
+    """Pure epsilon adds to what the Gaussian releases cost, and nothing is forgotten."""
+    gaussian = Release(5.0, 10, sampling="full", relation="add-remove")
+    wide = Release(20.0, 4, sampling="full", relation="add-remove", mechanism="wide-laplace")
+    alone = epsilon_of_history([gaussian], 1e-5).upper
+    both = epsilon_of_history([gaussian, wide], 1e-5).upper
+    assert both == pytest.approx(alone + 0.1, rel=1e-9)
+    assert both >= alone + 0.1
+    assert delta_of_history([gaussian, wide], both).upper == pytest.approx(1e-5, rel=1e-6)

@@ -1,0 +1,107 @@
+"""The constants at their ends and limits, and what the law registration refuses; the smoothing's cost under a root mean
+square over samples against moments by exact Gauss-Hermite quadrature.
+"""
+
+import dataclasses
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.sphere import DIRECTIONS, DirectionLaw, sample_gaussian
+from dpzero_theory.theory.sharp import constants
+from dpzero_theory.theory.sharp.constants import LAWS
+
+Array = NDArray[np.float64]
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 10, 10**9])
+def test_constants_at_the_ends(d: int) -> None:
+    none = constants.constants(np.array([math.sqrt(d), 2 * math.sqrt(d)]), d, 1.0)
+    for name in ("bias", "cross", "excess"):
+        np.testing.assert_allclose(getattr(none, name), 0, atol=1e-20)
+    np.testing.assert_array_equal(none.kept, 1)
+    all_clipped = constants.constants(np.array([1e-9]), d, 1.0)
+    assert all_clipped.quadratic[0] == pytest.approx(0, abs=1e-7)
+    assert all_clipped.excess[0] == pytest.approx(all_clipped.spread, rel=1e-7)
+
+
+def test_sphere_tends_to_the_gaussian() -> None:
+    c = np.array([0.1, 1.0, 3.0])
+    sphere, gaussian = (constants.constants(c, 10**11, 7.0, kind) for kind in ("sphere", "gaussian"))
+    for field in dataclasses.fields(sphere):
+        np.testing.assert_allclose(getattr(sphere, field.name), getattr(gaussian, field.name), rtol=1e-8)
+
+
+@pytest.mark.parametrize("d", [1, 2, 17, 299, 300, 5000])
+def test_mean_projection(d: int) -> None:
+    with mpmath.workdps(30):
+        exact = mpmath.sqrt(d / mpmath.pi) * mpmath.gammaprod([mpmath.mpf(d) / 2], [mpmath.mpf(d + 1) / 2])
+    assert constants.mean_projection(d) == pytest.approx(float(exact), rel=1e-11)
+
+
+def _directions(d: int, law: str) -> tuple[Array, Array]:
+    """Points and weights that integrate polynomials of degree 7 in u exactly: 4 Gauss-Hermite nodes an axis.
+
+    On the sphere a homogeneous polynomial of degree 2 k has the Gaussian moment over E|z|^(2k)/d^k, see `_moment`.
+    """
+    if law == "rademacher":
+        points = np.array(list(itertools.product((-1.0, 1.0), repeat=d)))
+        return points, np.full(len(points), 2.0**-d)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(4)
+    points = np.array(list(itertools.product(nodes, repeat=d)))
+    mass = np.array([math.prod(w) for w in itertools.product(weights / weights.sum(), repeat=d)])
+    return points, mass
+
+
+def _moment(values: Array, mass: Array, degree: int, d: int, law: str) -> float:
+    radial = math.prod(d + 2 * k for k in range(degree // 2)) / d ** (degree // 2) if law == "sphere" else 1.0
+    return float(mass @ values) / radial
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_root_mean_square_of_the_samples_traces_is_enough(law: str) -> None:
+    rng = np.random.default_rng(0)
+    d = 4
+    points, mass = _directions(d, law)
+    squares = points * points
+    tightest = 0.0
+    for case in range(200):
+        sizes = rng.beta(0.4, 0.4, (6, d)) * (rng.random((6, 1)) < rng.uniform(0.2, 1))
+        whole = np.maximum(sizes.mean(axis=0), rng.beta(0.4, 0.4, d) * (case % 2))
+        if case == 0:
+            sizes, whole = np.array([np.ones(d)] * 3 + [np.zeros(d)] * 3), np.ones(d)
+        r = max(1.0, float(whole.sum()))
+        rank = max(1.0, math.sqrt(float((sizes.sum(axis=1) ** 2).mean())))
+        k = constants.constants(1.0, d, r, law, rank)
+        curved, forms = squares @ whole, squares @ sizes.T
+        single = np.mean([_moment(forms[:, i] ** 2 * curved, mass, 6, d, law) for i in range(6)])
+        mean = forms.mean(axis=1)
+        if rank < d / 2:  # above it the other form of smooth_first, nu d, may be the smaller
+            assert _moment(mean**2, mass, 4, d, law) <= k.smooth_first**2 * (1 + 1e-12)
+        assert _moment(mean**2 * curved, mass, 6, d, law) <= k.smooth_second**2 * (1 + 1e-12)
+        assert single <= k.smooth_second**2 * (1 + 1e-12)
+        tightest = max(tightest, single / k.smooth_second**2)
+    assert tightest > 0.4
+    mean_only = constants.constants(1.0, d, float(d), law, d / 2)  # half the samples have the identity, half nothing
+    exact = _moment(squares.sum(axis=1) ** 3, mass, 6, d, law) / 2
+    assert exact > mean_only.smooth_second**2 or law == "rademacher"
+
+
+def test_every_law_that_the_theorem_covers_is_a_law() -> None:
+    assert set(LAWS) <= set(DIRECTIONS)
+
+
+def test_a_law_without_constants_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    law = DirectionLaw(
+        name="dice", sample=sample_gaussian, fourth_moments=lambda d: (3.0, 1.0), table=lambda: np.array([-1.0, 1.0])
+    )
+    monkeypatch.setattr(DIRECTIONS, "_values", {**DIRECTIONS, "dice": law})
+    with pytest.raises(PreconditionError, match=r"covers the directions sphere, .*; it has none for dice$"):
+        constants.constants(1.0, 10, 2.0, "dice")
+    with pytest.raises(ValueError, match=r"^direction must be one of sphere, gaussian, rademacher, dice; got 'ball'"):
+        constants.constants(1.0, 10, 2.0, "ball")

@@ -1,0 +1,68 @@
+"""The last iterate under PL: the certificate against the recursion, the privacy of shrinking noise."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.problem import Guarantee, Problem
+from dpzero_theory.theory.sharp.certificate import certificate
+from dpzero_theory.theory.sharp.last_iterate import SCHEDULES, certify_last_iterate, prescribe_last_iterate
+
+GDP = float(gdp_from_epsilon(2, 1e-6))
+PAPER = Problem(n=10_000, d=2000, r=8.178)
+PL = Problem(n=10_000, d=2000, r=8.178, pl=0.05)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("steps", [800, 20_000, None])
+def test_last_iterate_is_certified_at_its_parameters(schedule: str, steps: int | None) -> None:
+    p = prescribe_last_iterate(PL, GDP, schedule=schedule, max_steps=steps)
+    names = ("step_size", "steps", "clip", "smoothing", "noise_std", "noise_ratio")
+    assert certify_last_iterate(PL, **{name: getattr(p, name) for name in names}) == p.bound
+    assert p.gradient_bound == 2 * p.bound
+    assert p.guarantee is Guarantee.SUBOPTIMALITY
+    assert not p.vacuous
+    sigma = p.noise_std * p.noise_ratio ** np.arange(p.steps)
+    spent = math.sqrt(np.sum((2 * p.clip / (PL.n * sigma)) ** 2))
+    assert spent == pytest.approx(GDP, rel=1e-7)
+    assert spent <= GDP * (1 + 1e-12)
+
+
+def test_shrinking_noise_gains_with_the_steps() -> None:
+    gains = []
+    for steps in (1000, 10_000, 100_000):
+        constant, shrinking = (
+            prescribe_last_iterate(PL, GDP, schedule=schedule, max_steps=steps).bound for schedule in SCHEDULES
+        )
+        gains.append(constant / shrinking)
+    assert 1 < gains[0] < gains[1] < gains[2]
+
+
+def test_last_iterate_recursion_by_brute_force() -> None:
+    """The closed form against the recursion run step by step, for every y of a grid."""
+    p = prescribe_last_iterate(PL, GDP, schedule="shrinking", max_steps=900)
+    at = {"clip": p.clip, "smoothing": p.smoothing, "step_size": p.step_size}
+    step = certificate(PL, **at, steps=1, noise_std=0)
+    constant = step.floor - PL.gap / p.step_size
+    best = math.inf
+    for y in np.geomspace(1e-4, 1, 400):
+        rho = 1 - 2 * PL.pl * p.step_size * (step.progress - step.drift / (2 * y))
+        if 0 < rho < 1:
+            value = PL.gap
+            for t in range(p.steps):
+                sigma = p.noise_std * p.noise_ratio ** (p.steps - 1 - t)
+                noise = p.step_size / 2 * PL.r * sigma**2
+                value = rho * value + p.step_size * (step.drift * y / 2 + constant + noise)
+            best = min(best, value)
+    assert p.bound == pytest.approx(best, rel=2e-3)
+
+
+def test_last_iterate_needs_pl_and_a_contraction() -> None:
+    with pytest.raises(PreconditionError, match="pl"):
+        prescribe_last_iterate(PAPER, GDP, schedule="constant")
+    assert certify_last_iterate(PL, step_size=9, steps=9, clip=3, smoothing=1e-9, noise_std=0.1) == math.inf
+    with pytest.raises(ValueError, match="schedule"):
+        prescribe_last_iterate(PL, GDP, schedule="rising")

@@ -1,0 +1,76 @@
+"""Poisson mini-batches: full batches at rate one, the accountant's noise, the caps."""
+
+import math
+
+import pytest
+
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.certificate import certificate, prescribe
+from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
+
+GDP = float(gdp_from_epsilon(2, 1e-6))
+PAPER = Problem(n=10_000, d=2000, r=8.178)
+
+
+def test_poisson_at_rate_one_is_full_batch() -> None:
+    full = prescribe(PAPER, GDP, max_steps=2000)
+    sampled = prescribe_poisson(
+        PAPER,
+        GDP,
+        lambda rate, steps, relation: 2 * math.sqrt(steps) / GDP,
+        max_evaluations=20_000_000,
+        sample_rate=1.0,
+    )
+    assert sampled.bound == pytest.approx(full.bound, rel=1e-12)
+    assert sampled.noise_std == pytest.approx(full.noise_std, rel=1e-12)
+
+
+def test_poisson_with_the_accountant() -> None:
+    accountant = poisson_noise(2, 1e-6)
+    fixed = prescribe_poisson(PAPER, GDP, accountant, max_evaluations=4_672_000, sample_rate=0.01)
+    assert fixed.steps == 46_720
+    assert fixed.noise_multiplier == pytest.approx(accountant(0.01, 46_720, Relation.REPLACE_ONE), rel=1e-14)
+    assert (fixed.sampling, fixed.sample_rate, fixed.relation) == ("poisson", 0.01, Relation.REPLACE_ONE)
+    assert fixed.noise_std == pytest.approx(fixed.noise_multiplier * fixed.clip / 100, rel=1e-12)
+    found = prescribe_poisson(PAPER, GDP, accountant, max_evaluations=4_672_000, max_steps=200_000)
+    assert found.steps <= 200_000
+    assert found.evaluations <= 4_672_001
+    assert found.bound < fixed.bound < prescribe(PAPER, GDP, max_evaluations=4_672_000).bound
+    again = certificate(
+        PAPER,
+        step_size=found.step_size,
+        steps=found.steps,
+        clip=found.clip,
+        smoothing=found.smoothing,
+        noise_std=found.noise_std,
+        sample_rate=found.sample_rate,
+    )
+    assert again.bound == found.bound
+
+
+def test_poisson_needs_a_step() -> None:
+    with pytest.raises(PreconditionError, match="max_evaluations"):
+        prescribe_poisson(PAPER, GDP, lambda rate, steps, relation: 1.0, max_evaluations=10, sample_rate=0.5)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        prescribe_poisson(PAPER, GDP, lambda rate, steps, relation: math.nan, max_evaluations=10**6)
+
+
+def test_the_accountant_is_asked_about_the_relation_that_is_prescribed() -> None:
+    asked = []
+
+    def noise(rate: float, steps: int, relation: Relation) -> float:
+        asked.append(relation)
+        return relation.sensitivity * math.sqrt(steps) / GDP
+
+    both = {
+        name: prescribe_poisson(PAPER, GDP, noise, max_evaluations=10**6, sample_rate=0.1, relation=name)
+        for name in Relation
+    }
+    assert set(asked) == set(Relation)
+    assert all(p.relation is name for name, p in both.items())
+    assert both[Relation.ADD_REMOVE].bound < both[Relation.REPLACE_ONE].bound
+    with pytest.raises(ValueError, match=r"^relation must be one of"):
+        prescribe_poisson(PAPER, GDP, noise, max_evaluations=10**6, relation="neighbours")
