@@ -5,6 +5,7 @@ flag that a command gains needs a bad line: by its type it has some already, oth
 """
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -276,6 +277,7 @@ def drive() -> None:
     for command, module in sorted(commands().items(), key=lambda item: (_weight(item[0]), item[0])):
         loaded = importlib.import_module(module)
         parser = loaded._parser()
+        gc.freeze()  # a collection in a child would copy all that it shares
         flags[command] = [flag_of(action) for action in parser._actions]
         helps[command] = forked(loaded.main, ["--help"])
         for flag, words in lines(command, parser):

@@ -30,7 +30,7 @@ __all__ = ["main"]
 
 
 def _parser() -> Parser:
-    parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only"})
+    parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only", "subset": "--model"})
     parser.add_argument("--model", required=True, help=", ".join(tasks.NAMES))
     parser.add_argument("--data", required=True, help="digits, toy (random tokens), or a folder")
     declared = parser.add_mutually_exclusive_group()
