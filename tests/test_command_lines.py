@@ -45,8 +45,8 @@ ZERO = {
 }
 """Numbers that may be 0."""
 
-WORDS = ("nan", "inf", "-inf", "-1", "1e400", "many", "", "9" * 5000)
-WHOLE = ("1.5", "1e30")
+WORDS = ("nan", "-inf", "-1", "1e400", "many", "")
+WHOLE = ("1.5",)
 NO_PATH = ("", "a\0b", "file/inside", "n" * 300)
 LEFT_OUT = {"--noise-multiplier": ("--epsilon",)}
 """What a flag under test takes the place of."""
