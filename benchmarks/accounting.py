@@ -4,7 +4,7 @@
     python -m benchmarks.accounting --preset certify    300 random settings, each against an independent evaluation
     python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
 
-Results: results/accounting (compare), results/accounting-certify and results/accounting-lemma.
+Results: results/accounting (compare), results/accounting_certify and results/accounting_lemma.
 """
 
 import math
@@ -259,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one preset; rows that are there already are kept."""
     parser = _parser()
     options = parser.parse_args(argv)
-    suffix = "" if options.preset == "compare" else f"-{options.preset}"
+    suffix = "" if options.preset == "compare" else f"_{options.preset}"
     out = options.out or RESULTS / f"accounting{suffix}"
     if options.preset == "compare":
         run_compare(parser, out, options.skip)

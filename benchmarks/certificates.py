@@ -29,10 +29,11 @@ import torch
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.datasets import binary_digits, sst2
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import nonlinear
-from dpzero_theory.synthetic.data import digits, gaussian_data, hashed_words, read_labelled_sentences
+from dpzero_theory.synthetic.data import gaussian_data, hashed_words
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
 from dpzero_theory.theory import inequalities
@@ -108,8 +109,8 @@ def _loss(problem: str, mode: str, n: int, d: int) -> Loss:
     if problem == "pseudo-huber":
         return PseudoHuber(gaussian_data(np.random.default_rng([n, d]), n, d), paper_spectrum(mode, d))
     if problem == "digits":
-        return LogisticRegression(*digits())
-    sentences, labels = read_labelled_sentences(SENTENCES)
+        return LogisticRegression(*binary_digits())
+    sentences, labels = sst2(SENTENCES)
     return LogisticRegression(hashed_words(sentences, d), labels)
 
 

@@ -22,7 +22,7 @@ import torch
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
-from dpzero_theory.curvature import tasks
+from dpzero_theory.curvature import catalog, tasks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
@@ -88,7 +88,7 @@ def study(model: str) -> Study:
 def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[str, Any]:
     """The row of one model, moment and seed, trained from its start; folder: of the encoder's sentences."""
     plan = study(model)
-    task = tasks.load(model, plan.data or str(folder), plan.samples, seed)
+    task = catalog.load(model, plan.data or str(folder), plan.samples, seed)
     module = task.module
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], plan.learning_rate)
     for _ in range(plan.moments[moment]):
@@ -127,10 +127,7 @@ def _measure(objective: Objective, module: torch.nn.Module, task: tasks.Task, pl
 def _accuracy(module: torch.nn.Module, task: tasks.Task) -> float:
     """On the training samples."""
     with torch.no_grad():
-        hits = [
-            (module(**inputs) if isinstance(inputs, dict) else module(inputs)).argmax(dim=1) == labels
-            for inputs, labels in task.batches
-        ]
+        hits = [tasks.logits(module, inputs).argmax(dim=1) == labels for inputs, labels in task.batches]
     return float(torch.cat(hits).double().mean())
 
 

@@ -4,36 +4,38 @@
 2. Trains logistic regression on scikit-learn's digits under (epsilon, delta)-DP with the parameters of Theorem 3
    and of its sharpened version, noise from the operating system, and prints the measured ||grad F||^2 beside the
    certified bound.
-3. Sweeps the quadratic of the paper over the dimension and draws the rate, in out/demo/.
+3. Sweeps the quadratic of the paper over the dimension; rows and the picture of the rate are in out/demo/.
 """
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib import pyplot as plt
 from numpy.typing import NDArray
 
+from benchmarks.kit.rows import Results, discard
 from dpzero_theory import params
 from dpzero_theory.cli import Parser, output_folder
+from dpzero_theory.datasets import binary_digits
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
-from dpzero_theory.synthetic.data import digits, gaussian_data
+from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import LogisticRegression, Quadratic, paper_spectrum
 from dpzero_theory.theory import theorems
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
-from figures.style import PAGE, save, series, use_style
 
 EPSILON, DELTA = 2.0, 1e-6
 DIMENSIONS = (20, 50, 100, 200, 500)
-MODES = {"a": "eigenvalues 1: r = d", "c": "eigenvalues 1/i: r = O(log d)"}
+MODES = ("a", "c")
+KEY = ("mode", "d", "method")
 GRID_STEPS = (40, 160, 640, 2560)
 GRID_STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
 GRID_CLIPS = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -50,7 +52,7 @@ def calculator() -> None:
 
 def train() -> None:
     """Step 2: DPZero on digits with the prescribed parameters, measured beside certified."""
-    features, labels = digits()
+    features, labels = binary_digits()
     loss = LogisticRegression(features, labels)
     x0 = np.zeros(loss.d)
     problem = Problem(
@@ -114,59 +116,57 @@ def _accuracy(loss: LogisticRegression, x: Array) -> float:
     return float((np.sign(loss.margins(x)) + 1).mean() / 2)
 
 
-def sweep(folder: Path) -> Path:
-    """Step 3: best squared gradient norm over a small grid, for each dimension, mode and method; draws it."""
+def sweep(folder: Path) -> None:
+    """Step 3: best gradient norm over a small grid, a row for each mode, dimension and method."""
     print(f"\n3. The paper's quadratic, n = 10,000, ({EPSILON:g}, {DELTA:g}): best of a small grid for each dimension")
     print("   (one seed; the full grid, all methods and five seeds: python -m benchmarks.synthetic)\n")
+    discard(folder)
+    with Results(folder, key=KEY, fields=("gradient_norm",), seeds=[1], device="cpu", dtype="float64") as results:
+        rng = np.random.default_rng(1)
+        for mode in MODES:
+            for d in DIMENSIONS:
+                best = _best(mode, d, rng)
+                results.add({"mode": mode, "d": d, "method": name, "gradient_norm": x} for name, x in best.items())
+                print(f"   mode ({mode}), d = {d:>3}: " + ", ".join(f"{name} {x:.3g}" for name, x in best.items()))
+
+
+def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
+    """By method, the smallest gradient norm of the last iterate over the grid."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
-    rng = np.random.default_rng(1)
-    methods: dict[str, Callable[..., engine.Outcome]] = {"DPZero": engine.dpzero, "DPGD-0th": engine.dpgd_0th}
-    best: dict[tuple[str, str], list[float]] = {}
-    for mode in MODES:
-        for d in DIMENSIONS:
-            problem = Quadratic(gaussian_data(rng, 10_000, d), paper_spectrum(mode, d))
-            lanes = Lanes.grid(
-                steps=GRID_STEPS,
-                step_sizes=GRID_STEP_SIZES,
-                clips=GRID_CLIPS,
-                noise_std=lambda steps, clip: noise_std(gdp, steps, clip, 10_000, "replace-one"),
-            )
-            for name, method in methods.items():
-                vector = name == "DPGD-0th"
-                outcome = method(
-                    problem,
-                    np.zeros(d),
-                    lanes,
-                    directions=lambda k, d=d: sample_sphere(rng, k, d),
-                    noise=lambda k, d=d, vector=vector: rng.standard_normal((k, d) if vector else k),
-                )
-                norms = np.linalg.norm(problem.spectrum * (outcome.last - problem.center), axis=1)
-                best.setdefault((mode, name), []).append(float(norms.min()))
-            print(f"   mode ({mode}), d = {d:>3}: " + ", ".join(f"{m} {best[mode, m][-1]:.3g}" for m in methods))
-    return _draw(best, list(methods), folder)
+    problem = Quadratic(gaussian_data(rng, 10_000, d), paper_spectrum(mode, d))
+    lanes = Lanes.grid(
+        steps=GRID_STEPS,
+        step_sizes=GRID_STEP_SIZES,
+        clips=GRID_CLIPS,
+        noise_std=lambda steps, clip: noise_std(gdp, steps, clip, 10_000, "replace-one"),
+    )
+    methods: dict[str, tuple[Callable[..., engine.Outcome], bool]] = {
+        "DPZero": (engine.dpzero, False),
+        "DPGD-0th": (engine.dpgd_0th, True),
+    }
+    best = {}
+    for name, (method, vector) in methods.items():
+        outcome = method(
+            problem,
+            np.zeros(d),
+            lanes,
+            directions=lambda k: sample_sphere(rng, k, d),
+            noise=lambda k, vector=vector: rng.standard_normal((k, d) if vector else k),
+        )
+        best[name] = float(np.linalg.norm(problem.spectrum * (outcome.last - problem.center), axis=1).min())
+    return best
 
 
-def _draw(best: dict[tuple[str, str], list[float]], methods: list[str], folder: Path) -> Path:
-    use_style()
-    figure, panels = plt.subplots(1, 2, figsize=(PAGE, 2.8), sharey=True)
-    for panel, (mode, title) in zip(panels, MODES.items(), strict=True):
-        for i, method in enumerate(methods):
-            values = best[mode, method]
-            slope = np.polyfit(np.log(DIMENSIONS), np.log(values), 1)[0]
-            panel.plot(DIMENSIONS, values, label=f"{method} (slope {slope:.2f})", **series(i).line())
-        panel.set(xscale="log", yscale="log", xlabel="dimension d", title=title)
-        panel.set_xticks(DIMENSIONS, [str(d) for d in DIMENSIONS])
-        panel.set_xticks([], minor=True)
-        panel.legend()
-    panels[0].set_ylabel("best gradient norm, last iterate")
-    folder.mkdir(parents=True, exist_ok=True)
-    return save(figure, "rate_vs_dimension", folder)[0]
+def draw(folder: Path) -> Path:
+    """The picture of the rows in `folder`, beside them: drawn by `figures.demo`, which imports nothing from here."""
+    subprocess.run([sys.executable, "-m", "figures.demo", "--rows", str(folder), "--out", str(folder)], check=True)
+    return folder / "rate_vs_dimension.png"
 
 
 def _parser() -> Parser:
     parser = Parser("benchmarks.demo", __doc__)
     parser.add_argument(
-        "--out", type=output_folder, default="out/demo", help="folder for the figure (default out/demo)"
+        "--out", type=output_folder, default="out/demo", help="folder of rows and picture (default out/demo)"
     )
     return parser
 
@@ -177,7 +177,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     start = time.perf_counter()
     calculator()
     train()
-    picture = sweep(options.out)
+    sweep(options.out)
+    picture = draw(options.out)
     print(f"\nThe figure is {picture}. {time.perf_counter() - start:.0f} s in all.")
     return 0
 

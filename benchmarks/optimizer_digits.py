@@ -16,14 +16,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory import datasets
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
@@ -41,10 +40,8 @@ KEY = ("model", "method", "seed", "steps", "step_size", "clip")
 
 def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
     """Train and test images, split by the seed."""
-    images, labels = load_digits(return_X_y=True)
-    order = np.random.default_rng(seed).permutation(len(images))
-    features = torch.tensor(images[order] / 16, dtype=torch.float32)
-    targets = torch.tensor(labels[order], dtype=torch.int64)
+    images, labels = datasets.digits(seed)
+    features, targets = torch.tensor(images, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64)
     return TensorDataset(features[:TRAIN], targets[:TRAIN]), TensorDataset(features[TRAIN:], targets[TRAIN:])
 
 

@@ -39,7 +39,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory import problem_file
+from dpzero_theory import datasets, problem_file
 from dpzero_theory.cli import Parser, input_file, input_folder, integer, output_folder
 from dpzero_theory.curvature import language, tasks
 from dpzero_theory.curvature.objective import Batch, Objective
@@ -47,7 +47,6 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.problem_file import ProblemFile
-from dpzero_theory.synthetic.data import read_labelled_sentences
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
@@ -145,7 +144,7 @@ def _prescribe(problem: Problem, setting: Setting) -> Prescription:
 
 def digits() -> Work:
     """mlp-digits:16: the command above measures 500 digits; 1,200 others are private here, the last 97 are the test."""
-    features, labels = tasks.digits(None, 0)
+    features, labels = (torch.as_tensor(part) for part in datasets.digits(0))
     return Work(
         module=lambda: tasks.mlp_digits(16, 500, 0).module,
         train=(features[500:1700], labels[500:1700]),
@@ -155,9 +154,8 @@ def digits() -> Work:
 
 def minilm(folder: Path) -> Work:
     """minilm:top-norm: RECORDS phrases of 6 to 12 words, none that --seed 0 --samples 2048 measured; the whole test."""
-    phrases, signs = read_labelled_sentences(folder / "sst2_train.tsv")
-    low, high = language.WORDS
-    fitting = [i for i, text in enumerate(phrases) if low <= len(text.split()) <= high]
+    phrases, signs = datasets.sst2(folder / "sst2_train.tsv")
+    fitting = language.fitting(phrases)
     seen = set(np.random.default_rng(0).choice(fitting, MEASURED, replace=False).tolist())
     chosen = np.random.default_rng(1).permutation([i for i in fitting if i not in seen])[:RECORDS]
     model = language.Encoder("top-norm")
@@ -165,13 +163,13 @@ def minilm(folder: Path) -> Work:
     def batch(texts: Sequence[str], labels: NDArray[np.float64]) -> Batch:
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # equal lengths need no padding
         parts = [order[first : first + 64] for first in range(0, len(order), 64)]
-        means = torch.cat([model.inputs([texts[i] for i in part])["means"] for part in parts])
+        means = torch.cat([model.inputs([texts[i] for i in part])["normalised"] for part in parts])
         return means[np.argsort(order)], torch.as_tensor(labels > 0, dtype=torch.int64)
 
     return Work(
         module=lambda: copy.deepcopy(model.module),
         train=batch([phrases[i] for i in chosen], signs[chosen]),
-        test=batch(*read_labelled_sentences(folder / "sst2_test.tsv")),
+        test=batch(*datasets.sst2(folder / "sst2_test.tsv")),
     )
 
 

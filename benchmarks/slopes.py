@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
-from benchmarks.kit.rows import RESULTS, Results, read_manifest, read_rows
+from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 
 __all__ = ["best_rows", "interval", "main", "slope"]
@@ -94,8 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--rows must be a folder with rows of {', '.join(SWEEPS)}; got {str(options.rows)!r}")
     if "dimension" in sweeps:
         sweeps["dimension"] = _as_synthetic(sweeps["dimension"])
-    for old in ("rows.csv", "manifest.json"):
-        (options.out / old).unlink(missing_ok=True)
+    discard(options.out)
     results = Results(
         options.out,
         key=KEY,

@@ -13,7 +13,7 @@ import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.grids import table
-from benchmarks.llm.table import report
+from benchmarks.llm.report import report
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
 
@@ -128,7 +128,7 @@ def sweep_speed() -> str:
 
 def language_models() -> str:
     """Accuracy of every method on the small encoder, beside the paper's on RoBERTa-large."""
-    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm-dpzero-mezo"))
+    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
 
 
 def calculator() -> str:

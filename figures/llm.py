@@ -24,7 +24,7 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
-__all__ = ["accuracy", "best_rows", "clip_step_size", "main"]
+__all__ = ["accuracy", "clip_step_size", "main"]
 
 PAPER = FIGURES.parent / "paper_checks" / "tables.toml"
 METHODS = {
@@ -36,26 +36,9 @@ LOOKS = {"2": (1, -0.13, r"$\varepsilon = 2$"), "6": (0, 0.13, r"$\varepsilon = 
 """Series, place within the line, and legend of each epsilon."""
 
 
-def best_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each task, method and epsilon, the rows of the setting with the best dev metric, as `benchmarks.llm.table`.
-
-    That is the mean over seeds among the settings that most seeds have run; of equals, the smallest mean dev loss.
-    """
-    last = rows[rows["test_metric"].notna()].copy()
-    last["epsilon"] = last["epsilon"].map(lambda value: value if value == "none" else f"{float(value):g}")
-    cell, setting = ["task", "method", "epsilon"], ["step_size", "clip"]
-    means = last.groupby(cell + setting, dropna=False, as_index=False).agg(
-        seeds=("seed", "nunique"), metric=("dev_metric", "mean"), loss=("dev_loss", "mean")
-    )
-    order = means.sort_values(["seeds", "metric", "loss"], ascending=[False, False, True])
-    return last.merge(order.groupby(cell, sort=False).head(1)[cell + setting])
-
-
 def accuracy(rows: pd.DataFrame) -> Figure:
-    """One panel a task, one line a method; rows: `benchmarks.llm.table tab:dpzero-mezo`."""
-    found = best_rows(rows)
-    found["percent"] = 100 * found["test_metric"]
-    cells = found.groupby(["task", "method", "epsilon"])["percent"].agg(["mean", "sem"]).fillna(0.0).reset_index()
+    """One panel a task, one line a method; rows: the summary that `benchmarks.llm.table tab:dpzero-mezo` writes."""
+    cells = rows.assign(error=rows["error"].fillna(0.0), epsilon=rows["epsilon"].astype(str))
     tasks = [name for name in TASKS if name in set(cells["task"])]
     methods = [name for name in METHODS if name in set(cells["method"])]
     paper = tomllib.loads(PAPER.read_text())["tab:dpzero-mezo"]
@@ -68,7 +51,7 @@ def accuracy(rows: pd.DataFrame) -> Figure:
             line = part[part["epsilon"] == epsilon]
             places = [methods.index(method) + shift for method in line["method"]]
             style = series(look).line(linestyle="none", label=label)
-            axis.errorbar(line["mean"], places, xerr=line["sem"], **style)
+            axis.errorbar(line["mean"], places, xerr=line["error"], **style)
             suffix = "" if epsilon == "none" else f" ({epsilon})"
             for method, place in zip(line["method"], places, strict=True):
                 if METHODS[method] + suffix in paper:
@@ -129,8 +112,8 @@ def _heat(axis: Axes, grid: pd.DataFrame, title: str, colours: str, number: str)
 
 def _parser() -> Parser:
     parser = Parser("figures.llm", __doc__)
-    parser.add_argument("--accuracy", type=input_folder(), default=RESULTS / "llm-dpzero-mezo")
-    parser.add_argument("--clip-lr", type=input_folder(), default=RESULTS / "llm-clip_lr")
+    parser.add_argument("--accuracy", type=input_folder(), default=RESULTS / "llm_dpzero_mezo_summary")
+    parser.add_argument("--clip-lr", type=input_folder(), default=RESULTS / "llm_clip_lr")
     parser.add_argument("--out", type=output_folder, default=str(FIGURES))
     return parser
 

@@ -36,6 +36,7 @@ GOOD: dict[str, dict[str, str]] = {
     "benchmarks.llm.memory": {"name": "smoke"},
     "benchmarks.llm.table": {"name": "demo"},
     "benchmarks.prescription": {"--problem": "problem.json"},
+    "figures.demo": {"--rows": "folder"},
 }
 """What a command needs; flags under test replace theirs. Commands with --out get --out OUT as well."""
 
@@ -112,7 +113,7 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
             ("--model", ["--model", word])
             for word in ("mlp-digits:x", "mlp-digits:0", "mlp-digits:1e9", "no.such:thing")
         ),
-        *(("--model", ["--model", word]) for word in (".:x", "a b:c", "dpzero_theory.curvature.tasks:digits")),
+        *(("--model", ["--model", word]) for word in (".:x", "a b:c", "dpzero_theory.datasets:digits")),
         ("--model", ["--model", "minilm:x", "--data", "data", "--public"]),
         ("--data", ["--data", "elsewhere"]),
         ("--data", ["--model", "logistic", "--data", "elsewhere", "--public"]),
@@ -178,6 +179,7 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
     "benchmarks.synthetic": [("--methods", ["--methods", "dpzero", "--methods", "sgd"]), ("--out", ["--out", "/"])],
     "figures.certificates": [("--rows", ["--rows", "folder"])],
     "figures.curvature": [("--rows", ["--rows", "folder"])],
+    "figures.demo": [("--rows", ["--rows", "folder"])],
     "figures.dimension": [("--rows", ["--rows", "folder"]), ("--slopes", ["--slopes", "folder"])],
     "figures.llm": [("--accuracy", ["--accuracy", "folder"]), ("--clip-lr", ["--clip-lr", "folder"])],
     "figures.synthetic": [("--rows", ["--rows", "folder"])],

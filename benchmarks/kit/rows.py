@@ -33,7 +33,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import pandas as pd
 
-__all__ = ["OK", "RESULTS", "Results", "read_manifest", "read_rows", "write_atomically"]
+__all__ = ["OK", "RESULTS", "Results", "discard", "read_manifest", "read_rows", "write_atomically"]
 
 OK = "ok"
 RESULTS = Path(__file__).parent.parent / "results"
@@ -228,6 +228,12 @@ def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
         raise ValueError(f"the rows in {folder} are not those of its manifest: run the benchmark again")
     table = pd.read_csv(io.BytesIO(text), keep_default_na=False, na_values=[""])
     return table if failed else table[table["status"] == OK].reset_index(drop=True)
+
+
+def discard(folder: Path) -> None:
+    """Remove the rows and the manifest in `folder`: rows that are computed from others are made anew each time."""
+    for name in ("rows.csv", "rows.csv.gz", "manifest.json"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _rows_text(folder: Path) -> bytes | None:

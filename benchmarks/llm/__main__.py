@@ -15,13 +15,14 @@ from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import Results
 from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
 from benchmarks.llm.flags import model_name
-from benchmarks.llm.models import DTYPES, SUBSETS, LanguageModel, configuration, load, load_tokenizer, random_model
+from benchmarks.llm.models import DTYPES, LanguageModel, configuration, load, load_tokenizer, random_model
 from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import KINDS, names, task
 from dpzero_theory import check
 from dpzero_theory.cli import Parser, input_folder, integer, number, output_folder
+from dpzero_theory.curvature.encoder import SUBSETS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import runnable

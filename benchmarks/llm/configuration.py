@@ -3,10 +3,11 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from benchmarks.llm.models import DTYPES, MINILM, SUBSETS
+from benchmarks.llm.models import DTYPES, MINILM
 from benchmarks.llm.records import Selection
 from benchmarks.llm.tasks import KINDS, names
 from dpzero_theory import check
+from dpzero_theory.curvature.encoder import SUBSETS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.sphere import DIRECTIONS
@@ -29,7 +30,7 @@ class Configuration:
     epsilon, delta, relation, clip: of private methods. sampling: of all but zero-shot; batch: its expected size.
     direction, directions, smoothing: of zeroth-order methods; direction None is the paper's gaussian, and sphere for
     dpgd-0th, whose clip needs a known length. lora_rank, lora_alpha: of LoRA. weights: which are trained, one of
-    `models.SUBSETS` (LoRA trains its own). seed: picks the records; and everything else of methods that are not
+    `encoder.SUBSETS` (LoRA trains its own). seed: picks the records; and everything else of methods that are not
     private. per_class, total, min_words, dev, test: see `records.Selection`; both of the first None: all records.
     max_length: of prompts, at most the task's; None for the task's. Raises ValueError.
     """

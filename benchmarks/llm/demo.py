@@ -25,7 +25,7 @@ from dpzero_theory.cli import Parser, input_folder, number, output_folder
 __all__ = ["CHOSEN", "grid", "main", "recipe"]
 
 CHOSEN = {"clip": 30.0, "step_size": 0.01}
-"""The best on dev among the rows in benchmarks/results/llm-demo-choice."""
+"""The best on dev among the rows in benchmarks/results/llm_demo_choice."""
 
 
 def grid() -> list[Configuration]:

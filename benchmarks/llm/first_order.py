@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from benchmarks.llm.configuration import Configuration
-from benchmarks.llm.frozen import Scale
-from benchmarks.llm.models import SentenceClassifier, layers
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
+from dpzero_theory.curvature.encoder import Scale, SentenceClassifier, layers
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 
 __all__ = ["PerRecordGradients", "add_lora", "train_first_order", "train_private_first_order"]

@@ -15,9 +15,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from benchmarks.llm.models import SentenceClassifier
+from dpzero_theory.curvature.encoder import Scale, SentenceClassifier
 
-__all__ = ["Scale", "memoise"]
+__all__ = ["memoise"]
 
 Tensor = torch.Tensor
 _ROWS = 16
@@ -148,18 +148,6 @@ class _Top(nn.Module):
         for layer in self.layer:
             hidden = layer(hidden, mask)
         return BaseModelOutput(last_hidden_state=hidden)
-
-
-class Scale(nn.Module):
-    """The gain and the bias of a normalisation, of what is normalised already; input of shape (rows, width)."""
-
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        super().__init__()
-        self.weight = norm.weight
-        self.bias = norm.bias
-
-    def forward(self, normalised: Tensor) -> Tensor:
-        return torch.addcmul(self.bias.float(), normalised, self.weight.float())
 
 
 class _Pooled(nn.Module):

@@ -35,6 +35,7 @@ from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
 from dpzero_theory.cli import Parser, Several, integer, output_folder
+from dpzero_theory.curvature.encoder import SUBSETS, train
 
 __all__ = ["PRESETS", "Cell", "Preset", "main", "measure"]
 
@@ -119,7 +120,7 @@ def _steps(
     """d and the seconds of each step."""
     c = _configuration(cell, "zero-shot" if cell.method == "forwards" else cell.method)
     lora = "lora" in cell.method
-    d = first_order.add_lora(module, c) if lora else models.train(module, cell.weights)
+    d = first_order.add_lora(module, c) if lora else train(module, cell.weights)
     clock = _Clock(cell.device)
     if cell.method == "forwards":
         with torch.no_grad():
@@ -200,13 +201,13 @@ def _parser() -> Parser:
         help="some of the table's, or other sizes and configurations",
     )
     parser.add_argument("--methods", nargs="+", action=Several, choices=("forwards", *METHODS[1:]), help="some methods")
-    parser.add_argument("--weights", choices=models.SUBSETS, default="all")
+    parser.add_argument("--weights", choices=SUBSETS, default="all")
     parser.add_argument("--steps", type=integer(2, 10_000))
     parser.add_argument("--length", type=integer(1, 2048), help="tokens in a record")
     parser.add_argument("--batch-rows", type=integer(1, 10_000), help="records in one forward")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
     parser.add_argument(
-        "--out", type=output_folder, help="folder (default: out/llm-memory, else benchmarks/results/llm-memory)"
+        "--out", type=output_folder, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)"
     )
     return parser
 
@@ -218,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = chosen_device(parser, options.device)
     preset = PRESETS[options.name]
     results = Results(
-        options.out or (Path("out") if options.name == "smoke" else RESULTS) / "llm-memory",
+        options.out or (Path("out") if options.name == "smoke" else RESULTS) / "llm_memory",
         key=KEY,
         fields=FIELDS,
         seeds=[0],

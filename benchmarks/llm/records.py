@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.llm.tasks import Source, Task
-from dpzero_theory import check
+from dpzero_theory import check, datasets
 
 __all__ = ["TEST_SEED", "Record", "Selection", "Splits", "load", "splits"]
 
@@ -159,6 +159,12 @@ def _tsv(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
         yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
+def _sst2(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
+    (column,) = task.fields.values()
+    for sentence, sign in zip(*datasets.sst2(path), strict=True):
+        yield {column: sentence, task.label: int(sign > 0)}
+
+
 def _label_first(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
     """LABEL, a space, the text."""
     (column,) = task.fields.values()
@@ -182,6 +188,7 @@ def _jsonl(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 _FORMATS: dict[str, Callable[[Task, Path], Iterator[Mapping[str, Any]]]] = {
+    "sst2": _sst2,
     "tsv": _tsv,
     "label-first": _label_first,
     "trec": _trec,

@@ -3,9 +3,10 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from benchmarks.llm import first_order, zeroth_order
 from benchmarks.llm.configuration import ZEROTH_ORDER, Configuration
 from benchmarks.llm.evaluation import Evaluation, evaluate
 from benchmarks.llm.frozen import memoise
-from benchmarks.llm.models import LanguageModel, train
+from benchmarks.llm.models import LanguageModel
 from benchmarks.llm.privacy import Privacy, first_order_noise, first_order_privacy
-from benchmarks.llm.prompts import Prompter
+from benchmarks.llm.prompts import Example, Prompter
 from benchmarks.llm.records import Splits, splits
-from benchmarks.llm.scoring import classifier, scorer
+from benchmarks.llm.scoring import Scorer, classifier, scorer
 from benchmarks.llm.tasks import task
+from dpzero_theory.curvature.encoder import train
 
 __all__ = ["FIELDS", "KEY", "Outcome", "evaluation_steps", "execute", "run_folder"]
 
@@ -74,61 +76,102 @@ def execute(
     entry = task(c.task)
     records = found or splits(entry, c.selection, c.seed, data)
     prompter = Prompter(entry, language_model.kind, language_model.tokenizer, c.max_length)
-    examples = [prompter.examples(part) for part in (records.train, records.dev, records.test)]
+    train_examples, *others = (prompter.examples(part) for part in (records.train, records.dev, records.test))
     module, d = _prepared(language_model, prompter, c)
     scores = scorer(prompter, language_model.pad, rows)
-
-    def evaluated(index: int, given: Any) -> Evaluation:
-        return evaluate(module, language_model.tokenizer, scores, given, examples[index])
-
-    found_rows: list[dict[str, Any]] = []
-    started = time.perf_counter()
-
-    def after_step(step: int) -> None:
-        nonlocal started
-        if step not in wanted:
-            return
-        spent = time.perf_counter() - started
-        dev = evaluated(1, records.dev)
-        row = {**c.key(), "step": step, "n": len(records.train), "d": d, "dev_metric": dev.metric, "dev_loss": dev.loss}
-        found_rows.append({**row, "seconds": round(spent, 2)})
-        if dev.metric is not None:
-            announce(f"step {step:,}: dev {entry.metric} {100 * dev.metric:.1f}, loss {dev.loss:.4f}, {spent:.0f} s")
-        started = time.perf_counter() - spent
-
-    wanted = evaluation_steps(c.steps, evaluations) if c.method != "zero-shot" else {0}
-    privacy, how = None, ""
-    if c.method == "zero-shot":
-        after_step(0)
-    elif c.method in ZEROTH_ORDER:
-        place = run_folder(folder, c)
-        run = zeroth_order.start(module, scores, examples[0], c, place)
-        try:
-            run.catch_up()
-            if not run.releases_left:
-                after_step(c.steps)
-            while run.releases_left:
-                step = run.step().release + 1
-                zeroth_order.save(run, step, place)
-                after_step(step)
-            privacy = zeroth_order.privacy_of(run, c.delta) if c.private else None
-        finally:
-            run.close()
-    elif c.private:
-        noise = first_order_noise(c, len(records.train))
-        how = first_order.train_private_first_order(module, scores, examples[0], c, noise, after_step)
-        privacy = first_order_privacy(c, len(records.train), noise)
-    else:
-        first_order.train_first_order(module, scores, examples[0], c, after_step)
-    test = evaluated(2, records.test)
-    found_rows[-1] |= {"test_metric": test.metric, "test_loss": test.loss, "how": how}
+    dev, test = (
+        partial(evaluate, module, language_model.tokenizer, scores, given, examples)
+        for given, examples in zip((records.dev, records.test), others, strict=True)
+    )
+    wanted = evaluation_steps(c.steps, evaluations) if c.method != "zero-shot" else frozenset({0})
+    progress = _Progress({**c.key(), "n": len(records.train), "d": d}, wanted, dev, entry.metric, announce)
+    privacy, how = _trained(module, scores, train_examples, c, folder, progress.after_step)
+    final = test()
+    progress.rows[-1] |= {"test_metric": final.metric, "test_loss": final.loss, "how": how}
     if privacy is not None:
-        found_rows[-1] |= {
+        progress.rows[-1] |= {
             "epsilon_lower": privacy.lower,
             "epsilon_upper": privacy.epsilon,
             "noise_multiplier": privacy.noise_multiplier,
         }
-    return Outcome(tuple(found_rows), privacy, entry.metric)
+    return Outcome(tuple(progress.rows), privacy, entry.metric)
+
+
+class _Progress:
+    """The rows of a run: dev evaluated after the steps wanted, and the seconds of training until then."""
+
+    def __init__(
+        self,
+        shared: dict[str, Any],
+        wanted: frozenset[int],
+        dev: Callable[[], Evaluation],
+        metric: str,
+        announce: Callable[[str], None],
+    ) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._shared = shared
+        self._wanted = wanted
+        self._dev = dev
+        self._metric = metric
+        self._announce = announce
+        self._started = time.perf_counter()
+
+    def after_step(self, step: int) -> None:
+        if step not in self._wanted:
+            return
+        spent = time.perf_counter() - self._started
+        dev = self._dev()
+        found = {"step": step, "dev_metric": dev.metric, "dev_loss": dev.loss, "seconds": round(spent, 2)}
+        self.rows.append({**self._shared, **found})
+        if dev.metric is not None:
+            shown = f"{self._metric} {100 * dev.metric:.1f}, loss {dev.loss:.4f}, {spent:.0f} s"
+            self._announce(f"step {step:,}: dev {shown}")
+        self._started = time.perf_counter() - spent
+
+
+def _trained(
+    module: nn.Module,
+    scores: Scorer,
+    examples: Sequence[Example],
+    c: Configuration,
+    folder: Path,
+    after_step: Callable[[int], None],
+) -> tuple[Privacy | None, str]:
+    """Train by the method of the configuration: what that cost, and how per-record gradients were made."""
+    if c.method == "zero-shot":
+        after_step(0)
+        return None, ""
+    if c.method in ZEROTH_ORDER:
+        return _zeroth_order(module, scores, examples, c, folder, after_step), ""
+    if not c.private:
+        first_order.train_first_order(module, scores, examples, c, after_step)
+        return None, ""
+    noise = first_order_noise(c, len(examples))
+    how = first_order.train_private_first_order(module, scores, examples, c, noise, after_step)
+    return first_order_privacy(c, len(examples), noise), how
+
+
+def _zeroth_order(
+    module: nn.Module,
+    scores: Scorer,
+    examples: Sequence[Example],
+    c: Configuration,
+    folder: Path,
+    after_step: Callable[[int], None],
+) -> Privacy | None:
+    place = run_folder(folder, c)
+    run = zeroth_order.start(module, scores, examples, c, place)
+    try:
+        run.catch_up()
+        if not run.releases_left:
+            after_step(c.steps)
+        while run.releases_left:
+            step = run.step().release + 1
+            zeroth_order.save(run, step, place)
+            after_step(step)
+        return zeroth_order.privacy_of(run, c.delta) if c.private else None
+    finally:
+        run.close()
 
 
 def _prepared(language_model: LanguageModel, prompter: Prompter, c: Configuration) -> tuple[nn.Module, int]:

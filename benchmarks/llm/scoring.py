@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from benchmarks.llm.models import SentenceClassifier, embed
 from benchmarks.llm.prompts import Example, Prompter
 from dpzero_theory import check
+from dpzero_theory.curvature.encoder import SentenceClassifier, embed
 
 __all__ = ["AnswerScorer", "EncoderScorer", "OptionScorer", "Scorer", "WordScorer", "classifier", "scorer"]
 
@@ -111,7 +111,7 @@ class AnswerScorer:
 
 
 class EncoderScorer(_Classifier):
-    """The scores of a `models.SentenceClassifier`, made by `classifier`."""
+    """The scores of a `SentenceClassifier`, made by `classifier`."""
 
     def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
         scores: Tensor = model(**_inputs(model, [example.ids for example in batch], self.pad))

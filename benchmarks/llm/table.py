@@ -5,33 +5,29 @@
 
 The settings of a row that are a grid are compared by the metric on dev records, which are taken to be public: its mean
 over the first `grid_seeds` seeds; the other seeds run the best. The table's epsilon is that of one run; `search` counts
-the runs compared.
+the runs compared. Beside the rows, in FOLDER_summary, a row for each number of the table.
 `fig:clip_lr` is a table too: all points of its grid, evaluated along the run. Memory tables: benchmarks.llm.memory.
 """
 
-import math
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.flags import model_name
-from benchmarks.llm.grids import PRESETS, Row, Table, names, paper_number, table
+from benchmarks.llm.grids import PRESETS, Row, Table, names, table
 from benchmarks.llm.models import LanguageModel, load
-from benchmarks.llm.ordering import sentences
 from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.records import load as read
+from benchmarks.llm.report import best, last_step, report, save_summary
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import task
 from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
 
-__all__ = ["best", "main", "report", "run_table", "summary"]
+__all__ = ["main", "run_table"]
 
 Load = Callable[[str, str], LanguageModel]
 """(model, dtype) -> the model."""
@@ -55,7 +51,7 @@ def run_table(
                 found: Splits | None = None
                 for row in entry.rows:
                     for c in _configurations(entry, results, model, task_name, row, seed):
-                        if results.done(**c.key(), step=_last(c)):
+                        if results.done(**c.key(), step=last_step(c)):
                             continue
                         key = (model, c.dtype)
                         if key not in loaded:
@@ -86,89 +82,6 @@ def _configurations(
     return [grid[best(read_rows(results.folder), compared)]]
 
 
-def _last(c: Configuration) -> int:
-    return 0 if c.method == "zero-shot" else c.steps
-
-
-def _line(rows: pd.DataFrame, c: Configuration) -> pd.Series | None:
-    """The last row of a configuration, None where it has not run."""
-    chosen = rows["step"] == _last(c)
-    for name, value in c.key().items():
-        column = rows[name]
-        same = column.astype(str) == str(value)
-        if isinstance(value, (int, float)):
-            same |= pd.to_numeric(column, errors="coerce") == value
-        chosen &= same
-    return rows[chosen].iloc[0] if chosen.any() else None
-
-
-def best(rows: pd.DataFrame, grids: Sequence[Sequence[Configuration]]) -> int:
-    """The index of the setting with the best mean metric on dev; of equals, the one with the smallest mean loss there.
-
-    grids: for each seed, the settings in the same order. Raises ValueError where a configuration has no row.
-    """
-    lines = [[_line(rows, c) for c in settings] for settings in zip(*grids, strict=True)]
-    if any(line is None for found in lines for line in found):
-        raise ValueError("rows must hold every configuration of the grid")
-
-    def mean(index: int, name: str) -> float:
-        return statistics.fmean(line[name] for line in lines[index])  # type: ignore[index]
-
-    return max(range(len(lines)), key=lambda i: (mean(i, "dev_metric"), -mean(i, "dev_loss")))
-
-
-def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each row, model and task of the table: `mean`, `error`, `seeds`, `search`, `paper`, `paper_error`."""
-    lines = []
-    for row in entry.rows:
-        for model in entry.models:
-            for task_name in entry.tasks:
-                grids = [list(entry.grid(model, task_name, row, seed)) for seed in entry.seeds]
-                try:
-                    index = best(rows, grids[: entry.grid_seeds]) if len(grids[0]) > 1 else 0
-                except ValueError:
-                    continue
-                found = [line for grid in grids if (line := _line(rows, grid[index])) is not None]
-                if not found:
-                    continue
-                values = 100 * pd.Series([float(line["test_metric"]) for line in found])
-                paper = paper_number(entry.name, row, model, task_name)
-                lines.append(
-                    {
-                        "row": row.label, "model": model, "task": task_name, "mean": values.mean(),
-                        "error": values.sem() if len(values) > 1 else math.nan, "seeds": len(values),
-                        "search": len(grids[0]) * entry.grid_seeds if len(grids[0]) > 1 else 1,
-                        "paper": paper[0] if paper else math.nan,
-                        "paper_error": paper[1] if paper and paper[1] is not None else math.nan,
-                    }
-                )  # fmt: skip
-    return pd.DataFrame(lines)
-
-
-def report(entry: Table, rows: pd.DataFrame) -> str:
-    """The table in Markdown: ours / the paper's, in percent, mean and standard error; then what `ordering` finds."""
-    lines = summary(entry, rows)
-    cells = [(model, name) for model in entry.models for name in entry.tasks]
-    titles = [f"{task(name).title} {model}" if len(entry.models) > 1 else task(name).title for model, name in cells]
-    text = [f"{entry.name}, {entry.preset}: ours / paper, test in percent", ""]
-    text += ["| method | " + " | ".join(titles) + " |", "|---" * (len(cells) + 1) + "|"]
-    for row in entry.rows:
-        shown = []
-        for model, name in cells:
-            line = lines[(lines["row"] == row.label) & (lines["model"] == model) & (lines["task"] == name)]
-            shown.append("" if line.empty else _cell(line.iloc[0]))
-        text.append(f"| {row.label} | " + " | ".join(shown) + " |")
-    claims = sentences(lines) if len(entry.models) == 1 else []
-    return "\n".join([*text, "", *(f"- {claim}" for claim in claims)] if claims else text)
-
-
-def _cell(line: pd.Series) -> str:
-    def number(mean: float, error: float) -> str:
-        return "-" if math.isnan(mean) else f"{mean:.1f}" + ("" if math.isnan(error) else f" +- {error:.1f}")
-
-    return f"{number(line['mean'], line['error'])} / {number(line['paper'], line['paper_error'])}"
-
-
 def results_of(entry: Table, folder: Path, device: str, dtype: str) -> Results:
     return Results(folder, key=KEY, fields=FIELDS, seeds=entry.seeds, device=device, dtype=dtype)
 
@@ -186,7 +99,7 @@ def _parser() -> Parser:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--batch-rows", type=integer(1, 10_000), default=16)
     parser.add_argument(
-        "--out", type=output_folder, help="folder (default: out/llm-NAME, else benchmarks/results/llm-NAME)"
+        "--out", type=output_folder, help="folder (default: out/llm_NAME, else benchmarks/results/llm_NAME)"
     )
     parser.add_argument("--report", action="store_true", help="print what is there and run nothing")
     return parser
@@ -199,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = chosen_device(parser, options.device)
     with parser.refusals():
         entry = _narrowed(table(options.name, options.preset), options)
-    place = "llm-" + entry.name.rpartition(":")[2]
+    place = "llm_" + entry.name.rpartition(":")[2].replace("-", "_")
     folder = options.out or (Path("out") if entry.preset == "smoke" else RESULTS) / place
     if not options.report:
         if options.data is not None:
@@ -217,6 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 load_model=lambda name, dtype: load(name, dtype=dtype, device=device),
                 say=lambda line: print(line, flush=True),
             )
+        save_summary(entry, folder)
     with parser.refusals("--out"):
         print(report(entry, read_rows(folder)))
     return 0

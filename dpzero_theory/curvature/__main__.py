@@ -20,7 +20,7 @@ with extra("torch", "dpzero_theory.curvature"):
     import torch
     from torch.utils import _pytree as pytree
 
-    from dpzero_theory.curvature import forward, tasks
+    from dpzero_theory.curvature import catalog, forward
     from dpzero_theory.curvature.logistic import logistic
     from dpzero_theory.curvature.measure import Settings, measure
     from dpzero_theory.curvature.objective import Objective
@@ -31,7 +31,7 @@ __all__ = ["main"]
 
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only", "subset": "--model"})
-    parser.add_argument("--model", required=True, help=", ".join(tasks.NAMES))
+    parser.add_argument("--model", required=True, help=", ".join(catalog.NAMES))
     parser.add_argument("--data", required=True, help="digits, toy (random tokens), or a folder")
     declared = parser.add_mutually_exclusive_group()
     declared.add_argument("--public", action="store_const", const="public", dest="declared")
@@ -112,7 +112,7 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
         if args.model == "logistic":
             known = "public" if args.data == "digits" else ""
             return logistic(args.data, args.samples, args.seed, _declared(args, known))
-        task = tasks.load(args.model, args.data, args.samples, args.seed)
+        task = catalog.load(args.model, args.data, args.samples, args.seed)
         data = _declared(args, task.known)
     batches = pytree.tree_map(lambda leaf: leaf.to(args.device), list(task.batches))
     objective = Objective(task.module.to(args.device), task.losses, batches)

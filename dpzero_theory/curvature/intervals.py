@@ -41,10 +41,6 @@ class Interval:
         if not self.low <= self.estimate <= self.high:
             raise ValueError(f"low <= estimate <= high is required; got {self.low}, {self.estimate}, {self.high}")
 
-    def contains(self, value: float) -> bool:
-        """Whether low <= value <= high."""
-        return self.low <= value <= self.high
-
     def as_dict(self) -> dict[str, Any]:
         """The fields, for JSON; infinite ends become None."""
         return {

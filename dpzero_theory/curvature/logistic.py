@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dpzero_theory import datasets
 from dpzero_theory.problem_file import ProblemFile
-from dpzero_theory.synthetic.data import digits, hashed_words, read_labelled_sentences
+from dpzero_theory.synthetic.data import hashed_words
 from dpzero_theory.synthetic.problems import LogisticRegression
 
 __all__ = ["logistic"]
@@ -20,11 +21,10 @@ def logistic(data: str, samples: int | None, seed: int, declared: str) -> Proble
     constants (L = 1, ell = 1/4, r = r_s = 1, gap = log 2 at x0 = 0) hold whatever the data. Raises ValueError, OSError.
     """
     if data == "digits":
-        features, labels = digits()
-        chosen = np.random.default_rng(seed).permutation(len(labels))[:samples]
-        problem = LogisticRegression(features[chosen], labels[chosen])
+        features, labels = datasets.binary_digits(seed)
+        problem = LogisticRegression(features[:samples], labels[:samples])
     else:
-        sentences, labels = read_labelled_sentences(Path(data) / "sst2_train.tsv")
+        sentences, labels = datasets.sst2(Path(data) / "sst2_train.tsv")
         chosen = np.random.default_rng(seed).permutation(len(labels))[:samples]
         problem = LogisticRegression(hashed_words([sentences[i] for i in chosen], FEATURES), labels[chosen])
     gap = problem.gap(np.zeros(problem.d))

@@ -17,7 +17,7 @@ from dpzero_theory import check
 from dpzero_theory.curvature.lanczos import Operator
 from dpzero_theory.curvature.objective import Objective
 
-__all__ = ["common", "descend", "nearby"]
+__all__ = ["common", "descend"]
 
 Tensor = torch.Tensor
 
@@ -65,11 +65,3 @@ def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Te
             break
         x, value = trial, after
     return x
-
-
-def nearby(x: Tensor, radius: float, generator: torch.Generator) -> Tensor:
-    """x plus a vector uniform on the sphere of this radius. Raises ValueError."""
-    size = check.real("radius", radius, above=0)
-    z = torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
-    moved: Tensor = x + z * (size / torch.linalg.vector_norm(z))
-    return moved

@@ -1,27 +1,16 @@
-"""What the command line can measure: a module, its per-sample losses and samples, by name.
+"""What is measured: a module, its per-sample losses and its samples. And a small network on digits."""
 
-Anything else by `MODULE:FUNCTION`, a function defined in a module of your own: function(data, samples, seed) -> Task.
-"""
-
-import importlib
-import inspect
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
-from dpzero_theory import check
+from dpzero_theory import datasets
 from dpzero_theory.curvature.objective import Batch, Losses
 
-__all__ = ["NAMES", "Task", "digits", "load", "mlp_digits"]
+__all__ = ["Task", "cross_entropy", "logits", "mlp_digits"]
 
-NAMES = (
-    *("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "minilm:top-norm", "roberta-tiny", "opt-tiny"),
-    "MODULE:FUNCTION",
-)
 BATCH = 2048
 
 
@@ -37,81 +26,24 @@ class Task:
     known: str = ""
 
 
-def load(model: str, data: str, samples: int | None, seed: int) -> Task:
-    """The task of this name (see `NAMES`). Raises ValueError for an unknown one or data it does not take."""
-    name, _, rest = model.partition(":")
-    if name == "mlp-digits":
-        width = check.integer("model", _integer(rest, model), at_most=100_000)
-        _only("digits", model, data)
-        return mlp_digits(width, samples, seed)
-    if name == "minilm" or model in ("roberta-tiny", "opt-tiny"):
-        from dpzero_theory.curvature import language
-
-        if name == "minilm":
-            return language.encoder(rest or "body", data, samples, seed)
-        _only("toy", model, data)
-        return language.tiny(model.removesuffix("-tiny"), samples, seed)
-    if rest:
-        return _own(name, rest)(data, samples, seed)
-    raise ValueError(f"model must be one of {', '.join(NAMES)}; got {model!r}")
+def logits(module: nn.Module, inputs: Batch) -> torch.Tensor:
+    """Of the module; inputs: a tensor, or a dictionary of what the module takes by name."""
+    found: torch.Tensor = module(**inputs) if isinstance(inputs, dict) else module(inputs)
+    return found
 
 
-def _only(allowed: str, model: str, data: str) -> None:
-    if data != allowed:
-        raise ValueError(f"data must be {allowed!r} for {model}; got {data!r}")
-
-
-def _integer(text: str, model: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"model must be mlp-digits:WIDTH with an integer WIDTH; got {model!r}") from None
-
-
-def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
-    """A function defined in a module of the user's, with the parameters data, samples and seed; nothing else is called.
-
-    Raises ValueError.
-    """
-    place = f"{module}:{function}"
-    if not all(part.isidentifier() for part in (*module.split("."), function)):
-        raise ValueError(f"model must be one of {', '.join(NAMES)}; got {place!r}")
-    if module.split(".")[0] in sys.stdlib_module_names:
-        raise ValueError(f"model must be a function of your own, not of Python's library; got {place!r}")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"model must be one of {', '.join(NAMES)}; {error}") from None
-    wanted = ["data", "samples", "seed"]
-    if not (
-        inspect.isfunction(found) and found.__module__ == module and [*inspect.signature(found).parameters] == wanted
-    ):
-        raise ValueError(
-            f"model must be a function defined in {module} as {function}(data, samples, seed); got {found!r}"
-        )
-    return lambda *given: _task(found(*given), place)
-
-
-def _task(made: object, place: str) -> Task:
-    if not isinstance(made, Task):
-        raise ValueError(
-            f"model must return a dpzero_theory.curvature.tasks.Task; {place} returned {type(made).__name__}"
-        )
-    return made
-
-
-def digits(samples: int | None, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """scikit-learn's digits: pixels in [0, 1], float64, shape (n, 64), and the digit; a random subset of `samples`."""
-    from sklearn.datasets import load_digits
-
-    pixels, digit = load_digits(return_X_y=True)
-    chosen = np.random.default_rng(seed).permutation(len(digit))[:samples]
-    return torch.as_tensor(pixels[chosen] / 16.0), torch.as_tensor(digit[chosen])
+def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
+    """Of the module's logits, one per sample; batch: (inputs, labels)."""
+    inputs, labels = batch
+    return nn.functional.cross_entropy(logits(module, inputs), labels, reduction="none")
 
 
 def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
-    """64 - WIDTH - 10 with tanh, cross-entropy, PyTorch's initialisation from `seed`, float64: d = 75 WIDTH + 10."""
-    features, labels = digits(samples, seed)
+    """64 - WIDTH - 10 with tanh, cross-entropy, PyTorch's initialisation from `seed`, float64: d = 75 WIDTH + 10.
+
+    On `samples` random digits (default: all). Raises PreconditionError without scikit-learn.
+    """
+    features, labels = (torch.as_tensor(part[:samples]) for part in datasets.digits(seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 10)).double().eval()
@@ -121,9 +53,3 @@ def mlp_digits(width: int, samples: int | None, seed: int) -> Task:
         batches=list(zip(torch.split(features, BATCH), torch.split(labels, BATCH), strict=True)),
         known="public",
     )
-
-
-def cross_entropy(module: nn.Module, batch: Batch) -> torch.Tensor:
-    """Of the module's logits, one per sample; batch: (inputs, labels)."""
-    inputs, labels = batch
-    return nn.functional.cross_entropy(module(inputs), labels, reduction="none")

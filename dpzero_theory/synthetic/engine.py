@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpzero_theory import check
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
+from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
 from dpzero_theory.synthetic.products import coefficients, form_path, products, step_loop
 
@@ -73,7 +73,7 @@ def dpzero(
         centers: where `Outcome` measures after the problem's own minimiser; shape (d,) each.
         block: steps per matrix product. dtype, device: of the computation, on torch.
     """
-    return _run(problem, x0, lanes, directions, noise, centers, _Place(dtype, device, block), vector=False)
+    return _run(problem, x0, lanes, directions, noise, centers, Place(dtype, device), block, vector=False)
 
 
 def dpgd_0th(
@@ -89,17 +89,7 @@ def dpgd_0th(
     block: int = 128,
 ) -> Outcome:
     """Run Algorithm 1 on every lane: as `dpzero`, but clip bounds ||difference u||; noise rows are in R^d."""
-    return _run(problem, x0, lanes, directions, noise, centers, _Place(dtype, device, block), vector=True)
-
-
-@dataclass(frozen=True)
-class _Place:
-    dtype: torch.dtype
-    device: str
-    block: int
-
-    def tensor(self, values: NDArray[np.generic]) -> Tensor:
-        return torch.as_tensor(values, dtype=self.dtype, device=self.device)
+    return _run(problem, x0, lanes, directions, noise, centers, Place(dtype, device), block, vector=True)
 
 
 def _run(
@@ -109,30 +99,28 @@ def _run(
     directions: Draw,
     noise: Draw,
     centers: Sequence[Array],
-    place: _Place,
+    place: Place,
+    block: int,
     *,
     vector: bool,
 ) -> Outcome:
-    start = check.real_array("x0", x0)
-    if start.shape != (problem.d,):
-        raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {start.shape}")
-    order = np.argsort(-lanes.steps, kind="stable")
-    sorted_lanes = lanes.take(order)
-    root = place.tensor(np.sqrt(problem.spectrum))
-    origin = place.tensor(problem.center)
-    points = place.tensor(problem.points)
-    alpha, clip, std = (place.tensor(a) for a in (sorted_lanes.step_size, sorted_lanes.clip, sorted_lanes.noise_std))
-    targets = [root * (place.tensor(c) - origin) for c in (problem.center, *centers)]
-    y = (root * (place.tensor(start) - origin))[:, None].repeat(1, len(lanes))
+    start = checked_start(x0, problem.d)
+    run, back = lanes.longest_first()
+    root = place(np.sqrt(problem.spectrum))
+    origin = place(problem.center)
+    points = place(problem.points)
+    alpha, clip, std = (place(a) for a in (run.step_size, run.clip, run.noise_std))
+    targets = [root * (place(c) - origin) for c in (problem.center, *centers)]
+    y = (root * (place(start) - origin))[:, None].repeat(1, len(lanes))
     total = torch.zeros_like(y)
     forms = torch.zeros((2 * len(targets), len(lanes)), dtype=place.dtype, device=place.device)
 
     loop = Captured(step_loop)
     measured = [(target, metric) for metric in (root * root, None) for target in targets]
-    for begin, end in blocks(lanes.steps, place.block):
-        live = int((sorted_lanes.steps > begin).sum())
-        u = place.tensor(directions(end - begin))
-        raw = place.tensor(noise(end - begin))
+    for begin, end in blocks(lanes.steps, block):
+        live = int((run.steps > begin).sum())
+        u = place(directions(end - begin))
+        raw = place(noise(end - begin))
         w, z, here = u * root, raw * root if vector else None, y[:, :live]
         given = products(w, points, here, z, measured)
         move = coefficients(
@@ -155,16 +143,11 @@ def _run(
             total[:, :live] -= (later * z).sum(dim=0)[:, None] * push
             y[:, :live] -= z.sum(dim=0)[:, None] * push
 
-    steps = place.tensor(sorted_lanes.steps)
-    back = np.argsort(order, kind="stable")
+    steps = place(run.steps)
 
     def points_of(columns: Tensor) -> Array:
-        return _numpy((columns / root[:, None] + origin[:, None]).T)[back]
+        return to_numpy((columns / root[:, None] + origin[:, None]).T)[back]
 
-    means = _numpy(forms / steps)[:, back]
+    means = to_numpy(forms / steps)[:, back]
     squared, excess = means[: len(targets)], means[len(targets) :] / 2
     return Outcome(points_of(y), points_of(total / steps), squared, excess)
-
-
-def _numpy(values: Tensor) -> Array:
-    return values.cpu().numpy().astype(np.float64)

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpzero_theory import check
 from dpzero_theory.synthetic.engine import Outcome
 from dpzero_theory.synthetic.lanes import Draw, Lanes
+from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
 
 __all__ = ["dpgd"]
@@ -52,15 +52,8 @@ def dpgd(
         dtype, device: of the computation, on torch.
         product_dtype: of the products with the samples, if not dtype.
     """
-    start = check.real_array("x0", x0)
-    if start.shape != (problem.d,):
-        raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {start.shape}")
-    order = np.argsort(-lanes.steps, kind="stable")
-    run = lanes.take(order)
-
-    def tensor(values: NDArray[np.generic]) -> Tensor:
-        return torch.as_tensor(values, dtype=dtype, device=device)
-
+    start, tensor = checked_start(x0, problem.d), Place(dtype, device)
+    run, back = lanes.longest_first()
     alpha, clip, std = map(tensor, (run.step_size, run.clip, run.noise_std))
     spectrum, origin = tensor(problem.spectrum), tensor(problem.center)
     rows = tensor(problem.points) * tensor(np.sqrt(problem.spectrum))
@@ -77,7 +70,7 @@ def dpgd(
             here = h[:, moving]
             mean, nearest = clipped_mean(here, clip[moving])
             distance = np.zeros(live)
-            distance[moving] = _numpy(nearest)
+            distance[moving] = to_numpy(nearest)
             away = np.flatnonzero((leader != everyone)[:live] & (run.clip[:live] > distance[leader[:live]]))
             if not len(away):
                 break
@@ -92,12 +85,11 @@ def dpgd(
     h, total, forms = (state[..., leader] for state in (h, total, forms))
 
     steps = tensor(run.steps)
-    back = np.argsort(order, kind="stable")
 
     def points_of(columns: Tensor) -> Array:
-        return _numpy((columns / spectrum[:, None] + origin[:, None]).T)[back]
+        return to_numpy((columns / spectrum[:, None] + origin[:, None]).T)[back]
 
-    means = _numpy(forms / steps)[:, :, back]
+    means = to_numpy(forms / steps)[:, :, back]
     return Outcome(points_of(h), points_of(total / steps), means[0], means[1] / 2)
 
 
@@ -149,7 +141,3 @@ def _squares(h: Tensor, targets: Tensor, metric: Tensor | None = None) -> Tensor
     scaled = h if metric is None else h * metric[:, None]
     aimed = targets if metric is None else targets * metric
     return (scaled * h).sum(dim=0) - 2 * (targets @ scaled) + (aimed * targets).sum(dim=1)[:, None]
-
-
-def _numpy(values: Tensor) -> Array:
-    return values.cpu().numpy().astype(np.float64)

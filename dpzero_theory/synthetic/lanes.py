@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 
-__all__ = ["Blocks", "Draw", "Lanes", "blocks", "from_array"]
+__all__ = ["Blocks", "Draw", "Lanes", "blocks"]
 
 Array = NDArray[np.float64]
 
@@ -102,6 +102,11 @@ class Lanes:
             self.noise_std[index],
         )
 
+    def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
+        """The lanes by falling steps, so that the first are those still running, and the index that undoes it."""
+        order = np.argsort(-self.steps, kind="stable")
+        return self.take(order), np.argsort(order, kind="stable")
+
 
 Blocks = list[tuple[int, int]]
 
@@ -112,17 +117,3 @@ def blocks(steps: NDArray[np.int64], size: int) -> Blocks:
     return [
         (start, min(start + size, end)) for begin, end in itertools.pairwise(ends) for start in range(begin, end, size)
     ]
-
-
-def from_array(rows: Array) -> Draw:
-    """A stream that hands out the rows of an array; asking for more than there are raises ValueError."""
-    position = 0
-
-    def draw(count: int) -> Array:
-        nonlocal position
-        if position + count > len(rows):
-            raise ValueError(f"rows must number at least {position + count}; got {len(rows)}")
-        position += count
-        return rows[position - count : position]
-
-    return draw

@@ -13,7 +13,7 @@ difference subtracts two nearly equal losses, as the algorithm's definition does
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -25,13 +25,13 @@ from scipy.sparse import csr_array
 
 from dpzero_theory import check
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
+from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
 
 __all__ = ["Outcome", "dpzero"]
 
 Array = NDArray[np.float64]
 Tensor = torch.Tensor
-ToTensor = Callable[[NDArray[np.generic]], Tensor]
 CHUNK = 1 << 17
 """How many numbers are worked on at a time, so that they stay in a core's cache."""
 
@@ -75,16 +75,10 @@ def dpzero(
         rng: picks the iterates whose gradient is evaluated, at most `evaluations` per lane.
         block: steps per matrix product. dtype, device: of the computation, on torch.
     """
-    start = check.real_array("x0", x0)
-    if start.shape != (problem.d,):
-        raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {start.shape}")
+    start = checked_start(x0, problem.d)
     check.integer("evaluations", evaluations)
-    order = np.argsort(-lanes.steps, kind="stable")
-    run = lanes.take(order)
-
-    def tensor(values: NDArray[np.generic]) -> Tensor:
-        return torch.as_tensor(values, dtype=dtype, device=device)
-
+    run, back = lanes.longest_first()
+    tensor = Place(dtype, device)
     alpha, smoothing, clip, std = map(tensor, (run.step_size, run.smoothing, run.clip, run.noise_std))
     loss = _loss(problem, start, len(lanes), tensor)
     schedule = [_schedule(rng, int(steps), evaluations) for steps in run.steps]
@@ -100,7 +94,6 @@ def dpzero(
         for lane, t, squared in loss.stop():
             mean[lane] += schedule[lane][begin + t] * squared
     last = loss.points()
-    back = np.argsort(order, kind="stable")
     final = np.array([np.square(problem.gradient(x)).sum() for x in last])
     return Outcome(last[back], mean[back], final[back])
 
@@ -137,7 +130,7 @@ class _Loss(Protocol):
         """The lanes' x, shape (L, d)."""
 
 
-def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tensor: ToTensor) -> _Loss:
+def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tensor: Place) -> _Loss:
     if isinstance(problem, PseudoHuber):
         return _PseudoHuber(problem, x0, lanes, tensor)
     return _Logistic(problem, x0, lanes, tensor)
@@ -151,7 +144,7 @@ def _chunks(n: int, live: int) -> Iterator[slice]:
 class _PseudoHuber:
     """y of shape (L, d) at the block's start, and q of shape (L, n), which lags one step behind."""
 
-    def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: ToTensor) -> None:
+    def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: Place) -> None:
         self.root = tensor(np.sqrt(problem.spectrum))
         self.origin = tensor(problem.center)
         self.data = tensor(problem.points)
@@ -211,13 +204,13 @@ class _PseudoHuber:
         self.y[: self.live] -= self.move.T @ self.w
 
     def points(self) -> Array:
-        return _numpy(self.y / self.root + self.origin)
+        return to_numpy(self.y / self.root + self.origin)
 
 
 class _Logistic:
     """x of shape (L, d) at the block's start, and margins of shape (L, n), which lag one step behind."""
 
-    def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: ToTensor) -> None:
+    def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: Place) -> None:
         self.rows = _matrix(problem.rows, tensor)
         self.columns = _matrix(problem.rows, tensor, transpose=True)
         self.x = tensor(x0).repeat(lanes, 1)
@@ -265,10 +258,10 @@ class _Logistic:
                 yield lane, t, float(squared)
 
     def points(self) -> Array:
-        return _numpy(self.x)
+        return to_numpy(self.x)
 
 
-def _matrix(rows: Array | csr_array, tensor: ToTensor, *, transpose: bool = False) -> Tensor:
+def _matrix(rows: Array | csr_array, tensor: Place, *, transpose: bool = False) -> Tensor:
     if isinstance(rows, np.ndarray):
         return tensor(rows.T if transpose else rows)
     sparse = csr_array(rows.T) if transpose else rows
@@ -277,7 +270,3 @@ def _matrix(rows: Array | csr_array, tensor: ToTensor, *, transpose: bool = Fals
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
         return torch.sparse_csr_tensor(pointers, indices, values, size=sparse.shape, check_invariants=True)
-
-
-def _numpy(values: Tensor) -> Array:
-    return values.cpu().numpy().astype(np.float64)

@@ -11,8 +11,8 @@ import torch
 from benchmarks import dimension
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.synthetic import engine
-from dpzero_theory.synthetic.lanes import from_array
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+from tests.synthetic.small import from_array
 
 ALONE = dimension._Worker(0, 1, "cpu")
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from dpzero_theory import params, problem_file
+from dpzero_theory import params
 from dpzero_theory.curvature import __main__ as command
-from dpzero_theory.curvature import tasks
 from dpzero_theory.problem_file import ProblemFile
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
@@ -100,14 +99,6 @@ def test_the_files_sample_rank_frees_the_smoothing(tmp_path: Path, capsys: Captu
     assert free["notes"] == []
 
 
-def test_logistic_constants_are_bounds(tmp_path: Path) -> None:
-    content = json.loads(measured(tmp_path, "--model", "logistic", "--data", "digits").read_text())
-    assert content["problem"]["r"] == content["problem"]["sample_rank"] == 1
-    assert content["problem"]["smoothness"] == 0.25
-    assert content["measurements"]["kind"] == "bound"
-    assert content["caveats"][0].startswith("bounds, not estimates")
-
-
 def test_forward_only(tmp_path: Path) -> None:
     words = [
         "--model",
@@ -126,18 +117,8 @@ def test_forward_only(tmp_path: Path) -> None:
     assert content["measurements"]["trace"]["kind"] == "estimate"
 
 
-def own_task(data: str, samples: int | None, seed: int) -> tasks.Task:
-    """A user's own model, by MODULE:FUNCTION: nothing is known of the data."""
-    task = tasks.mlp_digits(2, samples, seed)
-    return tasks.Task(module=task.module, losses=task.losses, batches=task.batches)
-
-
-def other_task(data: str, samples: int | None, seed: int) -> str:
-    return data
-
-
 def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) -> None:
-    words = ["--model", "tests.curvature.test_command:own_task", "--data", "somewhere", *QUICK]
+    words = ["--model", "tests.curvature.test_catalog:own_task", "--data", "somewhere", *QUICK]
     with pytest.raises(SystemExit) as error:
         command.main(words)
     assert error.value.code == 2
@@ -158,9 +139,9 @@ def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) 
         (["--model", "..:thing", "--data", "digits"], "--model must be one of"),
         (["--model", "os:system", "--data", "true"], "--model must be a function of your own"),
         (["--model", "numpy:zeros", "--data", "4"], "--model must be a function defined in numpy"),
-        (["--model", "tests.curvature.test_command:own_task", "--data", "x", "--power", "3"], "--power must be even"),
-        (["--model", "tests.curvature.test_command:own_task", "--data", "x", "--directions", "1"], "--directions must"),
-        (["--model", "tests.curvature.test_command:other_task", "--data", "x"], "--model must return a dpzero_theory"),
+        (["--model", "tests.curvature.test_catalog:own_task", "--data", "x", "--power", "3"], "--power must be even"),
+        (["--model", "tests.curvature.test_catalog:own_task", "--data", "x", "--directions", "1"], "--directions must"),
+        (["--model", "tests.curvature.test_catalog:other_task", "--data", "x"], "--model must return a dpzero_theory"),
         (["--model", "mlp-digits:4", "--data", "digits", "--probes", "1"], "--probes must be an integer with 2"),
         (["--model", "mlp-digits:4", "--data", "digits", "--level", "1"], "--level must be a finite number"),
         (
@@ -182,41 +163,3 @@ def test_bad_input_is_one_line(words: list[str], message: str, capsys: Capture) 
     assert out == ""
     assert message in err
     assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("no json", "must be JSON"),
-        ("[" * 100_000, "must be JSON"),
-        ("[]", '"format"'),
-        ('{"format": "dpzero-theory/problem", "version": 2}', '"version": 1'),
-        ('{"format": "dpzero-theory/problem", "version": 1, "problem": 3}', 'an object "problem"'),
-        ('{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 3}, "data": "x"}', "data must be one of"),
-        ('{"format": "dpzero-theory/problem", "version": 1, "problem": {"r": 3}, "data": "public"}', "must name d"),
-        (
-            '{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 2, "x": 1}, "data": "public"}',
-            "problem must",
-        ),
-        (
-            '{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 2, "r": NaN}, "data": "public"}',
-            "r must be a finite number",
-        ),
-    ],
-)
-def test_files_of_another_kind_are_refused(text: str, message: str, tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        problem_file.read(path)
-    with pytest.raises(SystemExit):
-        params.main(["--problem", str(path), *BUDGET])
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "--problem" in err
-
-
-def test_a_file_that_is_not_there(capsys: Capture) -> None:
-    with pytest.raises(SystemExit):
-        params.main(["--problem", "/no/such/file", *BUDGET])
-    assert "--problem must be a file that can be read; got '/no/such/file'" in capsys.readouterr().err

@@ -7,9 +7,28 @@ import torch
 from benchmarks.curvature_coverage import COVERED, COVERED_OF_ALL, LEVEL, spectrum
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
+from dpzero_theory.curvature.intervals import Interval
 from dpzero_theory.curvature.lanczos import diagonal
+from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
+from dpzero_theory.synthetic.data import gaussian_data
+from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, Quadratic, paper_spectrum
+from tests.curvature.small import (
+    EFFORT,
+    Weights,
+    contains,
+    full_hessian,
+    generator,
+    huber_losses,
+    logistic_losses,
+    nearby,
+    quadratic_losses,
+    small_network,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+"""torch's own, from its rules for forward differentiation."""
+
 
 SMALL = Effort(search=20, probes=8, steps=8)
 
@@ -25,7 +44,7 @@ def test_effective_rank_at_a_hundred_thousand_dimensions(name: str) -> None:
     found = measure(values, effort=Effort(search=40, probes=16, steps=4), positive=True)
     truth = values.sum()
     assert found.rank.estimate == pytest.approx(truth, rel=0.05)
-    assert found.rank.contains(truth)
+    assert contains(found.rank, truth)
     assert found.rank.high / found.rank.low < 1.1
     assert found.norm.low == pytest.approx(1, rel=1e-12)
 
@@ -53,7 +72,7 @@ def test_the_trace_interval_is_not_wide_for_nothing() -> None:
         found = measure_spectrum(
             operator, torch.Generator().manual_seed(seed), Effort(search=4, probes=8, steps=2), 0.5
         )
-        hits += found.trace.contains(values.sum())
+        hits += contains(found.trace, values.sum())
     assert 72 <= hits <= 128
 
 
@@ -99,7 +118,7 @@ def test_roots_of_a_positive_matrix() -> None:
     generator = torch.Generator().manual_seed(0)
     found = measure_spectrum(diagonal(torch.as_tensor(values)), generator, SMALL, LEVEL, root=4)
     assert found.norm.low == pytest.approx(1, rel=1e-12)
-    assert found.absolute_trace.contains((values**0.25).sum())
+    assert contains(found.absolute_trace, (values**0.25).sum())
     assert found.absolute_trace == found.trace
 
 
@@ -122,26 +141,66 @@ def test_the_zero_matrix_has_no_effective_rank() -> None:
         measure(np.zeros(10))
 
 
-def test_t_intervals() -> None:
-    """Against scipy's own, and wider where the draws are brackets."""
-    from scipy import stats
-
-    draws = np.array([1.0, 2.0, 4.0, 3.0, 7.0])
-    found = mean_interval(draws, 0.9, shift=10)
-    low, high = stats.t.interval(0.9, 4, loc=draws.mean(), scale=stats.sem(draws))
-    assert (found.low, found.high) == (pytest.approx(10 + low), pytest.approx(10 + high))
-    wide = mean_interval(draws, 0.9, lows=draws - 1, highs=draws + 2, shift=10)
-    assert (wide.low, wide.high) == (pytest.approx(9 + low), pytest.approx(12 + high))
-    with pytest.raises(ValueError, match="at least 2 draws"):
-        mean_interval([1.0], 0.9)
+# Modules: the constants of synthetic.problems, derived there by hand.
 
 
-def test_quotients_take_opposite_ends_and_add_failures() -> None:
-    top = Interval(2.0, 4.0, 6.0, "interval", 0.95)
-    bottom = Interval(1.0, 1.0, 2.0, "probability", 0.97)
-    found = quotient(top, bottom, 1.5, 5.0)
-    assert (found.low, found.estimate, found.high) == (1.5, 4.0, 5.0)
-    assert found.kind == "interval"
-    assert found.level == pytest.approx(0.92)
-    with pytest.raises(ValueError, match="low <= estimate <= high"):
-        Interval(2.0, 1.0, 3.0, "interval", 0.95)
+def test_a_small_network_is_measured_within_its_intervals() -> None:
+    """Norm, traces and rank of an indefinite Hessian beside its eigenvalues."""
+    objective = small_network()
+    values = torch.linalg.eigvalsh(full_hessian(objective, objective.start))
+    assert values.min() < -0.01
+    found = measure_spectrum(objective.hessian(objective.start), generator(), EFFORT)
+    absolute = float(values.abs().sum())
+    assert found.norm.low == pytest.approx(float(values.abs().max()), rel=1e-9)
+    assert contains(found.trace, float(values.sum()))
+    assert contains(found.absolute_trace, absolute)
+    assert found.absolute_trace.estimate == pytest.approx(absolute, rel=0.05)
+    assert contains(found.rank, absolute / float(values.abs().max()))
+
+
+def test_a_quadratic() -> None:
+    """Hessian diag(spectrum) everywhere: r and ell of the paper's spectra."""
+    spectrum = paper_spectrum("c", 2_000)
+    data = gaussian_data(np.random.default_rng(0), 20, 2_000)
+    problem = Quadratic(data.copy(), spectrum)
+    objective = Objective(
+        Weights(np.zeros(2_000)).eval(), quadratic_losses(torch.as_tensor(spectrum)), [torch.as_tensor(data)]
+    )
+    found = measure_spectrum(objective.hessian(objective.start), generator(), EFFORT, positive=True)
+    assert found.norm.low == pytest.approx(problem.smoothness, rel=1e-9)
+    assert found.norm.high == pytest.approx(problem.smoothness, rel=1e-6)
+    assert contains(found.rank, problem.r)
+    assert found.rank.high < 1.2 * found.rank.low
+    assert objective.value(objective.start) == pytest.approx(problem.loss(np.zeros(2_000)))
+
+
+def test_pseudo_huber_is_below_its_bounds_and_reaches_them_at_its_center() -> None:
+    """One sample, at its center: the Hessian is A itself. Elsewhere 0 <= Hess <= A and ||grad|| <= ||A||^(1/2)."""
+    spectrum = paper_spectrum("b", 400)
+    center = np.ones((1, 400))
+    objective = Objective(
+        Weights(center[0].copy()).eval(), huber_losses(torch.as_tensor(spectrum)), [torch.as_tensor(center)]
+    )
+    problem = PseudoHuber(center.copy(), spectrum)
+    at = measure_spectrum(objective.hessian(objective.start), generator(), EFFORT, positive=True)
+    assert at.norm.low == pytest.approx(problem.smoothness, rel=1e-9)
+    assert contains(at.trace, spectrum.sum())
+    away = nearby(objective.start, 5.0, generator())
+    there = measure_spectrum(objective.hessian(away), generator(), EFFORT, positive=True)
+    assert there.norm.high <= problem.smoothness
+    assert there.trace.high <= spectrum.sum()
+    assert float(objective.gradient_norms(away).max()) <= problem.lipschitz
+
+
+def test_logistic_regression_is_below_its_bounds_and_reaches_them_at_zero() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((50, 30))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    problem = LogisticRegression(rows, np.ones(50))
+    objective = Objective(Weights(np.zeros(30)).eval(), logistic_losses, [torch.as_tensor(rows)])
+    at = measure_spectrum(objective.hessian(objective.start), generator(), Effort(search=30, probes=2, steps=2))
+    assert at.norm.low == pytest.approx(problem.spectral_norm, rel=1e-9)
+    assert at.trace.estimate == pytest.approx(problem.trace, rel=1e-9)
+    away = measure_spectrum(objective.hessian(nearby(objective.start, 9.0, generator())), generator(), EFFORT)
+    assert away.norm.high < problem.spectral_norm
+    assert away.trace.high < problem.trace

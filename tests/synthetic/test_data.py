@@ -1,4 +1,4 @@
-"""Data sources: laws and layouts."""
+"""Data of the synthetic problems: laws and layouts."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpzero_theory.synthetic.data import digits, gaussian_data, hashed_words, read_labelled_sentences
+from dpzero_theory.synthetic.data import gaussian_data, hashed_words
 
 
 def test_gaussian_data_is_normal_with_mean_and_variance_one():
@@ -26,48 +26,6 @@ def test_gaussian_data_refuses_bad_sizes(n, d):
 def test_gaussian_data_refuses_other_generators():
     with pytest.raises(ValueError, match="rng must"):
         gaussian_data(np.random, 1, 1)
-
-
-def test_digits():
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    features, labels = digits()
-    assert features.shape == (1797, 65)
-    assert (features.min(), features.max()) == (0, 1)
-    assert (features[:, -1] == 1).all()
-    assert set(labels) == {-1.0, 1.0}
-    assert (labels == 1).sum() == 896
-
-
-@pytest.mark.parametrize("header", ["", "sentence\tlabel\n"])
-def test_labelled_sentences(tmp_path, header):
-    path = tmp_path / "train.tsv"
-    path.write_text(header + "a good film \t1\nwith\ttab\t0\n", encoding="utf-8")
-    sentences, labels = read_labelled_sentences(path)
-    assert sentences == ["a good film ", "with\ttab"]
-    np.testing.assert_array_equal(labels, [1.0, -1.0])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("good\t1\nbad\t2\n", "line 2"),
-        ("good\t1\n\n", "line 2"),
-        ("no tab\n", "line 1"),
-        ("good\t1\nsentence\tlabel\n", "line 2"),
-        ("", "no labelled"),
-        ("sentence\tlabel\n", "no labelled"),
-    ],
-)
-def test_bad_sentence_files_are_refused(tmp_path, text, message):
-    path = tmp_path / "bad.tsv"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        read_labelled_sentences(path)
-
-
-def test_a_missing_sentence_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="absent"):
-        read_labelled_sentences(tmp_path / "absent.tsv")
 
 
 def test_hashed_words_count_words_and_append_a_constant():

@@ -10,8 +10,9 @@ from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import nonlinear
-from dpzero_theory.synthetic.lanes import Lanes, from_array
+from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
+from tests.synthetic.small import from_array
 
 Array = NDArray[np.float64]
 Problem = PseudoHuber | LogisticRegression

@@ -43,4 +43,4 @@ def _jsonl(task: Task, rows: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-_FORMATS = {"tsv": _tsv, "label-first": _label_first, "trec": _label_first, "jsonl": _jsonl}
+_FORMATS = {"sst2": _tsv, "tsv": _tsv, "label-first": _label_first, "trec": _label_first, "jsonl": _jsonl}

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.kit.rows import read_rows
 from benchmarks.llm import __main__ as command
-from benchmarks.llm import memory, table
+from benchmarks.llm import memory, report, table
 from benchmarks.llm.grids import PRESETS, Row, names, paper_number
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.models import LanguageModel
@@ -53,14 +53,14 @@ def test_a_grid_is_searched_with_the_first_seed_and_rows_are_run_once(tmp_path: 
     again: list[str] = []
     assert run(entry, tmp_path, again).equals(rows)
     assert again == []
-    lines = table.summary(entry, rows)
+    lines = report.summary(entry, rows)
     assert lines.set_index("row")["search"].to_dict() == {"Zero-Shot": 1, "MeZO": 2, "DPZero (6)": 2}
-    text = table.report(entry, rows)
+    text = report.report(entry, rows)
     assert "| DPZero (6) |" in text
     assert "/ 92.2 +- 0.3" in text
     assert "/ 79.0" in text
     use_style()
-    plt.close(figures.accuracy(rows))
+    plt.close(figures.accuracy(lines))
 
 
 def test_the_best_is_chosen_on_dev_alone() -> None:
@@ -73,11 +73,11 @@ def test_the_best_is_chosen_on_dev_alone() -> None:
             {**common, "step_size": 1e-2, "dev_metric": 0.6, "dev_loss": 0.2, "test_metric": 0.1},
         ]
     )
-    assert table.best(rows, [grid]) == 1
+    assert report.best(rows, [grid]) == 1
     rows["dev_metric"] = 0.5
-    assert table.best(rows, [grid]) == 0
+    assert report.best(rows, [grid]) == 0
     with pytest.raises(ValueError, match="rows must hold"):
-        table.best(rows[:1], [grid])
+        report.best(rows[:1], [grid])
 
 
 def test_a_setting_that_was_lucky_once_is_not_chosen_when_all_seeds_choose(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_a_setting_that_was_lucky_once_is_not_chosen_when_all_seeds_choose(tmp_p
             for (index, seed), metric in metrics.items()
         ]
     )
-    assert table.best(rows, grids[:1]) == 1
-    assert table.best(rows, grids) == 0
+    assert report.best(rows, grids[:1]) == 1
+    assert report.best(rows, grids) == 0
     found = run(entry, tmp_path, [])
     assert len(found) == len(grids[0]) * 2, "both seeds run the whole grid"
-    assert set(table.summary(entry, found)["search"]) == {len(grids[0]) * 2}
+    assert set(report.summary(entry, found)["search"]) == {len(grids[0]) * 2}
 
 
 def test_the_figure_of_clip_and_step_size(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""The numbers of a table from its rows: the setting chosen on dev, its mean over seeds, ours beside the paper's."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.kit.rows import Results, discard, read_manifest, read_rows
+from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.grids import Row, Table, paper_number
+from benchmarks.llm.ordering import sentences
+from benchmarks.llm.tasks import task
+
+__all__ = ["best", "last_step", "report", "save_summary", "summary"]
+
+KEY = ("row", "model", "task")
+FIELDS = ("method", "epsilon", "mean", "error", "seeds", "search", "paper", "paper_error")
+
+
+def last_step(c: Configuration) -> int:
+    """`step` of the last row of a run."""
+    return 0 if c.method == "zero-shot" else c.steps
+
+
+def _line(rows: pd.DataFrame, c: Configuration) -> pd.Series | None:
+    """The last row of a configuration, None where it has not run."""
+    chosen = rows["step"] == last_step(c)
+    for name, value in c.key().items():
+        column = rows[name]
+        same = column.astype(str) == str(value)
+        if isinstance(value, (int, float)):
+            same |= pd.to_numeric(column, errors="coerce") == value
+        chosen &= same
+    return rows[chosen].iloc[0] if chosen.any() else None
+
+
+def best(rows: pd.DataFrame, grids: Sequence[Sequence[Configuration]]) -> int:
+    """The index of the setting with the best mean metric on dev; of equals, the one with the smallest mean loss there.
+
+    grids: for each seed, the settings in the same order. Raises ValueError where a configuration has no row.
+    """
+    lines = [[_line(rows, c) for c in settings] for settings in zip(*grids, strict=True)]
+    if any(line is None for found in lines for line in found):
+        raise ValueError("rows must hold every configuration of the grid")
+
+    def mean(index: int, name: str) -> float:
+        return statistics.fmean(line[name] for line in lines[index])  # type: ignore[index]
+
+    return max(range(len(lines)), key=lambda i: (mean(i, "dev_metric"), -mean(i, "dev_loss")))
+
+
+def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each row, model and task of the table: the mean and its standard error, in percent, over its seeds.
+
+    `search` counts the runs compared; `paper`, `paper_error`: the paper's.
+    """
+    lines = []
+    for row in entry.rows:
+        for model in entry.models:
+            for task_name in entry.tasks:
+                grids = [list(entry.grid(model, task_name, row, seed)) for seed in entry.seeds]
+                try:
+                    index = best(rows, grids[: entry.grid_seeds]) if len(grids[0]) > 1 else 0
+                except ValueError:
+                    continue
+                found = [line for grid in grids if (line := _line(rows, grid[index])) is not None]
+                if not found:
+                    continue
+                values = 100 * pd.Series([float(line["test_metric"]) for line in found])
+                paper = paper_number(entry.name, row, model, task_name)
+                lines.append(
+                    {
+                        "row": row.label, "model": model, "task": task_name,
+                        "method": row.method, "epsilon": _epsilon(row),
+                        "mean": values.mean(),
+                        "error": values.sem() if len(values) > 1 else math.nan, "seeds": len(values),
+                        "search": len(grids[0]) * entry.grid_seeds if len(grids[0]) > 1 else 1,
+                        "paper": paper[0] if paper else math.nan,
+                        "paper_error": paper[1] if paper and paper[1] is not None else math.nan,
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def _epsilon(row: Row) -> str:
+    return f"{row.settings['epsilon']:g}" if "epsilon" in row.settings else "none"
+
+
+def report(entry: Table, rows: pd.DataFrame) -> str:
+    """The table in Markdown: ours / the paper's, in percent, mean and standard error; then what `ordering` finds."""
+    lines = summary(entry, rows)
+    cells = [(model, name) for model in entry.models for name in entry.tasks]
+    titles = [f"{task(name).title} {model}" if len(entry.models) > 1 else task(name).title for model, name in cells]
+    text = [f"{entry.name}, {entry.preset}: ours / paper, test in percent", ""]
+    text += ["| method | " + " | ".join(titles) + " |", "|---" * (len(cells) + 1) + "|"]
+    for row in entry.rows:
+        shown = []
+        for model, name in cells:
+            line = lines[(lines["row"] == row.label) & (lines["model"] == model) & (lines["task"] == name)]
+            shown.append("" if line.empty else _cell(line.iloc[0]))
+        text.append(f"| {row.label} | " + " | ".join(shown) + " |")
+    claims = sentences(lines) if len(entry.models) == 1 else []
+    return "\n".join([*text, "", *(f"- {claim}" for claim in claims)] if claims else text)
+
+
+def _cell(line: pd.Series) -> str:
+    def number(mean: float, error: float) -> str:
+        return "-" if math.isnan(mean) else f"{mean:.1f}" + ("" if math.isnan(error) else f" +- {error:.1f}")
+
+    return f"{number(line['mean'], line['error'])} / {number(line['paper'], line['paper_error'])}"
+
+
+def save_summary(entry: Table, folder: Path) -> None:
+    """Write the `summary` of the rows in `folder` beside it, as FOLDER_summary."""
+    lines = summary(entry, read_rows(folder))
+    place = folder.with_name(folder.name + "_summary")
+    discard(place)
+    source = {folder.name: read_manifest(folder)["sha256"]}
+    results = Results(
+        place, key=KEY, fields=FIELDS, seeds=entry.seeds, device="cpu", dtype="float64", settings={"rows": source}
+    )
+    with results:
+        values = lines.astype(object).where(lines.notna(), None)
+        results.add({str(name): value for name, value in line.items()} for _, line in values.iterrows())

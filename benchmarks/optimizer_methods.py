@@ -1,0 +1,198 @@
+"""The methods whose steps `benchmarks.optimizer_step` measures: each a function that makes one step."""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+from transformers import AutoModelForSequenceClassification, RobertaConfig
+
+from benchmarks.llm.models import DTYPES, configuration
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.sphere import DIRECTIONS
+
+__all__ = [
+    "BASE",
+    "METHODS",
+    "PRIVATE",
+    "PUBLIC",
+    "SMOOTHING",
+    "STEP_SIZE",
+    "Bench",
+    "Case",
+    "Step",
+    "classification_model",
+]
+
+Tensor = torch.Tensor
+Step = Callable[[], None]
+
+BASE = "two-forwards"
+PUBLIC, PRIVATE = "rademacher", "private-rademacher"
+METHODS = (BASE, *DIRECTIONS, PRIVATE, "four-pass", "adamw", "dp-adamw")
+SMOOTHING, STEP_SIZE = 1e-3, 1e-7
+SMALL = {
+    "tiny": RobertaConfig(
+        vocab_size=2000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
+    ),
+    "small": RobertaConfig(
+        vocab_size=10000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048
+    ),
+}
+"""Sizes beside those of llm/sizes.toml."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and records a step of so many tokens. methods: those that are measured."""
+
+    size: str
+    batch: int
+    length: int
+    dtype: str = "float32"
+    methods: tuple[str, ...] = METHODS
+
+
+class Bench:
+    """One model on one device and the steps on it."""
+
+    def __init__(self, case: Case, device: str, stack: ExitStack) -> None:
+        self._stack = stack
+        self._case, self._device = case, device
+        self.module = classification_model(case, device)
+        generator = torch.Generator().manual_seed(1)
+        vocabulary = self.module.get_input_embeddings().weight.shape[0]
+        tokens = torch.randint(5, vocabulary, (case.batch, case.length), generator=generator)
+        labels = torch.randint(2, (case.batch,), generator=generator)
+        self._batch = tokens.to(device), labels.to(device)
+        self._data = TensorDataset(*self._batch)
+
+    def step(self, method: str) -> Step:
+        """A function that makes one step of this method."""
+        if method in DIRECTIONS:
+            return self._ours(method, private=False)
+        if method == PRIVATE:
+            return self._ours(PUBLIC, private=True)
+        steps = {BASE: self._forwards, "four-pass": self._four_pass, "adamw": self._adamw, "dp-adamw": self._dp_adamw}
+        return steps[method]()
+
+    def _forwards(self) -> Step:
+        self.module.eval()
+
+        def step() -> None:
+            with torch.no_grad():
+                for _ in range(2):
+                    _losses(self.module, self._batch).sum().item()
+
+        return step
+
+    def _ours(self, kind: str, *, private: bool) -> Step:
+        common: dict[str, Any] = {
+            "steps": 10**6,
+            "expected_batch": len(self._data),
+            "step_size": STEP_SIZE,
+            "smoothing": SMOOTHING,
+            "sampling": "full",
+            "direction": kind,
+        }
+        rows = len(self._data)
+        if private:
+            folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+            run = make_private_with_epsilon(
+                self.module,
+                _losses,
+                self._data,
+                target_epsilon=2.0,
+                target_delta=1e-5,
+                clip=100.0,
+                relation="add-remove",
+                folder=Path(folder) / "run",
+                micro_batch=rows,
+                **common,
+            )
+        else:
+            plan = Plan.without_privacy(n=rows, **common)
+            run = make_from_seed_not_private(self.module, _losses, self._data, plan, seed=0, micro_batch=rows)
+        self._stack.callback(run.close)
+        return lambda: _void(run.step())
+
+    def _four_pass(self) -> Step:
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.module.eval()
+        seeds = iter(range(10**9))
+
+        def add(seed: int, scale: float) -> None:
+            torch.manual_seed(seed)
+            for p in parameters:
+                p.add_(torch.randn(p.shape, dtype=p.dtype, device=p.device), alpha=scale)
+
+        def step() -> None:
+            seed = next(seeds)
+            with torch.no_grad():
+                add(seed, SMOOTHING)
+                plus = _losses(self.module, self._batch).mean().item()
+                add(seed, -2 * SMOOTHING)
+                minus = _losses(self.module, self._batch).mean().item()
+                add(seed, SMOOTHING)
+                add(seed, -STEP_SIZE * (plus - minus) / (2 * SMOOTHING))
+
+        return step
+
+    def _adamw(self) -> Step:
+        optimizer = torch.optim.AdamW(self.module.parameters(), lr=STEP_SIZE)
+
+        def step() -> None:
+            self.module.train()
+            _losses(self.module, self._batch).mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+            self.module.eval()
+
+        return step
+
+    def _dp_adamw(self) -> Step:
+        from opacus import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+
+        own = classification_model(self._case, self._device).train()  # its hooks must not slow the other methods
+        wrapped = GradSampleModule(own)
+        optimizer = DPOptimizer(
+            torch.optim.AdamW(wrapped.parameters(), lr=STEP_SIZE),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            expected_batch_size=len(self._data),
+        )
+
+        def step() -> None:
+            _losses(own, self._batch).mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+
+def _void(_: object) -> None:
+    """Drop a result."""
+
+
+def _losses(module: nn.Module, batch: Any) -> Tensor:
+    """The cross entropy of each record, in float32, shape (batch,)."""
+    tokens, labels = batch
+    return F.cross_entropy(module(input_ids=tokens).logits.float(), labels, reduction="none")
+
+
+def classification_model(case: Case, device: str) -> Any:
+    """Random weights, made on the device; in evaluation mode."""
+    config = SMALL[case.size] if case.size in SMALL else configuration(case.size)[0]
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForSequenceClassification.from_config(config, dtype=DTYPES[case.dtype])
+    model.config.use_cache = False
+    return model.eval()

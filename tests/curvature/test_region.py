@@ -1,0 +1,39 @@
+"""The bound common to points dominates each of them; descent."""
+
+import pytest
+import torch
+
+from dpzero_theory.curvature.region import common, descend
+from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
+from tests.curvature.small import contains, full_hessian, generator, nearby, small_network
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+"""torch's own, from its rules for forward differentiation."""
+
+
+@pytest.mark.parametrize("power", [2, 4])
+def test_the_common_bound_dominates_every_point(power: int) -> None:
+    objective = small_network(10)
+    points = [nearby(objective.start, 3.0, generator(seed)) for seed in range(2)]
+    hessians = [full_hessian(objective, x) for x in points]
+    values, vectors = torch.linalg.eigh(sum(torch.linalg.matrix_power(a, power) for a in hessians))
+    bound = (vectors * values.clamp(min=0) ** (1 / power)) @ vectors.T
+    for a in hessians:
+        for sign in (1, -1):
+            assert float(torch.linalg.eigvalsh(bound - sign * a)[0]) >= -1e-9
+    operator = common([objective.hessian(x) for x in points], power)
+    found = measure_spectrum(operator, generator(), Effort(search=30, probes=6, steps=8), root=power)
+    assert contains(found.absolute_trace, float(bound.trace()))
+    assert found.norm.low == pytest.approx(float(values[-1]) ** (1 / power), rel=1e-9)
+    with pytest.raises(ValueError, match="power must be even; got 3"):
+        common([operator], 3)
+
+
+def test_descent_never_rises_and_lowers_the_loss() -> None:
+    objective = small_network()
+    x, value = objective.start, objective.value(objective.start)
+    for _ in range(4):
+        x = descend(objective, x, 5, 50.0)
+        assert objective.value(x) <= value
+        value = objective.value(x)
+    assert value < 0.9 * objective.value(objective.start)

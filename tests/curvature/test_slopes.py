@@ -1,0 +1,42 @@
+"""Shares of clipped slopes, counted and by the law of the sphere."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpzero_theory import sphere
+from dpzero_theory.curvature.slopes import clipped_shares, sphere_direction
+from tests.curvature.small import generator, small_network
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+"""torch's own, from its rules for forward differentiation."""
+
+
+def test_clipped_shares_follow_the_law_of_the_sphere() -> None:
+    """Independent of the law's own formula: shares counted over Gaussian-made directions; 4 standard errors."""
+    objective = small_network()
+    norms = objective.gradient_norms(objective.start)
+    clips = [0.5 * float(norms.max()), float(norms.max()), 2 * float(norms.max())]
+    found, table = clipped_shares(
+        lambda u: objective.projections(objective.start, u), norms, objective.start, clips, 600, generator()
+    )
+    assert table.shape == (600, 30)
+    for item in found:
+        error = float((table.abs() >= item.clip).double().mean(dim=1).std()) / math.sqrt(600)
+        assert item.law == pytest.approx(item.measured.estimate, abs=4 * error)
+        by_hand = np.mean([sphere.sphere_tail(item.clip, float(norm), objective.d) for norm in norms])
+        assert item.law == pytest.approx(by_hand)
+    assert found[0].law > found[1].law > found[2].law > 0
+
+
+def test_directions_have_length_sqrt_d_and_the_dtype_of_the_weights() -> None:
+    """The mean over 4,000 directions of d = 5 is within 6 standard errors of 0, their second moment of the identity."""
+    source = generator()
+    like = torch.zeros(5, dtype=torch.float64)
+    u = torch.stack([sphere_direction(5, source, like) for _ in range(4_000)])
+    torch.testing.assert_close(u.norm(dim=1), torch.full((4_000,), math.sqrt(5), dtype=torch.float64))
+    assert float(u.mean(dim=0).abs().max()) < 6 / math.sqrt(4_000)
+    assert float((u.T @ u / 4_000 - torch.eye(5)).abs().max()) < 6 * math.sqrt(2 / 4_000)
+    assert sphere_direction(5, source, like.float()).dtype == torch.float32
