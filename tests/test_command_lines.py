@@ -1,6 +1,6 @@
 """Every command refuses every bad command line: status 2, one line that names the flag, at once, nothing written.
 
-Run as a program, this file imports all commands once and then forks for each line, with limits on time and memory. A
+Run as a program, this file imports the commands and runs their lines in forks that a limit on time ends. A
 flag that a command gains needs a bad line: by its type it has some already, otherwise in BY_HAND.
 """
 
@@ -13,6 +13,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,17 +275,26 @@ def lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, 
 
 
 def drive() -> None:
-    """Import the commands, the light ones first, run each one's lines in forks, and print what happened as JSON."""
+    """Import the commands, the light ones first, run each one's lines in a fork, and print what happened as JSON."""
     found, flags, helps = [], {}, {}
+    endless = run(_endless, [["x"], []])
     for command, module in sorted(commands().items(), key=lambda item: (_weight(item[0]), item[0])):
         loaded = importlib.import_module(module)
         parser = loaded._parser()
         gc.freeze()  # a collection in a child would copy all that it shares
         flags[command] = [flag_of(action) for action in parser._actions]
-        helps[command] = forked(loaded.main, ["--help"])
-        for flag, words in lines(command, parser):
-            found.append({"command": command, "flag": flag, "words": words, **forked(loaded.main, words)})
-    print(json.dumps({"lines": found, "flags": flags, "helps": helps}))
+        tested = list(lines(command, parser))
+        helps[command], *done = run(loaded.main, [["--help"], *(words for _, words in tested)])
+        for (flag, words), outcome in zip(tested, done, strict=True):
+            found.append({"command": command, "flag": flag, "words": words, **outcome})
+    print(json.dumps({"lines": found, "flags": flags, "helps": helps, "endless": endless}))
+
+
+def _endless(words: list[str]) -> int:
+    while words:
+        pass
+    print("done")
+    return 0
 
 
 def _weight(command: str) -> int:
@@ -292,42 +302,55 @@ def _weight(command: str) -> int:
     return 2 if ".llm" in command else 1 if command.startswith("benchmarks") or "curvature" in command else 0
 
 
-def forked(main: Any, words: list[str]) -> dict[str, Any]:
-    """What the command line did: status (negative for a signal), out, err, seconds, and whether files changed."""
-    before = snapshot(Path())
+def run(main: Any, tested: list[list[str]]) -> list[dict[str, Any]]:
+    """What each line did, in one child; a line that ends the child is followed by another child for the rest."""
+    outcomes: list[dict[str, Any]] = []
+    while len(outcomes) < len(tested):
+        with TemporaryFile() as log:
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                try:
+                    for words in tested[len(outcomes) :]:
+                        os.write(log.fileno(), json.dumps(one(main, words)).encode() + b"\n")
+                finally:
+                    os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            log.seek(0)
+            outcomes += [json.loads(line) for line in log.read().splitlines()]
+        if len(outcomes) < len(tested):
+            outcomes.append({"status": status, "out": "", "err": "", "seconds": SECONDS, "bytes": 0, "wrote": False})
+    return outcomes
+
+
+def one(main: Any, words: list[str]) -> dict[str, Any]:
+    """Status, output, processor seconds, growth of the memory and whether files changed; too long ends the process."""
+    before, held = snapshot(Path()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with TemporaryFile() as out, TemporaryFile() as err:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        started = time.process_time()
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = stop.code
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        seconds = time.process_time() - started
+        signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.flush()
-        child = os.fork()
-        if child == 0:
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            os._exit(limited(main, words))
-        _, status, usage = os.wait4(child, 0)
+        sys.stderr.flush()
         texts = [(file.seek(0), file.read().decode(errors="replace"))[1] for file in (out, err)]
     return {
-        "status": os.waitstatus_to_exitcode(status),
+        "status": code if isinstance(code, int) else 1,
         "out": texts[0],
         "err": texts[1],
-        "seconds": usage.ru_utime + usage.ru_stime,
+        "seconds": seconds,
+        "bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held),
         "wrote": snapshot(Path()) != before,
     }
-
-
-def limited(main: Any, words: list[str]) -> int:
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + BYTES, held + BYTES))
-    signal.alarm(60)
-    try:
-        code = main(words)
-    except SystemExit as stop:
-        code = stop.code
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code if isinstance(code, int) else 1
 
 
 def snapshot(folder: Path) -> list[tuple[str, int, int]]:
@@ -384,6 +407,7 @@ def fault(line: dict[str, Any]) -> str:
         f"no {line['flag']}": line["flag"] in line["err"],
         "too long": len(line["err"]) < 600,
         f"{line['seconds']} s": line["seconds"] < SECONDS,
+        f"{line['bytes']} bytes": line["bytes"] < BYTES,
         "wrote": not line["wrote"],
     }
     return ", ".join(what for what, holds in checks.items() if not holds)
@@ -429,14 +453,21 @@ def test_help_names_every_flag(driven: dict[str, Any]) -> None:
         {"err": "c: --n must be\n"},
         {"err": "python -m c: n must be\n"},
         {"seconds": 2.5},
+        {"bytes": 2 << 30},
         {"wrote": True},
     ],
     ids=str,
 )
 def test_the_check_has_teeth(change: dict[str, Any]) -> None:
-    good = {"command": "c", "flag": "--n", "status": 2, "out": "", "err": "python -m c: --n must be\n", "seconds": 0.1}
-    assert fault({**good, "wrote": False}) == ""
-    assert fault({**good, "wrote": False, **change}) != ""
+    line = {"command": "c", "flag": "--n", "status": 2, "out": "", "err": "python -m c: --n must be\n"}
+    good = {**line, "seconds": 0.1, "bytes": 0, "wrote": False}
+    assert fault(good) == ""
+    assert fault({**good, **change}) != ""
+
+
+def test_a_line_that_never_ends_is_stopped(driven: dict[str, Any]) -> None:
+    endless, short = driven["endless"]
+    assert (endless["status"], short["status"], short["out"]) == (-signal.SIGPROF, 0, "done\n")
 
 
 if __name__ == "__main__":
