@@ -73,7 +73,7 @@ class Folder:
                     new / LEDGER,
                     target_epsilon=budget.epsilon,
                     target_delta=budget.delta,
-                    settings=header.plan.settings(),
+                    settings=header.plan.settings,
                     steps=header.plan.steps,
                     block=budget.paid_at_once,
                     run=header.digest,
@@ -120,7 +120,7 @@ class Folder:
 def require_fit(content: Content, account: Account, path: Path) -> None:
     """Raise LedgerError or TranscriptError unless this transcript and this ledger are of one run, and all of it."""
     plan, back = content.header.plan, "put back the files that belong together"
-    if account.run != content.header.digest or (account.settings, account.steps) != (plan.settings(), plan.steps):
+    if account.run != content.header.digest or (account.settings, account.steps) != (plan.settings, plan.steps):
         raise LedgerError(f"{path}: ledger and transcript are of different runs: {back}")
     if content.records and content.records[-1].release >= account.spent:
         raise LedgerError(

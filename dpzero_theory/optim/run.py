@@ -210,9 +210,8 @@ class Run:
         if self._transcript:
             self._transcript.require_writable()
         if self._ledger:
-            paid = self._paid or self._ledger.spend(
-                self.plan.settings(), self._transcript.state if self._transcript else ""
-            )
+            state = self._transcript.state if self._transcript else ""
+            paid = self._paid or self._ledger.spend(self.plan.settings, state)
             self._paid = paid[1:]
             release = paid[0]
         elif self._left():
