@@ -87,7 +87,7 @@ def train(folder: Path, checkpoints: bool, ready: int) -> None:
     try:
         run, saved = start(folder, fresh(), resume=True), folder / "checkpoint.pt"
         if saved.exists():
-            run.load_state_dict(torch.load(saved))
+            run.load_state_dict(torch.load(saved, weights_only=True))
         told = os.open(folder / "told", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.write(ready, b"1")
 

@@ -140,7 +140,7 @@ def _torchrun(folder: Path, count: int, steps: int) -> list[torch.Tensor]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     worker = ["-m", "benchmarks.optimizer_privacy", "--worker", str(folder), str(steps)]
     subprocess.run([*launcher, *worker], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return [torch.load(folder / f"{count}-{rank}.pt") for rank in range(count)]
+    return [torch.load(folder / f"{count}-{rank}.pt", weights_only=True) for rank in range(count)]
 
 
 def work(folder: Path, steps: int) -> None:

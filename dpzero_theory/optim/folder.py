@@ -99,10 +99,11 @@ class Folder:
         try:
             found = transcript.header
             _require_begun_with(found, header)
+            if budget is not None:
+                require_fit(contents(path / TRANSCRIPT), read(path / LEDGER), path)
             if data is not None and found.records and of_records(data, (path / KEY).read_bytes()) != found.records:
                 raise ValueError("data must be the records of the run that is resumed; these are others")
             if budget is not None:
-                require_fit(contents(path / TRANSCRIPT), read(path / LEDGER), path)
                 ledger = Ledger.open(path / LEDGER, moved=moved)
                 if ledger.block != budget.paid_at_once:
                     raise ValueError(
@@ -180,7 +181,7 @@ def _require_begun_with(found: Header, given: Header) -> None:
         ("losses", found.losses, given.losses),
     ):
         if begun != now:
-            raise ValueError(f"{name} must be that of the run that is resumed, {begun}; got {now}")
+            raise ValueError(f"{name} must be as in the run that is resumed, {begun}; got {now}")
 
 
 def _write(path: Path, content: bytes) -> None:

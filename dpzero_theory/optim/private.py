@@ -124,7 +124,8 @@ def make_private(
     _require_folder(folder)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
     sources = _Sources(SystemNoise(), Batches(plan.sampling, plan.n, plan.sample_rate), os.urandom(16))
-    return _make(module, losses, data, plan, sources, Budget(epsilon, target_delta, execution.get("paid_at_once", 1)), folder, **execution)
+    budget = Budget(epsilon, target_delta, execution.get("paid_at_once", 1))
+    return _make(module, losses, data, plan, sources, budget, folder, **execution)
 
 
 def make_private_with_epsilon(

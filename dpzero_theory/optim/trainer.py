@@ -16,6 +16,7 @@ of the output folder.
 """
 
 from collections.abc import Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         data = self.train_dataset
         if hasattr(data, "column_names"):
             data = self._remove_unused_columns(data, description="training")
+
+        @wraps(self._losses)
+        def losses(module: nn.Module, batch: Any) -> object:
+            return self._losses(module, self._prepare_inputs(batch))
+
         self.run = make_private_with_epsilon(
             self.model,
-            lambda module, batch: self._losses(module, self._prepare_inputs(batch)),
+            losses,
             data,
             folder=folder,
             collate=self.data_collator,
@@ -96,7 +102,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     def _resume(self, checkpoint: str | bool | None) -> None:
         found = get_last_checkpoint(self.args.output_dir) if checkpoint is True else checkpoint
         if found:
-            self.run.load_state_dict(torch.load(Path(found, _STATE), map_location=self.args.device))
+            self.run.load_state_dict(torch.load(Path(found, _STATE), map_location=self.args.device, weights_only=True))
         self.run.catch_up()
 
     def _loop(self) -> TrainOutput:

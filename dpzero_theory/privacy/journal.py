@@ -59,7 +59,7 @@ class Journal:
     def require_writable(self) -> None:
         """Raise `error` where this process must not write: closed, forked, or the file changed under it."""
         if not self._usable:
-            raise self._error(f"{self.path}: closed, or a write failed or was interrupted: open it again (resume)")
+            raise self._error(f"{self.path}: closed, or a write failed: open it again (resume the run)")
         if os.getpid() != self._pid:
             raise self._error(f"{self.path}: opened by another process, before a fork")
         held = os.fstat(self._file)

@@ -118,7 +118,7 @@ def mezo(module: nn.Module) -> Run:
 
 def resumed(module: nn.Module, checkpoint: Path) -> dict[str, torch.Tensor]:
     run = mezo(module)
-    run.load_state_dict(torch.load(checkpoint))
+    run.load_state_dict(torch.load(checkpoint, weights_only=True))
     return finished(run)
 
 

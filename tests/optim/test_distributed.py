@@ -28,7 +28,7 @@ def torchrun(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tens
         check=False,
     )
     assert outcome.returncode == 0, outcome.stderr[-3000:]
-    return [torch.load(folder / f"{count}-{rank}.pt") for rank in range(count)]
+    return [torch.load(folder / f"{count}-{rank}.pt", weights_only=True) for rank in range(count)]
 
 
 def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:

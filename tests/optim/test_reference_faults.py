@@ -302,7 +302,7 @@ def test_fault_l_nothing_but_releases_leaves_a_step(
     run.run(told.append)
     out, err = capfd.readouterr()
     assert (out, err, caplog.records) == ("", "", [])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.jsonl", "transcript.bin"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.key", "ledger.jsonl", "transcript.bin"]
     assert read(tmp_path / "transcript.bin")[1] == told
     assert set(run.state_dict()) == {"key", "position", "parameters", "weights"}
 

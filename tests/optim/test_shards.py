@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=COUNTS)
 def ranks(request: pytest.FixtureRequest, folder: Path) -> list[dict[str, Any]]:
     """What each process found."""
-    return [torch.load(folder / f"{request.param}-{rank}.pt") for rank in range(request.param)]
+    return [torch.load(folder / f"{request.param}-{rank}.pt", weights_only=True) for rank in range(request.param)]
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
