@@ -13,6 +13,7 @@ import os
 import pickle
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,8 @@ def of_losses(losses: Callable[..., object]) -> str:
         source = textwrap.dedent(inspect.getsource(named))
     except (OSError, TypeError):
         return str(named.__qualname__)
-    try:
+    with suppress(SyntaxError):  # a lambda inside of something
         source = ast.unparse(ast.parse(source))
-    except SyntaxError:  # a lambda inside of something
-        pass
     return f"{named.__qualname__} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 

@@ -88,7 +88,7 @@ class Weights:
                 self.module.eval()
             torch.clear_autocast_cache()  # of half-precision copies, here of x and afterwards of x + shift u
             torch.set_grad_enabled(False)
-            mode.__enter__()
+            mode.begin()
             yield
         finally:
             if self._mode is mode:

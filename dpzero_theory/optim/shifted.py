@@ -140,6 +140,10 @@ class Shifted(TorchDispatchMode):
                 return func(*self._looked_up(place, args[1]))
         return func(*self._replaced(args), **{name: self._replaced(value) for name, value in kwargs.items()})
 
+    def begin(self) -> None:
+        """Shift from now on."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+
     def retire(self) -> None:
         """Shift nothing from now on, and leave torch's stack of modes if it is there. Safe to repeat."""
         self._places = {}
@@ -147,7 +151,7 @@ class Shifted(TorchDispatchMode):
             while _get_current_dispatch_mode_stack()[-1] is not self:  # the losses' own, cut short with them
                 _pop_mode()
             try:
-                self.__exit__(None, None, None)
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             except IndexError:  # an interrupt has cut it short before
                 _pop_mode()
 

@@ -99,7 +99,8 @@ class Report(NamedTuple):
         return self.target_epsilon - self.epsilon_spent
 
 
-class Spend(NamedTuple):
+@dataclass(frozen=True)
+class Spend:
     """What one line paid for: releases release, ..., release + count - 1. check: of the line, equal in copies of it."""
 
     release: int
@@ -216,9 +217,9 @@ class Ledger:
     def spend(self, settings: Settings, state: str = "") -> range:
         """Pay for the next block of releases, before any of their noise is drawn.
 
-        settings: what the releases will really use. state: kept in the line. Returns their numbers, counted from 0 over the life of the
-        ledger. Raises BudgetSpentError when the plan is complete and LedgerError for settings other than the
-        plan's, and in both cases writes nothing.
+        settings: what the releases will really use. state: kept in the line. Returns their numbers, counted from 0 over
+        the life of the ledger. Raises BudgetSpentError when the plan is complete and LedgerError for settings other
+        than the plan's, and in both cases writes nothing.
         """
         with self._mutex:
             self._journal.require_writable()

