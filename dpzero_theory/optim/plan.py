@@ -11,7 +11,6 @@ from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
 from dpzero_theory.optim.contributions import Array, Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.gaussian import noise_multiplier_of
 from dpzero_theory.privacy.ledger import Settings
 from dpzero_theory.privacy.mechanism import Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
@@ -140,6 +139,8 @@ class Plan:
         if law is None:
             raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
         check.choice("sampling", sampling, runnable())
+        check.real("clip", clip, above=0.0)
+        check.real("smoothing", smoothing, above=0.0)
         rule.require(direction, directions_per_step)
         check.integer("directions_per_step", directions_per_step, at_most=law.coordinates)
         rate = _rate(n, expected_batch)
@@ -162,7 +163,7 @@ class Plan:
             n=int(n),
             sample_rate=rate,
             steps=int(steps),
-            clip=check.real("clip", clip, above=0.0),
+            clip=clip,
             **_noise(law, multiplier),
             smoothing=smoothing,
             step_sizes=alphas,
@@ -179,7 +180,6 @@ class Plan:
         p = prescription
         law = ALGORITHMS[p.algorithm].law("gaussian")
         assert law is not None
-        multiplier = noise_multiplier_of(p.noise_std, p.clip, p.sample_rate * p.n)
         return cls(
             algorithm=p.algorithm,
             noise="gaussian",
@@ -189,7 +189,7 @@ class Plan:
             sample_rate=p.sample_rate,
             steps=p.steps,
             clip=p.clip,
-            **_noise(law, multiplier),
+            **_noise(law, p.noise_multiplier),
             smoothing=p.smoothing,
             step_sizes=(p.step_size,),
             direction=p.direction,
