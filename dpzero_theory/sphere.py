@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 __all__ = [
@@ -34,8 +35,6 @@ __all__ = [
     "sphere_tail",
     "subgaussian_tail",
 ]
-
-Array = NDArray[np.float64]
 
 GRID = 2.0**-16
 """What the coordinates of a table are multiples of, so that sums of up to 2^20 squares are exact in float64."""

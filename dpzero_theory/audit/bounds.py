@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dpzero_theory.check import integer, real
+from dpzero_theory.check import Array, integer, real
 
 __all__ = [
     "Attack",
@@ -60,7 +60,6 @@ __all__ = [
     "refutes",
 ]
 
-Array = NDArray[np.float64]
 Mechanism = Callable[[NDArray[np.int64]], Array]
 """signs of shape (m,), each +1 or -1 -> scores of shape (m,), from one run."""
 

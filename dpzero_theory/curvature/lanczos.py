@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 
 __all__ = ["Operator", "Ritz", "Tridiagonal", "diagonal", "random_start", "tridiagonalise"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.curvature.intervals import Interval, quantiles
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.region import common, descend
@@ -23,9 +23,6 @@ from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
 __all__ = ["Measurement", "Point", "Settings", "admit", "describe", "measure"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)

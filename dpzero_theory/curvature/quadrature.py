@@ -8,15 +8,13 @@ first 2 k moments, and the k-point Gauss rule is the measure on k points that sh
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.curvature.lanczos import Tridiagonal
 
 __all__ = ["gauss_rule", "probable_ends", "root_bracket", "small_share"]
-
-Array = NDArray[np.float64]
 
 _BISECTIONS = 200
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.curvature.intervals import Interval, mean_interval
@@ -12,8 +13,6 @@ from dpzero_theory.curvature.lanczos import Operator, random_start
 from dpzero_theory.sphere import sphere_tail
 
 __all__ = ["Clipped", "clipped_shares", "sphere_direction"]
-
-Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)

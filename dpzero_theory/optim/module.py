@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpzero_theory import check
 from dpzero_theory.optim.directions import Directions
@@ -25,8 +25,6 @@ from dpzero_theory.optim.shards import collected, is_collective, piece, require_
 from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
 
 __all__ = ["Weights"]
-
-Tensor = torch.Tensor
 
 
 class Weights:

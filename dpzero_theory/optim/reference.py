@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.optim.estimator import clip_scalars, clip_vectors, two_point_difference
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.sphere import sample_sphere
 
 __all__ = ["Directions", "LossFunction", "Run", "SmoothLossFunction", "dpgd", "dpgd_0th", "dpzero"]
 
-Array = NDArray[np.float64]
 Directions = np.random.Generator | Iterable[ArrayLike]
 Callback = Callable[[int, Array], None]
 Draw = Callable[[int | None], Any]

@@ -8,9 +8,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import (
     compositions,
     delta_of_history,
@@ -22,8 +23,6 @@ from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.release import Bracket, Release
 
 __all__ = ["rdp_of_history", "trade_off", "zcdp_of_history"]
-
-Array = NDArray[np.float64]
 
 
 def rdp_of_history(history: Sequence[Release], order: float) -> Bracket:

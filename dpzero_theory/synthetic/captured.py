@@ -3,10 +3,9 @@
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 __all__ = ["Captured"]
-
-Tensor = torch.Tensor
 
 
 class Captured:

@@ -20,8 +20,9 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
+from dpzero_theory.check import Array
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
@@ -29,9 +30,6 @@ from dpzero_theory.synthetic.problems import Quadratic
 from dpzero_theory.synthetic.products import coefficients, form_path, products, step_loop
 
 __all__ = ["Outcome", "dpgd_0th", "dpzero", "run"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)

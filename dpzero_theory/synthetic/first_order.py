@@ -17,16 +17,15 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from dpzero_theory.check import Array
 from dpzero_theory.synthetic.engine import Outcome
 from dpzero_theory.synthetic.lanes import Draw, Lanes
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
 
 __all__ = ["dpgd"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 
 SAMPLES = 512
 """Samples in a block."""

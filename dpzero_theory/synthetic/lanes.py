@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 
 __all__ = ["Blocks", "Draw", "Lanes", "blocks"]
-
-Array = NDArray[np.float64]
 
 Draw = Callable[[int], Array]
 """draw(k): the next k rows of a stream, shape (k, d) for vectors, (k,) for scalar noise."""

@@ -7,10 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 
 __all__ = ["Place", "checked_start", "to_numpy"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 __all__ = ["Form", "Products", "coefficients", "form_path", "products", "step_loop"]
-
-Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from dpzero_theory.check import Array
+
 __all__ = ["Spectrum", "chernoff", "compose", "log_law", "log_sum", "power", "transform"]
 
-Array = NDArray[np.float64]
 Spectrum = NDArray[Any]
 
 _EXTENDED = 2**19

@@ -34,9 +34,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Branch", "Pair"]
+from dpzero_theory.check import Array
 
-Array = NDArray[np.float64]
+__all__ = ["Branch", "Pair"]
 
 
 @dataclass(frozen=True)

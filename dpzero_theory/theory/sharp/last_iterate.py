@@ -21,9 +21,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE, step_cap
@@ -39,8 +39,6 @@ from dpzero_theory.theory.sharp.search import (
 __all__ = ["SCHEDULES", "LastIteratePrescription", "certify_last_iterate", "prescribe_last_iterate"]
 
 SCHEDULES = ("constant", "shrinking")
-
-Array = NDArray[np.float64]
 
 _LEVELS = np.geomspace(1e-6, 10.0, 300)
 

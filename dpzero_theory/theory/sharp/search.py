@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.theory.limits import MOST_STEPS
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
@@ -24,8 +24,6 @@ __all__ = [
     "solve_quadratic",
     "step_terms",
 ]
-
-Array = NDArray[np.float64]
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
 
