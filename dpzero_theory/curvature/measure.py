@@ -36,8 +36,7 @@ class Settings:
     points: on the path, the start included; path_steps: gradient steps between them, of size 1/||H|| at the start.
     effort: of the spectrum at each point; sample_hessians: samples whose own Hessian is measured at each point, with
     sample_effort. power: even p of the common bound over points (see `region`), 0 for none. directions: for the
-    clipped shares, 0 for none. level: of each interval. least_loss: a lower bound on every loss. positive: every
-    Hessian is known to be positive semidefinite. Raises ValueError.
+    clipped shares, 0 for none. level: of each interval. least_loss: a lower bound on every loss. Raises ValueError.
     """
 
     points: int = 3
@@ -49,7 +48,6 @@ class Settings:
     directions: int = 64
     level: float = 0.95
     least_loss: float = 0.0
-    positive: bool = False
 
     def __post_init__(self) -> None:
         check.integer("points", self.points)
@@ -259,8 +257,6 @@ def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generat
         steps=steps,
         value=objective.value(x),
         gradient_norms=objective.gradient_norms(x).cpu().numpy(),
-        spectrum=measure_spectrum(objective.hessian(x), generator, s.effort, s.level, positive=s.positive),
-        samples=measure_samples(
-            objective, x, generator, s.sample_hessians, s.sample_effort, s.level, positive=s.positive
-        ),
+        spectrum=measure_spectrum(objective.hessian(x), generator, s.effort, s.level),
+        samples=measure_samples(objective, x, generator, s.sample_hessians, s.sample_effort, s.level),
     )

@@ -117,11 +117,11 @@ class Prescription:
     guarantee: Guarantee
     algorithm: str
     n: int
-    relation: Relation
-    sampling: str
-    sample_rate: float
-    direction: str
-    directions_per_step: int
+    relation: Relation = Relation.REPLACE_ONE
+    sampling: str = "full"
+    sample_rate: float = 1.0
+    direction: str = "sphere"
+    directions_per_step: int = 1
     gdp: float
     step_size: float
     T: float

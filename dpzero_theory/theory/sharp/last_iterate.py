@@ -107,7 +107,6 @@ def prescribe_last_iterate(
     max_evaluations: int | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
-    smoothing_share: float = SMOOTHING_SHARE,
 ) -> LastIteratePrescription:
     """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
 
@@ -118,7 +117,7 @@ def prescribe_last_iterate(
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         schedule: 'constant' noise, or 'shrinking' along the run (same total privacy).
-        max_steps, max_evaluations, relation, direction, smoothing_share: as for `certificate.prescribe`.
+        max_steps, max_evaluations, relation, direction: as for `certificate.prescribe`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -129,7 +128,6 @@ def prescribe_last_iterate(
     gdp = check.real("gdp", gdp, above=0)
     between = Relation.of(relation)
     shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
-    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
     search = _Search(p, full_batch_noise(gdp, 1, 1.0, p.n, between), shrinking, direction)
     steps = step_cap(p, max_steps, max_evaluations)
     if steps is None:
@@ -142,7 +140,7 @@ def prescribe_last_iterate(
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
 
-    e = largest_below(bound, (1 + share) * found)
+    e = largest_below(bound, (1 + SMOOTHING_SHARE) * found)
     alpha, variance, log_ratio = search.parameters(np.array([clip]), np.array([exponent]), steps)
     step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz
     ratio, smoothing = math.exp(float(log_ratio[0])), 2 * e * p.lipschitz / p.smoothness
@@ -162,10 +160,7 @@ def prescribe_last_iterate(
         algorithm="dpzero",
         n=p.n,
         relation=between,
-        sampling="full",
-        sample_rate=1.0,
         direction=direction,
-        directions_per_step=1,
         gdp=gdp,
         step_size=step_size,
         T=float(steps),
