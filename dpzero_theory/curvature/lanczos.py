@@ -11,7 +11,7 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-__all__ = ["Operator", "Ritz", "Tridiagonal", "diagonal", "random_start", "tridiagonalise"]
+__all__ = ["Operator", "Ritz", "Tridiagonal", "diagonal", "jacobi_eigen", "random_start", "tridiagonalise"]
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class Tridiagonal:
 
     def eigen(self) -> tuple[Array, Array]:
         """Eigenvalues of T, ascending, and its eigenvectors as columns."""
-        matrix = np.diag(self.diagonal) + np.diag(self.off_diagonal, 1) + np.diag(self.off_diagonal, -1)
-        values, vectors = np.linalg.eigh(matrix)
-        return values, vectors
+        return jacobi_eigen(self.diagonal, self.off_diagonal)
 
     def ritz(self) -> Ritz:
         """The Ritz pairs; residual j is `last` times the last entry of T's eigenvector j. Needs the basis."""
@@ -69,6 +67,13 @@ class Tridiagonal:
         values, vectors = self.eigen()
         rotation = torch.as_tensor(vectors.T, dtype=self.basis.dtype, device=self.basis.device)
         return Ritz(values, self.last * np.abs(vectors[-1]), rotation @ self.basis)
+
+
+def jacobi_eigen(diagonal: Array, off_diagonal: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and eigenvectors as columns of a symmetric tridiagonal matrix."""
+    matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+    values, vectors = np.linalg.eigh(matrix)
+    return values, vectors
 
 
 def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tensor:

@@ -17,6 +17,7 @@ Equal to `dpzero_theory.optim.reference` up to rounding: the tests hold it to 1e
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import numpy as np
 import torch
@@ -49,6 +50,15 @@ class Outcome:
     gradient_squared: Array
     excess: Array
 
+    @classmethod
+    def of(cls, last: Tensor, total: Tensor, forms: Tensor, scale: Tensor, origin: Tensor, lanes: Lanes) -> Self:
+        """From x_T and the sums over t of x_t and of both forms, the longest lanes first, x as scale (x - origin)."""
+        ordered, back = lanes.longest_first()
+        steps = last.new_tensor(ordered.steps)
+        ends = [to_numpy((y / scale[:, None] + origin[:, None]).T)[back] for y in (last, total / steps)]
+        means = to_numpy(forms / steps)[..., back]
+        return cls(*ends, means[0], means[1] / 2)
+
 
 def run(
     problem: Quadratic,
@@ -76,7 +86,7 @@ def run(
     """
     place = Place(dtype, device)
     start = checked_start(x0, problem.d)
-    ordered, back = lanes.longest_first()
+    ordered, _ = lanes.longest_first()
     root = place(np.sqrt(problem.spectrum))
     origin = place(problem.center)
     points = place(problem.points)
@@ -114,14 +124,8 @@ def run(
             total[:, :live] -= (later * z).sum(dim=0)[:, None] * push
             y[:, :live] -= z.sum(dim=0)[:, None] * push
 
-    steps = place(ordered.steps)
-
-    def points_of(columns: Tensor) -> Array:
-        return to_numpy((columns / root[:, None] + origin[:, None]).T)[back]
-
-    means = to_numpy(forms / steps)[:, back]
-    squared, excess = means[: len(targets)], means[len(targets) :] / 2
-    return Outcome(points_of(y), points_of(total / steps), squared, excess)
+    forms = forms.view(2, len(targets), len(lanes))
+    return Outcome.of(y, total, forms, root, origin, lanes)
 
 
 dpzero = partial(run, vector=False)
