@@ -55,9 +55,9 @@ class Outcome:
         """From x_T and the sums over t of x_t and of both forms, the longest lanes first, x as scale (x - origin)."""
         ordered, back = lanes.longest_first()
         steps = last.new_tensor(ordered.steps)
-        ends = [to_numpy((y / scale[:, None] + origin[:, None]).T)[back] for y in (last, total / steps)]
+        end, average = (to_numpy((y / scale[:, None] + origin[:, None]).T)[back] for y in (last, total / steps))
         means = to_numpy(forms / steps)[..., back]
-        return cls(*ends, means[0], means[1] / 2)
+        return cls(end, average, means[0], means[1] / 2)
 
 
 def run(
