@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any, NotRequired, Required, TypedDict
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
-from dpzero_theory.optim.contributions import Array, Sums
+from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.ledger import Settings
