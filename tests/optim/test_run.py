@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from dpzero_theory.optim.directions import Directions
-from dpzero_theory.optim.folder import epsilon_of_runs
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.reference import dpgd_0th, dpzero
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import Record, TranscriptError, replay
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
+from dpzero_theory.privacy.ledger import BudgetSpentError
 from dpzero_theory.privacy.noise import SeededNoise
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, Problem, data, losses, plan, private, weights
 
@@ -145,20 +143,6 @@ def test_the_transcript_rebuilds_the_weights_bit_for_bit(tmp_path: Path, changes
     assert module.weight.abs().min() > 0
 
 
-def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> None:
-    run = private(tmp_path, noise="laplace")
-    run.step()
-    run.close()
-    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
-        assert ledger.settings == run.plan.settings()
-        assert ledger.settings.mechanism == "laplace"
-        with pytest.raises(LedgerError, match="mechanism is 'discrete-gaussian', but 'laplace' was planned"):
-            ledger.spend(replace(run.plan, noise="gaussian").settings())
-    with pytest.raises(ValueError, match="noise must be that of the run that is resumed, 'laplace'; got 'gaussian'"):
-        private(tmp_path, resume=True)
-    private(tmp_path, noise="laplace", resume=True).step()
-
-
 def steps(run: Run, count: int) -> list[Record]:
     return [run.step() for _ in range(count)]
 
@@ -228,15 +212,6 @@ def test_dpgd_0th_resumes_from_a_checkpoint_only(tmp_path: Path) -> None:
         replay(tmp_path / "transcript.bin", Logistic())
 
 
-def test_one_writer_at_a_time_and_no_second_start(tmp_path: Path) -> None:
-    run = private(tmp_path)
-    with pytest.raises(TranscriptError, match="another process"):
-        private(tmp_path, resume=True)
-    run.close()
-    with pytest.raises(FileExistsError):
-        private(tmp_path)
-
-
 class Rows(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """A map-style data set without tensors to index."""
 
@@ -296,16 +271,6 @@ def test_losses_that_leave_a_parameter_out_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not read: extra"):
         private(tmp_path / "run", module)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_search_costs_what_its_runs_cost_together(tmp_path: Path) -> None:
-    for name in "ab":
-        run = private(tmp_path / name)
-        run.run()
-        run.close()
-    together = epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5)
-    assert together == pytest.approx(epsilon_of_history([*run.history, *run.history], 1e-5).upper)
-    assert 3.0 < together < 6.0
 
 
 @pytest.mark.gpu
