@@ -1,3 +1,4 @@
+import itertools
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -7,18 +8,24 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy import optimize, stats
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from dpzero_theory.optim.algorithm import ALGORITHMS
 from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.folder import epsilon_of_runs
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.reference import dpgd_0th, dpzero
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import Record, TranscriptError, replay
-from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import BudgetSpentError
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
+from dpzero_theory.privacy.mechanism import noises
 from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import runnable
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, Problem, data, losses, plan, private, weights
 
 SEED = 11
@@ -141,6 +148,79 @@ def test_the_transcript_rebuilds_the_weights_bit_for_bit(tmp_path: Path, changes
     replay(tmp_path / "transcript.bin", again)
     assert torch.equal(module.weight, again.weight)
     assert module.weight.abs().min() > 0
+
+
+def runnable_plans() -> list[dict[str, Any]]:
+    """Every private algorithm with every noise, relation and sampling that it can run with."""
+    found = []
+    for rule in ALGORITHMS.values():
+        for law in noises(rule.lattice).values() if rule.private else ():
+            for relation, sampling in itertools.product(Relation, runnable()):
+                if law.samplings is None or sampling in law.samplings:
+                    batch = N if sampling == "full" else N / 4
+                    found.append(
+                        {"algorithm": rule.name, "noise": law.noise, "relation": str(relation), "sampling": sampling,
+                         "expected_batch": batch}
+                    )  # fmt: skip
+    return found
+
+
+def exact_cost(changes: dict[str, Any], multiplier: float, steps: int, delta: float) -> float | None:
+    """By hand, where there is a closed form: epsilon of so many releases."""
+    sensitivity, q = (2 if changes["relation"] == "replace-one" else 1), changes["expected_batch"] / N
+    if changes["noise"] == "laplace":
+        up, down = (math.log(1 - q + q * math.exp(sign / multiplier)) for sign in (1, -1))
+        return steps * (up - down if sensitivity == 2 else up)
+    if q < 1:
+        return None
+    mu = math.sqrt(steps) * sensitivity / multiplier
+
+    def excess(e: float) -> float:
+        return float(stats.norm.cdf(mu / 2 - e / mu) - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu)) - delta
+
+    return float(optimize.brentq(excess, 0, 50, xtol=1e-12))
+
+
+@pytest.mark.parametrize("changes", runnable_plans(), ids=lambda changes: " ".join(map(str, changes.values())))
+def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """The run, its history, its plan, its ledger and the folder: one number, and the right one.
+
+    The fault that was: a Laplace run with target epsilon 1 said 1.0, its history 2.94.
+    """
+    delta, target = 1e-5, 1.0
+    run = private(tmp_path, **changes, target_epsilon=target, target_delta=delta, steps=3)
+    for made in (1, 2, 3):
+        run.step()
+        (release,) = run.history
+        assert release == run.plan.settings().release(made)
+        if made == 2:
+            continue
+        spent = run.get_epsilon(delta)
+        assert spent == epsilon_of_history(run.history, delta).upper
+        exact = exact_cost(changes, run.plan.noise_multiplier, made, delta)
+        assert exact is None or exact <= spent <= exact * (1 + 1e-8)
+    assert target * (1 - 1e-6) < spent <= target
+    assert run.plan.epsilon(delta).upper == spent
+    assert delta_of_history(run.history, target).upper <= delta
+    run.close()
+    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+        report = ledger.report()
+        assert ledger.history == run.history
+    assert (report.epsilon_spent, report.epsilon_planned, report.releases_left) == (spent, spent, 0)
+    assert (report.target_epsilon, report.target_delta) == (target, delta)
+    assert epsilon_of_runs([tmp_path], delta) == spent
+
+
+def test_all_that_can_be_run_is_in_the_list() -> None:
+    """Two lattice laws and one of vectors, two relations, three samplings, without Laplace on fixed-size batches."""
+    assert len(runnable_plans()) == 2 * (3 + 2 + 3)
+    for changes in (
+        {"noise": "laplace", "sampling": "fixed-size", "expected_batch": N / 4},
+        {"sampling": "random-allocation", "expected_batch": N / 4},
+        {"algorithm": "dpgd-0th", "noise": "laplace"},
+    ):
+        with pytest.raises(ValueError, match=r"^(sampling|noise) must be one of "):
+            plan(**changes)
 
 
 def steps(run: Run, count: int) -> list[Record]:
