@@ -58,9 +58,7 @@ def test_a_second_writer_is_refused_before_it_reads_or_changes_anything(path: Pa
     Journal.open(path, Refused).close()
 
 
-def test_a_write_is_on_disk_before_it_counts(
-    path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_is_on_disk_before_it_counts(path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[bytes] = []
     fsync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), synced.append(path.read_bytes())))
