@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
-from dpzero_theory.curvature.lanczos import Operator, Ritz, Tridiagonal, random_start, tridiagonalise
+from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, random_start, tridiagonalise
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
 
 __all__ = ["Effort", "Spectrum", "measure_spectrum"]
@@ -98,64 +98,90 @@ def measure_spectrum(
     Raises:
         ValueError: a product that is not finite, or A = 0.
     """
-    spent = effort or Effort()
     failure = 1 - check.real("level", level, above=0, below=1)
-    first = tridiagonalise(operator, random_start(operator.d, generator, operator), spent.search, keep_basis=True)
-    ritz = first.ritz()
-    check.precondition(bool(np.abs(ritz.values).max() > 0), "the matrix must not be zero: ||A||_2 = 0")
-    kept = _converged(ritz, exact=first.last == 0)
-    probes = _probes(operator, generator, ritz.vectors[kept], spent)
-    values = np.array([tri.length**2 * tri.diagonal[0] for tri in probes])
-    brackets = np.array([root_bracket(tri, root or 2, signed=root is None) for tri in probes])
-    taken = _ritz_bracket(ritz.values[kept], ritz.residuals[kept], root)
-    lowest = min([float(ritz.values[0])] + [float(tri.eigen()[0][0]) for tri in probes])
-    highest = max([float(ritz.values[-1])] + [float(tri.eigen()[0][-1]) for tri in probes])
-
-    def signed(confidence: float) -> Interval:
-        shift = float(ritz.values[kept].sum())
-        return mean_interval(values, confidence, shift=shift) if probes else Interval(shift, shift, shift, "bound", 1.0)
-
-    def absolute(confidence: float) -> Interval:
-        if positive and root is None:
-            return signed(confidence)
-        if not probes:
-            return Interval(*taken, "bound", 1.0)
-        found = mean_interval(brackets[:, 1], confidence, lows=brackets[:, 0], highs=brackets[:, 2])
-        low = max(found.low, 0.0) + taken[0]
-        return Interval(low, found.estimate + taken[1], found.high + taken[2], found.kind, confidence)
-
-    def norm(allowed: float) -> Interval:
-        least, most = probable_ends(first, operator.d, allowed)
-        low = max(highest, -lowest)
-        high = max(most, -least, low)
-        power = 1 / (root or 1)
-        exact = first.last == 0 and first.diagonal.size == operator.d
-        return Interval(
-            low**power, low**power, high**power, *(("bound", 1.0) if exact else ("probability", 1 - allowed))
-        )
-
-    draws = np.repeat(values[:, None], 3, axis=1) if positive and root is None else brackets
-    shift = (float(ritz.values[kept].sum()),) * 3 if positive and root is None else taken
-    means = draws.mean(axis=0) if probes else np.zeros(3)
-    points, weights = _density(ritz, kept, probes, operator.d)
-    top = int(np.abs(ritz.values).argmax())
+    runs = _Runs(operator, generator, effort or Effort(), positive, root)
+    points, weights = runs.density()
     return Spectrum(
-        norm=norm(failure),
-        trace=signed(level) if root is None else absolute(level),
-        absolute_trace=absolute(level),
-        rank=quotient(absolute(1 - failure / 2), norm(failure / 2), 1.0, float(operator.d)),
-        bracket=(float(means[0] + shift[0]), float(means[1] + shift[1]), float(means[2] + shift[2])),
-        extremes=(lowest, highest),
-        residual=float(ritz.residuals[top]),
+        norm=runs.norm(failure),
+        trace=runs.signed(level) if root is None else runs.absolute(level),
+        absolute_trace=runs.absolute(level),
+        rank=quotient(runs.absolute(1 - failure / 2), runs.norm(failure / 2), 1.0, float(operator.d)),
+        bracket=runs.bracket(),
+        extremes=(runs.lowest, runs.highest),
+        residual=runs.residual,
         points=points if root is None else np.maximum(points, 0.0) ** (1 / root),
         weights=weights,
-        products=first.diagonal.size + sum(tri.diagonal.size for tri in probes),
+        products=runs.products,
     )
 
 
-def _converged(ritz: Ritz, exact: bool) -> NDArray[np.bool_]:
-    kept: NDArray[np.bool_] = ritz.residuals <= CONVERGED * np.abs(ritz.values)
-    return np.ones_like(kept) if exact else kept
+class _Runs:
+    """The Lanczos runs behind a `Spectrum`: a search, whose converged Ritz vectors are taken out, and probes in their
+    complement; and the intervals that follow from them."""
+
+    def __init__(
+        self, operator: Operator, generator: torch.Generator, effort: Effort, positive: bool, root: int | None
+    ) -> None:
+        self._d, self._root = operator.d, root
+        self._only_signed = positive and root is None
+        first = tridiagonalise(operator, random_start(operator.d, generator, operator), effort.search, keep_basis=True)
+        ritz = first.ritz()
+        sizes = np.abs(ritz.values)
+        check.precondition(bool(sizes.max() > 0), "the matrix must not be zero: ||A||_2 = 0")
+        kept = np.ones(len(sizes), dtype=bool) if first.last == 0 else ritz.residuals <= CONVERGED * sizes
+        probes = _probes(operator, generator, ritz.vectors[kept], effort)
+        self._first, self._probes, self._taken = first, probes, ritz.values[kept]
+        self._shift = float(ritz.values[kept].sum())
+        self._taken_bracket = _ritz_bracket(ritz.values[kept], ritz.residuals[kept], root)
+        self._values = np.array([tri.length**2 * tri.diagonal[0] for tri in probes])
+        self._brackets = np.array([root_bracket(tri, root or 2, signed=root is None) for tri in probes])
+        self.lowest = min([float(ritz.values[0])] + [float(tri.eigen()[0][0]) for tri in probes])
+        self.highest = max([float(ritz.values[-1])] + [float(tri.eigen()[0][-1]) for tri in probes])
+        self.residual = float(ritz.residuals[int(sizes.argmax())])
+        self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
+
+    def signed(self, level: float) -> Interval:
+        """Of tr(A)."""
+        if not self._probes:
+            return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
+        return mean_interval(self._values, level, shift=self._shift)
+
+    def absolute(self, level: float) -> Interval:
+        """Of tr|A|, or of the trace of the root."""
+        if self._only_signed:
+            return self.signed(level)
+        low, estimate, high = self._taken_bracket
+        if not self._probes:
+            return Interval(low, estimate, high, "bound", 1.0)
+        lows, values, highs = self._brackets.T
+        found = mean_interval(values, level, lows=lows, highs=highs)
+        return Interval(max(found.low, 0.0) + low, found.estimate + estimate, found.high + high, found.kind, level)
+
+    def norm(self, failure: float) -> Interval:
+        least, most = probable_ends(self._first, self._d, failure)
+        low = max(self.highest, -self.lowest)
+        high = max(most, -least, low)
+        power = 1 / (self._root or 1)
+        exact = self._first.last == 0 and self._first.diagonal.size == self._d
+        promise = ("bound", 1.0) if exact else ("probability", 1 - failure)
+        return Interval(low**power, low**power, high**power, *promise)
+
+    def bracket(self) -> tuple[float, float, float]:
+        draws = np.repeat(self._values[:, None], 3, axis=1) if self._only_signed else self._brackets
+        means = draws.mean(axis=0) if self._probes else np.zeros(3)
+        taken = (self._shift,) * 3 if self._only_signed else self._taken_bracket
+        low, estimate, high = (float(mean + part) for mean, part in zip(means, taken, strict=True))
+        return low, estimate, high
+
+    def density(self) -> tuple[Array, Array]:
+        """Points, ascending, and weights: 1 for what was taken out, the rest by the Gauss rules of the probes."""
+        points, weights = [self._taken], [np.ones(len(self._taken))]
+        for tri in self._probes:
+            at, mass = gauss_rule(tri)
+            points.append(at)
+            weights.append(mass / len(self._probes))
+        order = np.argsort(np.concatenate(points))
+        return np.concatenate(points)[order], np.concatenate(weights)[order]
 
 
 def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
@@ -185,13 +211,3 @@ def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effor
         u = u * (math.sqrt(free) / torch.linalg.vector_norm(u))
         runs.append(tridiagonalise(operator, u, effort.steps))
     return runs
-
-
-def _density(ritz: Ritz, kept: NDArray[np.bool_], probes: list[Tridiagonal], d: int) -> tuple[Array, Array]:
-    points, weights = [ritz.values[kept]], [np.ones(int(kept.sum()))]
-    for tri in probes:
-        at, mass = gauss_rule(tri)
-        points.append(at)
-        weights.append(mass / len(probes))
-    order = np.argsort(np.concatenate(points))
-    return np.concatenate(points)[order], np.concatenate(weights)[order]

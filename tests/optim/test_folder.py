@@ -20,10 +20,10 @@ def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> N
     run.step()
     run.close()
     with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
-        assert ledger.settings == run.plan.settings()
+        assert ledger.settings == run.plan.settings
         assert ledger.settings.mechanism == "laplace"
         with pytest.raises(LedgerError, match="mechanism is 'discrete-gaussian', but 'laplace' was planned"):
-            ledger.spend(replace(run.plan, noise="gaussian").settings())
+            ledger.spend(replace(run.plan, noise="gaussian").settings)
     with pytest.raises(ValueError, match="noise must be that of the run that is resumed, 'laplace'; got 'gaussian'"):
         private(tmp_path, resume=True)
     private(tmp_path, noise="laplace", resume=True).step()
@@ -55,7 +55,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: Path) -> None:
-    """Three Gaussian runs are one Gaussian release of the root of the summed squares; the Laplace run's epsilon adds."""
+    """Three Gaussian runs are one Gaussian release of the root of the summed squares; the Laplace epsilon adds."""
     square = pure = 0.0
     for name, changes in RUNS.items():
         run = private(tmp_path / name, **changes)
@@ -109,7 +109,7 @@ def test_a_folder_is_started_once_and_resumed_as_it_was(tmp_path: Path) -> None:
     again = resumed(folder, HEADER, Budget(3.0, 1e-5))
     assert again.header == HEADER
     assert again.ledger is not None
-    assert again.ledger.settings == HEADER.plan.settings()
+    assert again.ledger.settings == HEADER.plan.settings
     assert again.ledger.releases_left == HEADER.plan.steps
 
 

@@ -122,7 +122,7 @@ def test_a_prescription_runs(tmp_path: Path, name: str) -> None:
         run.step()
     assert module.weight.abs().max() > 0
     assert run.releases_left == chosen.steps - 2
-    spent = chosen.settings().release(2)
+    spent = chosen.settings.release(2)
     assert run.history == [spent]
     assert run.get_epsilon(DELTA) == epsilon_of_history([spent], DELTA).upper < EPSILON
 

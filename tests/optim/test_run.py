@@ -22,7 +22,7 @@ from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import Record, TranscriptError, replay
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
-from dpzero_theory.privacy.mechanism import noises
+from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import runnable
@@ -154,9 +154,9 @@ def runnable_plans() -> list[dict[str, Any]]:
     """Every private algorithm with every noise, relation and sampling that it can run with."""
     found = []
     for rule in ALGORITHMS.values():
-        for law in noises(rule.lattice).values() if rule.private else ():
+        for law in MECHANISMS.values() if rule.private else ():
             for relation, sampling in itertools.product(Relation, runnable()):
-                if law.samplings is None or sampling in law.samplings:
+                if law.lattice == rule.lattice and sampling in (law.samplings or runnable()):
                     batch = N if sampling == "full" else N / 4
                     found.append(
                         {"algorithm": rule.name, "noise": law.noise, "relation": str(relation), "sampling": sampling,
@@ -192,7 +192,7 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
     for made in (40, 60):
         while run.releases_left > 60 - made:
             run.step()
-        assert run.history == [run.plan.settings().release(made)]
+        assert run.history == [run.plan.settings.release(made)]
         spent = run.get_epsilon(delta)
         assert spent == epsilon_of_history(run.history, delta).upper
         exact = exact_cost(changes, run.plan.noise_multiplier, made, delta)
@@ -258,7 +258,7 @@ def test_a_release_that_was_paid_for_but_not_written_is_skipped(tmp_path: Path) 
     run = private(tmp_path)
     steps(run, 2)
     assert run._ledger is not None
-    run._ledger.spend(run.plan.settings())
+    run._ledger.spend(run.plan.settings)
     run.close()
     again = private(tmp_path, resume=True)
     assert again.step().release == 3

@@ -104,7 +104,7 @@ def test_after_a_failed_write_nothing_is_written_until_it_is_opened_again(
     path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setattr(os, *FAULTS[fault])
-    with pytest.raises((Refused, OSError), match="written in part|no space left"):
+    with pytest.raises((Refused, OSError), match=r"written in part|no space left"):
         journal.append(b"two\n")
     monkeypatch.undo()
     left = path.read_bytes()

@@ -46,7 +46,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpzero_theory import check
 from dpzero_theory.privacy.certified.contour import DeltaBracket
-from dpzero_theory.privacy.certified.convolution import chernoff, compose, log_sum, transform
+from dpzero_theory.privacy.certified.convolution import chernoff, compose, log_law, log_sum, transform
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.relation import Relation
@@ -133,11 +133,6 @@ def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Arr
     return first, q, p, spread
 
 
-def _log(law: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(law), dtype=np.float64)
-
-
 def _size(length: int) -> int:
     if not 1 <= length <= _LARGEST:
         raise OverflowError("a grid would need too many points")
@@ -161,7 +156,7 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
     first, q, p, spread = _cells(s, h, low, high)
     points = np.arange(first, first + len(spread), dtype=np.float64)
     biased = spread * points * h
-    log_spread, log_biased = _log(spread), _log(biased)
+    log_spread, log_biased = log_law(spread), log_law(biased)
     centre = float(np.sum(points * spread))
     offsets = points - centre
     fastest = 60 * h / (deviation * math.sqrt(released))
@@ -245,7 +240,7 @@ def _composed(runs: tuple[Run, ...], resolution: float) -> _Composed:
         least = 1 - released / t + laws.upper[0].first * laws.spacing / t
         floor = math.floor(math.log(max(least, 1e-12)) / width) - 1
         gridded.append((_on_loss_grid(laws, t, released, width, floor), count))
-    logs = [[_log(law.mass) for law in four[:2]] for four, _ in gridded]
+    logs = [[log_law(law.mass) for law in four[:2]] for four, _ in gridded]
     points = [four[0].first + np.arange(len(four[0].mass), dtype=np.float64) for four, _ in gridded]
     fastest = 60 * width / math.sqrt(variance)
     rates = np.geomspace(min(fastest / 60, 20 / max(map(len, points))), fastest, 16)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-__all__ = ["Spectrum", "chernoff", "compose", "log_sum", "power", "transform"]
+__all__ = ["Spectrum", "chernoff", "compose", "log_law", "log_sum", "power", "transform"]
 
 Array = NDArray[np.float64]
 Spectrum = NDArray[Any]
@@ -75,6 +75,12 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array,
 def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> float:
     """The least b over `rates` with P(X >= b) <= e^{log_tail}, by Chernoff, for log_moment(r) >= log E e^{r X}."""
     return min((log_moment(float(rate)) - log_tail) / float(rate) for rate in rates)
+
+
+def log_law(law: Array) -> Array:
+    """Logarithms of masses, -inf where there is none."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(law), dtype=np.float64)
 
 
 def log_sum(log_weight: Array, rate: float, points: Array) -> float:

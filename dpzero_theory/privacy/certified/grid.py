@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from dpzero_theory.privacy.certified.cells import Cells, cells, interval
 from dpzero_theory.privacy.certified.contour import DeltaBracket, log_c
-from dpzero_theory.privacy.certified.convolution import compose, log_sum, transform
+from dpzero_theory.privacy.certified.convolution import compose, log_law, log_sum, transform
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import losses
 
@@ -31,11 +31,6 @@ _CUT = 1e-22
 """Probability that some step's x is beyond the interval that is cut into cells: added to delta."""
 _CELLS = 2**17
 """Cells for the losses of one step, at most."""
-
-
-def _log(law: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(law), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ def _window(tau: float, sketches: Sequence[_Sketch]) -> tuple[float, float, Arra
     rates = np.geomspace(0.02, 50, 24) / math.sqrt(variance)
 
     def reach(rate: float) -> float:
-        moment = math.fsum(k.steps * log_sum(_log(weights), rate, k.loss - centre) for k, centre, weights in laws)
+        moment = math.fsum(k.steps * log_sum(log_law(weights), rate, k.loss - centre) for k, centre, weights in laws)
         return (moment - _LOG_TAIL) / abs(rate)
 
     up, down = ([reach(sign * float(rate)) for rate in rates] for sign in (1, -1))
@@ -116,7 +111,7 @@ def _compose(laws: Sequence[tuple[int, Array, int]], width: float, bottom: float
     for (first, mass, steps), total in zip(laws, totals, strict=True):
         points = (first + np.arange(len(mass), dtype=np.float64)) * width
         for k, rate in enumerate((float(rates[0]), -float(rates[1]))):
-            tails[k] += steps * log_sum(_log(mass / total), rate, points)
+            tails[k] += steps * log_sum(log_law(mass / total), rate, points)
     log_scale = math.fsum(steps * math.log(total) for (_, _, steps), total in zip(laws, totals, strict=True))
     return _Sum(start, law, log_scale, error / math.sqrt(size), sum(math.exp(min(tail, 0.0)) for tail in tails))
 
