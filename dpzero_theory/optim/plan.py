@@ -180,6 +180,8 @@ class Plan:
         Its epsilon at any delta is `epsilon`. Raises ValueError for a prescription that cannot be run.
         """
         p = prescription
+        if p.noise_ratio != 1:
+            raise ValueError(f"noise_ratio must be 1, as the noise of a run is constant; got {p.noise_ratio!r}")
         law = ALGORITHMS[p.algorithm].law("gaussian")
         assert law is not None
         return cls(

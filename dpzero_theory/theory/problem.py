@@ -106,6 +106,7 @@ class Prescription:
         smoothing: lambda, the largest admissible value.
         clip: C, of a scalar (dpzero) or a vector norm (dpgd-0th).
         noise_std: sigma of the noise on the average, per coordinate for dpgd-0th, for `steps` releases.
+        noise_ratio: sigma_t = noise_std noise_ratio^(T-1-t), so noise_std is the last step's; 1 is constant.
         bound: the result's own right-hand side.
         bound_at_steps: the un-substituted inequality at these parameters and the integer `steps`.
         trivial_bound: what holds with no algorithm: L^2, or L^2/(2 mu) for the suboptimality under PL.
@@ -133,6 +134,7 @@ class Prescription:
     bound_at_steps: float
     trivial_bound: float
     evaluations: int
+    noise_ratio: float = 1.0
     notes: tuple[str, ...] = ()
 
     @property

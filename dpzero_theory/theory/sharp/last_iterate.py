@@ -48,11 +48,9 @@ class LastIteratePrescription(Prescription):
     """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's docstring.
 
     Attributes:
-        noise_ratio: sigma_t = noise_std noise_ratio^(T-1-t), so noise_std is the last step's; 1 is constant.
         gradient_bound: 2 ell bound, on E||grad F_S(x_T)||^2.
     """
 
-    noise_ratio: float
     gradient_bound: float
 
 
