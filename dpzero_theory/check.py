@@ -14,18 +14,6 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "Array",
-    "PreconditionError",
-    "choice",
-    "installed",
-    "integer",
-    "precondition",
-    "real",
-    "real_array",
-    "shown",
-]
-
 Array = NDArray[np.float64]
 
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from dpzero_theory.check import Array, PreconditionError
 
-__all__ = ["binary_digits", "digits", "sst2"]
-
 
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
     """scikit-learn's handwritten digits: pixels in [0, 1], shape (1797, 64), and the digit; shuffled by `seed`.

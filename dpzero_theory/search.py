@@ -3,9 +3,6 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["largest_integer", "smallest_integer", "smallest_real"]
-
-
 T = TypeVar("T", int, float)
 
 

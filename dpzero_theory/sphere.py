@@ -20,22 +20,6 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
-__all__ = [
-    "DIRECTIONS",
-    "GRID",
-    "DirectionLaw",
-    "excess_moments",
-    "fourth_moments",
-    "paper_tail",
-    "projection_outer",
-    "quantiles",
-    "sample_gaussian",
-    "sample_rademacher",
-    "sample_sphere",
-    "sphere_tail",
-    "subgaussian_tail",
-]
-
 GRID = 2.0**-16
 """What the coordinates of a table are multiples of, so that sums of up to 2^20 squares are exact in float64."""
 

@@ -14,17 +14,6 @@ from torch.nn.functional import normalize
 
 from dpzero_theory import check
 
-__all__ = [
-    "SUBSETS",
-    "Scale",
-    "SentenceClassifier",
-    "embed",
-    "layers",
-    "minilm_folder",
-    "token_means",
-    "train",
-]
-
 TEMPERATURE = 20.0
 """Of the cosines of a sentence encoder, the inverse 0.05 of its own training."""
 SUBSETS = ("all", "body", "biases", "top-biases", "top-norm", "head")

@@ -26,8 +26,6 @@ from dpzero_theory.curvature.intervals import Interval, mean_interval, quantiles
 from dpzero_theory.curvature.slopes import sphere_direction
 from dpzero_theory.problem_file import ProblemFile
 
-__all__ = ["Differences", "measure_forward", "problem_file"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:

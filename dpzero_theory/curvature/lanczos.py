@@ -11,8 +11,6 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-__all__ = ["Operator", "Ritz", "Tridiagonal", "diagonal", "jacobi_eigen", "random_start", "tridiagonalise"]
-
 
 @dataclass(frozen=True)
 class Operator:

@@ -19,8 +19,6 @@ from dpzero_theory.curvature.encoder import Scale, SentenceClassifier, embed, mi
 from dpzero_theory.curvature.objective import Batch
 from dpzero_theory.curvature.tasks import Task, cross_entropy
 
-__all__ = ["Encoder", "encoder", "fitting", "tiny"]
-
 Inputs = dict[str, Tensor]
 
 LABEL_SENTENCES = ("It was terrible.", "It was great.")

@@ -22,8 +22,6 @@ from dpzero_theory.curvature.slopes import Clipped, clipped_shares
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
-__all__ = ["Measurement", "Point", "Settings", "admit", "describe", "measure"]
-
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
 """Clips at which the clipped share is reported, in units of the largest per-sample gradient norm at the start."""

@@ -14,8 +14,6 @@ from torch.utils import _pytree as pytree
 
 from dpzero_theory.curvature.lanczos import Operator
 
-__all__ = ["Batch", "Losses", "Objective"]
-
 Batch = Any
 """Tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
 Losses = Callable[[nn.Module, Batch], Tensor]

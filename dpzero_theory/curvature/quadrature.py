@@ -14,8 +14,6 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.curvature.lanczos import Tridiagonal, jacobi_eigen
 
-__all__ = ["gauss_rule", "probable_ends", "root_bracket", "small_share"]
-
 _BISECTIONS = 200
 
 

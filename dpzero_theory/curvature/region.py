@@ -18,8 +18,6 @@ from dpzero_theory import check
 from dpzero_theory.curvature.lanczos import Operator
 from dpzero_theory.curvature.objective import Objective
 
-__all__ = ["common", "descend"]
-
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
     """sum_k A_k^p: `measure_spectrum(..., root=p)` of it measures H_p. A product costs p per operator.

@@ -14,8 +14,6 @@ from dpzero_theory.curvature.intervals import Interval, mean_interval
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
-__all__ = ["Samples", "measure_samples"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:

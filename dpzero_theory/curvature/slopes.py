@@ -12,8 +12,6 @@ from dpzero_theory.curvature.intervals import Interval, mean_interval
 from dpzero_theory.curvature.lanczos import Operator, random_start
 from dpzero_theory.sphere import sphere_tail
 
-__all__ = ["Clipped", "clipped_shares", "sphere_direction"]
-
 
 @dataclass(frozen=True)
 class Clipped:

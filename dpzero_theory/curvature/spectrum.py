@@ -20,8 +20,6 @@ from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
 from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, random_start, tridiagonalise
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
 
-__all__ = ["Effort", "Spectrum", "measure_spectrum"]
-
 CONVERGED = 0.05
 """Ritz vectors whose residual is below this share of their value are taken out; |A| on them is known to 0.13%."""
 

@@ -30,8 +30,6 @@ from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 
-__all__ = ["ALGORITHMS", "Algorithm"]
-
 _BLOCK = 1 << 17  # coordinates of vector noise at a time
 
 

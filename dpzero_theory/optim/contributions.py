@@ -14,8 +14,6 @@ from dpzero_theory.check import Array
 from dpzero_theory.optim.estimator import clip_vectors
 from dpzero_theory.privacy.lattice import Lattice
 
-__all__ = ["Array", "Sums", "per_record", "to_lattice"]
-
 Sums = NDArray[Any]
 """int64 on a lattice, float64 elsewhere."""
 

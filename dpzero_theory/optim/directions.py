@@ -30,8 +30,6 @@ from torch import Tensor
 
 from dpzero_theory.sphere import DIRECTIONS, GRID
 
-__all__ = ["DIRECTION", "ROUNDING", "Directions"]
-
 DIRECTION, ROUNDING = 0, 1
 """What words are for, the last entry of the counter: directions, stochastic rounding."""
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24

@@ -16,8 +16,6 @@ import numpy as np
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-__all__ = ["clip_scalars", "clip_vectors", "two_point_difference"]
-
 
 def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) -> Array:
     """(f(x + lambda u; xi_i) - f(x - lambda u; xi_i))/(2 lambda), the scalar factor of eq:zo.

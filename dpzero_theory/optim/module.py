@@ -24,8 +24,6 @@ from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochast
 from dpzero_theory.optim.shards import collected, is_collective, piece, require_sharded_by_rows, reshard, whole
 from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
 
-__all__ = ["Weights"]
-
 
 class Weights:
     """The trainable parameters of a module (requires_grad), in name order, tied ones once (by their first name).

@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["shift", "words"]
-
 _BLOCKS = {1: 16, 16: 256}
 """Philox blocks (four words) made by one program, by bits a field: 4,096 fields."""
 

@@ -21,8 +21,6 @@ from dpzero_theory.privacy.release import Bracket
 from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
 from dpzero_theory.theory.problem import Prescription
 
-__all__ = ["LEVELS", "Plan", "Target"]
-
 LEVELS = 2**30
 """Lattice points between 0 and the clip."""
 MOST_STEPS = 10**9

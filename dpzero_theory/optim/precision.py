@@ -18,8 +18,6 @@ All operations are products with powers of two, comparisons and single rounded s
 import torch
 from torch import Tensor
 
-__all__ = ["HALF", "PRECISIONS", "join", "round_stochastically", "spacing", "split"]
-
 PRECISIONS = ("nearest", "stochastic", "master")
 HALF = {torch.bfloat16: (7, 2.0**-133), torch.float16: (10, 2.0**-24)}
 """Bits of the significand after the point, and the smallest spacing."""

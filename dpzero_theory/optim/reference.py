@@ -20,8 +20,6 @@ from dpzero_theory.optim.estimator import clip_scalars, clip_vectors, two_point_
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.sphere import sample_sphere
 
-__all__ = ["Directions", "LossFunction", "Run", "SmoothLossFunction", "dpgd", "dpgd_0th", "dpzero"]
-
 Directions = np.random.Generator | Iterable[ArrayLike]
 Callback = Callable[[int, Array], None]
 Draw = Callable[[int | None], Any]

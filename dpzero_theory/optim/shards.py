@@ -13,8 +13,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["collected", "is_collective", "is_sharded", "piece", "require_sharded_by_rows", "reshard", "whole"]
-
 _PLAIN = (Tensor, nn.Parameter)
 
 

@@ -19,8 +19,6 @@ from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import join
 from dpzero_theory.optim.shards import is_sharded, piece
 
-__all__ = ["Place", "Scratch", "Shift", "Shifted", "extent", "storages"]
-
 _ROWS_SHARE = 8
 """An embedding is shifted row by row where at most one in so many of its rows is looked up."""
 

@@ -30,18 +30,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Bracket, Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
 
-__all__ = [
-    "allocations",
-    "compositions",
-    "delta_of_history",
-    "direction_curve",
-    "direction_delta",
-    "epsilon_of_history",
-    "gaussian_part",
-    "notes",
-    "total_gdp",
-]
-
 Parts = tuple[tuple[Pair, int], ...]
 
 _NARROW = 0.03

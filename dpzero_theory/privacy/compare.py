@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-__all__ = ["ACCOUNTANTS", "Comparison", "compare"]
-
 
 @dataclass(frozen=True)
 class Comparison:

@@ -22,8 +22,6 @@ from dpzero_theory.privacy.accountant import (
 from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.release import Bracket, Release
 
-__all__ = ["rdp_of_history", "trade_off", "zcdp_of_history"]
-
 
 def rdp_of_history(history: Sequence[Release], order: float) -> Bracket:
     """Renyi differential privacy: the largest Renyi divergence D_a(P || Q) of order a > 1, both directions.

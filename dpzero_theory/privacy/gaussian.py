@@ -23,19 +23,6 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-__all__ = [
-    "delta_from_gdp",
-    "epsilon_from_gdp",
-    "gdp_from_epsilon",
-    "log_delta_from_gdp",
-    "noise_multiplier_of",
-    "noise_std",
-    "noise_std_of",
-    "paper_gdp",
-    "paper_lemma_limit",
-    "sensitivity",
-]
-
 _LARGEST = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)

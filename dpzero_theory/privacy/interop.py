@@ -2,8 +2,6 @@
 
 from dpzero_theory.privacy.release import Release
 
-__all__ = ["history_from_event"]
-
 
 def history_from_event(event: object, relation: str) -> list[Release]:
     """The history that a `dp_accounting.DpEvent` describes.

@@ -25,8 +25,6 @@ from scipy.special import ndtri
 
 from dpzero_theory.check import integer, real
 
-__all__ = ["NoiseSource", "SeededNoise", "SystemNoise"]
-
 Size = int | tuple[int, ...]
 Words = Iterator[int]
 

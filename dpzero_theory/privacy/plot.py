@@ -16,8 +16,6 @@ from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.release import Release
 
-__all__ = ["draw"]
-
 _ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 40)])
 _EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["Captured"]
-
 
 class Captured:
     """Call `function` as it is on the CPU, and on CUDA replay a graph of it, recorded once for each set of shapes.

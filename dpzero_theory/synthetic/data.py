@@ -9,8 +9,6 @@ from scipy.sparse import csr_array
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-__all__ = ["gaussian_data", "hashed_words"]
-
 
 def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:
     """Draw the paper's synthetic data: shape (n, d), every coordinate from N(1, 1). Raises ValueError."""

@@ -30,8 +30,6 @@ from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
 from dpzero_theory.synthetic.products import coefficients, form_path, products, step_loop
 
-__all__ = ["Outcome", "dpgd_0th", "dpzero", "run"]
-
 
 @dataclass(frozen=True, eq=False)
 class Outcome:

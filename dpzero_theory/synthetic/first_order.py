@@ -25,8 +25,6 @@ from dpzero_theory.synthetic.lanes import Draw, Lanes
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
 
-__all__ = ["dpgd"]
-
 SAMPLES = 512
 """Samples in a block."""
 

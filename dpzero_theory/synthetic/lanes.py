@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-__all__ = ["Blocks", "Draw", "Lanes", "blocks"]
-
 Draw = Callable[[int], Array]
 """draw(k): the next k rows of a stream, shape (k, d) for vectors, (k,) for scalar noise."""
 

@@ -29,8 +29,6 @@ from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
 
-__all__ = ["Outcome", "dpzero"]
-
 CHUNK = 1 << 17
 """How many numbers are worked on at a time, so that they stay in a core's cache."""
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-__all__ = ["Place", "checked_start", "to_numpy"]
-
 
 @dataclass(frozen=True)
 class Place:

@@ -17,8 +17,6 @@ from scipy.special import expit
 from dpzero_theory import check
 from dpzero_theory.check import Array
 
-__all__ = ["MODES", "LogisticRegression", "PseudoHuber", "Quadratic", "paper_spectrum"]
-
 Rows = Array | csr_array
 
 MODES = ("a", "b", "c")

@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Form", "Products", "coefficients", "form_path", "products", "step_loop"]
-
 
 @dataclass(frozen=True)
 class Form:

@@ -9,8 +9,6 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, Result
 
-__all__ = ["CALIBRATIONS", "Answer", "Unmet", "applicable", "calculate", "calibrated_gdp"]
-
 CALIBRATIONS = ("paper", "exact")
 """How (epsilon, delta) becomes mu: the paper's composition lemma, or the exact Gaussian trade-off."""
 

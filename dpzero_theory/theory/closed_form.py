@@ -13,9 +13,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
-__all__ = ["in_float_range", "noise_level", "positive_log", "prescription", "trivial_bound"]
-
-
 P = ParamSpec("P")
 
 

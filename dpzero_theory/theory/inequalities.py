@@ -30,8 +30,6 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.problem import Guarantee, Problem
 
-__all__ = ["Inequality", "clipping_probability", "dpgd_0th", "dpgd_0th_rank", "dpzero"]
-
 
 @dataclass(frozen=True)
 class Inequality:

@@ -23,8 +23,6 @@ from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE
 from dpzero_theory.theory.problem import Guarantee, Prescription
 
-__all__ = ["minimised"]
-
 Range = tuple[float, float]
 
 

@@ -13,8 +13,6 @@ from dpzero_theory.theory.closed_form import in_float_range, noise_level, positi
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
-__all__ = ["corollary_1", "corollary_2", "corollary_3"]
-
 
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
     """log X with X = n^2/(kappa * spread), spread = v^2 times the corollary's power of r and d."""

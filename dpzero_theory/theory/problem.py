@@ -7,8 +7,6 @@ from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_multiplier_of
 from dpzero_theory.privacy.relation import Relation
 
-__all__ = ["Guarantee", "Prescription", "Problem"]
-
 
 class Guarantee(StrEnum):
     """What a bound is on; the value is how it is displayed."""

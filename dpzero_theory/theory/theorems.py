@@ -11,8 +11,6 @@ from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.closed_form import in_float_range, noise_level, positive_log, prescription
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
-__all__ = ["theorem_1", "theorem_2", "theorem_3"]
-
 
 @in_float_range
 def theorem_1(problem: Problem, gdp: float) -> Prescription:

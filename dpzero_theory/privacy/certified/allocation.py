@@ -52,8 +52,6 @@ from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.relation import Relation
 
-__all__ = ["Run", "allocation_curve", "allocation_delta"]
-
 _LEAST_NOISE = 0.5
 """Smallest noise multiplier for which the quadrature is certified; below it amplification is not claimed."""
 

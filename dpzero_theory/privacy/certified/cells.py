@@ -14,8 +14,6 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Branch, Pair
 from dpzero_theory.privacy.certified.quadrature import losses
 
-__all__ = ["Cells", "cells", "interval"]
-
 _UNIT = 2.0**-53
 _RHO = 1e-13
 """Relative error of 4-point Gauss-Legendre sums of Gaussian densities over the pieces chosen in `_nodes`."""

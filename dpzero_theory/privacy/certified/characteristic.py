@@ -11,8 +11,6 @@ from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build, decay
 from dpzero_theory.privacy.certified.tilting import Tilted, cumulant_error
 
-__all__ = ["Decay", "log_far", "log_near"]
-
 _UNIT = 2.0**-53
 _BLOCK = 1_000_000
 _MANY = 20_000

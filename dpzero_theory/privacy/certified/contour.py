@@ -24,8 +24,6 @@ from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
 from dpzero_theory.privacy.certified.tilting import cumulant_error, saddle, tilt, tilt_all
 
-__all__ = ["DeltaBracket", "delta_bracket", "delta_estimate"]
-
 _UNIT = 2.0**-53
 _TOLERANCE = 1e-11
 _NEAR = 400

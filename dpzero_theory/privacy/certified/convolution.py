@@ -18,8 +18,6 @@ from scipy import fft
 
 from dpzero_theory.check import Array
 
-__all__ = ["Spectrum", "chernoff", "compose", "log_law", "log_sum", "power", "transform"]
-
 Spectrum = NDArray[Any]
 
 _EXTENDED = 2**19

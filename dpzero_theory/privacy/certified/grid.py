@@ -21,8 +21,6 @@ from dpzero_theory.privacy.certified.convolution import compose, log_law, log_su
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import losses
 
-__all__ = ["grid_delta"]
-
 _UNIT = 2.0**-53
 _LOG_TAIL = math.log(1e-15)
 _CUT = 1e-22

@@ -36,8 +36,6 @@ from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
 
-__all__ = ["Branch", "Pair"]
-
 
 @dataclass(frozen=True)
 class Branch:

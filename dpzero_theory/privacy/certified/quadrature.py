@@ -18,8 +18,6 @@ from scipy.special import log_ndtr
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Branch, Pair
 
-__all__ = ["Contour", "LossLaw", "build", "decay", "losses", "support"]
-
 _ORDER = 16
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)
 _RHO = np.array([1.3, 1.6, 2.0, 2.6, 3.4, 4.5, 6.0, 8.0, 11.0, 15.0])[:, None]

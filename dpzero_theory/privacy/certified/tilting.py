@@ -10,8 +10,6 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build
 
-__all__ = ["Tilted", "cumulant", "cumulant_error", "saddle", "tilt", "tilt_all"]
-
 _UNIT = 2.0**-53
 
 

@@ -37,8 +37,6 @@ from dpzero_theory.theory.sharp.search import (
     step_terms,
 )
 
-__all__ = ["Certificate", "at_point", "certificate", "prescribe"]
-
 ALGORITHMS = ("dpzero", "dpgd-0th")
 
 

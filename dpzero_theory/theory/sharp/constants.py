@@ -24,8 +24,6 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, excess_moments
 
-__all__ = ["LAWS", "Constants", "SharpLaw", "constants", "law_of", "mean_projection", "sphere_moments"]
-
 Tail = Callable[[Array], tuple[Array, Array]]
 
 _BEYOND = 12.0  # what lies this far past c is below rounding against beta(c)

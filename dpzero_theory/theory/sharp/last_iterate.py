@@ -36,8 +36,6 @@ from dpzero_theory.theory.sharp.search import (
     step_terms,
 )
 
-__all__ = ["SCHEDULES", "LastIteratePrescription", "certify_last_iterate", "prescribe_last_iterate"]
-
 SCHEDULES = ("constant", "shrinking")
 
 _LEVELS = np.geomspace(1e-6, 10.0, 300)

@@ -13,8 +13,6 @@ from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
 from dpzero_theory.theory.sharp.search import Search
 
-__all__ = ["PoissonNoise", "poisson_noise", "prescribe_poisson"]
-
 PoissonNoise = Callable[[float, int, Relation], float]
 """(q_s, T, relation) -> noise multiplier, the noise of the sum over the clip C."""
 

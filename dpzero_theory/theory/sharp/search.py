@@ -15,16 +15,6 @@ from dpzero_theory.theory.limits import MOST_STEPS
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
-__all__ = [
-    "Search",
-    "Terms",
-    "largest_below",
-    "quadratic_terms",
-    "relative_gap",
-    "solve_quadratic",
-    "step_terms",
-]
-
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
 
 
