@@ -134,7 +134,9 @@ def _draw_choices(axis: Axes, rows: pd.DataFrame) -> None:
 
 def _parser() -> Parser:
     parser = Parser("figures.curvature", __doc__)
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
+    parser.add_argument(
+        "--results", "--rows", dest="rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders"
+    )
     parser.add_argument("--out", type=output_folder, default=str(FIGURES))
     return parser
 

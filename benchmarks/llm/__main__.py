@@ -80,7 +80,9 @@ def _parser() -> Parser:
     parser.add_argument("--evaluations", type=integer(1, 10_000), default=5)
     parser.add_argument("--search", type=integer(1, 10_000), default=1, help="settings compared")
     parser.add_argument(
+        "--results",  # as it was called
         "--out",
+        dest="out",
         type=output_folder,
         default="out/llm",
         help="ledgers, transcripts, rows.csv and its manifest (default out/llm)",

@@ -44,7 +44,13 @@ def _parser() -> Parser:
     parser = Parser("benchmarks.llm.demo", __doc__)
     parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--epsilon", type=number(above=0, at_most=1e4), default=2.0)
-    parser.add_argument("--out", type=output_folder, help="folder for the run and its rows (default: none are kept)")
+    parser.add_argument(
+        "--results",  # as it was called
+        "--out",
+        dest="out",
+        type=output_folder,
+        help="folder for the run and its rows (default: none are kept)",
+    )
     return parser
 
 

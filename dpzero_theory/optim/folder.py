@@ -30,8 +30,6 @@ from dpzero_theory.optim.transcript import Content, Header, Transcript, Transcri
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
 
-__all__ = ["KEY", "LEDGER", "TRANSCRIPT", "Budget", "Folder", "epsilon_of_runs", "require_fit"]
-
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
 
 

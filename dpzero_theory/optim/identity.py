@@ -22,8 +22,6 @@ from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.module import Weights
 
-__all__ = ["RECORDS", "layout", "new_key", "of_losses", "of_records"]
-
 RECORDS = 1000
 """How many records of a data set are compared, evenly spread, where they are read one by one."""
 

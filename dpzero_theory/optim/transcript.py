@@ -31,8 +31,6 @@ from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.journal import Journal
 
-__all__ = ["Content", "Header", "Record", "Transcript", "TranscriptError", "contents", "read", "replay"]
-
 FORMAT = "dpzero-transcript-2"
 _CHECK = 8
 
