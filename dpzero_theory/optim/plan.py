@@ -24,6 +24,9 @@ from dpzero_theory.theory.problem import Prescription
 LEVELS = 2**30
 """Lattice points between 0 and the clip."""
 MOST_STEPS = 10**9
+MOST_STEP_SIZES = 10**7
+MOST_SCALE = 2**56
+"""Of noise on a lattice, in its points: what 64 bits hold, with its tail."""
 _MARGIN = 1e-9  # relative, of the target: so that `get_epsilon`, computed the other way round, does not exceed it
 
 StepSize = float | Callable[[int], float]
@@ -83,6 +86,7 @@ class Plan:
         SAMPLINGS[self.sampling].batch_size(check.integer("n", self.n), self.sample_rate)
         check.integer("steps", self.steps, at_most=MOST_STEPS)
         check.real("smoothing", self.smoothing, above=0)
+        check.integer("scale", self.scale, at_least=0, at_most=MOST_SCALE)
         rule.require(self.direction, self.directions_per_step)
         if law is not None:
             check.integer("directions_per_step", self.directions_per_step, at_most=law.coordinates)
@@ -145,16 +149,30 @@ class Plan:
         check.integer("directions_per_step", directions_per_step, at_most=law.coordinates)
         rate = _rate(n, expected_batch)
         alphas = _step_sizes(step_size, steps)
-        multiplier = calibrate_noise_multiplier(
-            target_epsilon=check.real("target_epsilon", target_epsilon, above=0.0) * (1 - _MARGIN),
-            target_delta=target_delta,
-            steps=steps,
-            sampling=sampling,
-            relation=relation,
-            sample_rate=rate,
-            mechanism=law.name,
-            coordinates=directions_per_step,
-        ).upper
+        goal = check.real("target_epsilon", target_epsilon, above=0.0)
+        try:
+            multiplier = calibrate_noise_multiplier(
+                target_epsilon=goal * (1 - _MARGIN),
+                target_delta=target_delta,
+                steps=steps,
+                sampling=sampling,
+                relation=relation,
+                sample_rate=rate,
+                mechanism=law.name,
+                coordinates=directions_per_step,
+            ).upper
+        except (ArithmeticError, ValueError) as error:
+            if " must " in str(error):
+                raise
+            given = f"{goal:g} and {target_delta:g}"
+            raise ValueError(
+                f"target_epsilon and target_delta must be within the accountant's reach; got {given}"
+            ) from error
+        if law.lattice and not multiplier * LEVELS <= MOST_SCALE:
+            most = MOST_SCALE / LEVELS
+            raise ValueError(
+                f"target_epsilon must be met with a noise multiplier <= {most:g}; got {goal:g}: {multiplier:g}"
+            )
         return cls(
             algorithm=algorithm,
             noise=noise,
@@ -328,5 +346,6 @@ def _step_sizes(step_size: object, steps: int) -> tuple[float, ...]:
     """A number, or a function of the release's number 0..T-1, as the values of a plan. Raises ValueError."""
     count = check.integer("steps", steps, at_most=MOST_STEPS)
     if callable(step_size):
+        check.integer("steps", steps, at_most=MOST_STEP_SIZES)  # each step's size is kept
         return tuple(check.real("step_size", step_size(t), at_least=0) for t in range(count))
     return (check.real("step_size", step_size, at_least=0),)

@@ -31,7 +31,7 @@ batch normalisation does not mix records and dropout does not disturb the differ
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
@@ -146,6 +146,7 @@ def make_private_with_epsilon(
     algorithm, noise, direction, directions_per_step. Other arguments and errors as `make_private`.
     """
     _require_folder(folder)
+    _require_data(data)
     return make_private(
         module,
         losses,
@@ -202,6 +203,10 @@ def _make(
     integer("paid_at_once", paid_at_once)
     if not isinstance(resume, bool) and resume != "moved":
         raise ValueError(f"resume must be True, False or 'moved'; got {resume!r}")
+    _require_data(data)
+    for name, value in (("losses", losses), ("collate", collate or default_collate)):
+        if not callable(value):
+            raise ValueError(f"{name} must be a function; got {type(value).__name__}")
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
     ranks, fetch = Ranks(), _fetch(data, collate)
@@ -240,6 +245,16 @@ def _make(
 def _require_folder(folder: object) -> None:
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {folder!r}")
+
+
+def _require_data(data: object) -> None:
+    """A DataLoader has batches, not records; a tuple (X, y) has two entries, not n."""
+    map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    if not map_style or isinstance(data, Mapping | str | bytes | tuple):
+        raise ValueError(
+            "data must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of "
+            f"tensors; a DataLoader: its dataset); got {type(data).__name__}"
+        )
 
 
 def _fetch(data: Data, collate: Collate) -> Fetch:

@@ -47,6 +47,10 @@ class BudgetSpentError(LedgerError):
     """Every release that was planned is spent."""
 
 
+class PlanCostsMoreError(LedgerError, ValueError):
+    """The plan does not fit the budget."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings of every release of a plan: its number of records n >= 1, its clip C > 0, and those of a `Release`.
@@ -170,7 +174,7 @@ class Ledger:
 
         Raises:
             ValueError: an argument outside its range.
-            LedgerError: the plan costs more than the target. Nothing is written.
+            PlanCostsMoreError: the plan costs more than the target. Nothing is written.
         """
         budget: dict[str, Any] = {
             "kind": "budget",
@@ -185,9 +189,9 @@ class Ledger:
         }
         cost = epsilon_of_history([settings.release(steps)], budget["target_delta"]).upper
         if not cost <= budget["target_epsilon"] * (1 + _ROUNDING):
-            raise LedgerError(
-                f"the plan costs epsilon {cost:.6g} at delta {budget['target_delta']:g}, "
-                f"more than target_epsilon {budget['target_epsilon']:g}"
+            raise PlanCostsMoreError(
+                "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "
+                f"{cost:.6g} at delta {budget['target_delta']:g}, more than target_epsilon {budget['target_epsilon']:g}"
             )
         ledger = cls(Journal.create(path, LedgerError))
         try:

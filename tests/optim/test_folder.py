@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT, Budget, epsilon_of_runs, resumed, started
+from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, epsilon_of_runs
+from dpzero_theory.optim.identity import of_records
 from dpzero_theory.optim.transcript import Header, TranscriptError
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 from dpzero_theory.privacy.ledger import Ledger, LedgerError
-from tests.optim.small import plan, private
+from tests.optim.small import data, plan, private
 
 
 def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> None:
@@ -76,60 +77,61 @@ def test_runs_of_different_mechanisms_cost_the_sum_of_their_histories(tmp_path: 
         epsilon_of_runs([tmp_path / "gaussian"], 0.0)
 
 
-def test_runs_of_two_relations_or_that_are_open_have_no_common_cost(tmp_path: Path) -> None:
+def test_runs_of_two_relations_have_no_common_cost_and_one_that_goes_on_is_read(tmp_path: Path) -> None:
     first, second = private(tmp_path / "a"), private(tmp_path / "b", relation="add-remove")
     first.step()
     second.step()
-    with pytest.raises(LedgerError, match="another process has this file open"):
-        epsilon_of_runs([tmp_path / "a"], 1e-5)
-    first.close()
-    second.close()
+    assert epsilon_of_runs([tmp_path / "a"], 1e-5) == first.get_epsilon(1e-5)
     with pytest.raises(ValueError, match="history must have one relation"):
         epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5)
 
 
 HEADER = Header(plan(), "07" * 16, "", "nearest")
+BUDGET = Budget(3.0, 1e-5, 1)
+
+
+def close(files: Folder) -> None:
+    files.transcript.close()
+    if files.ledger is not None:
+        files.ledger.close()
 
 
 def test_a_folder_is_started_once_and_resumed_as_it_was(tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "run"
-    files = started(folder, HEADER, Budget(3.0, 1e-5))
-    assert sorted(path.name for path in folder.iterdir()) == [LEDGER, TRANSCRIPT]
-    assert files.ledger is not None
-    assert files.transcript is not None
-    files.ledger.close()
-    files.transcript.close()
-    for name in (LEDGER, TRANSCRIPT):
-        with pytest.raises(FileExistsError, match="resume that run, or use another folder"):
-            started(folder, HEADER, Budget(3.0, 1e-5))
-        (folder / name).rename(tmp_path / name)
-        with pytest.raises(FileExistsError if name == LEDGER else FileNotFoundError):
-            (started if name == LEDGER else resumed)(folder, HEADER, Budget(3.0, 1e-5))
-        (tmp_path / name).rename(folder / name)
-    again = resumed(folder, HEADER, Budget(3.0, 1e-5))
-    assert again.header == HEADER
+    path = tmp_path / "deep" / "run"
+    files = Folder.create(path, HEADER, data(), BUDGET)
+    assert sorted(file.name for file in path.iterdir()) == [KEY, LEDGER, TRANSCRIPT]
+    assert path.joinpath(KEY).stat().st_mode & 0o077 == 0
+    assert list(path.parent.iterdir()) == [path]
+    close(files)
+    with pytest.raises(FileExistsError, match="resume the run in it, or use another folder"):
+        Folder.create(path, HEADER, data(), BUDGET)
+    with pytest.raises(FileNotFoundError, match="holds no run: start one"):
+        Folder.open(tmp_path / "none", HEADER, data(), BUDGET)
+    again = Folder.open(path, HEADER, data(), BUDGET)
+    assert replace(again.header, records="") == HEADER
+    assert again.header.records == of_records(data(), (path / KEY).read_bytes())
     assert again.ledger is not None
+    assert again.ledger.run == again.header.digest
     assert again.ledger.settings == HEADER.plan.settings
     assert again.ledger.releases_left == HEADER.plan.steps
 
 
 def test_another_plan_or_precision_is_refused_and_the_files_are_let_go(tmp_path: Path) -> None:
-    files = started(tmp_path, HEADER, None)
+    header = replace(HEADER, private=False)
+    files = Folder.create(tmp_path / "run", header, data(), None)
     assert files.ledger is None
-    assert files.transcript is not None
-    files.transcript.close()
+    close(files)
     for other, name in (
-        (replace(HEADER, plan=plan(clip=2.0)), "clip must be that of the run that is resumed"),
-        (replace(HEADER, precision="master"), "precision must be one of nearest"),
+        (replace(header, plan=plan(clip=2.0)), "clip must be that of the run that is resumed"),
+        (replace(header, precision="master"), "precision must be one of nearest"),
+        (replace(header, key="08" * 16), "seed must be as in the run"),
     ):
         with pytest.raises(ValueError, match=name):
-            resumed(tmp_path, other, None)
-    found = resumed(tmp_path, HEADER, None).transcript
-    assert found is not None
-    found.close()
+            Folder.open(tmp_path / "run", other, data(), None)
+    close(Folder.open(tmp_path / "run", header, data(), None))
 
 
 def test_a_plan_beyond_its_budget_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="the plan costs epsilon"):
-        started(tmp_path / "run", HEADER, Budget(2.9, 1e-5))
-    assert list((tmp_path / "run").iterdir()) == []
+        Folder.create(tmp_path / "run", HEADER, data(), BUDGET._replace(epsilon=2.9))
+    assert list(tmp_path.iterdir()) == []

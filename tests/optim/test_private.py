@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from dpzero_theory.audit.bounds import attack
 from dpzero_theory.optim import private
@@ -19,6 +19,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.transcript import replay
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.noise import SystemNoise
+from tests.optim.small import BUDGET, FEATURES, FULL, LABELS, POISSON, STEP, Logistic, data, losses
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 EXAMPLE = dedent(re.search(r"( {4}import torch\n.*?get_epsilon\(1e-5\)\)\n)", private.__doc__ or "", re.S)[0])  # type: ignore[index]
@@ -96,3 +97,62 @@ def test_an_audit_does_not_flag_the_optimizer_and_flags_it_with_half_the_noise()
     for share, flagged in ((1.0, False), (0.5, True)):
         found = attack(lambda signs, share=share: released(signs, share), runs=RUNS, delta=1e-5, confidence=0.9999)
         assert (found.gdp > claimed) is flagged, (found, claimed)
+
+
+class Stream(IterableDataset[Any]):
+    """Records without numbers."""
+
+    def __iter__(self) -> Any:
+        return iter(data())
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "steps": ({"steps": 10**12, "step_size": lambda step: 0.1}, "steps must be an integer with 1 <= steps <= 1000000"),
+    "step sizes": ({"steps": 10**9, "step_size": lambda step: 0.1}, "steps must be an integer with 1 <= steps <= 1000"),
+    "epsilon": ({"target_epsilon": 1e308}, "target_epsilon must"),
+    "epsilon, poisson": ({"target_epsilon": 1e6, **POISSON}, "target_epsilon .*must"),
+    "small epsilon, poisson": ({"target_epsilon": 1e-12, **POISSON}, "target_epsilon must be at least"),
+    "small epsilon, laplace": ({"target_epsilon": 1e-8, "noise": "laplace"}, "target_epsilon must be met with a noise"),
+    "large epsilon, laplace": ({"target_epsilon": 1e6, "noise": "laplace"}, "target_epsilon must"),
+    "a stream": ({"data": Stream()}, "data must be a map-style data set: .*; got Stream"),
+    "a loader": (
+        {"data": DataLoader(data(), batch_size=4)},
+        "data must be a map-style .* its dataset.*; got DataLoader",
+    ),
+    "arrays": ({"data": (FEATURES, LABELS)}, r"data must be .* TensorDataset\(X, y\) of tensors.*; got tuple"),
+    "a mapping": ({"data": {"x": FEATURES, "y": LABELS}}, "data must be a map-style data set: .*; got dict"),
+    "text": ({"data": "a" * 40}, "data must be a map-style data set: .*; got str"),
+    "nothing": ({"data": None}, "data must be a map-style data set: .*; got NoneType"),
+    "no losses": ({"losses": None}, "losses must be a function; got NoneType"),
+    "no collate": ({"collate": 3}, "collate must be a function; got int"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_run_is_refused_before_anything_is_there(tmp_path: Path, case: str) -> None:
+    changes, message = REFUSED[case]
+    given = {"module": Logistic(), "losses": losses, "data": data(), **BUDGET, **STEP, **FULL, **changes}
+    with pytest.raises(ValueError, match=f"^{message}") as found:
+        private.make_private_with_epsilon(**given, folder=tmp_path / "run")
+    assert "\n" not in str(found.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 8.0},
+        {"target_epsilon": 1e6},
+        {"target_epsilon": 1e-12},
+        {"target_delta": 1e-300},
+        {"noise": "laplace", "target_delta": 0.0},
+        {"noise": "laplace", "target_delta": 0.0, **POISSON},
+        {"data": list(data())},
+    ],
+)
+def test_what_is_unusual_and_can_be_run(tmp_path: Path, changes: dict[str, Any]) -> None:
+    given = {"module": Logistic(), "losses": losses, "data": data(), **BUDGET, **STEP, **FULL, **changes}
+    run = private.make_private_with_epsilon(**given, folder=tmp_path / "run")
+    run.run()
+    assert 0 < run.get_epsilon(given["target_delta"]) <= given["target_epsilon"]
