@@ -4,7 +4,8 @@ Rank 0 alone holds the ledger, the transcript, the secret batches and the noise.
 step uses and what was released, so all weights move by the same numbers. Sums go slot by slot, one slot for a
 micro-batch, each filled by one rank: the total has the same bits however many ranks there are.
 
-Modules may be sharded over the ranks by `torch.distributed.fsdp.fully_shard`, see `shards`: shard, then make the run.
+Rank 0's weights and buffers are those of the run: the others are given them at the start. All ranks must have the same
+plan. Modules may be sharded by `torch.distributed.fsdp.fully_shard`, see `shards`: shard, then make the run.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from dpzero_theory.optim.contributions import Sums
 
@@ -43,6 +45,34 @@ class Ranks:
             raise box[1]
         return box[0]  # type: ignore[return-value]
 
+    def every(self, work: Callable[[], None]) -> None:
+        """Each rank does `work`; what the first rank that fails raises is raised on all."""
+        if self.count == 1:
+            return work()
+        mine: Exception | None = None
+        try:
+            work()
+        except Exception as error:
+            mine = error
+        found: list[Exception | None] = [None] * self.count
+        dist.all_gather_object(found, mine)
+        for error in found:
+            if error is not None:
+                raise error
+        return None
+
+    def share_(self, module: nn.Module) -> None:
+        """Give every rank the parameters and buffers that rank 0 has; what is sharded is each rank's own."""
+        if self.count == 1:
+            return
+        named = [*module.named_parameters(), *module.named_buffers()]
+        plain = {name: t.detach() for name, t in named if type(t) in (Tensor, nn.Parameter) and not t.is_meta}
+        self.require_equal("the module", " ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in plain.items()))
+        for tensor in plain.values():
+            sent = tensor.contiguous().view(-1).view(torch.uint8).to(self._device, copy=True)
+            dist.broadcast(sent, src=0)
+            tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
+
     def add(self, slots: Sums) -> Sums:
         """The sum over ranks of arrays of equal shape, in which each entry is zero on all ranks but one."""
         if self.count == 1:
@@ -60,4 +90,4 @@ class Ranks:
             dist.all_gather_object(found, value)
             values = [str(other) for other in found]
         if len(set(values)) > 1:
-            raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:16] for v in values)}")
+            raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:60] for v in values)}")

@@ -316,8 +316,8 @@ class Plan:
         values = json.loads(text)
         return cls(**{**values, "step_sizes": tuple(values["step_sizes"])})
 
-    def require_same(self, other: "Plan") -> None:
-        """Raise ValueError naming the first setting that differs from `other`, the plan that was begun.
+    def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
+        """Raise ValueError naming the first setting that differs from `other`, the plan `of` something.
 
         The noise may differ by 1e-6 of itself, which is what another version's calibration might change.
         """
@@ -327,7 +327,7 @@ class Plan:
                 field.name in ("noise_multiplier", "scale") and math.isclose(mine, begun, rel_tol=1e-6)
             ):
                 shown = (f"{v!r:.60}" for v in (begun, mine))
-                raise ValueError("{} must be that of the run that is resumed, {}; got {}".format(field.name, *shown))
+                raise ValueError("{} must be that of {}, {}; got {}".format(field.name, of, *shown))
 
 
 def _noise(law: Mechanism | None, multiplier: float) -> dict[str, Any]:

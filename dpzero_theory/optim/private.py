@@ -210,6 +210,10 @@ def _make(
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
     ranks, fetch = Ranks(), _fetch(data, collate)
+    first = ranks.lead(lambda: plan)
+    ranks.every(lambda: plan.require_same(first, "rank 0"))
+    ranks.share_(module)
+    plan = first
     header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=budget is not None))
     weights = header.weights(module)
     plan.rule.require_weights(weights)

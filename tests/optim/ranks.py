@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -22,12 +23,19 @@ KINDS: dict[str, dict[str, Any]] = {
 def train(folder: Path, kind: str) -> torch.Tensor:
     """The final weights; `private` writes a ledger and a transcript in `folder`."""
     module, rows = Logistic(torch.float32), data(torch.float32)
+    if kind == "other plan":
+        clip = 1.0 + dist.get_rank()
+        with pytest.raises(ValueError, match=r"^clip must be that of rank 0, 1.0; got 2.0"):
+            make_from_seed_not_private(module, losses, rows, plan(clip=clip), seed=3)
+        return module.weight.detach()
+    if kind == "other weights":
+        module.weight.data += dist.get_rank()
     if kind == "private":
         run = make_private_with_epsilon(
             module, losses, rows, **{**BUDGET, **STEP, **FULL}, folder=folder / "run", micro_batch=8
         )
     else:
-        run = make_from_seed_not_private(module, losses, rows, plan(**KINDS[kind]), seed=3, micro_batch=8)
+        run = make_from_seed_not_private(module, losses, rows, plan(**KINDS.get(kind, {})), seed=3, micro_batch=8)
     run.run()
     assert run.releases_left == 0
     return module.weight.detach()

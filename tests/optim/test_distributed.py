@@ -33,11 +33,12 @@ def torchrun(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tens
 
 def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
     """Each rank has the weights of a single process, bit for bit; a private run has one ledger and one transcript."""
-    ranks = torchrun(tmp_path, 2, *KINDS, "private")
+    ranks = torchrun(tmp_path, 2, *KINDS, "private", "other plan", "other weights")
     for kind in KINDS:
         alone = train(tmp_path, kind)
         assert alone.abs().min() > 0
         assert all(torch.equal(rank[kind], alone) for rank in ranks), kind
+    assert all(torch.equal(rank["other weights"], ranks[0]["dpzero"]) for rank in ranks)
     again = Logistic(torch.float32)
     replay(tmp_path / "run" / "transcript.bin", again)
     assert all(torch.equal(rank["private"], again.weight) for rank in ranks)
