@@ -93,27 +93,23 @@ class Folder:
         path = path.absolute()
         _require_there(path)
         transcript = Transcript.open(path / TRANSCRIPT)
-        ledger = None
         try:
             found = transcript.header
             _require_begun_with(found, header)
             if budget is not None:
-                require_fit(contents(path / TRANSCRIPT), read(path / LEDGER), path)
+                account = read(path / LEDGER)
+                require_fit(contents(path / TRANSCRIPT), account, path)
+                if account.block != budget.paid_at_once:
+                    raise ValueError(
+                        f"paid_at_once must be {account.block}, as the run was begun; got {budget.paid_at_once}"
+                    )
             if data is not None and found.records and of_records(data, (path / KEY).read_bytes()) != found.records:
                 raise ValueError("data must be the records of the run that is resumed; these are others")
-            if budget is not None:
-                ledger = Ledger.open(path / LEDGER, moved=moved)
-                if ledger.block != budget.paid_at_once:
-                    raise ValueError(
-                        f"paid_at_once must be that of the run that is resumed, {ledger.block};"
-                        f" got {budget.paid_at_once}"
-                    )
+            ledger = None if budget is None else Ledger.open(path / LEDGER, moved=moved)
+            return cls(found, ledger, transcript)
         except BaseException:
-            if ledger is not None:
-                ledger.close()
             transcript.close()
             raise
-        return cls(found, ledger, transcript)
 
 
 def require_fit(content: Content, account: Account, path: Path) -> None:

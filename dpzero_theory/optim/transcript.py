@@ -10,7 +10,7 @@ the header has their number n, which is public, and a digest under a secret key 
 private releases. So the file can be published instead of the weights.
 
 `append` returns once the record is on disk. A crash can leave the last record torn, which is one shorter than a whole
-record: `Transcript.open` cuts it off, and since weights move only after `append` nothing is lost. Any other damage is
+record: the next one is written over it, and since weights move only after `append` nothing is lost. Any other damage is
 refused. (The checks are no signature.)
 """
 
@@ -115,16 +115,14 @@ class Transcript:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Resume the transcript at `path`, every check verified; a torn last record is cut off.
+        """Resume the transcript at `path`, every check verified; nothing is written.
 
         Raises TranscriptError for a damaged file or one that another process has open, and OSError.
         """
         journal = Journal.open(path, TranscriptError)
         try:
             content = _parse(journal.path, journal.content)
-            journal.keep(content.size)
-            if content.size < len(journal.content):
-                journal.cut()
+            journal.keep(content.size)  # what is torn is shorter than a record, and written over by the next one
         except BaseException:
             journal.close()
             raise

@@ -83,10 +83,6 @@ class Journal:
         written()
         self._usable = True
 
-    def cut(self) -> None:
-        """Cut off what is beyond the whole part."""
-        self.append(b"")
-
     @property
     def inode(self) -> int:
         """The file's number on its file system: a copy has another one."""

@@ -115,6 +115,7 @@ class Account(NamedTuple):
 
     settings: Settings
     steps: int
+    block: int
     target_epsilon: float
     target_delta: float
     run: str
@@ -243,16 +244,6 @@ class Ledger:
         return self._settings
 
     @property
-    def steps(self) -> int:
-        """Releases of the plan."""
-        return self._steps
-
-    @property
-    def block(self) -> int:
-        """Releases that are paid for at once."""
-        return self._block
-
-    @property
     def history(self) -> list[Release]:
         """What is spent, for an accountant."""
         return [self.settings.release(self._spent)] if self._spent else []
@@ -342,6 +333,7 @@ def read(path: str | os.PathLike[str]) -> Account:
     account = Account(
         settings=Settings(**plan["settings"]),
         steps=plan["steps"],
+        block=plan["block"],
         target_epsilon=budget["target_epsilon"],
         target_delta=budget["target_delta"],
         run=budget.get("run", ""),
@@ -352,7 +344,7 @@ def read(path: str | os.PathLike[str]) -> Account:
     torn = content[lines[-1][2] :]
     if not torn:
         return account
-    count = min(plan["block"], account.steps - account.spent)
+    count = min(account.block, account.steps - account.spent)
     check = hashlib.sha256(lines[-1][1].encode() + torn).hexdigest()
     return account._replace(spends=(*account.spends, Spend(account.spent, count, check)))
 

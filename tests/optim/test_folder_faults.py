@@ -296,7 +296,7 @@ def test_releases_are_paid_for_several_at_a_time(tmp_path: Path) -> None:
     assert sum(release.steps for release in run.history) == 3
     assert (tmp_path / LEDGER).read_bytes().count(b'"spend"') == 1
     run.close()
-    refused(tmp_path, ValueError, "paid_at_once must be that of the run that is resumed, 3; got 1")
+    refused(tmp_path, ValueError, "paid_at_once must be 3, as the run was begun; got 1")
     again = private(tmp_path, resume=True, paid_at_once=3)
     assert [again.step().release for _ in range(5)] == [3, 4, 5, 6, 7]
     assert again.releases_left == 0

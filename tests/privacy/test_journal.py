@@ -135,17 +135,6 @@ def test_the_next_write_goes_over_a_torn_tail_and_cuts_off_the_rest(path: Path, 
     assert path.read_bytes() == b"one\ntwo\nthree\n"
 
 
-def test_a_tail_can_be_cut_off_alone(path: Path, journal: Journal) -> None:
-    journal.close()
-    path.write_bytes(b"one\ntorn")
-    again = Journal.open(path, Refused)
-    again.keep(4)
-    again.cut()
-    assert path.read_bytes() == b"one\n"
-    again.append(b"two\n")
-    assert path.read_bytes() == b"one\ntwo\n"
-
-
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "longer", "shorter"])
 def test_a_file_that_something_else_changed_is_left_alone(path: Path, journal: Journal, how: str) -> None:
     if how == "deleted":
@@ -166,7 +155,7 @@ def test_a_file_that_something_else_changed_is_left_alone(path: Path, journal: J
 def test_a_closed_journal_says_so_and_closing_again_is_safe(path: Path, journal: Journal) -> None:
     journal.close()
     journal.close()
-    for write in (lambda: journal.append(b"two\n"), journal.cut, journal.require_writable):
+    for write in (lambda: journal.append(b"two\n"), journal.require_writable):
         with pytest.raises(Refused, match="closed"):
             write()
     assert path.read_bytes() == b"one\n"
