@@ -79,6 +79,11 @@ def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
 
 
+def test_pure_epsilon_is_trained_for(tmp_path: Path) -> None:
+    outcome = trainer(tmp_path, StopAt(-1), noise="laplace", target_delta=0.0).train()
+    assert 3.9 < outcome.metrics["epsilon"] <= 4.0
+
+
 def test_sharding_is_refused(tmp_path: Path) -> None:
     refused = trainer(tmp_path, StopAt(-1))
     refused.is_fsdp_enabled = True
