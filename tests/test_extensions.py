@@ -21,7 +21,7 @@ from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.laplace import laplace_multiplier, release_epsilon
 from dpzero_theory.privacy.ledger import Ledger
-from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Mechanism
+from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
@@ -52,19 +52,14 @@ class Wide(Mechanism):
     exactness = "integers with exactly the discrete Laplace law"
     samplings = ("full", "poisson", "every-other")
 
-    def cost(
-        self,
-        noise_multiplier: float,
-        steps: int,
-        sample_rate: float,
-        relation: Relation,
-        coordinates: int,
-        delta: float,
-    ) -> Cost:
-        return Cost(gaussian=False, epsilon=steps * release_epsilon(2 * noise_multiplier, 1.0, relation))
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        return Cost(
+            gaussian=False,
+            epsilon=releases.steps * release_epsilon(2 * releases.noise_multiplier, 1.0, releases.relation),
+        )
 
-    def multiplier(self, target_epsilon: float, steps: int, sample_rate: float, relation: Relation) -> float:
-        return laplace_multiplier(target_epsilon, steps, 1.0, relation) / 2
+    def multiplier(self, releases: Counted, target_epsilon: float) -> float:
+        return laplace_multiplier(target_epsilon, releases.steps, 1.0, releases.relation) / 2
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(noise_multiplier * levels)

@@ -69,10 +69,7 @@ def _reduced(history: Sequence[Release], delta: float) -> _Reduced:
         raise ValueError("history must be a sequence of Release")
     if len({r.relation for r in releases}) > 1:
         raise ValueError("history must have one relation; got both")
-    costs = [
-        MECHANISMS[r.mechanism].cost(r.noise_multiplier, r.steps, r.sample_rate, r.relation, r.coordinates, delta)
-        for r in releases
-    ]
+    costs = [MECHANISMS[r.mechanism].cost(r, delta) for r in releases]
     return _Reduced(
         gaussian=tuple(r for r, cost in zip(releases, costs, strict=True) if cost.gaussian),
         ratio=math.fsum(cost.ratio for cost in costs),

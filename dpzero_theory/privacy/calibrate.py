@@ -67,12 +67,12 @@ def calibrate_noise_multiplier(
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    pure = law.multiplier(epsilon, unit.steps, unit.sample_rate, unit.relation)
+    pure = law.multiplier(unit, epsilon)
     if pure is not None:
         check.real("target_delta", target_delta, at_least=0, below=1)
         return Bracket(pure * (1 - _PURE_ACCURACY), pure, pure, "closed form", notes([unit]))
     delta = check.real("target_delta", target_delta, above=0, below=1)
-    ratio = law.cost(1.0, unit.steps, unit.sample_rate, unit.relation, unit.coordinates, delta).ratio
+    ratio = law.cost(unit, delta).ratio
     if ratio > 0:
         epsilon = math.nextafter(epsilon - 2 * ratio, 0.0)
         delta = math.nextafter(delta * math.exp(-ratio), 0.0)

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
@@ -20,7 +20,7 @@ from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.registry import Registry
 
-__all__ = ["MECHANISMS", "Cost", "Mechanism", "noise_law", "noises"]
+__all__ = ["MECHANISMS", "Cost", "Counted", "Mechanism", "noise_law"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,21 @@ class Cost:
     ratio: float = 0.0
     epsilon: float = 0.0
     least: float = 0.0
+
+
+class Counted(Protocol):
+    """What a law needs to know of releases; a `Release` is one."""
+
+    @property
+    def noise_multiplier(self) -> float: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def sample_rate(self) -> float: ...
+    @property
+    def relation(self) -> Relation: ...
+    @property
+    def coordinates(self) -> int: ...
 
 
 class Mechanism(ABC):
@@ -64,18 +79,10 @@ class Mechanism(ABC):
             )
 
     @abstractmethod
-    def cost(
-        self,
-        noise_multiplier: float,
-        steps: int,
-        sample_rate: float,
-        relation: Relation,
-        coordinates: int,
-        delta: float,
-    ) -> Cost:
-        """Of `steps` releases. delta: where `Cost.least` is taken, 0 <= delta < 1. Raises ValueError."""
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        """What these releases cost. delta: where `Cost.least` is taken, 0 <= delta < 1. Raises ValueError."""
 
-    def multiplier(self, target_epsilon: float, steps: int, sample_rate: float, relation: Relation) -> float | None:
+    def multiplier(self, releases: Counted, target_epsilon: float) -> float | None:
         """The noise multiplier for pure target_epsilon; None for a law that is calibrated as a Gaussian one."""
         return None
 
@@ -95,15 +102,7 @@ class _Gaussian(Mechanism):
     exactness = "float64 numbers whose law is the continuous Gaussian up to rounding"
     coordinates = 10**18
 
-    def cost(
-        self,
-        noise_multiplier: float,
-        steps: int,
-        sample_rate: float,
-        relation: Relation,
-        coordinates: int,
-        delta: float,
-    ) -> Cost:
+    def cost(self, releases: Counted, delta: float) -> Cost:
         return Cost(gaussian=True)
 
     def scale(self, noise_multiplier: float, levels: int) -> float:
@@ -119,16 +118,8 @@ class _DiscreteGaussian(Mechanism):
     lattice = True
     exactness = "integers with exactly the discrete Gaussian law, by rational arithmetic"
 
-    def cost(
-        self,
-        noise_multiplier: float,
-        steps: int,
-        sample_rate: float,
-        relation: Relation,
-        coordinates: int,
-        delta: float,
-    ) -> Cost:
-        return Cost(gaussian=True, ratio=discrete_gap(steps * coordinates))
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        return Cost(gaussian=True, ratio=discrete_gap(releases.steps * releases.coordinates))
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return discrete_scale(noise_multiplier, levels)
@@ -145,23 +136,16 @@ class _DiscreteLaplace(Mechanism):
     coordinates = 1
     samplings = ("full", "poisson")
 
-    def cost(
-        self,
-        noise_multiplier: float,
-        steps: int,
-        sample_rate: float,
-        relation: Relation,
-        coordinates: int,
-        delta: float,
-    ) -> Cost:
+    def cost(self, releases: Counted, delta: float) -> Cost:
+        r = releases
         return Cost(
             gaussian=False,
-            epsilon=steps * release_epsilon(noise_multiplier, sample_rate, relation),
-            least=least_epsilon(noise_multiplier, steps, sample_rate, relation, delta),
+            epsilon=r.steps * release_epsilon(r.noise_multiplier, r.sample_rate, r.relation),
+            least=least_epsilon(r.noise_multiplier, r.steps, r.sample_rate, r.relation, delta),
         )
 
-    def multiplier(self, target_epsilon: float, steps: int, sample_rate: float, relation: Relation) -> float:
-        return laplace_multiplier(target_epsilon, steps, sample_rate, relation)
+    def multiplier(self, releases: Counted, target_epsilon: float) -> float:
+        return laplace_multiplier(target_epsilon, releases.steps, releases.sample_rate, releases.relation)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(Fraction(noise_multiplier) * levels)
@@ -175,12 +159,7 @@ for _mechanism in (_Gaussian(), _DiscreteGaussian(), _DiscreteLaplace()):
     MECHANISMS.register(_mechanism)
 
 
-def noises(lattice: bool) -> dict[str, Mechanism]:
-    """The laws that a run can draw on a lattice, or off one, by the word that runs take."""
-    return {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
-
-
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:
     """The law of that family on a lattice, or off one. Raises ValueError."""
-    found = noises(lattice)
+    found = {law.noise: law for law in MECHANISMS.values() if law.lattice == lattice}
     return found[check.choice("noise", noise, found)]
