@@ -1,6 +1,7 @@
 """Algorithm 1 in integers: its sensitivity, its noise, and what the weights show of the sum."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,19 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.optim.algorithm import ALGORITHMS, along
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.module import Weights
-from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.precision import join
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.relation import Relation
-from tests.optim.small import BUDGET, FULL, STEP, Logistic, N, losses, plan
+from tests.optim.small import BUDGET, Logistic, N, losses, plan
 
-Integers = NDArray[np.int64]
 WIDTH = 4096
 LEVELS = ALGORITHMS["dpgd-0th"].levels
+PLAN = plan(algorithm="dpgd-0th")
 
 
 @pytest.mark.parametrize("kind", ["rademacher", "sphere"])
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=2, max_size=5),
     st.sampled_from([1e-3, 1.0, 1e30]),
@@ -45,7 +45,7 @@ def test_one_record_moves_the_vector_of_integers_by_at_most_the_sensitivity(
     vector = [int(entry) for entry in directions.integers(3, 0, 0, d)]
     squared_norm = directions.squared_norm(3, (d,))
     assert squared_norm == sum(entry**2 for entry in vector)
-    chosen = plan(algorithm="dpgd-0th", direction=kind, clip=clip)
+    chosen = replace(PLAN, direction=kind, clip=clip)
     rows = np.array(differences)[:, None]
     for relation, neighbour in (("add-remove", rows[1:]), ("replace-one", np.concatenate([rows[1:], -rows[:1]]))):
         sums = [chosen.contributions(some, d, squared_norm) for some in (rows, neighbour)]
@@ -184,7 +184,6 @@ def test_every_coordinate_has_noise_of_its_own(kind: str) -> None:
     np.testing.assert_allclose(released, np.rint(released), rtol=1e-15, atol=0)
     noise = (np.rint(released) - total * v) / run.plan.scale
     assert stats.kstest(noise, "norm").pvalue > 1e-3
-    assert stats.kstest(np.rint(released) / run.plan.scale, "norm", args=(0, 0.97)).pvalue > 0  # finite
     assert abs(np.corrcoef(noise, v)[0, 1]) < 4 / math.sqrt(WIDTH)
     assert len(np.unique(np.rint(released))) == WIDTH
 
@@ -226,7 +225,7 @@ def test_half_precision_moves_as_it_says(precision: str) -> None:
     wanted = seen(exact) - before
     spacing = 2.0 ** np.floor(np.log2(np.abs(seen(exact)))) * 2.0**-7
     limit = {"nearest": 0.51, "stochastic": 1.01, "master": 1e-4}[precision]
-    assert (np.abs(moved - wanted) <= limit * 2 * spacing).all()
+    assert (np.abs(moved - wanted) <= limit * spacing + 1e-6).all()
     assert np.abs(wanted).max() > 0
 
 
@@ -241,18 +240,13 @@ def test_what_does_not_fit_the_lattice_is_refused() -> None:
     rule.require_weights(weights, 1000)
     with pytest.raises(PreconditionError, match="dpgd-0th needs d <= 2"):
         rule.require_weights(weights, 10**9)
-    weights.sizes = (10**11,)
-    for field in ("d", "_squared"):
-        setattr(weights, field, 2**40)
-    with pytest.raises(PreconditionError, match="got d = 1099511627776"):
-        rule.require_weights(Weights_of(weights), 10)
+    assert along(2**38, 2**62) < 128  # what 2^46 signs would have
+    with pytest.raises(PreconditionError, match=r"128 <= 2\^38/\|\|v\|\|"):
+        rule.require_weights(Weights(Logistic(), Coarse(1, "sphere")), 10)
 
 
-def Weights_of(weights: Weights) -> Weights:
-    return weights
+class Coarse(Directions):
+    """Directions so long that their integers leave 64 levels."""
 
-
-def test_a_plan_of_both_relations_is_made() -> None:
-    for relation in ("replace-one", "add-remove"):
-        chosen = Plan.for_target(**{"n": N, **BUDGET, **STEP, **FULL, "relation": relation}, algorithm="dpgd-0th")
-        assert chosen.levels == LEVELS
+    def squared_norm(self, *place: Any, **device: Any) -> int:
+        return 2**64

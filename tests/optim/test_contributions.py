@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from dpzero_theory.optim.algorithm import ALGORITHMS
 from dpzero_theory.optim.contributions import per_record, to_lattice
-from dpzero_theory.optim.transcript import Header
 from dpzero_theory.privacy.lattice import Lattice
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
-from tests.optim.small import Logistic, plan
+from tests.optim.small import plan
 
 Array = NDArray[np.float64]
 
