@@ -21,8 +21,6 @@ from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculat
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
 
-__all__ = ["main"]
-
 SOLVABLE = ("n", "epsilon", "d")
 SWEEPABLE = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
 INTEGERS = ("n", "d")

@@ -16,9 +16,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.optim.contributions import Sums, to_lattice
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.privacy.lattice import Lattice
@@ -26,10 +26,6 @@ from dpzero_theory.privacy.mechanism import Mechanism, noise_law
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
-
-__all__ = ["ALGORITHMS", "Algorithm"]
-
-Array = NDArray[np.float64]
 
 _FEWEST = 128  # integers between 0 and the clip of a vector algorithm; noise grows by up to 1/128 where they are so few
 

@@ -17,7 +17,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import NoReturn, Protocol, final, overload
+from typing import ClassVar, NoReturn, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,6 @@ from scipy.special import ndtri
 
 from dpzero_theory.check import integer, real
 from dpzero_theory.privacy.staircase import staircase
-
-__all__ = ["NoiseSource", "SeededNoise", "SystemNoise"]
 
 Size = int | tuple[int, ...]
 Words = Iterator[int]
@@ -37,36 +35,15 @@ _MANY = 64  # draws for which a table pays
 _LARGEST_SCALE = 2.0**56  # a draw beyond 2^63 would be 128 standard deviations out
 
 
-class NoiseSource(Protocol):
-    """What an algorithm may ask of its noise.
+class NoiseSource(ABC):
+    """What an algorithm may ask of its noise: three laws, written over `_bytes(count)`, uniformly random bytes.
 
     `private` is True only where no seed, file or other process can reproduce the draws. `size` is None for
     one number, otherwise a shape.
     """
 
-    @property
-    def private(self) -> bool: ...
-
-    @overload
-    def gaussian(self, std: float, size: None = None) -> float: ...
-    @overload
-    def gaussian(self, std: float, size: Size) -> NDArray[np.float64]: ...
-
-    @overload
-    def discrete_gaussian(self, scale: float | Fraction, size: None = None) -> int: ...
-    @overload
-    def discrete_gaussian(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
-
-    @overload
-    def discrete_laplace(self, scale: float | Fraction, size: None = None) -> int: ...
-    @overload
-    def discrete_laplace(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
-
-
-class _Sampler(ABC):
-    """The three laws, written over `_bytes(count)`: uniformly random bytes."""
-
     __slots__ = ()
+    private: ClassVar[bool]
 
     @abstractmethod
     def _bytes(self, count: int) -> bytes: ...
@@ -140,7 +117,7 @@ class _Sampler(ABC):
 
 
 @final
-class SystemNoise(_Sampler):
+class SystemNoise(NoiseSource):
     """Noise from the operating system (`os.urandom`): private, stateless, never seeded, never saved.
 
     Pickling and copying raise TypeError: a saved source could be replayed.
@@ -157,7 +134,7 @@ class SystemNoise(_Sampler):
 
 
 @final
-class SeededNoise(_Sampler):
+class SeededNoise(NoiseSource):
     """Reproducible noise for tests: `private` is False, whoever knows the seed knows every draw.
 
     seed: integer in [0, 2^64). The stream is numpy's PCG64.

@@ -31,8 +31,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Staircase", "staircase"]
-
 Read = Callable[[int], bytes]
 """That many uniformly random bytes."""
 

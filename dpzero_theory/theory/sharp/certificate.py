@@ -37,8 +37,6 @@ from dpzero_theory.theory.sharp.search import (
     step_terms,
 )
 
-__all__ = ["Certificate", "at_point", "certificate", "prescribe"]
-
 ALGORITHMS = ("dpzero", "dpgd-0th")
 
 
@@ -122,16 +120,14 @@ def prescribe(
     relation: str = "replace-one",
     direction: str = "sphere",
     algorithm: str = "dpzero",
-    smoothing_share: float = SMOOTHING_SHARE,
-    steps_share: float = STEPS_SHARE,
 ) -> Prescription:
     """The full-batch parameters with the smallest certificate at mu-GDP.
 
     The id is 'theorem-3-sharp', for Algorithm 1 'theorem-2-sharp'.
 
     The bound falls as T grows with alpha T fixed, so T is the cap; without a cap it is the smallest T whose
-    bound exceeds the infimum (T to infinity) by at most `steps_share`. lambda is the largest that costs at
-    most `smoothing_share` of the bound.
+    bound exceeds the infimum (T to infinity) by at most `STEPS_SHARE`. lambda is the largest that costs at
+    most `SMOOTHING_SHARE` of the bound.
 
     Args:
         problem: the constants.
@@ -140,8 +136,6 @@ def prescribe(
         max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction, algorithm: see `certificate`.
-        smoothing_share: in (0, 1].
-        steps_share: in (0, 1], used only without caps.
 
     Raises:
         ValueError: an argument outside its range.
@@ -149,15 +143,13 @@ def prescribe(
     """
     gdp = check.real("gdp", gdp, above=0)
     between = Relation.of(relation)
-    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
     cap = step_cap(problem, max_steps, max_evaluations)
     scale = _clip_scale(problem, direction, algorithm)
     unit = scale * full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the scalar
-    slack = check.real("steps_share", steps_share, above=0, at_most=1)
     search = Search(problem, direction)
-    steps = search.enough_steps(unit, slack) if cap is None else cap
+    steps = search.enough_steps(unit, STEPS_SHARE) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share, gdp=gdp, relation=between)
+    found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, gdp=gdp, relation=between)
     if algorithm == "dpzero":
         return found
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
@@ -179,7 +171,6 @@ def at_point(
     steps: int,
     unit: float,
     rate: float,
-    share: float,
     *,
     gdp: float,
     relation: Relation,
@@ -193,7 +184,7 @@ def at_point(
         parts = quadratic_terms(terms, relative_gap(p) / steps, np.array([alpha]))
         return solve_quadratic(*(float(x[0]) for x in parts))
 
-    e = largest_below(root, math.sqrt(1 + share) * root(0.0))
+    e = largest_below(root, math.sqrt(1 + SMOOTHING_SHARE) * root(0.0))
     step_size, clip, noise_std = alpha / p.smoothness, c * p.lipschitz, unit * c * p.lipschitz
     smoothing = 2 * e * p.lipschitz / p.smoothness
     bound = certificate(
@@ -215,7 +206,6 @@ def at_point(
         sampling="full" if rate == 1 else "poisson",
         sample_rate=rate,
         direction=search.direction,
-        directions_per_step=1,
         gdp=gdp,
         step_size=step_size,
         T=float(steps),

@@ -16,16 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincc, erfc
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, excess_moments
 
-__all__ = ["LAWS", "Constants", "SharpLaw", "constants", "law_of", "mean_projection", "sphere_moments"]
-
-Array = NDArray[np.float64]
 Tail = Callable[[Array], tuple[Array, Array]]
 
 _BEYOND = 12.0  # what lies this far past c is below rounding against beta(c)

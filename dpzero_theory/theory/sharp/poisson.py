@@ -8,12 +8,10 @@ from dpzero_theory import check
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE
+from dpzero_theory.theory.limits import MOST_STEPS
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
 from dpzero_theory.theory.sharp.search import Search
-
-__all__ = ["PoissonNoise", "poisson_noise", "prescribe_poisson"]
 
 PoissonNoise = Callable[[float, int, Relation], float]
 """(q_s, T, relation) -> noise multiplier, the noise of the sum over the clip C."""
@@ -48,7 +46,6 @@ def prescribe_poisson(
     sample_rate: float | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
-    smoothing_share: float = SMOOTHING_SHARE,
 ) -> Prescription:
     """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
 
@@ -65,7 +62,6 @@ def prescribe_poisson(
         sample_rate: fix q_s instead of searching it.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: see `certificate.certificate`.
-        smoothing_share: as for `certificate.prescribe`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -74,7 +70,6 @@ def prescribe_poisson(
     p = problem
     gdp = check.real("gdp", gdp, above=0)
     between = Relation.of(relation)
-    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
     evaluations = check.integer("max_evaluations", max_evaluations)
     most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
     search = Search(p, direction)
@@ -111,4 +106,4 @@ def prescribe_poisson(
     steps, multiplier = most_steps(rate), candidate(rate)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
-    return at_point(search, c, alpha, steps, unit, rate, share, gdp=gdp, relation=between)
+    return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between)
