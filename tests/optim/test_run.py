@@ -167,7 +167,8 @@ def runnable_plans() -> list[dict[str, Any]]:
     for rule in ALGORITHMS.values():
         for law in MECHANISMS.values() if rule.private else ():
             for relation, sampling in itertools.product(Relation, runnable()):
-                if law.lattice == rule.lattice and sampling in (law.samplings or runnable()):
+                fits = law.lattice == rule.lattice and law.coordinates >= rule.coordinates(1)
+                if fits and sampling in (law.samplings or runnable()):
                     batch = N if sampling == "full" else N / 4
                     found.append(
                         {"algorithm": rule.name, "noise": law.noise, "relation": str(relation), "sampling": sampling,
