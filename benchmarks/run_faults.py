@@ -70,7 +70,8 @@ def fresh() -> nn.Module:
 
 
 def losses(module: nn.Module, batch: Any) -> torch.Tensor:
-    return (module(batch[0])[:, 0] - 1) ** 2
+    found: torch.Tensor = (module(batch[0])[:, 0] - 1) ** 2
+    return found
 
 
 class Trial:
@@ -110,7 +111,7 @@ class Trial:
         os.waitpid(child, 0)
 
 
-class Told(SystemNoise):
+class Told(SystemNoise):  # type: ignore[misc]
     """System noise; that a release was made, and for DPZero what was drawn, goes to a file before anything else."""
 
     def __init__(self, path: Path, run: Run) -> None:
@@ -168,7 +169,7 @@ def read_only() -> Iterator[None]:
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, flags, *rest)
 
-    os.open = refusing
+    os.open = refusing  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -298,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows: list[dict[str, Any]] = []
         for number, (fault, trial) in enumerate(cases):
             algorithm = "dpgd-0th" if trial % 4 == 3 else "dpzero"
-            key = {"fault": fault, "algorithm": algorithm, "trial": trial}
+            key: dict[str, Any] = {"fault": fault, "algorithm": algorithm, "trial": trial}
             if results.done(**key):
                 continue
             with TemporaryDirectory() as name:

@@ -56,9 +56,9 @@ class Ranks:
             mine = error
         found: list[Exception | None] = [None] * self.count
         dist.all_gather_object(found, mine)
-        for error in found:
-            if error is not None:
-                raise error
+        for raised in found:
+            if raised is not None:
+                raise raised
         return None
 
     def share_(self, module: nn.Module) -> None:
