@@ -277,13 +277,17 @@ def judged(trial: Trial, run: Run) -> dict[str, int]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if a fault that can be noticed was not, or anything was lost."""
+def _parser() -> Parser:
     parser = Parser("benchmarks.run_faults", __doc__)
     parser.add_argument("--faults", type=integer(), default=5000)
     parser.add_argument("--seconds", type=integer(), help="stop after so much processor time")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "run_faults")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 if a fault that can be noticed was not, or anything was lost."""
+    options = _parser().parse_args(arguments)
     torch.set_num_threads(1)
     results = Results(
         options.out,

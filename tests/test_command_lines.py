@@ -31,6 +31,7 @@ GOOD: dict[str, dict[str, str]] = {
     "dpzero_theory.params": {"--n": "10000", "--epsilon": "2", "--delta": "1e-6", "--d": "2000"},
     "dpzero_theory.privacy": {"--epsilon": "2", "--delta": "1e-5", "--steps": "100", "--n": "1000"},
     "dpzero_theory.curvature": {"--model": "mlp-digits:2", "--data": "digits"},
+    "dpzero_theory.optim.verify": {"folder": "folder"},
     "benchmarks.accounting": {"--preset": "compare"},
     "benchmarks.llm": {"--data": "data"},
     "benchmarks.llm.demo": {"--data": "data"},

@@ -123,13 +123,18 @@ def _holds(found: Sequence[Finding]) -> bool:
     return all(finding.holds is not False for finding in found)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 if everything holds, else 1."""
+def _parser() -> Parser:
     parser = Parser("dpzero_theory.optim.verify", __doc__)
     parser.add_argument("folder", type=input_folder(), metavar="FOLDER")
     parser.add_argument("--initial", type=input_file, metavar="FILE", help="the trainable parameters at the start")
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
     parser.add_argument("--format", choices=("text", "json", "html"), default="text")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 if everything holds, else 1."""
+    parser = _parser()
     options = parser.parse_args(arguments)
     if options.final is not None and options.initial is None:
         parser.error("--final must come with --initial")
