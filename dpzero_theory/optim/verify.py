@@ -125,7 +125,7 @@ def _holds(found: Sequence[Finding]) -> bool:
 
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.optim.verify", __doc__)
-    parser.add_argument("folder", type=input_folder(), metavar="FOLDER")
+    parser.add_argument("folder", type=input_folder(), help="of the run")
     parser.add_argument("--initial", type=input_file, metavar="FILE", help="the trainable parameters at the start")
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
     parser.add_argument("--format", choices=("text", "json", "html"), default="text")

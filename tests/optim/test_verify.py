@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_said(folder: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none"], "FOLDER must be a folder that can be read; got"),
+        (["none"], "folder must be a folder that can be read; got"),
         ([".", "--final", __file__], "--final must come with --initial"),
         ([".", "--initial", __file__], "--initial and --final must be files of torch.save"),
     ],
