@@ -97,9 +97,11 @@ class Projection:
         past = width * _NODES + (start - edge)[..., None]
         x = edge[..., None] + past
         sine, cosine = np.sin(x), np.cos(x)
-        log_cosine = np.where(sine < 0.7, np.log1p(-np.minimum(sine * sine, 0.5)) / 2, np.log(np.maximum(cosine, 1e-300)))
+        log_cosine = np.where(
+            sine < 0.7, np.log1p(-np.minimum(sine * sine, 0.5)) / 2, np.log(np.maximum(cosine, 1e-300))
+        )
         peak_sine = math.sin(mode)
-        peak = (low * math.log(peak_sine) if low else 0.0) + (high * math.log1p(-peak_sine**2) / 2 if high else 0.0)
+        peak = (low * math.log(peak_sine) if low else 0.0) + (high * math.log1p(-(peak_sine**2)) / 2 if high else 0.0)
         log_density = (low * np.log(sine) if low else 0.0) + high * log_cosine - peak
         mass = _WEIGHTS * width * np.exp(log_density)
         over = 2 * scale * np.sin(past / 2) * np.cos(edge[..., None] + past / 2)
