@@ -7,7 +7,6 @@
 Results: results/accounting (compare), results/accounting_certify and results/accounting_lemma.
 """
 
-import argparse
 import math
 import multiprocessing
 import statistics
@@ -19,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arguments import Parser
 from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.rows import RESULTS, Results
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.accountant import compositions, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.pairs import Pair
@@ -80,14 +79,15 @@ def _ours(setting: tuple[int, int, int, float, float, str]) -> dict[str, Any]:
     }
 
 
-def run_compare(out: Path, skip: Sequence[str]) -> None:
+def run_compare(parser: Parser, out: Path, skip: Sequence[str]) -> None:
     """The side-by-side table: noise multiplier, time, and the epsilon that multiplier really has.
 
     The speed-up compares processor time, which other work on the machine does not change.
     """
     key = ("n", "batch", "steps", "epsilon", "delta", "accountant")
     fields = ("noise_multiplier", "lower", "upper", "seconds", "cpu_seconds", "speedup", "excess", "true_epsilon")
-    with Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64") as results:
+    rows = Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64")
+    with parser.opened("--out", rows) as results:
         for setting in SETTINGS:
             base = dict(zip(key, setting[:5], strict=False))
             exact = _ours(setting)
@@ -131,7 +131,7 @@ def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
     return name, value * (1 - error), value * (1 + error)
 
 
-def run_certify(out: Path, count: int, workers: int) -> None:
+def run_certify(parser: Parser, out: Path, count: int, workers: int) -> None:
     """Random settings: calibrate, then check the bracket of delta at that noise against an independent value."""
     key = ("setting",)
     fields = (
@@ -155,7 +155,8 @@ def run_certify(out: Path, count: int, workers: int) -> None:
         "meets_target",
     )
     settings = _random_settings(count)
-    with Results(out, key=key, fields=fields, seeds=[SEED], device="cpu", dtype="float64") as results:
+    rows = Results(out, key=key, fields=fields, seeds=[SEED], device="cpu", dtype="float64")
+    with parser.opened("--out", rows) as results:
         left = [s for s in settings if not results.done(setting=s["setting"])]
         with multiprocessing.get_context("spawn").Pool(workers) as pool:
             for row in pool.imap_unordered(_certify, left):
@@ -214,11 +215,12 @@ def _certify(setting: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def run_lemma(out: Path) -> None:
+def run_lemma(parser: Parser, out: Path) -> None:
     """The epsilon that the paper's Lemma lm:composition really gives, over (epsilon, delta); it fails above a limit."""
     key = ("epsilon", "delta")
     fields = ("claimed_gdp", "exact_gdp", "noise_ratio", "true_epsilon", "true_delta", "holds", "limit")
-    with Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64") as results:
+    rows = Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64")
+    with parser.opened("--out", rows) as results:
         for delta in 10.0 ** np.arange(-12, 0):
             limit = paper_lemma_limit(float(delta))
             for epsilon in [*np.geomspace(0.01, 1000, 26), 2.0, 6.0]:
@@ -243,24 +245,28 @@ def run_lemma(out: Path) -> None:
                 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one preset; rows that are there already are kept."""
-    parser = Parser(prog="python -m benchmarks.accounting", description=__doc__, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+def _parser() -> Parser:
+    parser = Parser("benchmarks.accounting", __doc__)
     parser.add_argument("--preset", choices=("compare", "certify", "lemma"), required=True)
-    parser.add_argument("--out", type=Path, help="folder of the results (default: benchmarks/results/...)")
+    parser.add_argument("--out", type=output_folder, help="folder of the results (default: benchmarks/results/...)")
     parser.add_argument("--skip", action="append", default=[], choices=tuple(ACCOUNTANTS), help="leave one out")
-    parser.add_argument("--count", type=int, default=RANDOM_SETTINGS, help="random settings of certify")
-    parser.add_argument("--workers", type=int, default=2, help="processes of certify")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--count", type=integer(1, 10**6), default=RANDOM_SETTINGS, help="random settings of certify")
+    parser.add_argument("--workers", type=integer(1, 256), default=2, help="processes of certify")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one preset; rows that are there already are kept."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     suffix = "" if options.preset == "compare" else f"_{options.preset}"
     out = options.out or RESULTS / f"accounting{suffix}"
     if options.preset == "compare":
-        run_compare(out, options.skip)
+        run_compare(parser, out, options.skip)
     elif options.preset == "certify":
-        run_certify(out, options.count, options.workers)
+        run_certify(parser, out, options.count, options.workers)
     else:
-        run_lemma(out)
+        run_lemma(parser, out)
     return 0
 
 

@@ -17,7 +17,6 @@ run, ridge regression of the signs on the releases. Both bounds of a row (epsilo
 are audited 20 times.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from scipy import linalg, stats
 
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.audit.bounds import Mechanism, attack, one_run
+from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.optim.estimator import clip_scalars, two_point_difference
 from dpzero_theory.optim.reference import dpgd_0th, dpzero
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -246,14 +246,19 @@ def _summary(folder: Path) -> int:
     return failures
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description="Audit the algorithms.")
+def _parser() -> Parser:
+    parser = Parser("benchmarks.audit", __doc__)
     parser.add_argument("--quick", action="store_true", help="attacks of 2,000 runs")
-    parser.add_argument("--out", type=Path, default=RESULTS / "audit")
-    arguments = parser.parse_args(argv)
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "audit")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
     settings = {"attack": ATTACK, "one-run": ONE_RUN}
-    with Results(
-        arguments.out,
+    results = Results(
+        options.out,
         key=("audit", "algorithm", "variant", "repetition"),
         fields=(
             *("claimed_epsilon", "claimed_gdp", "runs", "canaries", "guesses", "correct"),
@@ -262,9 +267,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         seeds=range(REPETITIONS),
         device="cpu",
         dtype="float64",
-        settings={"delta": DELTA, "confidence": CONFIDENCE, "quick": arguments.quick},
-    ) as results:
-        for kind, algorithm, variant, repetition, runs in _jobs(arguments.quick):
+        settings={"delta": DELTA, "confidence": CONFIDENCE, "quick": options.quick},
+    )
+    with parser.opened("--out", results):
+        for kind, algorithm, variant, repetition, runs in _jobs(options.quick):
             key: dict[str, str | int] = {
                 "audit": kind,
                 "algorithm": algorithm,
@@ -284,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "wall_s": round(time.perf_counter() - start, 3),
             }
             results.add([{**key, **outcome}])
-    return 1 if _summary(arguments.out) else 0
+    return 1 if _summary(options.out) else 0
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ are synthetic or public, and nothing here is a private release. x_0 = 0.
 import argparse
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.arguments import Parser, positive_integer
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import OK, RESULTS, Results
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.datasets import binary_digits, sst2
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.sphere import sample_sphere
@@ -191,22 +192,30 @@ def _job(cell: Cell, seed: int) -> list[dict[str, Any]]:
         return [{**key, "status": f"{type(error).__name__}: {error}"} for key in cell.rows(seed)]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the preset's cells that are not in the results yet."""
-    parser = Parser(prog="benchmarks.certificates", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.certificates", __doc__)
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, for full benchmarks/results/NAME)")
-    parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=5)
-    parser.add_argument("--jobs", type=positive_integer("--jobs", 256), default=os.cpu_count() or 1)
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--out", type=output_folder, help="folder (default: out/NAME, for full benchmarks/results/NAME)"
+    )
+    parser.add_argument("--seeds", type=integer(1, 1000), default=5)
+    parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the preset's cells that are not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     cells = PRESETS[options.preset]
     if not SENTENCES.exists():
         cells = [cell for cell in cells if cell.problem != "sst2"]
         print(f"without SST-2: {SENTENCES.name} is not there")
-    _run(cells, options)
+    _run(cells, options, parser)
+    return 0
 
 
-def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
+def _run(cells: Sequence[Cell], options: argparse.Namespace, parser: Parser) -> None:
     results = Results(
         options.out or (RESULTS if options.preset == "full" else Path("out")) / "certificates",
         key=KEY,
@@ -216,7 +225,7 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
         dtype="float64, and float32 where a row says so",
         settings={"x0": "zero", "noise": "seeded: no row is a private release", "directions": "sphere"},
     )
-    with results:
+    with parser.opened("--out", results):
         todo = [
             (cell, seed)
             for cell in cells
@@ -232,4 +241,4 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,6 +10,7 @@ row rests on: the encoder's are few, for its cost. Public and synthetic data onl
     python -m benchmarks.curvature --preset encoder --data DIR --seeds 1   # DIR holds sst2_train.tsv
 """
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,9 +19,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.arguments import Parser, positive_integer
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import RESULTS, Results
+from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
 from dpzero_theory.curvature import catalog, tasks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples
@@ -139,21 +140,26 @@ def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the models and seeds that are not in the results yet."""
-    parser = Parser(prog="benchmarks.curvature", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.curvature", __doc__)
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--models", nargs="+", help="only these of the preset")
-    parser.add_argument("--data", type=Path, help="folder with sst2_train.tsv (encoder)")
-    parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=3)
-    parser.add_argument("--workers", type=positive_integer("--workers", 256), default=1)
-    parser.add_argument("--out", type=Path, help="folder (default: by preset)")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--models", nargs="+", action=Several, help="only these of the preset")
+    parser.add_argument("--data", type=input_folder("sst2_train.tsv"), help="folder with sst2_train.tsv (encoder)")
+    parser.add_argument("--seeds", type=integer(1, 1000), default=3)
+    parser.add_argument("--workers", type=integer(1, 256), default=1)
+    parser.add_argument("--out", type=output_folder, help="folder (default: by preset)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the models and seeds that are not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     if options.preset == "encoder" and options.data is None:
-        parser.error("argument --data: must be given for encoder")
+        parser.error("--data must be given for encoder")
     for model in options.models or ():
         if model not in PRESETS[options.preset]:
-            parser.error(f"argument --models: must be of the preset {options.preset}; got {model!r}")
+            parser.error(f"--models must be of the preset {options.preset}; got {model!r}")
     torch.set_num_threads(1)
     results = Results(
         options.out or FOLDERS[options.preset],
@@ -171,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for model in models
         for moment in study(model).moments
     ]
-    with results:
+    with parser.opened("--out", results):
         todo = [job for job in jobs if not results.done(**dict(zip(KEY, job, strict=False)))]
         for (model, moment, seed, _), row in completed(run, todo, options.workers):
             results.add([row])
@@ -180,7 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"[{row['rank_low']:.3g}, {row['rank_high']:.3g}] ({row['seconds']} s)",
                 flush=True,
             )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,6 +9,7 @@ of 200 times with probability 0.0012, so fewer than 180 in any count is a failur
 are fewer than 1,117 of the 1,200 of a quantity (3 standard deviations). `--summary` prints the counts.
 """
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.arguments import Parser, positive_integer
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.curvature.lanczos import diagonal
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 from dpzero_theory.synthetic.problems import paper_spectrum
@@ -104,17 +105,23 @@ def summary(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the repetitions that are not in the results yet."""
-    parser = Parser(prog="benchmarks.curvature_coverage", description=__doc__.splitlines()[0])
-    parser.add_argument("--repetitions", type=positive_integer("--repetitions", 10_000), default=REPETITIONS)
-    parser.add_argument("--workers", type=positive_integer("--workers", 256), default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS / "curvature_coverage", help="folder of the rows")
+def _parser() -> Parser:
+    parser = Parser("benchmarks.curvature_coverage", __doc__)
+    parser.add_argument("--repetitions", type=integer(1, 10_000), default=REPETITIONS)
+    parser.add_argument("--workers", type=integer(1, 256), default=1)
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "curvature_coverage", help="folder of the rows")
     parser.add_argument("--summary", action="store_true", help="print the counts of the rows and stop")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the repetitions that are not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     if options.summary:
-        print(summary(options.out))
-        return
+        with parser.refusals("--out"):
+            print(summary(options.out))
+        return 0
     torch.set_num_threads(1)
     results = Results(
         options.out,
@@ -126,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings={"level": LEVEL, "search": EFFORT.search, "probes": EFFORT.probes, "steps": EFFORT.steps},
     )
     jobs = [(name, d, index) for name, d in CASES.items() for index in range(options.repetitions)]
-    with results:
+    with parser.opened("--out", results):
         todo = [(name, d, i) for name, d, i in jobs if not results.done(spectrum=name, d=d, repetition=i)]
         waiting: list[dict[str, Any]] = []
         for job, row in completed(run, todo, options.workers):
@@ -137,7 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 waiting = []
         if waiting:
             results.add(waiting)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,11 +7,10 @@
 3. Sweeps the quadratic of the paper over the dimension; rows and the picture of the rate are in out/demo/.
 """
 
-import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.kit.rows import Results, discard
 from dpzero_theory import params
+from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.datasets import binary_digits
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -163,19 +163,25 @@ def draw(folder: Path) -> Path:
     return folder / "rate_vs_dimension.png"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
+def _parser() -> Parser:
+    parser = Parser("benchmarks.demo", __doc__)
     parser.add_argument(
-        "--out", type=Path, default=Path("out/demo"), help="folder of rows and picture (default out/demo)"
+        "--out", type=output_folder, default="out/demo", help="folder of rows and picture (default out/demo)"
     )
-    args = parser.parse_args()
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
     start = time.perf_counter()
     calculator()
     train()
-    sweep(args.out)
-    picture = draw(args.out)
+    sweep(options.out)
+    picture = draw(options.out)
     print(f"\nThe figure is {picture}. {time.perf_counter() - start:.0f} s in all.")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

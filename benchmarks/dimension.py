@@ -29,8 +29,9 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from scipy.special import digamma
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import RESULTS, Results
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.products import Form, Products, coefficients, form_path, products
@@ -232,14 +233,19 @@ def _peak_megabytes(device: str) -> float:
     return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the cells that are not in the results yet, dimensions in ascending order."""
-    parser = Parser(prog="benchmarks.dimension", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.dimension", __doc__)
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=3)
+    parser.add_argument("--seeds", type=integer(1, 1000), default=3)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cells that are not in the results yet, dimensions in ascending order."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count > GROUPS:
@@ -270,8 +276,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if worker.rank > 0:
         for cell in _todo(None, cells, worker):
             run_cell(preset, *cell, worker)
-        return
-    with results:
+        return 0
+    with parser.opened("--out", results):
         done = [cell for cell in cells if _complete(results, preset, *cell)]
         for method, d, seed in _todo([cell for cell in cells if cell not in done], cells, worker):
             rows = run_cell(preset, method, d, seed, worker)
@@ -281,6 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"{method} d={d} seed={seed}: best {best:.4g}, {rows[0]['seconds']} s, {rows[0]['peak_mb']} MB",
                 flush=True,
             )
+    return 0
 
 
 Todo = list[tuple[str, int, int]]
@@ -304,4 +311,4 @@ def _complete(results: Results, preset: Preset, method: str, d: int, seed: int) 
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

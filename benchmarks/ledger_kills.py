@@ -9,7 +9,6 @@ every published release, with no number published twice. A last part does the sa
 is spent, and beyond: the number published must not exceed the plan.
 """
 
-import argparse
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, Settings
 
 SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=1e4, clip=1.0, relation="replace-one", sampling="full")
@@ -82,26 +82,27 @@ def one_round(path: Path, published: Path, rng: np.random.Generator) -> dict[str
     }
 
 
+def _parser() -> Parser:
+    parser = Parser("benchmarks.ledger_kills", __doc__)
+    parser.add_argument("--kills", type=integer(1, 10**6), default=1000)
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "ledger_kills")
+    return parser
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger_kills", description="Kill the ledger.")
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--out", type=Path, default=RESULTS / "ledger_kills")
-    arguments = parser.parse_args(argv)
-    if arguments.kills < 1:
-        parser.exit(2, f"--kills must be an integer at least 1; got {arguments.kills}\n")
-    with (
-        Results(
-            arguments.out,
-            key=("part", "round"),
-            fields=("steps", "delay_ms", "child", "damage", "counted", "published", "lost", "twice"),
-            seeds=(SEED,),
-            device="cpu",
-            dtype="integer",
-            settings={"kills": arguments.kills},
-        ) as results,
-        TemporaryDirectory() as folder,
-    ):
-        full = [(STEPS, min(BATCH, arguments.kills - start)) for start in range(0, arguments.kills, BATCH)]
+    parser = _parser()
+    options = parser.parse_args(argv)
+    results = Results(
+        options.out,
+        key=("part", "round"),
+        fields=("steps", "delay_ms", "child", "damage", "counted", "published", "lost", "twice"),
+        seeds=(SEED,),
+        device="cpu",
+        dtype="integer",
+        settings={"kills": options.kills},
+    )
+    with parser.opened("--out", results), TemporaryDirectory() as folder:
+        full = [(STEPS, min(BATCH, options.kills - start)) for start in range(0, options.kills, BATCH)]
         for part, (steps, rounds) in enumerate([*full, (SMALL_PLAN, BATCH // 4)]):
             if results.done(part=part, round=0):
                 continue
@@ -110,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             Ledger.create(path, target_epsilon=1.0, target_delta=1e-6, settings=SETTINGS, steps=steps).close()
             key = {"part": part, "steps": steps}
             results.add([{**key, "round": k, **one_round(path, published, rng)} for k in range(rounds)])
-    table = read_rows(arguments.out)
+    table = read_rows(options.out)
     last = table.groupby("part").last()
     lost, twice = int(table["lost"].sum()), int(table["twice"].sum())
     wasted = int((last["counted"] - last["published"]).sum())

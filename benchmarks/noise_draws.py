@@ -7,18 +7,17 @@ statistic of the batch against the exact probabilities (cells of expectation bel
 same against a scale 1% larger, which the test must notice. A p-value below 1e-4 fails.
 """
 
-import argparse
 import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.noise import SystemNoise
 
 Array = NDArray[np.float64]
@@ -78,15 +77,18 @@ def measure(law: str, scale: float, draws: int) -> dict[str, float | int]:
     }
 
 
+def _parser() -> Parser:
+    parser = Parser("benchmarks.noise_draws", __doc__)
+    parser.add_argument("--draws", type=integer(10**5, 10**9), default=10**7)
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "noise_draws")
+    return parser
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.noise_draws", description="Test the noise.")
-    parser.add_argument("--draws", type=int, default=10**7)
-    parser.add_argument("--out", type=Path, default=RESULTS / "noise_draws")
-    arguments = parser.parse_args(argv)
-    if arguments.draws < 10**5:
-        parser.exit(2, f"--draws must be an integer at least 100000; got {arguments.draws}\n")
-    with Results(
-        arguments.out,
+    parser = _parser()
+    options = parser.parse_args(argv)
+    results = Results(
+        options.out,
         key=("law", "scale"),
         fields=(
             *("draws", "single_us", "batch_us", "chi_square", "freedom", "p_value"),
@@ -95,13 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         seeds=(),
         device="cpu",
         dtype="integer",
-        settings={"draws": arguments.draws},
-    ) as results:
+        settings={"draws": options.draws},
+    )
+    with parser.opened("--out", results):
         for law in LAWS:
             for scale in SCALES:
                 if not results.done(law=law, scale=scale):
-                    results.add([{"law": law, "scale": scale, **measure(law, scale, arguments.draws)}])
-    table = read_rows(arguments.out)
+                    results.add([{"law": law, "scale": scale, **measure(law, scale, options.draws)}])
+    table = read_rows(options.out)
     print(table.drop(columns="status").to_string(index=False))
     good = (table["p_value"] > LIMIT_P) & (table["single_us"] <= LIMIT_US) & (table["p_value_wrong_scale"] < LIMIT_P)
     print(f"{int(good.sum())} of {len(table)} within {LIMIT_US:g} us a draw and p > {LIMIT_P:g}")

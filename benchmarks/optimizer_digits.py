@@ -14,17 +14,16 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.arguments import Parser, positive_integer
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory import datasets
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 
@@ -89,16 +88,21 @@ def _named(job: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(KEY, job, strict=True))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def _parser() -> Parser:
+    parser = Parser("benchmarks.optimizer_digits", __doc__)
+    parser.add_argument("--seeds", type=integer(1, 100), default=5)
+    parser.add_argument("--workers", type=integer(1, 64), default=1)
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "optimizer_digits")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 1 where the margin is not reached."""
-    parser = Parser(prog="python -m benchmarks.optimizer_digits", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=positive_integer("--seeds", 100), default=5)
-    parser.add_argument("--workers", type=positive_integer("--workers", 64), default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS / "optimizer_digits")
-    options = parser.parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(argv)
     torch.set_num_threads(1)
     grid = itertools.product(MODELS, METHODS, range(options.seeds), STEPS, STEP_SIZES, CLIPS)
-    with Results(
+    results = Results(
         options.out,
         key=KEY,
         fields=("d", "accuracy", "cpu_s"),
@@ -106,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device="cpu",
         dtype="float32",
         settings={"epsilon": EPSILON, "delta": DELTA, "margin": MARGIN, "noise": "seeded"},
-    ) as results:
+    )
+    with parser.opened("--out", results):
         jobs = [job for job in grid if not results.done(**_named(job))]
         for job, found in completed(one_run, jobs, options.workers):
             results.add([{**_named(job), **found}])

@@ -29,8 +29,8 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.arguments import Parser, positive_integer
 from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
@@ -144,12 +144,17 @@ def inspect(folder: Path) -> dict[str, int]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def _parser() -> Parser:
+    parser = Parser("benchmarks.optimizer_kills", __doc__)
+    parser.add_argument("--kills", type=integer(1, 10**6), default=500)
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "optimizer_kills")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 1 if anything was lost, counted too little, or differs from the replay."""
-    parser = Parser(prog="python -m benchmarks.optimizer_kills", description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=positive_integer("--kills"), default=500)
-    parser.add_argument("--out", type=Path, default=RESULTS / "optimizer_kills")
-    options = parser.parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(argv)
     torch.set_num_threads(1)
     fields = (
         "delay_ms",
@@ -173,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings={"kills": options.kills, "steps": STEPS, "part": PART},
     )
     parts = [min(PART, options.kills - first) for first in range(0, options.kills, PART)]
-    with results:
+    with parser.opened("--out", results):
         for part, kills in enumerate(parts):
             if results.done(part=part, round=0):
                 continue

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.arguments import Parser
 from benchmarks.kit.rows import OK, RESULTS, Results, read_rows
+from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
@@ -167,18 +167,25 @@ PARTS: dict[str, tuple[Callable[[int], float], int, float, float]] = {
 """Part: (work, cases, lowest and highest value that passes)."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if a part is outside its bounds."""
-    parser = Parser(prog="python -m benchmarks.optimizer_privacy", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.optimizer_privacy", __doc__)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the cases; bounds are not judged")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=output_folder)
     parser.add_argument("--worker", nargs=2, metavar=("FOLDER", "STEPS"), help="used by the ranks themselves")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 1 if a part is outside its bounds."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     if options.worker:
-        work(Path(options.worker[0]), int(options.worker[1]))
+        with parser.refusals("--worker"):
+            folder, steps = input_folder()(options.worker[0]), integer()(options.worker[1])
+        work(folder, steps)
         return 0
     torch.set_num_threads(1)
-    with Results(
+    results = Results(
         options.out or (Path("out") if options.quick else RESULTS) / "optimizer_privacy",
         key=("part",),
         fields=("cases", "measured", "at_least", "at_most", "seconds"),
@@ -186,7 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device="cpu",
         dtype="float64",
         settings={"quick": options.quick, "records": RECORDS, "d": D},
-    ) as results:
+    )
+    with parser.opened("--out", results):
         for part, (measure, full, low, high) in PARTS.items():
             if results.done(part=part):
                 continue

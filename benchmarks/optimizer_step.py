@@ -22,6 +22,7 @@ freed memory given back (else it varies by a quarter from run to run), and the a
 import gc
 import math
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -30,7 +31,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.kit.timing import median_ratio
@@ -47,6 +48,7 @@ from benchmarks.optimizer_methods import (
     Step,
     classification_model,
 )
+from dpzero_theory.cli import Parser, Several, integer, output_folder
 
 __all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
 
@@ -226,24 +228,29 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the cases that are not in the results yet."""
-    parser = Parser(prog="benchmarks.optimizer_step", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.optimizer_step", __doc__)
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--sizes", nargs="+", metavar="SIZE", help="only the preset's cases with these models")
-    parser.add_argument("--turns", type=positive_integer("--turns", 1000, at_least=2), default=15)
     parser.add_argument(
-        "--budget", type=positive_integer("--budget"), default=300, help="seconds of a group of methods"
+        "--sizes", nargs="+", action=Several, metavar="SIZE", help="only the preset's cases with these models"
     )
-    parser.add_argument("--threads", type=positive_integer("--threads", 1024), default=1, help="of the processor")
+    parser.add_argument("--turns", type=integer(2, 1000), default=15)
+    parser.add_argument("--budget", type=integer(1, 10**9), default=300, help="seconds of a group of methods")
+    parser.add_argument("--threads", type=integer(1, 1024), default=1, help="of the processor")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the cases that are not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
     cases = PRESETS[options.preset]
     unknown = set(options.sizes or ()) - {case.size for case in cases}
     if unknown:
-        parser.error(f"argument --sizes: must be in preset {options.preset}; got {sorted(unknown)[0]!r}")
+        parser.error(f"--sizes must be in preset {options.preset}; got {sorted(unknown)[0]!r}")
     torch.set_num_threads(options.threads)
     results = Results(
         options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "optimizer_step",
@@ -254,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dtype="a column",
         settings={"smoothing": SMOOTHING, "step_size": STEP_SIZE, "loss": "cross entropy of two classes"},
     )
-    with results:
+    with parser.opened("--out", results):
         for case in cases:
             shared: dict[str, str | int] = {
                 "size": case.size,
@@ -275,7 +282,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     f"{row.get('ratio', '-')} of two forwards, {row.get('peak_mb', '-')} MB",
                     flush=True,
                 )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

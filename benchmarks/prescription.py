@@ -25,6 +25,7 @@ normalisation and the label vectors, on phrases of 6 to 12 words. `--summary` pr
 """
 
 import copy
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,9 +38,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.arguments import Parser, positive_integer
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory import datasets, problem_file
+from dpzero_theory.cli import Parser, input_file, input_folder, integer, output_folder
 from dpzero_theory.curvature import language, tasks
 from dpzero_theory.curvature.objective import Batch, Objective
 from dpzero_theory.optim.plan import Plan
@@ -254,28 +255,40 @@ def summary(folder: Path) -> str:
     return "\n".join([*lines, f"before: loss {first['loss_before']:.4f}, accuracy {first['accuracy_before']:.4f}"])
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the choices that are not in the results yet."""
-    parser = Parser(prog="benchmarks.prescription", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.prescription", __doc__)
     parser.add_argument("--task", choices=SETTINGS, default="digits")
-    parser.add_argument("--problem", type=Path, help="written by python -m dpzero_theory.curvature")
-    parser.add_argument("--data", type=Path, help="folder with sst2_train.tsv and sst2_test.tsv (minilm)")
-    parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=3)
-    parser.add_argument("--out", type=Path, help="folder (default: benchmarks/results/prescription_TASK)")
+    parser.add_argument("--problem", type=input_file, help="written by python -m dpzero_theory.curvature")
+    parser.add_argument(
+        "--data",
+        type=input_folder("sst2_train.tsv", "sst2_test.tsv"),
+        help="folder with sst2_train.tsv and sst2_test.tsv (minilm)",
+    )
+    parser.add_argument("--seeds", type=integer(1, 1000), default=3)
+    parser.add_argument("--out", type=output_folder, help="folder (default: benchmarks/results/prescription_TASK)")
     parser.add_argument("--summary", action="store_true", help="print means of the rows and stop")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the choices that are not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     folder = options.out or RESULTS / f"prescription_{options.task}"
     if options.summary:
-        print(summary(folder))
-        return
+        with parser.refusals("--out"):
+            print(summary(folder))
+        return 0
     if options.problem is None:
-        parser.error("argument --problem: must be given")
+        parser.error("--problem must be given")
     if options.task == "minilm" and options.data is None:
-        parser.error("argument --data: must be given for minilm")
+        parser.error("--data must be given for minilm")
     torch.set_num_threads(1)
-    file = problem_file.read(options.problem)
+    with parser.refusals("--problem"):
+        file = problem_file.read(options.problem)
     setting = SETTINGS[options.task]
-    work = digits() if options.task == "digits" else minilm(options.data)
+    with parser.refusals("--data"):
+        work = digits() if options.task == "digits" else minilm(options.data)
     results = Results(
         folder,
         key=KEY,
@@ -285,7 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dtype="float64",
         settings={"problem": dict(file.constants), "noise": "seeded"},
     )
-    with results:
+    with parser.opened("--out", results):
         before = evaluate(work.module(), work)
         for seed in range(options.seeds):
             for choice in choices(setting, file, len(work.train[1])):
@@ -300,7 +313,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     f"accuracy {row['accuracy_before']:.3f} -> {row['accuracy']:.3f} ({row['seconds']} s)",
                     flush=True,
                 )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,16 +7,16 @@ the seeds' slopes, with a 95% interval from Student's t; the interval is empty w
 that of the training measurement, as a parameter search finds it.
 """
 
+import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
-from benchmarks.arguments import Parser
 from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
 
 __all__ = ["best_rows", "interval", "main", "slope"]
 
@@ -69,21 +69,29 @@ def interval(slopes: Sequence[float]) -> tuple[float, float | None, float | None
     return mean, mean - half, mean + half
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def _parser() -> Parser:
+    parser = Parser("benchmarks.slopes", __doc__)
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the sweeps' folders")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "slopes")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Fit the slopes of the committed rows anew."""
-    parser = Parser(prog="benchmarks.slopes", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=RESULTS, help="folder of the sweeps' folders")
-    parser.add_argument("--out", type=Path, default=RESULTS / "slopes")
-    options = parser.parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if any(options.out.resolve() == (options.rows / name).resolve() for names in SWEEPS.values() for name in names):
+        parser.error(f"--out must not be the folder of a sweep; got {str(options.out)!r}")
     sweeps: dict[str, pd.DataFrame] = {}
     source: dict[str, str] = {}
-    for sweep, names in SWEEPS.items():
-        folders = [options.rows / name for name in names if (options.rows / name / "manifest.json").exists()]
-        if folders:
-            sweeps[sweep] = pd.concat([read_rows(folder) for folder in folders], ignore_index=True)
-            source |= {folder.name: read_manifest(folder)["sha256"] for folder in folders}
+    with parser.refusals("--rows"):
+        for sweep, names in SWEEPS.items():
+            folders = [options.rows / name for name in names if (options.rows / name / "manifest.json").exists()]
+            if folders:
+                sweeps[sweep] = pd.concat([read_rows(folder) for folder in folders], ignore_index=True)
+                source |= {folder.name: read_manifest(folder)["sha256"] for folder in folders}
     if not sweeps:
-        parser.error(f"argument --rows: no rows of {', '.join(SWEEPS)} in {options.rows}")
+        parser.error(f"--rows must be a folder with rows of {', '.join(SWEEPS)}; got {str(options.rows)!r}")
     if "dimension" in sweeps:
         sweeps["dimension"] = _as_synthetic(sweeps["dimension"])
     discard(options.out)
@@ -96,9 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dtype="float64",
         settings={"rows": source},
     )
-    with results:
+    with parser.opened("--out", results):
         for sweep, rows in sweeps.items():
             results.add(_fits(sweep, rows))
+    return 0
 
 
 def _as_synthetic(rows: pd.DataFrame) -> pd.DataFrame:
@@ -137,4 +146,4 @@ def _fits(sweep: str, rows: pd.DataFrame) -> list[dict[str, str | float | None]]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,6 +5,8 @@ A test holds the README to what this prints.
 
 import contextlib
 import io
+import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.grids import table
 from benchmarks.llm.report import report
 from dpzero_theory import params
+from dpzero_theory.cli import Parser
 
 __all__ = ["TABLES", "accounting", "calculator", "certificates", "language_models", "sweep_speed"]
 
@@ -145,10 +148,16 @@ TABLES = {
 }
 
 
-def main() -> None:
+def _parser() -> Parser:
+    return Parser("benchmarks.summary", __doc__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    _parser().parse_args(argv)
     for name, markdown in TABLES.items():
         print(f"<!-- {name} -->\n\n{markdown()}\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

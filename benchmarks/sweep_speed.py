@@ -9,6 +9,7 @@ one repetition. With one thread the times are processor times, so that other wor
 otherwise they are wall times.
 """
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,9 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.synthetic import PAPER, Place, Preset, paper_lanes, run_method
+from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
@@ -147,16 +149,21 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is not in the results yet."""
-    parser = Parser(prog="benchmarks.sweep_speed", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.sweep_speed", __doc__)
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
-    parser.add_argument("--threads", type=positive_integer("--threads", 1024), default=torch.get_num_threads())
-    parser.add_argument("--repetitions", type=positive_integer("--repetitions", 100), default=3)
-    parser.add_argument("--out", type=Path, help="folder (default: out/NAME, else benchmarks/results/NAME)")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--threads", type=integer(1, 1024), default=torch.get_num_threads())
+    parser.add_argument("--repetitions", type=integer(1, 100), default=3)
+    parser.add_argument("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
     torch.set_num_threads(options.threads)
     preset, methods = PRESETS[options.preset]
@@ -169,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         dtype="see rows",
         settings={"mode": "c", "calibration": "paper"},
     )
-    with results:
+    with parser.opened("--out", results):
         for repetition in range(options.repetitions):
             for d in preset.dimensions:
                 for method in methods:
@@ -180,7 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     row = measure(method, preset, d, Place(options.dtype, device=device))
                     results.add([{**key, **row}])
                     print(f"{method} d={d}: {row['engine_s']} s, {row['ratio']} times the reference", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -28,6 +28,7 @@ measurements included, are in a second table beside the rows, NAME_seconds. All 
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -39,9 +40,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import OK, RESULTS, Results
+from dpzero_theory.cli import Parser, Several, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std, paper_gdp
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
@@ -194,21 +196,30 @@ def _samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
     return train, test.mean(axis=0), test.var(axis=0)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the cells of the preset that are not in the results yet."""
-    parser = Parser(prog="benchmarks.synthetic", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.synthetic", __doc__)
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--start", nargs="+", choices=("zero", "normal"), default=["zero"])
-    parser.add_argument("--calibration", nargs="+", choices=("paper", "exact"), default=["paper"])
-    parser.add_argument("--seeds", type=positive_integer("--seeds", 1000), default=1)
+    parser.add_argument("--methods", nargs="+", action=Several, choices=METHODS, default=list(METHODS))
+    parser.add_argument("--modes", nargs="+", action=Several, choices=MODES, default=list(MODES))
+    parser.add_argument("--start", nargs="+", action=Several, choices=("zero", "normal"), default=["zero"])
+    parser.add_argument("--calibration", nargs="+", action=Several, choices=("paper", "exact"), default=["paper"])
+    parser.add_argument("--seeds", type=integer(1, 1000), default=1)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--dpgd-products", choices=("float64", "float32"), default="float32")
-    parser.add_argument("--jobs", type=positive_integer("--jobs", 256), default=os.cpu_count() or 1)
-    parser.add_argument("--out", type=Path, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--out", type=output_folder, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the cells of the preset that are not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.out is not None and not options.out.resolve().name:
+        parser.error(f"--out must have a name; got {str(options.out)!r}")
     options.device = chosen_device(parser, options.device)
     preset = PRESETS[options.preset]
     cells = [
@@ -220,10 +231,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for calibration in options.calibration
         for mode in options.modes
     ]
-    _run(cells, preset, options)
+    _run(cells, preset, options, parser)
+    return 0
 
 
-def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace) -> None:
+def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace, parser: Parser) -> None:
     place = Place(options.dtype, options.dpgd_products, options.device)
     folder = options.out or FOLDERS[options.preset]
     results = Results(
@@ -237,14 +249,14 @@ def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace) -> 
         compress=options.preset != "smoke",
     )
     seconds = Results(
-        folder.with_name(f"{folder.name}_seconds"),
+        folder.resolve().with_name(f"{folder.resolve().name}_seconds"),
         key=(*CELL_KEY, "device", "products"),
         fields=("lanes", "cpu_s", "wall_s"),
         seeds=range(options.seeds),
         device=options.device,
         dtype=options.dtype,
     )
-    with results, seconds:
+    with parser.opened("--out", results), parser.opened("--out", seconds):
         todo = [(cell, preset, place) for cell in cells if not all(results.done(**key) for key in _keys(cell, preset))]
         workers = options.jobs if options.device == "cpu" else 1
         for count, ((cell, *_), (rows, spent)) in enumerate(completed(_job, todo, workers), start=1):
@@ -274,4 +286,4 @@ def _job(cell: Cell, preset: Preset, place: Place) -> tuple[list[dict[str, Any]]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

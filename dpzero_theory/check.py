@@ -14,7 +14,7 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["PreconditionError", "choice", "installed", "integer", "precondition", "real", "real_array"]
+__all__ = ["PreconditionError", "choice", "installed", "integer", "precondition", "real", "real_array", "shown"]
 
 
 class PreconditionError(ValueError):
@@ -27,7 +27,8 @@ def _rule(name: str, above: float, at_least: float, below: float, at_most: float
     return f"{low}{name}{high}"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """The value as messages have it: its repr, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -58,7 +59,7 @@ def real(
         if math.isfinite(x) and above < x < below and at_least <= x <= at_most:
             return x
     rule = _rule(name, above, at_least, below, at_most)
-    raise ValueError(f"{name} must be a finite number with {rule}; got {_shown(value)}")
+    raise ValueError(f"{name} must be a finite number with {rule}; got {shown(value)}")
 
 
 def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**18) -> int:
@@ -68,14 +69,14 @@ def integer(name: str, value: object, *, at_least: int = 1, at_most: int = 10**1
     """
     if _is_number(value) and at_least <= value <= at_most and value == math.floor(value):
         return int(value)
-    raise ValueError(f"{name} must be an integer with {at_least} <= {name} <= {at_most}; got {_shown(value)}")
+    raise ValueError(f"{name} must be an integer with {at_least} <= {name} <= {at_most}; got {shown(value)}")
 
 
 def choice(name: str, value: object, options: Collection[str]) -> str:
     """Return `value` if it is one of `options`; raises ValueError otherwise."""
     if isinstance(value, str) and value in options:
         return value
-    raise ValueError(f"{name} must be one of {', '.join(options)}; got {_shown(value)}")
+    raise ValueError(f"{name} must be one of {', '.join(options)}; got {shown(value)}")
 
 
 def real_array(
@@ -91,11 +92,11 @@ def real_array(
     rule = f"{name} must be finite with {_rule(name, above, at_least, below, at_most)}"
     raw = np.asarray(value)
     if raw.dtype.kind not in "fiu":
-        raise ValueError(f"{rule}; got {_shown(value)}")
+        raise ValueError(f"{rule}; got {shown(value)}")
     x = raw.astype(np.float64)
     good = np.isfinite(x) & (x > above) & (x < below) & (x >= at_least) & (x <= at_most)
     if not good.all():
-        raise ValueError(f"{rule}; got {_shown(x[~good].flat[0].item())}")
+        raise ValueError(f"{rule}; got {shown(x[~good].flat[0].item())}")
     return x
 
 

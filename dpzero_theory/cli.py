@@ -1,31 +1,222 @@
-"""Command lines that fail in one line: exit status 2, naming the flag, the rule and the value."""
+"""One parser for every command: errors name the flag, the rule and the value in one line; exit status 2.
+
+A command is a module with `_parser() -> Parser` and `main(argv) -> int`. The types below check a word when it is
+parsed, before anything is computed or written; what the library refuses later comes out of `Parser.refusals` with the
+flag in the place of the library's name for it.
+"""
 
 import argparse
+import math
+import os
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["Parser", "extra", "number"]
+from dpzero_theory import check
+
+__all__ = [
+    "Parser",
+    "Several",
+    "extra",
+    "input_file",
+    "input_folder",
+    "integer",
+    "number",
+    "output_file",
+    "output_folder",
+]
+
+Resource = TypeVar("Resource")
+
+_LONGEST = 400
+_WORDS = (
+    (r"^the following arguments are required: (.*)$", r"\1 must be given"),
+    (r"^one of the arguments (.*) is required$", r"one of \1 must be given"),
+    (r"^argument (\S+): not allowed with argument (\S+)$", r"\1 must not be given with \2"),
+    (r"^argument (\S+): expected (.*)$", r"\1 must be followed by \2; got none"),
+    (r"^unrecognized arguments: (.*)$", r"\1 must not be given: no such argument"),
+    (r"^argument (\S+): ", r"\1 "),
+)
+"""argparse's sentences and ours."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line on standard error, without the usage."""
+    """The parser of `python -m COMMAND`.
+
+    aliases: the library's names for what flags of another name give, as in {"target_epsilon": "--epsilon"}.
+    """
+
+    def __init__(self, command: str, description: str, aliases: Mapping[str, str] | None = None) -> None:
+        super().__init__(
+            prog=f"python -m {command}",
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        self._aliases = dict(aliases or {})
+        self._negative_number_matcher = re.compile(r"^-(\.?\d|inf|nan)")  # argparse's knows no -inf and no -1e-5
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        """Print one line on standard error and exit with status 2."""
+        for theirs, ours in _WORDS:
+            message = re.sub(theirs, ours, message, flags=re.DOTALL)
+        line = " ".join(message.split())
+        self.exit(2, f"{self.prog}: {line if len(line) <= _LONGEST else line[: _LONGEST - 3] + '...'}\n")
+
+    @contextmanager
+    def refusals(self, flag: str = "") -> Iterator[None]:
+        """What the block refuses is the error of the command line, of `flag` where the message names no other."""
+        try:
+            yield
+        except (ValueError, OSError, argparse.ArgumentTypeError) as error:
+            message = self._flagged(str(error))
+            self.error(message if not flag or message.startswith("--") else f"{flag}: {message}")
+
+    @contextmanager
+    def opened(self, flag: str, resource: AbstractContextManager[Resource]) -> Iterator[Resource]:
+        """The open resource; what entering it refuses is the error of `flag`; what the block raises is not."""
+        with ExitStack() as stack:
+            with self.refusals(flag):
+                value = stack.enter_context(resource)
+            yield value
+
+    def _flagged(self, message: str) -> str:
+        """A message that starts with the library's name of an argument starts with its flag instead."""
+        name, _, rest = message.partition(" ")
+        flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
+        flag = (flags | self._aliases).get(name)
+        if flag is None or not rest.startswith("must "):
+            return message
+        rule, got, value = rest.partition("; got ")
+        return f"{flag} " + re.sub(rf"\b{re.escape(name)}\b", flag.lstrip("-"), rule) + got + value
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            options = ", ".join(map(str, action.choices))
+            raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")
 
 
-def number(text: str) -> float | int:
-    """A `type` for `add_argument`: an int where the text is one, else a float (its range is the callee's to check)."""
+class Several(argparse.Action):
+    """For nargs="+": a flag that may be repeated; each of its words is kept once, in the order given."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        kept = getattr(namespace, self.dest)
+        earlier: Sequence[Any] = () if kept is self.default else kept
+        setattr(namespace, self.dest, list(dict.fromkeys([*earlier, *values])))
+
+
+def number(
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    below: float = math.inf,
+    at_most: float = math.inf,
+) -> Callable[[str], float | int]:
+    """A type for `add_argument`: a finite number, an int where the word is one, with the bounds of `check.real`."""
+
+    def parse(text: str) -> float | int:
+        value: float | int = _read(text)
+        _refused(check.real, value, above=above, at_least=at_least, below=below, at_most=at_most)
+        return value
+
+    return parse
+
+
+def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
+    """A type for `add_argument`: an integer with at_least <= value <= at_most; 1e4 is one."""
+
+    def parse(text: str) -> int:
+        return int(_refused(check.integer, _read(text), at_least=at_least, at_most=at_most))
+
+    return parse
+
+
+def _read(text: str) -> Any:
+    """The number that the word is, else the word."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _refused(rule: Callable[..., float], value: object, **bounds: float) -> float:
+    """The value, as the rule of `check` has it; its refusal without a name, for argparse to put the flag there."""
     try:
-        return int(text)
-    except ValueError:
+        return rule("value", value, **bounds)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("value ")) from None
+
+
+def input_file(text: str) -> Path:
+    """A type for `add_argument`: a file that can be read."""
+    return _path(text, "a file that can be read", lambda path: not path.is_dir() and os.access(path, os.R_OK))
+
+
+def input_folder(*names: str) -> Callable[[str], Path]:
+    """A type for `add_argument`: a folder that can be read and holds files of these names."""
+    rule = "a folder that can be read" + (f" and holds {', '.join(names)}" if names else "")
+
+    def readable(path: Path) -> bool:
+        files = (path / name for name in names)
+        return path.is_dir() and os.access(path, os.R_OK | os.X_OK) and all(os.access(file, os.R_OK) for file in files)
+
+    return lambda text: _path(text, rule, readable)
+
+
+def output_folder(text: str) -> Path:
+    """A type for `add_argument`: a folder that can be written, or made; nothing is made yet."""
+    return _path(text, "a folder that can be written or made", lambda path: _takes_files(_nearest(path)))
+
+
+def output_file(*suffixes: str) -> Callable[[str], Path]:
+    """A type for `add_argument`: a file that can be written, in a folder that is there, with one of the suffixes."""
+    rule = "a file that can be written, in a folder that is there"
+    if suffixes:
+        rule += f", and end in {', '.join(suffixes)}"
+
+    def writable(path: Path) -> bool:
+        if suffixes and path.suffix not in suffixes:
+            return False
+        if _nearest(path) == path:
+            return not path.is_dir() and os.access(path, os.W_OK)
+        return _nearest(path) == path.parent and _takes_files(path.parent)
+
+    return lambda text: _path(text, rule, writable)
+
+
+def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
+    """The path as it was given; `holds` is asked about the absolute one."""
+    try:
+        if text and holds(Path(text).absolute()):
+            return Path(text)
+    except (OSError, ValueError):
         pass
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
+    raise argparse.ArgumentTypeError(f"must be {rule}; got {check.shown(text)}")
+
+
+def _nearest(path: Path) -> Path:
+    """The path itself where there is something, else the nearest of its parents where there is."""
+    for place in (path, *path.parents):
+        try:
+            place.lstat()
+        except FileNotFoundError:
+            continue
+        return place
+    return Path(path.anchor)
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether a file can be made there; tried, as permissions do not tell everything, and nothing is left."""
+    with TemporaryFile(dir=folder):
+        return True
 
 
 @contextmanager

@@ -8,12 +8,12 @@ best parameters. See the README for the symbols. Never imports torch.
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check, problem_file, render
-from dpzero_theory.cli import Parser, number
+from dpzero_theory.cli import Parser, Several, input_file, integer, number, output_file
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.sphere import DIRECTIONS
@@ -26,9 +26,13 @@ __all__ = ["main"]
 SOLVABLE = ("n", "epsilon", "d")
 SWEEPABLE = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
 INTEGERS = ("n", "d")
-LARGEST = 10**15
+SMALLEST, LARGEST = 1e-50, 1e50
+"""Of a constant of the problem: beyond them products of four constants leave the range of floating point."""
+END_OF_INTEGERS = 10**15
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
-END_OF_SEARCH = {"d": LARGEST, "epsilon": SMALLEST_EPSILON}
+END_OF_SEARCH = {"d": END_OF_INTEGERS, "epsilon": SMALLEST_EPSILON}
+EASIEST = {"n": END_OF_INTEGERS, "epsilon": LARGEST_EPSILON}
+"""Where a bound, if it holds there, is the smallest of the search."""
 DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0}
 
 
@@ -57,41 +61,53 @@ def _sweep(text: str) -> tuple[str, list[float]]:
     return name.replace("-", "_"), values
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m dpzero_theory.params", description=__doc__, allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser("dpzero_theory.params", __doc__)
+    positive, count = number(at_least=SMALLEST, at_most=LARGEST), integer(at_most=10**18)
     need = parser.add_argument_group("the problem")
-    need.add_argument("--n", type=number, help="number of samples")
-    need.add_argument("--epsilon", type=number, help="privacy parameter, > 0")
-    need.add_argument("--delta", type=number, required=True, help="privacy parameter, in (0, 1)")
-    need.add_argument("--d", type=number, help="dimension")
-    need.add_argument("--r", type=number, help="effective rank, 1 <= r <= d (default: d)")
-    need.add_argument("--lipschitz", type=number, help="L (default 1)")
-    need.add_argument("--smoothness", type=number, help="ell (default 1)")
-    need.add_argument("--gap", type=number, help="F(x0) - F* (default 1)")
-    need.add_argument("--loss-bound", type=number, help="B with |F(x_t)| <= B (default 1)")
-    need.add_argument("--pl", type=number, help="mu of the PL inequality; adds the corollaries")
+    need.add_argument("--n", type=count, help="number of samples")
+    need.add_argument("--epsilon", type=positive, help="privacy parameter, > 0")
+    need.add_argument("--delta", type=number(above=0, below=1), required=True, help="privacy parameter, in (0, 1)")
+    need.add_argument("--d", type=count, help="dimension")
+    need.add_argument("--r", type=number(at_least=1), help="effective rank, 1 <= r <= d (default: d)")
+    need.add_argument("--lipschitz", type=positive, help="L (default 1)")
+    need.add_argument("--smoothness", type=positive, help="ell (default 1)")
+    need.add_argument("--gap", type=positive, help="F(x0) - F* (default 1)")
+    need.add_argument("--loss-bound", type=positive, help="B with |F(x_t)| <= B (default 1)")
+    need.add_argument("--pl", type=positive, help="mu of the PL inequality; adds the corollaries")
     need.add_argument(
         "--sample-rank",
-        type=number,
+        type=number(at_least=1),
         help="r_s, root mean square of tr(H_i)/ell over samples; frees lambda from d where sharp (default: d)",
     )
     need.add_argument(
         "--problem",
-        type=Path,
+        type=input_file,
         metavar="FILE",
         help="d, r, L, ell, gap, B, r_s as measured by `python -m dpzero_theory.curvature`; flags replace its values",
     )
     what = parser.add_argument_group("what to calculate")
     what.add_argument("--calibration", choices=CALIBRATIONS, help="default: both")
-    what.add_argument("--result", nargs="+", choices=list(RESULTS), metavar="ID", help="ids: " + ", ".join(RESULTS))
+    what.add_argument(
+        "--result",
+        nargs="+",
+        action=Several,
+        choices=list(RESULTS),
+        metavar="ID",
+        help="ids: " + ", ".join(RESULTS),
+    )
     what.add_argument("--direction", choices=tuple(DIRECTIONS), default="sphere", help="law of u (default: sphere)")
-    what.add_argument("--max-steps", type=number, help="cap on the steps of everything that is minimised")
+    what.add_argument("--max-steps", type=count, help="cap on the steps of everything that is minimised")
     what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
-    what.add_argument("--target", type=number, metavar="BOUND", help="with --solve-for: the bound to meet")
+    what.add_argument(
+        "--target", type=number(at_least=SMALLEST), metavar="BOUND", help="with --solve-for: the bound to meet"
+    )
     what.add_argument("--sweep", type=_sweep, metavar="NAME=START:STOP:log|lin:COUNT", help="a row per value")
     out = parser.add_argument_group("output")
     out.add_argument("--format", choices=("table", "json", "csv", "latex"), default="table")
-    out.add_argument("--plot", type=Path, metavar="FILE", help="with --sweep: draw bound against NAME")
+    out.add_argument(
+        "--plot", type=output_file(*render.PLOT_SUFFIXES), metavar="FILE", help="with --sweep: draw bound against NAME"
+    )
     return parser
 
 
@@ -99,20 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the calculator; returns the exit status (argparse exits with 2 on bad input)."""
     parser = _parser()
     args = parser.parse_args(argv)
-    try:
+    with parser.refusals():
         print(_run(args))
-    except ValueError as error:
-        parser.error(_flagged(str(error)))
-    except OSError as error:
-        parser.error(f"--plot: {error}")
     return 0
-
-
-def _flagged(message: str) -> str:
-    """A validation message that starts with an argument's name starts with its flag instead."""
-    name, space, rest = message.partition(" ")
-    flag = "--" + name.replace("_", "-")
-    return f"{flag}{space}{rest}" if rest.startswith("must ") and not name.startswith("-") else message
 
 
 def _run(args: argparse.Namespace) -> str:
@@ -169,14 +174,6 @@ def _check_modes(args: argparse.Namespace, inputs: dict[str, Any]) -> None:
         ((args.solve_for is None) == (args.target is None), "--solve-for and --target must be given together"),
         (args.sweep is None or args.solve_for is None, "--sweep and --solve-for must not be given together"),
         (args.plot is None or args.sweep is not None, "--plot must come with --sweep"),
-        (
-            args.plot is None or (args.plot.suffix in render.PLOT_SUFFIXES and "\0" not in str(args.plot)),
-            f"--plot must end in {', '.join(render.PLOT_SUFFIXES)}; got {str(args.plot)!r}",
-        ),
-        (
-            args.plot is None or (args.plot.parent.is_dir() and not args.plot.is_dir()),
-            f"--plot must name a file in a folder; got {str(args.plot)!r}",
-        ),
         (found is None or args.format != "latex", "--format latex must come without --sweep and --solve-for"),
     )
     for holds, statement in rules:
@@ -187,8 +184,6 @@ def _check_modes(args: argparse.Namespace, inputs: dict[str, Any]) -> None:
     for name in SOLVABLE:
         if (inputs[name] is None) != (name == found):
             raise ValueError(f"{name} must {'not be given: it is the one to find' if name == found else 'be given'}")
-    if args.max_steps is not None:
-        check.integer("max_steps", args.max_steps)
 
 
 def _calculate(
@@ -235,23 +230,29 @@ def _solutions(
 ) -> str:
     """For each result and calibration, the value of --solve-for at which the bound meets --target."""
     name = args.solve_for
-    target = check.real("target", args.target, above=0)
-    lowest = 1 if inputs["r"] is None else max(1, math.ceil(check.real("r", inputs["r"], at_least=1)))
-    first = {**inputs, name: {"n": LARGEST, "epsilon": 1.0, "d": lowest}[name]}
+    target = args.target
+    lowest = 1 if inputs["r"] is None else math.ceil(inputs["r"])
+    first = {**inputs, name: {"n": END_OF_INTEGERS, "epsilon": 1.0, "d": lowest}[name]}
     ids = args.result or [answer.result.id for answer in _calculate(args, first, None, ["exact"], minimise=False)[0]]
     rows: list[dict[str, Any]] = []
     for id in ids:
         for calibration in calibrations:
 
-            def meets(value: float, id: str = id, calibration: str = calibration) -> bool:
+            def bound(value: float, id: str = id, calibration: str = calibration) -> float | None:
                 answers, _ = _calculate(args, {**inputs, name: value}, [id], [calibration], minimise=False)
-                return bool(answers) and answers[0].prescription.bound <= target
+                return answers[0].prescription.bound if answers else None
 
+            def meets(value: float, bound: Callable[[float], float | None] = bound) -> bool:
+                found = bound(value)
+                return found is not None and found <= target
+
+            if name in EASIEST and (least := bound(EASIEST[name])) is not None and least > target:
+                continue
             value: float | None
             if name == "d":
-                value = largest_integer(meets, lowest, LARGEST)
+                value = largest_integer(meets, lowest, END_OF_INTEGERS)
             elif name == "n":
-                value = smallest_integer(meets, 1, LARGEST)
+                value = smallest_integer(meets, 1, END_OF_INTEGERS)
             else:
                 value = smallest_real(meets, SMALLEST_EPSILON, LARGEST_EPSILON)
             if value is not None:

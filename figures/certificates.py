@@ -5,8 +5,8 @@ and on real data. Each point is the mean over seeds of the mean over iterates of
 error; each open marker is what the theorem certifies for it. The grey line is the trivial bound L^2.
 """
 
-import argparse
-from pathlib import Path
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, Series, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["draw", "main", "summarise"]
@@ -110,15 +111,23 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=3, columnspacing=2)
 
 
-def main() -> None:
+def _parser() -> Parser:
+    parser = Parser("figures.certificates", __doc__)
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS / "certificates")
+    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Draw the figure from benchmarks/results/certificates."""
-    parser = argparse.ArgumentParser(prog="figures.certificates", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=RESULTS / "certificates")
-    parser.add_argument("--out", type=Path, default=FIGURES)
-    options = parser.parse_args()
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--rows"):
+        rows = read_rows(options.rows)
     use_style()
-    save(draw(read_rows(options.rows)), "certificates", options.out)
+    save(draw(rows), "certificates", options.out)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

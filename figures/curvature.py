@@ -7,10 +7,9 @@ many eigenvalues are at least s ||H|| in size, by stochastic Lanczos quadrature,
 size and clip reaches at equal privacy, with standard errors, and what the theory prescribes from measured constants.
 """
 
-import argparse
 import json
-from collections.abc import Mapping
-from pathlib import Path
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -20,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
 __all__ = ["SPECTRA", "TASKS", "draw_prescription", "draw_rank", "main"]
@@ -132,21 +132,29 @@ def _draw_choices(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set_ylim(0.9 * float(rows.groupby(["choice", "step_size", "clip"])["loss"].mean().min()), 1.35 * start)
 
 
-def main() -> None:
+def _parser() -> Parser:
+    parser = Parser("figures.curvature", __doc__)
+    parser.add_argument(
+        "--results", "--rows", dest="rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders"
+    )
+    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Draw both figures from benchmarks/results."""
-    parser = argparse.ArgumentParser(prog="figures.curvature", description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--out", type=Path, default=FIGURES)
-    options = parser.parse_args()
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--rows"):
+        problems = options.rows / "curvature_problems"
+        measured = {name: json.loads((problems / f"{name}.json").read_text()) for name in SPECTRA}
+        rows = pd.concat([read_rows(options.rows / name) for name in ("curvature", "curvature_encoder")])
+        tasks = {task: read_rows(options.rows / f"prescription_{task}") for task in TASKS}
     use_style()
-    measured = {
-        name: json.loads((options.results / "curvature_problems" / f"{name}.json").read_text()) for name in SPECTRA
-    }
-    rows = pd.concat([read_rows(options.results / name) for name in ("curvature", "curvature_encoder")])
     save(draw_rank(rows, measured), "curvature_rank", options.out)
-    tasks = {task: read_rows(options.results / f"prescription_{task}") for task in TASKS}
     save(draw_prescription(tasks), "curvature_prescription", options.out)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

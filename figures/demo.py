@@ -1,7 +1,7 @@
 """The rate against the dimension, of the rows of `benchmarks.demo`, which calls this.  python -m figures.demo"""
 
-import argparse
-from pathlib import Path
+import sys
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.kit.rows import read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import PAGE, save, series, use_style
 
 __all__ = ["draw", "main"]
@@ -33,15 +34,23 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def main() -> None:
+def _parser() -> Parser:
+    parser = Parser("figures.demo", __doc__)
+    parser.add_argument("--rows", type=input_folder(), default="out/demo", help="folder of the rows")
+    parser.add_argument("--out", type=output_folder, default="out/demo", help="folder of the picture")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Draw the picture."""
-    parser = argparse.ArgumentParser(prog="figures.demo", description=__doc__)
-    parser.add_argument("--rows", type=Path, default=Path("out/demo"))
-    parser.add_argument("--out", type=Path, default=Path("out/demo"))
-    options = parser.parse_args()
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--rows"):
+        rows = read_rows(options.rows)
     use_style()
-    save(draw(read_rows(options.rows)), "rate_vs_dimension", options.out)
+    save(draw(rows), "rate_vs_dimension", options.out)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

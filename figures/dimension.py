@@ -4,14 +4,15 @@ Best of the grid, mean over seeds with standard errors, with the fitted slope of
 memory of the process that streams the coordinates.
 """
 
-import argparse
-from pathlib import Path
+import sys
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
 __all__ = ["draw", "main"]
@@ -51,17 +52,26 @@ def _interval(fit: pd.DataFrame, factor: int) -> str:
     return rf"{mean:.2f} $\pm$ {(high - low) / 2:.2f}"
 
 
-def main() -> None:
+def _parser() -> Parser:
+    parser = Parser("figures.dimension", __doc__)
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS / "dimension")
+    parser.add_argument("--slopes", type=input_folder(), default=RESULTS / "slopes")
+    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Draw the figure from benchmarks/results."""
-    parser = argparse.ArgumentParser(prog="figures.dimension", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=RESULTS / "dimension")
-    parser.add_argument("--slopes", type=Path, default=RESULTS / "slopes")
-    parser.add_argument("--out", type=Path, default=FIGURES)
-    options = parser.parse_args()
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--rows"):
+        rows = read_rows(options.rows)
+    with parser.refusals("--slopes"):
+        slopes = read_rows(options.slopes)
     use_style()
-    slopes = read_rows(options.slopes)
-    save(draw(read_rows(options.rows), slopes[slopes["sweep"] == "dimension"]), "dimension", options.out)
+    save(draw(rows, slopes[slopes["sweep"] == "dimension"]), "dimension", options.out)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

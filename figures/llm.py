@@ -7,9 +7,9 @@ training loss, which our runs never look at), (b) and (c) test loss and accuracy
 size of each clip in a frame.
 """
 
-import argparse
+import sys
 import tomllib
-from pathlib import Path
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["accuracy", "clip_step_size", "main"]
@@ -109,17 +110,27 @@ def _heat(axis: Axes, grid: pd.DataFrame, title: str, colours: str, number: str)
         axis.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, edgecolor="#D55E00", linewidth=1.3))
 
 
-def main() -> None:
+def _parser() -> Parser:
+    parser = Parser("figures.llm", __doc__)
+    parser.add_argument("--accuracy", type=input_folder(), default=RESULTS / "llm_dpzero_mezo_summary")
+    parser.add_argument("--clip-lr", type=input_folder(), default=RESULTS / "llm_clip_lr")
+    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Draw both figures from benchmarks/results."""
-    parser = argparse.ArgumentParser(prog="figures.llm", description=__doc__.splitlines()[0])
-    parser.add_argument("--accuracy", type=Path, default=RESULTS / "llm_dpzero_mezo_summary")
-    parser.add_argument("--clip-lr", type=Path, default=RESULTS / "llm_clip_lr")
-    parser.add_argument("--out", type=Path, default=FIGURES)
-    options = parser.parse_args()
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--accuracy"):
+        table = read_rows(options.accuracy)
+    with parser.refusals("--clip-lr"):
+        grid = read_rows(options.clip_lr)
     use_style()
-    save(accuracy(read_rows(options.accuracy)), "llm_accuracy", options.out)
-    save(clip_step_size(read_rows(options.clip_lr)), "llm_clip_lr", options.out)
+    save(accuracy(table), "llm_accuracy", options.out)
+    save(clip_step_size(grid), "llm_clip_lr", options.out)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

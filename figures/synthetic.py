@@ -7,8 +7,8 @@ synthetic_grid_MODE shows the whole grid at one dimension; synthetic_choices wha
 change.
 """
 
-import argparse
-from pathlib import Path
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["draw_best", "draw_choices", "draw_grid", "draw_slopes", "draw_wide", "main"]
@@ -235,27 +236,34 @@ def _common(rows: pd.DataFrame, mode: str) -> int:
     return int(rows[rows["mode"] == mode].groupby("method")["d"].max().min())
 
 
-def main() -> None:
+def _parser() -> Parser:
+    parser = Parser("figures.synthetic", __doc__)
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
+    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Draw the figures from benchmarks/results."""
-    parser = argparse.ArgumentParser(prog="figures.synthetic", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, default=RESULTS, help="folder of the rows' folders")
-    parser.add_argument("--out", type=Path, default=FIGURES)
-    options = parser.parse_args()
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--rows"):
+        sweeps = [read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")]
+        slopes, choices = read_rows(options.rows / "slopes"), read_rows(options.rows / "synthetic_choices")
+        wider = read_rows(options.rows / "synthetic_wide") if (options.rows / "synthetic_wide").exists() else None
+    rows = pd.concat(sweeps, ignore_index=True)
     use_style()
-    rows = pd.concat([read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")], ignore_index=True)
     for what in ("gradient", "loss"):
         save(draw_best(rows, what), f"synthetic_{what}", options.out)
     for mode in MODES:
         save(draw_grid(rows, mode, _common(rows, mode)), f"synthetic_grid_{mode}", options.out)
-    slopes = read_rows(options.rows / "slopes")
     save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)
-    if (options.rows / "synthetic_wide").exists():
+    if wider is not None:
         start = rows[(rows["seed"] == 0) & (rows["method"] != "dpgd")]
-        wide = pd.concat([start, read_rows(options.rows / "synthetic_wide")], ignore_index=True)
-        save(draw_wide(wide), "synthetic_wide", options.out)
-    choices = read_rows(options.rows / "synthetic_choices")
+        save(draw_wide(pd.concat([start, wider], ignore_index=True)), "synthetic_wide", options.out)
     save(draw_choices(choices, slopes[slopes["sweep"] == "choices"]), "synthetic_choices", options.out)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

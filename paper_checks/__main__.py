@@ -4,13 +4,14 @@ Progress goes to standard error, the report to standard output. Exit status 0 if
 status stated in claims.toml, 1 if one does not, 2 for bad arguments.
 """
 
-import argparse
 import importlib
 import pkgutil
 import sys
 import time
 from collections.abc import Sequence
 
+from dpzero_theory import check
+from dpzero_theory.cli import Parser, Several
 from paper_checks import checks, registry, report, sharpened
 
 __all__ = ["load_checks", "main"]
@@ -22,15 +23,20 @@ def load_checks() -> None:
         importlib.import_module(f"{checks.__name__}.{module.name}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and report; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m paper_checks", description="Check every claim of the paper.")
+def _parser() -> Parser:
+    parser = Parser("paper_checks", __doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="small samples and grids, about half a minute (default)")
     size.add_argument("--full", action="store_true", help="larger samples and grids, and the sharpened theorem")
     parser.add_argument("--format", choices=sorted(report.FORMATS), default="table")
-    parser.add_argument("--only", nargs="+", metavar="ID", help="these claims only")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--only", nargs="+", action=Several, metavar="ID", help="these claims only")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run and report; returns the exit status."""
+    parser = _parser()
+    options = parser.parse_args(argv)
 
     load_checks()
     claims = registry.load_claims()
@@ -39,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only:
         known = {claim.id for claim in claims}
         if unknown := [id for id in options.only if id not in known]:
-            parser.error(f"argument --only: unknown claim {unknown[0]}")
+            parser.error(f"--only must be ids of claims; got {check.shown(unknown[0])}")
         claims = [claim for claim in claims if claim.id in options.only]
     start, results = time.perf_counter(), []
     for done, result in enumerate(registry.run(claims, options.full), 1):

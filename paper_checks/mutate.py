@@ -6,7 +6,6 @@ Constants that are zero, indices, array axes and tolerances are not constants of
 Prints what no check noticed and the share caught; exit status 1 if that is below 95%.
 """
 
-import argparse
 import ast
 import importlib
 import importlib.abc
@@ -19,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+from dpzero_theory.cli import Parser, integer
 
 __all__ = ["LEAST_SHARE", "Mutant", "main", "mutants"]
 
@@ -170,12 +171,17 @@ def _caught(mutant: Mutant | None) -> str:
     return next((r.claim.id for r in registry.run(chosen, False) if not r.agrees), "")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all mutants; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m paper_checks.mutate", description="Mutate the constants.")
+def _parser() -> Parser:
+    parser = Parser("paper_checks.mutate", __doc__)
     parser.add_argument("--list", action="store_true", help="only list the constants")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args(arguments)
+    parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all mutants; returns the exit status."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     chosen = mutants()
     if options.list:
         print("\n".join(map(str, chosen)))

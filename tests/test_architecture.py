@@ -39,7 +39,6 @@ RANKS = {
 """What each part of the library may import: only parts of lower rank, and itself. Imports inside functions count."""
 LONGEST = 400
 UNTESTED = {
-    "cli",
     "optim/algorithm",
     "optim/folder",
     "optim/plan",

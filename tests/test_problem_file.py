@@ -71,4 +71,4 @@ def test_files_of_another_kind_are_refused(text: str, message: str, tmp_path: Pa
 def test_a_file_that_is_not_there(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         params.main(["--problem", "/no/such/file", *BUDGET])
-    assert "--problem /no/such/file: No such file" in capsys.readouterr().err
+    assert "--problem must be a file that can be read; got '/no/such/file'" in capsys.readouterr().err

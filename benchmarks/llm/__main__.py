@@ -7,18 +7,21 @@ Defaults are the paper's for masked models (10,000 steps, batch 64, step size 1e
 and the sentence encoder that needs no download. A run that is interrupted resumes from its folder under --out.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import Results
 from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
+from benchmarks.llm.flags import model_name
 from benchmarks.llm.models import DTYPES, LanguageModel, configuration, load, load_tokenizer, random_model
 from benchmarks.llm.privacy import Privacy, opacus_epsilon, search_epsilon
+from benchmarks.llm.records import Splits, splits
 from benchmarks.llm.runs import FIELDS, KEY, execute
-from benchmarks.llm.tasks import KINDS, names
-from dpzero_theory.cli import number
+from benchmarks.llm.tasks import KINDS, names, task
+from dpzero_theory import check
+from dpzero_theory.cli import Parser, input_folder, integer, number, output_folder
 from dpzero_theory.curvature.encoder import SUBSETS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
@@ -30,6 +33,14 @@ __all__ = ["main", "privacy_lines"]
 _CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS, "task": names(), "method": METHODS, "relation": tuple(Relation), "sampling": runnable(),
     "schedule": SCHEDULES, "direction": tuple(DIRECTIONS), "weights": SUBSETS, "dtype": tuple(DTYPES),
+}  # fmt: skip
+_positive, _count = number(at_least=1e-30, at_most=1e30), integer()
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "model": model_name, "epsilon": number(above=0, at_most=1e4), "delta": number(above=0, below=1),
+    "clip": _positive, "step_size": _positive, "smoothing": _positive,
+    "steps": _count, "batch": _count, "directions": integer(1, 10**6), "lora_rank": integer(1, 10**4),
+    "lora_alpha": integer(1, 10**6), "per_class": _count, "total": _count, "min_words": integer(0, 10**6),
+    "dev": integer(0), "test": _count, "max_length": integer(1, 10**6), "seed": integer(0, 2**32 - 1),
 }  # fmt: skip
 _HELP = {
     "model": "minilm (default), a folder or an id of Hugging Face",
@@ -43,45 +54,78 @@ _HELP = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, and print dev on the way and test before and after."""
-    parser = Parser(prog="benchmarks.llm", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    aliases = {"target_epsilon": "--epsilon", "target_delta": "--delta", "expected_batch": "--batch"}
+    parser = Parser("benchmarks.llm", __doc__, aliases={**aliases, "directions_per_step": "--directions"})
     defaults = Configuration()
+    selected = parser.add_mutually_exclusive_group()
     for name in Configuration.columns():
-        value = getattr(defaults, name)
-        kind: Any = str if isinstance(value, str) or name in _CHOICES else number
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=kind, choices=_CHOICES.get(name), default=value, help=_HELP.get(name)
+        place = selected if name in ("per_class", "total") else parser
+        place.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=_TYPES.get(name, str),
+            choices=_CHOICES.get(name),
+            default=getattr(defaults, name),
+            help=_HELP.get(name),
         )
-    parser.add_argument("--all-records", action="store_true", help="train on all records, not so many per class")
-    parser.add_argument("--data", type=Path, help="folder of local files (default: Hugging Face)")
+    selected.add_argument("--all-records", action="store_true", help="train on all records, not so many per class")
+    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--init", choices=("pretrained", "random"), default="pretrained")
-    parser.add_argument("--config", help="with --init random: a size such as roberta-large, a folder or an id")
-    parser.add_argument("--tokenizer", help="folder or id (default: the model's)")
+    parser.add_argument(
+        "--config", type=model_name, help="with --init random: a size such as roberta-large, a folder or an id"
+    )
+    parser.add_argument("--tokenizer", type=model_name, help="folder or id (default: the model's)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--rows", type=positive_integer("--rows", 10_000), default=16, help="records in one forward")
-    parser.add_argument("--evaluations", type=positive_integer("--evaluations", 10_000), default=5)
-    parser.add_argument("--search", type=positive_integer("--search", 10_000), default=1, help="settings compared")
-    parser.add_argument("--out", type=Path, default=Path("out/llm"), help="ledgers and transcripts (default out/llm)")
-    parser.add_argument("--results", type=Path, help="folder for rows.csv and its manifest (default: none are kept)")
-    options = vars(parser.parse_args(arguments))
+    parser.add_argument("--rows", type=integer(1, 10_000), default=16, help="records in one forward")
+    parser.add_argument("--evaluations", type=integer(1, 10_000), default=5)
+    parser.add_argument("--search", type=integer(1, 10_000), default=1, help="settings compared")
+    parser.add_argument(
+        "--results",  # as it was called
+        "--out",
+        dest="out",
+        type=output_folder,
+        default="out/llm",
+        help="ledgers, transcripts, rows.csv and its manifest (default out/llm)",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, and print dev on the way and test before and after."""
+    parser = _parser()
+    options = vars(parser.parse_args(argv))
     device = chosen_device(parser, options["device"])
     values = {name: options[name] for name in Configuration.columns()}
     if options["all_records"] or values["total"] is not None:
         values["per_class"] = None
-    try:
+    if options["config"] is not None and options["init"] != "random":
+        parser.error("--config must be given with --init random")
+    with parser.refusals():
         settings = Configuration(**values)
+    with parser.refusals("--data"):
+        found = splits(task(settings.task), settings.selection, settings.seed, options["data"])
+    with parser.refusals():
+        check.integer("batch", settings.batch, at_most=max(len(found.train), 1))
+    with parser.refusals("--model"):
         model = _model(settings, device, options)
-        _run(settings, model, options)
-    except ValueError as error:
-        parser.error(str(error))
+    with parser.opened("--out", _rows(settings, options, device)):
+        pass
+    with parser.refusals():
+        _run(settings, model, found, options)
+    return 0
 
 
-def _run(settings: Configuration, model: LanguageModel, options: dict[str, Any]) -> None:
+def _rows(settings: Configuration, options: dict[str, Any], device: str) -> Results:
+    return Results(
+        options["out"], key=KEY, fields=FIELDS, seeds=[settings.seed], device=device, dtype="a column of the rows"
+    )
+
+
+def _run(settings: Configuration, model: LanguageModel, found: Splits, options: dict[str, Any]) -> None:
     def say(line: str) -> None:
         print("  " + line, flush=True)
 
-    common = {"data": options["data"], "rows": options["rows"], "folder": options["out"], "announce": say}
+    common = {"found": found, "rows": options["rows"], "folder": options["out"], "announce": say}
     print(f"{settings.model} ({model.kind}), {settings.task}, zero-shot:")
     before = execute(Configuration(**{**vars(settings), "method": "zero-shot"}), model, **common).rows[-1]
     say(f"test {100 * before['test_metric']:.1f}, loss {before['test_loss']:.4f}")
@@ -90,12 +134,8 @@ def _run(settings: Configuration, model: LanguageModel, options: dict[str, Any])
     print(f"{settings.method}, {settings.steps:,} steps:")
     outcome = execute(settings, model, evaluations=options["evaluations"], **common)
     after = outcome.rows[-1]
-    if options["results"]:
-        device = str(next(model.module.parameters()).device)
-        with Results(
-            options["results"], key=KEY, fields=FIELDS, seeds=[settings.seed], device=device, dtype=settings.dtype
-        ) as results:
-            results.add([row for row in (before, *outcome.rows) if not results.done(**{k: row[k] for k in KEY})])
+    with _rows(settings, options, str(next(model.module.parameters()).device)) as results:
+        results.add([row for row in (before, *outcome.rows) if not results.done(**{k: row[k] for k in KEY})])
     say(f"n = {after['n']:,} training records, d = {after['d']:,} trained weights, {after['seconds']:.0f} s")
     change = 100 * (after["test_metric"] - before["test_metric"])
     say(f"test {outcome.metric} {100 * before['test_metric']:.1f} -> {100 * after['test_metric']:.1f} ({change:+.1f})")
@@ -140,4 +180,4 @@ def _model(settings: Configuration, device: str, options: dict[str, Any]) -> Lan
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,15 +11,16 @@ really private the choice would have to be paid for. One record is one phrase, n
     python -m benchmarks.llm.demo                   # from Hugging Face
 """
 
+import sys
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.arguments import Parser
 from benchmarks.llm import __main__ as command
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import Row, table
-from dpzero_theory.cli import number
+from benchmarks.llm.records import load
+from benchmarks.llm.tasks import task
+from dpzero_theory.cli import Parser, input_folder, number, output_folder
 
 __all__ = ["CHOSEN", "grid", "main", "recipe"]
 
@@ -39,25 +40,41 @@ def recipe() -> Configuration:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `python -m benchmarks.llm` with the recipe; the ledger and the transcript are thrown away."""
-    parser = Parser(prog="benchmarks.llm.demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder of local files (default: Hugging Face)")
-    parser.add_argument("--epsilon", type=number, default=2.0)
-    parser.add_argument("--results", type=Path, help="folder for rows.csv and its manifest (default: none are kept)")
-    options = parser.parse_args(arguments)
+def _parser() -> Parser:
+    parser = Parser("benchmarks.llm.demo", __doc__)
+    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
+    parser.add_argument("--epsilon", type=number(above=0, at_most=1e4), default=2.0)
+    parser.add_argument(
+        "--results",  # as it was called
+        "--out",
+        dest="out",
+        type=output_folder,
+        help="folder for the run and its rows (default: none are kept)",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m benchmarks.llm` with the recipe; without --out the ledger and the transcript are thrown away."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.data is not None:
+        with parser.refusals("--data"):
+            load(task("sst2"), "train", options.data)
     defaults = vars(Configuration())
     given = {name: value for name, value in vars(recipe()).items() if value != defaults[name] and value is not None}
-    given |= {name: value for name, value in vars(options).items() if value is not None}
+    given |= {name: value for name, value in vars(options).items() if value is not None and name != "out"}
     flags = [
         "--rows=64",
         f"--search={len(grid())}",
         *(f"--{name.replace('_', '-')}={value}" for name, value in given.items()),
     ]
     print("python -m benchmarks.llm " + " ".join(flags), flush=True)
+    if options.out is not None:
+        return command.main([*flags, f"--out={options.out}"])
     with TemporaryDirectory() as folder:
-        command.main([*flags, f"--out={folder}"])
+        return command.main([*flags, f"--out={folder}"])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,6 +14,7 @@ shared processor differs from one process to the next. What does not fit is a ro
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,15 +24,17 @@ from typing import Any
 
 import torch
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import OK, RESULTS, Results
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm import first_order, models, zeroth_order
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, Configuration
+from benchmarks.llm.flags import model_name
 from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
+from dpzero_theory.cli import Parser, Several, integer, output_folder
 from dpzero_theory.curvature.encoder import SUBSETS, train
 
 __all__ = ["PRESETS", "Cell", "Preset", "main", "measure"]
@@ -187,19 +190,32 @@ class _Clock:
         self.seconds.append(self._last - before)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the cells that are not in the results yet, and print them."""
-    parser = Parser(prog="benchmarks.llm.memory", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.llm.memory", __doc__)
     parser.add_argument("name", choices=PRESETS)
-    parser.add_argument("--models", nargs="+", help="some of the table's, or other sizes and configurations")
-    parser.add_argument("--methods", nargs="+", choices=("forwards", *METHODS[1:]), help="some methods")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        action=Several,
+        type=model_name,
+        help="some of the table's, or other sizes and configurations",
+    )
+    parser.add_argument("--methods", nargs="+", action=Several, choices=("forwards", *METHODS[1:]), help="some methods")
     parser.add_argument("--weights", choices=SUBSETS, default="all")
-    parser.add_argument("--steps", type=positive_integer("--steps", 10_000, at_least=2))
-    parser.add_argument("--length", type=positive_integer("--length", 2048), help="tokens in a record")
-    parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), help="records in one forward")
+    parser.add_argument("--steps", type=integer(2, 10_000))
+    parser.add_argument("--length", type=integer(1, 2048), help="tokens in a record")
+    parser.add_argument("--batch-rows", type=integer(1, 10_000), help="records in one forward")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)")
-    options = parser.parse_args(arguments)
+    parser.add_argument(
+        "--out", type=output_folder, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the cells that are not in the results yet, and print them."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
     preset = PRESETS[options.name]
     results = Results(
@@ -210,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
         dtype=preset.dtype,
     )
-    with results:
+    with parser.opened("--out", results):
         for model in options.models or preset.models:
             for method in options.methods or preset.methods:
                 cell = Cell(
@@ -229,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 row = in_new_process(measure, cell)
                 results.add([row])
                 print(_shown(row), flush=True)
+    return 0
 
 
 def _shown(row: dict[str, Any]) -> str:
@@ -241,4 +258,4 @@ def _shown(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

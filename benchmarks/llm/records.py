@@ -60,14 +60,20 @@ class Splits:
 def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
     """Records of `train`, `dev` or `test`: from files in `data`, else from Hugging Face.
 
-    A split that the source does not have is empty. Raises ValueError for a missing file or an unknown label.
+    A split that the source does not have is empty. Raises ValueError for a missing file, another layout, and a label
+    that is not the task's.
     """
     source = task.hub if data is None else task.local
     part = getattr(source, check.choice("split", split, ("train", "dev", "test")))
     if not part:
         return []
     rows = _hub_rows(source, part) if data is None else _local_rows(task, source, data, part)
-    records = [_record(task, row) for row in rows if str(row.get(task.label, "")) not in task.dropped]
+    try:
+        records = [_record(task, row) for row in rows if str(row.get(task.label, "")) not in task.dropped]
+    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"data must hold records of {task.name} in {part}; got {type(error).__name__}: {error}"
+        ) from None
     if source.held_out:
         order = np.random.default_rng(TEST_SEED).permutation(len(records))
         kept = order[: source.held_out] if split == "test" else order[source.held_out :]

@@ -9,19 +9,23 @@ the runs compared. Beside the rows, in FOLDER_summary, a row for each number of 
 `fig:clip_lr` is a table too: all points of its grid, evaluated along the run. Memory tables: benchmarks.llm.memory.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import Parser, chosen_device, positive_integer
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.flags import model_name
 from benchmarks.llm.grids import PRESETS, Row, Table, names, table
 from benchmarks.llm.models import LanguageModel, load
 from benchmarks.llm.records import Splits, splits
+from benchmarks.llm.records import load as read
 from benchmarks.llm.report import best, last_step, report, save_summary
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import task
+from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
 
 __all__ = ["main", "run_table"]
 
@@ -82,40 +86,54 @@ def results_of(entry: Table, folder: Path, device: str, dtype: str) -> Results:
     return Results(folder, key=KEY, fields=FIELDS, seeds=entry.seeds, device=device, dtype=dtype)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print and resume."""
-    parser = Parser(prog="benchmarks.llm.table", description=__doc__.splitlines()[0])
+def _parser() -> Parser:
+    parser = Parser("benchmarks.llm.table", __doc__)
     parser.add_argument("name", choices=names())
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--model", help="folder or id instead of the table's models")
-    parser.add_argument("--tasks", nargs="+", help="some of the table's tasks")
-    parser.add_argument("--rows", nargs="+", help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]")
-    parser.add_argument("--data", type=Path, help="folder of local files (default: Hugging Face)")
+    parser.add_argument("--model", type=model_name, help="folder or id instead of the table's models")
+    parser.add_argument("--tasks", nargs="+", action=Several, help="some of the table's tasks")
+    parser.add_argument(
+        "--rows", nargs="+", action=Several, help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]"
+    )
+    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--batch-rows", type=positive_integer("--batch-rows", 10_000), default=16)
-    parser.add_argument("--out", type=Path, help="folder (default: out/llm_NAME, else benchmarks/results/llm_NAME)")
+    parser.add_argument("--batch-rows", type=integer(1, 10_000), default=16)
+    parser.add_argument(
+        "--out", type=output_folder, help="folder (default: out/llm_NAME, else benchmarks/results/llm_NAME)"
+    )
     parser.add_argument("--report", action="store_true", help="print what is there and run nothing")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, print and resume."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
-    try:
+    with parser.refusals():
         entry = _narrowed(table(options.name, options.preset), options)
-        place = "llm_" + entry.name.rpartition(":")[2].replace("-", "_")
-        folder = options.out or (Path("out") if entry.preset == "smoke" else RESULTS) / place
-        if not options.report:
-            with results_of(entry, folder, device, str(entry.common.get("dtype", "float32"))) as results:
-                run_table(
-                    entry,
-                    results,
-                    data=options.data,
-                    runs=Path("out/llm") / place,
-                    rows=options.batch_rows,
-                    load_model=lambda name, dtype: load(name, dtype=dtype, device=device),
-                    say=lambda line: print(line, flush=True),
-                )
-            save_summary(entry, folder)
+    place = "llm_" + entry.name.rpartition(":")[2].replace("-", "_")
+    folder = options.out or (Path("out") if entry.preset == "smoke" else RESULTS) / place
+    if not options.report:
+        if options.data is not None:
+            with parser.refusals("--data"):
+                for name in entry.tasks:
+                    read(task(name), "train", options.data)
+        rows = results_of(entry, folder, device, str(entry.common.get("dtype", "float32")))
+        with parser.opened("--out", rows) as results, parser.refusals():
+            run_table(
+                entry,
+                results,
+                data=options.data,
+                runs=Path("out/llm") / place,
+                rows=options.batch_rows,
+                load_model=lambda name, dtype: load(name, dtype=dtype, device=device),
+                say=lambda line: print(line, flush=True),
+            )
+        save_summary(entry, folder)
+    with parser.refusals("--out"):
         print(report(entry, read_rows(folder)))
-    except ValueError as error:
-        parser.error(str(error))
+    return 0
 
 
 def _narrowed(entry: Table, options: Any) -> Table:
@@ -134,4 +152,4 @@ def _narrowed(entry: Table, options: Any) -> Table:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,10 +12,8 @@ What is measured is not private. Data must be declared --public or --synthetic, 
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from dpzero_theory import check
-from dpzero_theory.cli import Parser, extra, number
+from dpzero_theory.cli import Parser, extra, integer, number, output_file
 from dpzero_theory.problem_file import ProblemFile
 
 with extra("torch", "dpzero_theory.curvature"):
@@ -31,8 +29,8 @@ with extra("torch", "dpzero_theory.curvature"):
 __all__ = ["main"]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m dpzero_theory.curvature", description=__doc__, allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only", "subset": "--model"})
     parser.add_argument("--model", required=True, help=", ".join(catalog.NAMES))
     parser.add_argument("--data", required=True, help="digits, toy (random tokens), or a folder")
     declared = parser.add_mutually_exclusive_group()
@@ -45,25 +43,39 @@ def _parser() -> argparse.ArgumentParser:
         dest="declared",
         help="the data is private, and nothing derived from these numbers will be called private",
     )
-    parser.add_argument("--samples", type=number, help="how many samples to measure on (default: the task's)")
-    parser.add_argument("--points", type=number, default=3, help="points on the path of gradient descent (default 3)")
-    parser.add_argument("--path-steps", type=number, default=20, help="gradient steps between points (default 20)")
-    parser.add_argument("--search", type=number, default=40, help="Lanczos steps for the largest eigenvalues")
-    parser.add_argument("--probes", type=number, default=16, help="random directions for the traces")
-    parser.add_argument("--steps", type=number, default=10, help="Lanczos steps per direction")
-    parser.add_argument("--sample-hessians", type=number, default=8, help="samples whose own Hessian is measured")
-    parser.add_argument("--power", type=number, default=2, help="p of the bound common to the points; 0 for none")
-    parser.add_argument("--directions", type=number, default=64, help="directions for the clipped shares; 0 for none")
+    parser.add_argument(
+        "--samples", type=integer(at_most=10**7), help="how many samples to measure on (default: the task's)"
+    )
+    parser.add_argument(
+        "--points", type=integer(1, 1000), default=3, help="points on the path of gradient descent (default 3)"
+    )
+    parser.add_argument(
+        "--path-steps", type=integer(0, 10**6), default=20, help="gradient steps between points (default 20)"
+    )
+    parser.add_argument(
+        "--search", type=integer(1, 10**4), default=40, help="Lanczos steps for the largest eigenvalues"
+    )
+    parser.add_argument("--probes", type=integer(2, 10**5), default=16, help="random directions for the traces")
+    parser.add_argument("--steps", type=integer(2, 10**4), default=10, help="Lanczos steps per direction")
+    parser.add_argument(
+        "--sample-hessians", type=integer(2, 10**5), default=8, help="samples whose own Hessian is measured"
+    )
+    parser.add_argument(
+        "--power", type=integer(0, 100), default=2, help="even p of the bound common to the points; 0 for none"
+    )
+    parser.add_argument(
+        "--directions", type=integer(0, 10**6), default=64, help="directions for the clipped shares; 0 for none"
+    )
     parser.add_argument(
         "--forward-only",
-        type=number,
+        type=number(above=0, at_most=1e6),
         metavar="WIDTH",
         help="differentiate nothing: differences of losses at WIDTH along --directions pairs of directions",
     )
-    parser.add_argument("--level", type=number, default=0.95, help="level of the intervals (default 0.95)")
-    parser.add_argument("--seed", type=number, default=0)
+    parser.add_argument("--level", type=number(above=0, below=1), default=0.95, help="of the intervals (default 0.95)")
+    parser.add_argument("--seed", type=integer(0, 2**63 - 1), default=0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    parser.add_argument("--out", type=output_file(), metavar="FILE", help="where to write (default: standard output)")
     return parser
 
 
@@ -71,25 +83,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and write; returns the exit status (argparse exits with 2 on bad input)."""
     parser = _parser()
     args = parser.parse_args(argv)
-    try:
-        text = _run(args).as_json()
+    with parser.refusals():
+        text = _run(args, parser).as_json()
         if args.out is None:
             print(text, end="")
         else:
             args.out.write_text(text)
-    except (ValueError, OSError) as error:
-        parser.error(_flagged(str(error)))
     return 0
 
 
-def _flagged(message: str) -> str:
-    name, space, rest = message.partition(" ")
-    return f"--{name.replace('_', '-')}{space}{rest}" if rest.startswith("must ") and name.isidentifier() else message
-
-
-def _run(args: argparse.Namespace) -> ProblemFile:
-    seed = check.integer("seed", args.seed, at_least=0, at_most=2**63 - 1)
-    samples = None if args.samples is None else check.integer("samples", args.samples)
+def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
+    if args.power % 2:
+        raise ValueError(f"--power must be even; got {args.power}")
+    if args.directions == 1 or (args.forward_only is not None and not args.directions):
+        raise ValueError(f"--directions must be at least 2; got {args.directions}")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device must be cpu where there is no GPU; got 'cuda'")
     settings = Settings(
         points=args.points,
         path_steps=args.path_steps,
@@ -99,16 +108,15 @@ def _run(args: argparse.Namespace) -> ProblemFile:
         directions=args.directions,
         level=args.level,
     )
-    if args.out is not None and not args.out.parent.is_dir():
-        raise ValueError(f"--out must name a file in a folder; got {str(args.out)!r}")
-    if args.model == "logistic":
-        return logistic(args.data, samples, seed, _declared(args, "public" if args.data == "digits" else ""))
-    task = catalog.load(args.model, args.data, samples, seed)
-    data = _declared(args, task.known)
-    check.precondition(args.device == "cpu" or torch.cuda.is_available(), "--device: cuda is not available here")
+    with parser.refusals("--data"):
+        if args.model == "logistic":
+            known = "public" if args.data == "digits" else ""
+            return logistic(args.data, args.samples, args.seed, _declared(args, known))
+        task = catalog.load(args.model, args.data, args.samples, args.seed)
+        data = _declared(args, task.known)
     batches = pytree.tree_map(lambda leaf: leaf.to(args.device), list(task.batches))
     objective = Objective(task.module.to(args.device), task.losses, batches)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(args.seed)
     if args.forward_only is not None:
         differences = forward.measure_forward(
             objective.losses, objective.start, args.forward_only, args.directions, generator, args.level

@@ -1,9 +1,11 @@
 """What the command line can measure, by name.
 
-Anything else by `MODULE:FUNCTION`, a function of your own: function(data, samples, seed) -> Task.
+Anything else by `MODULE:FUNCTION`, a function defined in a module of your own: function(data, samples, seed) -> Task.
 """
 
 import importlib
+import inspect
+import sys
 from collections.abc import Callable
 
 from dpzero_theory import check
@@ -48,8 +50,32 @@ def _integer(text: str, model: str) -> int:
 
 
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
+    """A function defined in a module of the user's, with the parameters data, samples and seed; nothing else is called.
+
+    Raises ValueError.
+    """
+    place = f"{module}:{function}"
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        raise ValueError(f"model must be one of {', '.join(NAMES)}; got {place!r}")
+    if module.split(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"model must be a function of your own, not of Python's library; got {place!r}")
     try:
-        found: Callable[[str, int | None, int], Task] = getattr(importlib.import_module(module), function)
+        found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"model must be one of {', '.join(NAMES)}; {error}") from None
-    return found
+    wanted = ["data", "samples", "seed"]
+    if not (
+        inspect.isfunction(found) and found.__module__ == module and [*inspect.signature(found).parameters] == wanted
+    ):
+        raise ValueError(
+            f"model must be a function defined in {module} as {function}(data, samples, seed); got {found!r}"
+        )
+    return lambda *given: _task(found(*given), place)
+
+
+def _task(made: object, place: str) -> Task:
+    if not isinstance(made, Task):
+        raise ValueError(
+            f"model must return a dpzero_theory.curvature.tasks.Task; {place} returned {type(made).__name__}"
+        )
+    return made

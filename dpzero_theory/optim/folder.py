@@ -42,7 +42,7 @@ def started(folder: Path, header: Header, budget: Budget | None) -> Files:
             folder / LEDGER,
             target_epsilon=budget.epsilon,
             target_delta=budget.delta,
-            settings=header.plan.settings(),
+            settings=header.plan.settings,
             steps=header.plan.steps,
         )
     return Files(header, ledger, Transcript.create(folder / TRANSCRIPT, header))

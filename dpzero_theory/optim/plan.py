@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any, NotRequired, Required, TypedDict
 
 from dpzero_theory import check
@@ -87,7 +88,7 @@ class Plan:
         if law is not None:
             check.integer("directions_per_step", self.directions_per_step, at_most=law.coordinates)
             check.choice("relation", self.relation, [relation.value for relation in Relation])
-            self.settings()
+            self.settings.release(self.steps)
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
         for alpha in self.step_sizes:
@@ -226,12 +227,12 @@ class Plan:
             directions_per_step=directions_per_step,
         )
 
-    @property
+    @cached_property
     def rule(self) -> Algorithm:
         """The algorithm."""
         return ALGORITHMS[self.algorithm]
 
-    @property
+    @cached_property
     def law(self) -> Mechanism | None:
         """The law of the noise; None where there is none."""
         return self.rule.law(self.noise)
@@ -268,6 +269,7 @@ class Plan:
         factor = -self.step_size(release) / k * self.unit
         return [(release * k + index, factor * float(total)) for index, total in enumerate(sums)]
 
+    @cached_property
     def settings(self) -> Settings:
         """What the ledger holds for each release. Raises ValueError for a plan without noise."""
         if self.law is None:
@@ -285,7 +287,7 @@ class Plan:
 
     def epsilon(self, delta: float) -> Bracket:
         """What the whole run costs at this delta; use its upper end. Arguments as `epsilon_of_history`."""
-        return epsilon_of_history([self.settings().release(self.steps)], delta)
+        return epsilon_of_history([self.settings.release(self.steps)], delta)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), allow_nan=False)

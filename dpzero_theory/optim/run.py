@@ -179,7 +179,7 @@ class Run:
 
     def _begin(self) -> tuple[int, Indices]:
         if self._ledger:
-            release = self._ledger.spend(self.plan.settings())[0]
+            release = self._ledger.spend(self.plan.settings)[0]
         elif self._left():
             release = self._position or 0
         else:

@@ -13,11 +13,10 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check
-from dpzero_theory.cli import Parser, number
+from dpzero_theory.cli import Parser, integer, number, output_file
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
@@ -28,64 +27,70 @@ from dpzero_theory.privacy.sampling import SAMPLINGS
 
 __all__ = ["main"]
 
-_PLOT_SUFFIXES = (".pdf", ".png", ".svg")
+LARGEST_EPSILON = 1e4
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
+SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
+"""The certified accounting of a noise much smaller than the clip needs a grid of 1/noise cells."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(
-        prog="python -m dpzero_theory.privacy",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "dpzero_theory.privacy", __doc__, aliases={"target_epsilon": "--epsilon", "target_delta": "--delta"}
     )
     question = parser.add_mutually_exclusive_group(required=True)
-    question.add_argument("--epsilon", type=number, help="find the noise for this epsilon, > 0")
-    question.add_argument("--noise-multiplier", type=number, help="find the epsilon of this noise, > 0")
-    parser.add_argument("--delta", type=number, required=True, help="in (0, 1)")
-    parser.add_argument("--steps", type=number, required=True, help="number of releases, >= 1")
-    parser.add_argument("--n", type=number, required=True, help="number of records")
-    parser.add_argument("--batch", type=number, help="(expected) records in a batch, 1 <= batch <= n")
+    question.add_argument(
+        "--epsilon", type=number(above=0, at_most=LARGEST_EPSILON), help="find the noise for this epsilon, > 0"
+    )
+    question.add_argument(
+        "--noise-multiplier",
+        type=number(at_least=LEAST_NOISE, at_most=MOST_NOISE),
+        help="find the epsilon of this noise, > 0",
+    )
+    parser.add_argument("--delta", type=number(above=0, below=1), required=True, help="in (0, 1)")
+    parser.add_argument("--steps", type=integer(at_most=10**12), required=True, help="number of releases, >= 1")
+    parser.add_argument("--n", type=integer(at_most=10**18), required=True, help="number of records")
+    parser.add_argument("--batch", type=integer(at_most=10**18), help="(expected) records in a batch, 1 <= batch <= n")
     parser.add_argument("--sampling", choices=tuple(SAMPLINGS), help="how batches are drawn; needed with --batch")
     parser.add_argument(
         "--relation", choices=tuple(Relation), default="replace-one", help="default: replace-one, the paper's"
     )
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--compare", action="store_true", help="ask other installed accountants too (minutes)")
-    parser.add_argument("--plot", metavar="FILE", help="draw epsilon against steps and the trade-off curve")
+    parser.add_argument(
+        "--plot",
+        type=output_file(".pdf", ".png", ".svg"),
+        metavar="FILE",
+        help="draw epsilon against steps and the trade-off curve",
+    )
     return parser
 
 
 def _inputs(options: argparse.Namespace) -> dict[str, Any]:
-    """The validated question; raises ValueError naming the flag."""
-    n = check.integer("--n", options.n)
-    inputs: dict[str, Any] = {
-        "epsilon": None if options.epsilon is None else check.real("--epsilon", options.epsilon, above=0),
-        "noise_multiplier": None,
-        "delta": check.real("--delta", options.delta, above=0, below=1),
-        "steps": check.integer("--steps", options.steps, at_most=10**12),
-        "n": n,
-    }
-    if options.noise_multiplier is not None:
-        inputs["noise_multiplier"] = check.real("--noise-multiplier", options.noise_multiplier, above=0)
-    sampling = options.sampling
-    if options.batch is None:
+    """The question with its batch; raises ValueError naming the flag."""
+    n, batch, sampling = options.n, options.batch, options.sampling
+    if batch is None:
         if sampling not in (None, "full"):
             raise ValueError(f"--batch must be given with --sampling {sampling}")
         batch, sampling = n, "full"
     else:
-        batch = check.integer("--batch", options.batch, at_most=n)
+        check.integer("--batch", batch, at_most=n)
         if sampling is None:
             raise ValueError(f"--sampling must be given with --batch: one of {', '.join(SAMPLINGS)}")
         if sampling == "full" and batch != n:
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
-    inputs |= {"batch": batch, "sampling": sampling, "sample_rate": batch / n, "relation": options.relation}
+    if sampling in SUBSAMPLED and options.noise_multiplier is not None:
+        check.real(
+            f"--noise-multiplier with --sampling {sampling}", options.noise_multiplier, at_least=LEAST_SUBSAMPLED
+        )
     if options.plot is not None:
-        if Path(options.plot).suffix not in _PLOT_SUFFIXES:
-            raise ValueError(f"--plot must end in {', '.join(_PLOT_SUFFIXES)}; got {options.plot!r}")
-        if not Path(options.plot).parent.is_dir():
-            raise ValueError(f"--plot must be in a folder that exists; got {options.plot!r}")
         check.installed("--plot", "matplotlib", extra="plot")
-    return inputs
+    return {
+        "epsilon": None if options.epsilon is None else float(options.epsilon),
+        "noise_multiplier": None if options.noise_multiplier is None else float(options.noise_multiplier),
+        "delta": options.delta,
+        "steps": options.steps,
+        **{"n": n, "batch": batch, "sampling": sampling, "sample_rate": batch / n, "relation": options.relation},
+    }
 
 
 def _answer(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -179,24 +184,19 @@ def _table(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, exits with 2 and one line on standard error for a bad input."""
     parser = _parser()
-    options = parser.parse_args(arguments)
-    try:
+    options = parser.parse_args(argv)
+    with parser.refusals():
         inputs = _inputs(options)
         answer = _answer(inputs)
-    except ValueError as error:
-        text = str(error)
-        for argument, flag in (("target_delta", "--delta"), ("target_epsilon", "--epsilon")):
-            text = text.replace(argument, flag)
-        parser.error(text)
     if options.compare:
         answer["compare"] = _comparisons(inputs)
     if options.plot is not None:
         from dpzero_theory.privacy.plot import draw
 
-        draw(Path(options.plot), answer)
+        draw(options.plot, answer)
     print(json.dumps(answer, indent=2) if options.format == "json" else _table(answer))
     return 0
 

@@ -3,7 +3,8 @@
 A history is a sequence of `Release`, each T releases of one kind; `accountant` says what it costs.
 """
 
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 
 from dpzero_theory import check
@@ -79,8 +80,11 @@ class Release:
             object.__setattr__(self, name, value)
 
     def with_noise(self, noise_multiplier: float) -> "Release":
-        """The same releases with another noise multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+        """The same releases with another noise multiplier > 0, which is not checked again."""
+        other = copy(self)
+        vars(other).pop("terms", None)
+        object.__setattr__(other, "noise_multiplier", noise_multiplier)
+        return other
 
     @property
     def sensitivity(self) -> int:

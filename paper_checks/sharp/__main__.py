@@ -6,9 +6,10 @@ the thing that is checked.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from dpzero_theory.cli import Parser
 from paper_checks.outcome import Outcome
 from paper_checks.sharp import moments, promises, runs, steps
 
@@ -45,8 +46,13 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
 }
 
 
-def main() -> int:
+def _parser() -> Parser:
+    return Parser("paper_checks.sharp", __doc__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Run every check, print one line each, return 1 if one fails."""
+    _parser().parse_args(argv)
     failed = 0
     for name, check in CHECKS.items():
         ok, measured, threshold, text = check()

@@ -34,8 +34,8 @@ def test_rows_of_a_small_network(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--preset", "encoder"], "argument --data: must be given"),
-        (["--models", "mlp-digits:3"], "argument --models: must be of the preset smoke; got 'mlp-digits:3'"),
+        (["--preset", "encoder"], "--data must be given"),
+        (["--models", "mlp-digits:3"], "--models must be of the preset smoke; got 'mlp-digits:3'"),
     ],
 )
 def test_refusals(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

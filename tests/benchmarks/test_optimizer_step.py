@@ -56,10 +56,10 @@ def test_methods_that_hold_too_much_are_not_tried(monkeypatch: pytest.MonkeyPatc
 def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         optimizer_step.main(["--sizes", "enormous"])
-    assert capsys.readouterr().err.endswith("--sizes: must be in preset smoke; got 'enormous'\n")
+    assert capsys.readouterr().err.endswith("--sizes must be in preset smoke; got 'enormous'\n")
     with pytest.raises(SystemExit, match="2"):
         optimizer_step.main(["--turns", "1"])
-    assert capsys.readouterr().err.endswith("must be an integer with 2 <= --turns <= 1000; got '1'\n")
+    assert capsys.readouterr().err.endswith("must be an integer with 2 <= value <= 1000; got 1\n")
     if not torch.cuda.is_available():
         with pytest.raises(SystemExit, match="2"):
             optimizer_step.main(["--device", "cuda"])

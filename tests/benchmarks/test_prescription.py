@@ -53,4 +53,4 @@ def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_what_is_missing_is_named(words: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         prescription.main(words)
-    assert f"argument {flag}: must be given" in capsys.readouterr().err
+    assert f"{flag} must be given" in capsys.readouterr().err

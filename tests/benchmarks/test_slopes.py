@@ -54,7 +54,7 @@ def test_fits_use_the_best_row_of_every_cell(tmp_path: Path) -> None:
 def test_no_rows_are_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         slopes.main(["--rows", str(tmp_path)])
-    assert "argument --rows: no rows of" in capsys.readouterr().err
+    assert "--rows must be a folder with rows of" in capsys.readouterr().err
 
 
 def test_the_streamed_sweep_is_fitted_too() -> None:

@@ -136,11 +136,23 @@ def test_data_of_unknown_kind_must_be_declared(tmp_path: Path, capsys: Capture) 
         (["--model", "mlp-digits:x", "--data", "digits"], "--model must be mlp-digits:WIDTH"),
         (["--model", "mlp-digits:4", "--data", "elsewhere"], "--data must be 'digits' for mlp-digits:4"),
         (["--model", "no.such:thing", "--data", "digits"], "--model must be one of"),
+        (["--model", "..:thing", "--data", "digits"], "--model must be one of"),
+        (["--model", "os:system", "--data", "true"], "--model must be a function of your own"),
+        (["--model", "numpy:zeros", "--data", "4"], "--model must be a function defined in numpy"),
+        (["--model", "tests.curvature.test_catalog:own_task", "--data", "x", "--power", "3"], "--power must be even"),
+        (["--model", "tests.curvature.test_catalog:own_task", "--data", "x", "--directions", "1"], "--directions must"),
+        (["--model", "tests.curvature.test_catalog:other_task", "--data", "x"], "--model must return a dpzero_theory"),
         (["--model", "mlp-digits:4", "--data", "digits", "--probes", "1"], "--probes must be an integer with 2"),
         (["--model", "mlp-digits:4", "--data", "digits", "--level", "1"], "--level must be a finite number"),
-        (["--model", "mlp-digits:4", "--data", "digits", "--out", "/no/such/place"], "--out must name a file"),
-        (["--model", "mlp-digits:4", "--data", "digits", "--public", "--synthetic"], "not allowed with"),
-        (["--model", "logistic", "--data", "/no/such/place", "--public"], "No such file"),
+        (
+            ["--model", "mlp-digits:4", "--data", "digits", "--out", "/no/such/place"],
+            "--out must be a file that can be written",
+        ),
+        (
+            ["--model", "mlp-digits:4", "--data", "digits", "--public", "--synthetic"],
+            "--synthetic must not be given with --public",
+        ),
+        (["--model", "logistic", "--data", "/no/such/place", "--public"], "--data: [Errno 2] No such file"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], message: str, capsys: Capture) -> None:

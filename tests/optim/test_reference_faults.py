@@ -123,7 +123,7 @@ def test_fault_c_sampling_is_what_is_accounted() -> None:
     """Poisson batches get Poisson's epsilon of their own relation; orders that could be known are not offered."""
     for relation in ("add-remove", "replace-one"):
         chosen = plan(**{**POISSON, "relation": relation})
-        exact = epsilon_of_history([chosen.settings().release(chosen.steps)], 1e-5)
+        exact = epsilon_of_history([chosen.settings.release(chosen.steps)], 1e-5)
         assert exact.lower <= 3.0
         assert exact.upper == pytest.approx(3.0, rel=1e-6)
         known = Release(chosen.noise_multiplier, 8, sampling="fixed-order", relation=relation, sample_rate=0.5)
@@ -313,7 +313,7 @@ def test_fault_m_a_search_over_settings_is_charged_for(tmp_path: Path) -> None:
         run.run()
         run.close()
     found = epsilon_of_runs([tmp_path / str(index) for index in range(3)], 1e-5)
-    settings = plan().settings()
+    settings = plan().settings
     assert found == pytest.approx(epsilon_of_history([settings.release(24)], 1e-5).upper, rel=1e-6)
     assert found > 1.6 * 3.0
 

@@ -150,10 +150,10 @@ def test_the_ledger_names_its_mechanism_and_refuses_another(tmp_path: Path) -> N
     run.step()
     run.close()
     with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
-        assert ledger.settings == run.plan.settings()
+        assert ledger.settings == run.plan.settings
         assert ledger.settings.mechanism == "laplace"
         with pytest.raises(LedgerError, match="mechanism is 'discrete-gaussian', but 'laplace' was planned"):
-            ledger.spend(replace(run.plan, noise="gaussian").settings())
+            ledger.spend(replace(run.plan, noise="gaussian").settings)
     with pytest.raises(ValueError, match="noise must be that of the run that is resumed, 'laplace'; got 'gaussian'"):
         private(tmp_path, resume=True)
     private(tmp_path, noise="laplace", resume=True).step()
@@ -196,7 +196,7 @@ def test_a_release_that_was_paid_for_but_not_written_is_skipped(tmp_path: Path) 
     run = private(tmp_path)
     steps(run, 2)
     assert run._ledger is not None
-    run._ledger.spend(run.plan.settings())
+    run._ledger.spend(run.plan.settings)
     run.close()
     again = private(tmp_path, resume=True)
     assert again.step().release == 3

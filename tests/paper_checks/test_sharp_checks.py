@@ -26,10 +26,10 @@ def test_main_prints_a_line_for_each_check_and_fails_with_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(checks, "CHECKS", {"dimension": promises.dimension})
-    assert checks.main() == 0
+    assert checks.main([]) == 0
     wrong = Outcome(False, 2.0, 1.0, "a check that fails")
     monkeypatch.setattr(checks, "CHECKS", {"dimension": promises.dimension, "wrong": lambda: wrong})
-    assert checks.main() == 1
+    assert checks.main([]) == 1
     assert capsys.readouterr().out.count("\n") == 3
 
 

@@ -171,10 +171,12 @@ def test_the_command_states_accuracy_and_privacy(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--epsilon", "0"], "epsilon must be"),
-        (["--data", "nowhere"], "data must be a folder that holds sst2_train.tsv"),
+        (["--epsilon", "0"], "--epsilon must be"),
+        (["--data", "nowhere"], "--data must be a folder that can be read"),
+        (["--data", "."], "--data must be a folder that holds sst2_train.tsv"),
         (["--method", "sgd"], "--method"),
-        (["--per-class", "2", "--total", "3", "--steps", "0"], "steps must be"),
+        (["--per-class", "2", "--total", "3"], "--total must not be given with --per-class"),
+        (["--per-class", "2", "--steps", "0"], "--steps must be"),
     ],
 )
 def test_bad_input_is_one_line(

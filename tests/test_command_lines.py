@@ -1,0 +1,474 @@
+"""Every command refuses every bad command line: status 2, one line that names the flag, at once, nothing written.
+
+Run as a program, this file imports the commands and runs their lines in forks that a limit on time ends. A
+flag that a command gains needs a bad line: by its type it has some already, otherwise in BY_HAND.
+"""
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("dpzero_theory", "benchmarks", "figures", "paper_checks")
+KEPT = ("benchmarks/results", "figures")
+SECONDS, BYTES = 2, 1 << 30
+
+GOOD: dict[str, dict[str, str]] = {
+    "dpzero_theory.params": {"--n": "10000", "--epsilon": "2", "--delta": "1e-6", "--d": "2000"},
+    "dpzero_theory.privacy": {"--epsilon": "2", "--delta": "1e-5", "--steps": "100", "--n": "1000"},
+    "dpzero_theory.curvature": {"--model": "mlp-digits:2", "--data": "digits"},
+    "benchmarks.accounting": {"--preset": "compare"},
+    "benchmarks.llm": {"--data": "data"},
+    "benchmarks.llm.demo": {"--data": "data"},
+    "benchmarks.llm.memory": {"name": "smoke"},
+    "benchmarks.llm.table": {"name": "demo"},
+    "benchmarks.prescription": {"--problem": "problem.json"},
+    "figures.demo": {"--rows": "folder"},
+}
+"""What a command needs; flags under test replace theirs. Commands with --out get --out OUT as well."""
+
+ZERO = {
+    "dpzero_theory.curvature": ("--path-steps", "--power", "--directions", "--seed"),
+    "benchmarks.llm": ("--min-words", "--dev", "--seed"),
+}
+"""Numbers that may be 0."""
+
+WORDS = ("nan", "-inf", "-1", "1e400", "many", "")
+WHOLE = ("1.5",)
+NO_PATH = ("", "a\0b", "file/inside", "n" * 300)
+LEFT_OUT = {"--noise-multiplier": ("--epsilon",)}
+"""What a flag under test takes the place of."""
+
+BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
+    "dpzero_theory.params": [
+        *(
+            ("--sweep", ["--sweep", f"d={spec}"])
+            for spec in ("", "1", "a:b", "20:2", "0:5", "nan:5", "1:inf", "1:1e400")
+        ),
+        *(
+            ("--sweep", ["--sweep", spec])
+            for spec in ("d", "q=1:2", "=1:2", "d=1:9:log:2.5", "d=1:9:log:1e9", "d=1:9:x")
+        ),
+        *(
+            (f"--{name}", [f"--{name}", word])
+            for name in ("gap", "smoothness", "lipschitz")
+            for word in ("1e308", "1e-308")
+        ),
+        ("--target", ["--solve-for", "n", "--target", "1e-300"]),
+        ("--target", ["--solve-for", "n"]),
+        ("--target", ["--target", "1"]),
+        ("--n", ["--solve-for", "n", "--target", "1"]),
+        ("--sweep", ["--sweep", "d=2:3", "--solve-for", "n", "--target", "1"]),
+        ("--format", ["--sweep", "d=2:3", "--format", "latex"]),
+        ("--plot", ["--plot", "plot.png"]),
+        ("--d", ["--sweep", "d=20:2000:log:5"]),
+        ("--r", ["--r", "0.5"]),
+        ("--r", ["--r", "3000"]),
+        ("--sample-rank", ["--sample-rank", "3000"]),
+        ("--pl", ["--pl", "1.5", "--result", "corollary-3"]),
+        ("--pl", ["--result", "corollary-1"]),
+        ("--delta", ["--delta", "1"]),
+        ("--d", ["--d", "1e19"]),
+        ("--result", ["--result", "theorem-3", "--result", "theorem-4"]),
+        ("--problem", ["--problem", "table.tsv"]),
+    ],
+    "dpzero_theory.privacy": [
+        ("--noise-multiplier", ["--noise-multiplier", "3", "--epsilon", "2"]),
+        ("--noise-multiplier", ["--noise-multiplier", "1e300"]),
+        ("--noise-multiplier", ["--noise-multiplier", "1e-9"]),
+        *(
+            ("--noise-multiplier", ["--noise-multiplier", "1e-3", "--batch", "10", "--sampling", sampling])
+            for sampling in ("poisson", "fixed-size")
+        ),
+        ("--epsilon", ["--epsilon", "1e6"]),
+        ("--epsilon", ["--epsilon", "-1e-5"]),
+        ("--delta", ["--delta", "1"]),
+        ("--delta", ["--delta", "1e-400"]),
+        ("--steps", ["--steps", "1e13"]),
+        ("--batch", ["--sampling", "poisson"]),
+        ("--sampling", ["--batch", "64"]),
+        ("--batch", ["--batch", "64", "--sampling", "full"]),
+        ("--batch", ["--batch", "1001", "--sampling", "poisson"]),
+        ("--delta", ["--batch", "1", "--sampling", "poisson", "--delta", "0.5", "--steps", "1"]),
+    ],
+    "dpzero_theory.curvature": [
+        *(
+            ("--model", ["--model", word])
+            for word in ("os:system", "posix:system", "subprocess:run", "numpy:zeros", "builtins:print", "nothing", "")
+        ),
+        *(
+            ("--model", ["--model", word])
+            for word in ("mlp-digits:x", "mlp-digits:0", "mlp-digits:1e9", "no.such:thing")
+        ),
+        *(("--model", ["--model", word]) for word in (".:x", "a b:c", "dpzero_theory.datasets:digits")),
+        ("--model", ["--model", "minilm:x", "--data", "data", "--public"]),
+        ("--data", ["--data", "elsewhere"]),
+        ("--data", ["--model", "logistic", "--data", "elsewhere", "--public"]),
+        ("--data", ["--model", "logistic", "--data", "latin", "--public"]),
+        ("--data", ["--model", "logistic", "--data", "header", "--public"]),
+        ("--data", ["--model", "logistic", "--data", "data"]),
+        ("--synthetic", ["--public", "--synthetic"]),
+        ("--spend-no-privacy-claim", ["--public", "--spend-no-privacy-claim"]),
+        ("--power", ["--power", "3"]),
+        ("--directions", ["--directions", "1"]),
+        ("--directions", ["--forward-only", "1e-3", "--directions", "0"]),
+        ("--level", ["--level", "1"]),
+        ("--forward-only", ["--forward-only", "1e300"]),
+    ],
+    "benchmarks.accounting": [
+        ("--count", ["--preset", "certify", "--count", "0"]),
+        ("--workers", ["--preset", "certify", "--workers", "257"]),
+    ],
+    "benchmarks.curvature": [
+        ("--models", ["--models", "nothing"]),
+        ("--data", ["--preset", "encoder"]),
+        ("--data", ["--preset", "encoder", "--data", "folder"]),
+    ],
+    "benchmarks.curvature_coverage": [("--out", ["--summary", "--out", "folder"])],
+    "benchmarks.llm": [
+        ("--test", ["--test", "0"]),
+        ("--model", ["--model", "../../etc"]),
+        ("--data", ["--data", "header"]),
+        ("--data", ["--data", "latin"]),
+        ("--data", ["--data", "folder"]),
+        ("--steps", ["--steps", "0"]),
+        ("--delta", ["--delta", "1"]),
+        ("--batch", ["--batch", "1000", "--total", "4"]),
+        ("--total", ["--per-class", "2", "--total", "3"]),
+        ("--all-records", ["--total", "3", "--all-records"]),
+        ("--config", ["--config", "roberta-large"]),
+        ("--min-words", ["--min-words", "1000"]),
+    ],
+    "benchmarks.llm.demo": [("--data", ["--data", "header"]), ("--data", ["--data", "latin"])],
+    "benchmarks.llm.memory": [("--models", ["--models", "opt-125m", "--models", "../../etc"])],
+    "benchmarks.llm.table": [
+        ("--tasks", ["--preset", "few-steps", "--tasks", "none"]),
+        ("--tasks", ["--preset", "few-steps", "--tasks", "sst2", "--tasks", "none"]),
+        ("--rows", ["--preset", "few-steps", "--rows", "none"]),
+        ("--preset", ["--preset", "full"]),
+        ("--data", ["--preset", "few-steps", "--data", "folder"]),
+        ("--data", ["--preset", "few-steps", "--data", "latin"]),
+        ("--out", ["--preset", "few-steps", "--report", "--out", "folder"]),
+    ],
+    "benchmarks.noise_draws": [("--draws", ["--draws", "99999"])],
+    "benchmarks.optimizer_privacy": [
+        ("--worker", ["--worker", "nowhere", "3"]),
+        ("--worker", ["--worker", "folder", "three"]),
+    ],
+    "benchmarks.optimizer_step": [("--sizes", ["--sizes", "enormous"]), ("--turns", ["--turns", "1"])],
+    "benchmarks.prescription": [
+        ("--problem", ["--problem", "table.tsv"]),
+        ("--data", ["--task", "minilm"]),
+        ("--data", ["--task", "minilm", "--data", "folder"]),
+        ("--out", ["--summary", "--out", "folder"]),
+    ],
+    "benchmarks.slopes": [("--rows", ["--rows", "folder"])],
+    "benchmarks.synthetic": [("--methods", ["--methods", "dpzero", "--methods", "sgd"]), ("--out", ["--out", "/"])],
+    "figures.certificates": [("--rows", ["--rows", "folder"])],
+    "figures.curvature": [("--rows", ["--rows", "folder"])],
+    "figures.demo": [("--rows", ["--rows", "folder"])],
+    "figures.dimension": [("--rows", ["--rows", "folder"]), ("--slopes", ["--slopes", "folder"])],
+    "figures.llm": [("--accuracy", ["--accuracy", "folder"]), ("--clip-lr", ["--clip-lr", "folder"])],
+    "figures.synthetic": [("--rows", ["--rows", "folder"])],
+    "paper_checks": [
+        ("--only", ["--only", "nonsense"]),
+        ("--only", ["--only", "sphere-i-mean", "--only", "nonsense"]),
+        ("--full", ["--quick", "--full"]),
+    ],
+}
+
+
+def commands() -> dict[str, str]:
+    """Of every command its name and its module."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if '\nif __name__ == "__main__":' in path.read_text():
+                module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                found[module.removesuffix(".__main__")] = module
+    return found
+
+
+def flag_of(action: argparse.Action) -> str:
+    return action.option_strings[-1] if action.option_strings else action.dest
+
+
+def bad_words(command: str, action: argparse.Action) -> Iterator[str]:
+    """Words that a flag of this type must refuse."""
+    kind = getattr(action.type, "__qualname__", "").split(".")[0]
+    if action.choices is not None:
+        yield from ("unknown", "")
+    if kind in ("number", "integer"):
+        yield from WORDS
+        yield from WHOLE if kind == "integer" else ()
+        yield from () if flag_of(action) in ZERO.get(command, ()) else ("0",)
+    if kind.startswith(("input_", "output_")):
+        yield from NO_PATH
+    if kind == "output_folder":
+        yield from ("file", "/proc/nowhere/folder", "/dev/null/folder")
+    if kind == "output_file":
+        yield from ("folder", "missing/plot.png", "/proc/nowhere.png", "/proc/1/plot.png")
+    if kind == "input_file":
+        yield from ("missing", "folder")
+    if kind == "input_folder":
+        yield from ("missing", "file")
+    if kind == "model_name":
+        yield from ("../../etc", "/etc", "a b", "", "a/b/c", "a\0b")
+
+
+def bad_lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
+    """(flag, arguments) for all flags of a command."""
+    yield "--bogus", ["--bogus"]
+    yield "stray", ["stray"]
+    for action in parser._actions:
+        flag = flag_of(action)
+        if action.nargs == 0:
+            yield flag, [f"{flag}=1"]
+            continue
+        if action.option_strings:
+            yield flag, [flag]
+        for word in bad_words(command, action):
+            yield flag, [f"{flag}={word}" if action.option_strings else word]
+            if action.nargs == "+" and action.choices is not None:
+                yield flag, [flag, str(next(iter(action.choices))), flag, word]
+    yield from BY_HAND.get(command, ())
+
+
+def whole(command: str, parser: argparse.ArgumentParser, given: list[str]) -> list[str]:
+    """The line with what the command needs beside what is tested."""
+    flags = {word.split("=")[0] for word in given}
+    good = {k: v for k, v in GOOD.get(command, {}).items() if k not in LEFT_OUT.get(given[0], ())}
+    if any("--out" in action.option_strings for action in parser._actions) and command != "dpzero_theory.curvature":
+        good["--out"] = "out"
+    needed = [w for k, v in good.items() if k.startswith("--") and k not in flags for w in (k, v)]
+    positional = [v for k, v in good.items() if not k.startswith("--")]
+    tested = positional and not given[0].startswith("--") and given[0] != "stray"
+    return [*([] if tested else positional), *needed, *given]
+
+
+def lines(command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:
+    """(flag, whole line), and the lines that lack what is required."""
+    for flag, given in bad_lines(command, parser):
+        yield flag, whole(command, parser, given)
+    good = GOOD.get(command, {})
+    for action in parser._actions:
+        if action.required:
+            flag = flag_of(action)
+            yield flag, [w for k, v in good.items() if k != flag for w in ((k, v) if k.startswith("--") else (v,))]
+
+
+# The process that runs them.
+
+
+def drive() -> None:
+    """Import the commands, the light ones first, run each one's lines in a fork, and print what happened as JSON."""
+    found, flags, helps = [], {}, {}
+    endless = run(_endless, [["x"], []])
+    for command, module in sorted(commands().items(), key=lambda item: (_weight(item[0]), item[0])):
+        loaded = importlib.import_module(module)
+        parser = loaded._parser()
+        gc.freeze()  # a collection in a child would copy all that it shares
+        flags[command] = [flag_of(action) for action in parser._actions]
+        tested = list(lines(command, parser))
+        helps[command], *done = run(loaded.main, [["--help"], *(words for _, words in tested)])
+        for (flag, words), outcome in zip(tested, done, strict=True):
+            found.append({"command": command, "flag": flag, "words": words, **outcome})
+    print(json.dumps({"lines": found, "flags": flags, "helps": helps, "endless": endless}))
+
+
+def _endless(words: list[str]) -> int:
+    while words:
+        pass
+    print("done")
+    return 0
+
+
+def _weight(command: str) -> int:
+    """A fork costs what the process holds: torch and transformers come last."""
+    return 2 if ".llm" in command else 1 if command.startswith("benchmarks") or "curvature" in command else 0
+
+
+def run(main: Any, tested: list[list[str]]) -> list[dict[str, Any]]:
+    """What each line did, in one child; a line that ends the child is followed by another child for the rest."""
+    outcomes: list[dict[str, Any]] = []
+    while len(outcomes) < len(tested):
+        with TemporaryFile() as log:
+            sys.stdout.flush()
+            child = os.fork()
+            if child == 0:
+                try:
+                    for words in tested[len(outcomes) :]:
+                        os.write(log.fileno(), json.dumps(one(main, words)).encode() + b"\n")
+                finally:
+                    os._exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            log.seek(0)
+            outcomes += [json.loads(line) for line in log.read().splitlines()]
+        if len(outcomes) < len(tested):
+            outcomes.append({"status": status, "out": "", "err": "", "seconds": SECONDS, "bytes": 0, "wrote": False})
+    return outcomes
+
+
+def one(main: Any, words: list[str]) -> dict[str, Any]:
+    """Status, output, processor seconds, growth of the memory and whether files changed; too long ends the process."""
+    before, held = snapshot(Path()), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with TemporaryFile() as out, TemporaryFile() as err:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        started = time.process_time()
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = stop.code
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        seconds = time.process_time() - started
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        texts = [(file.seek(0), file.read().decode(errors="replace"))[1] for file in (out, err)]
+    return {
+        "status": code if isinstance(code, int) else 1,
+        "out": texts[0],
+        "err": texts[1],
+        "seconds": seconds,
+        "bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held),
+        "wrote": snapshot(Path()) != before,
+    }
+
+
+def snapshot(folder: Path) -> list[tuple[str, int, int]]:
+    files = sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+
+# The tests.
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `drive` printed, run in a folder with files of every wrong kind."""
+    place = tmp_path_factory.mktemp("lines")
+    (place / "file").write_text("kept\n")
+    (place / "table.tsv").write_text("no\ttable\n")
+    contents = {
+        "folder": b"",
+        "data": b"sentence\tlabel\n" + b"a fine film\t1\na bad film\t0\n" * 9,
+        "header": b"words\tkind\na fine film\t1\n",
+        "latin": b"sentence\tlabel\na caf\xe9\t1\n",
+    }
+    for name, text in contents.items():
+        (place / name).mkdir()
+        if text:
+            (place / name / "sst2_train.tsv").write_bytes(text)
+            (place / name / "sst2_test.tsv").write_bytes(text)
+    (place / "problem.json").write_text(
+        '{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 10}, "data": "public"}'
+    )
+    before = [snapshot(ROOT / folder) for folder in KEPT]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.test_command_lines"],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert [snapshot(ROOT / folder) for folder in KEPT] == before
+    return found
+
+
+def fault(line: dict[str, Any]) -> str:
+    """What is wrong with the refusal of a bad line; empty if nothing is."""
+    checks = {
+        f"status {line['status']}": line["status"] == 2,
+        "standard output": line["out"] == "",
+        "not one line": line["err"].count("\n") == 1 and line["err"].endswith("\n"),
+        "not the command's": line["err"].startswith(f"python -m {line['command']}: "),
+        f"no {line['flag']}": line["flag"] in line["err"],
+        "too long": len(line["err"]) < 600,
+        f"{line['seconds']} s": line["seconds"] < SECONDS,
+        f"{line['bytes']} bytes": line["bytes"] < BYTES,
+        "wrote": not line["wrote"],
+    }
+    return ", ".join(what for what, holds in checks.items() if not holds)
+
+
+def test_every_bad_line_is_refused(driven: dict[str, Any]) -> None:
+    found = driven["lines"]
+    assert len(found) > 400
+    faults = [
+        f"{' '.join([line['command'], *(word[:40] for word in line['words'])])!r}: {what}: {line['err'][-200:]!r}"
+        for line in found
+        if (what := fault(line))
+    ]
+    assert not faults, f"{len(faults)} of {len(found)}:\n" + "\n".join(faults)
+
+
+def test_every_flag_of_every_command_has_a_bad_line(driven: dict[str, Any]) -> None:
+    tested = {(line["command"], line["flag"]) for line in driven["lines"]}
+    assert set(driven["flags"]) == set(commands())
+    assert not [
+        (command, flag)
+        for command, flags in driven["flags"].items()
+        for flag in {*flags} - {"--help"}
+        if (command, flag) not in tested
+    ]
+
+
+def test_help_names_every_flag(driven: dict[str, Any]) -> None:
+    for command, printed in driven["helps"].items():
+        assert (printed["status"], printed["err"]) == (0, ""), command
+        assert f"usage: python -m {command}" in printed["out"]
+        assert all(flag in printed["out"] for flag in driven["flags"][command] if flag.startswith("--")), command
+        assert printed["seconds"] < SECONDS
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": 0},
+        {"status": 1},
+        {"out": "x"},
+        {"err": "python -m c: --n must\nbe\n"},
+        {"err": "c: --n must be\n"},
+        {"err": "python -m c: n must be\n"},
+        {"seconds": 2.5},
+        {"bytes": 2 << 30},
+        {"wrote": True},
+    ],
+    ids=str,
+)
+def test_the_check_has_teeth(change: dict[str, Any]) -> None:
+    line = {"command": "c", "flag": "--n", "status": 2, "out": "", "err": "python -m c: --n must be\n"}
+    good = {**line, "seconds": 0.1, "bytes": 0, "wrote": False}
+    assert fault(good) == ""
+    assert fault({**good, **change}) != ""
+
+
+def test_a_line_that_never_ends_is_stopped(driven: dict[str, Any]) -> None:
+    endless, short = driven["endless"]
+    assert (endless["status"], short["status"], short["out"]) == (-signal.SIGPROF, 0, "done\n")
+
+
+if __name__ == "__main__":
+    drive()
