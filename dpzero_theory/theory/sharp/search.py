@@ -17,6 +17,7 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
 __all__ = [
+    "MOST_DIRECTIONS",
     "Search",
     "Terms",
     "largest_below",
