@@ -125,8 +125,7 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
     """
     if lower.constant:
         kink = np.minimum(c, 1.0)
-        kept = (kink + 1 - beta) / (1 + kink)
-        return {"kept": kept, "bias": np.maximum(kept - 1 + beta, 0)}
+        return {"kept": 1 - beta / (1 + kink), "bias": beta * kink / (1 + kink)}
     low, high = c, np.maximum(c, np.minimum(c + _BEYOND, lower.largest))
     for _ in range(32):
         middle = (low + high) / 2
