@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class OneStep:
-    """A point of a problem with losses(points (m, d)) -> (m, n), its constants, and the parameters of one step (K = 1)."""
+    """A point of a problem with losses(points (m, d)) -> (m, n), its constants, and the parameters of a step."""
 
     name: str
     losses: Callable[[Array], Array]

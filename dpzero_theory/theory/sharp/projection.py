@@ -10,6 +10,7 @@ and D = inf is chi_K/sqrt(K), the law for Gaussian directions. At D = K always v
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Projection:
         """What v cannot exceed: sqrt(D/K)."""
         return math.sqrt(self.dimension / self.directions)
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """E[v]."""
         return float(self.excess(np.zeros(1), (0, 1))[0][0])
@@ -76,8 +77,12 @@ class Projection:
             over = np.maximum(1 - c, 0)[..., None]
             return over, np.ones_like(over), (c < 1).astype(np.float64)[..., None]
         over, v, mass = self._unscaled(c)
-        _, whole, total = self._unscaled(np.zeros(1))
-        return over, v, mass / np.sum(total * whole**2)
+        return over, v, mass / self._total
+
+    @cached_property
+    def _total(self) -> float:
+        _, v, mass = self._unscaled(np.zeros(1))
+        return float(np.sum(mass * v**2))
 
     def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
         d = min(self.dimension, _GAUSSIAN)
