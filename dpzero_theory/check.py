@@ -14,7 +14,7 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["PreconditionError", "choice", "installed", "integer", "precondition", "real", "real_array", "shown"]
+Array = NDArray[np.float64]
 
 
 class PreconditionError(ValueError):
@@ -87,7 +87,7 @@ def real_array(
     at_least: float = -math.inf,
     below: float = math.inf,
     at_most: float = math.inf,
-) -> NDArray[np.float64]:
+) -> Array:
     """Return `value` as a float64 array, each entry finite and within the bounds (see `real`)."""
     rule = f"{name} must be finite with {_rule(name, above, at_least, below, at_most)}"
     raw = np.asarray(value)

@@ -18,18 +18,6 @@ from typing import Any, NoReturn, TypeVar
 
 from dpzero_theory import check
 
-__all__ = [
-    "Parser",
-    "Several",
-    "extra",
-    "input_file",
-    "input_folder",
-    "integer",
-    "number",
-    "output_file",
-    "output_folder",
-]
-
 Resource = TypeVar("Resource")
 
 _LONGEST = 400

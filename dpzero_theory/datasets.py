@@ -5,11 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpzero_theory.check import PreconditionError
-
-__all__ = ["binary_digits", "digits", "sst2"]
-
-Array = NDArray[np.float64]
+from dpzero_theory.check import Array, PreconditionError
 
 
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:

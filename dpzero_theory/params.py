@@ -22,8 +22,6 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp.search import MOST_DIRECTIONS
 
-__all__ = ["main"]
-
 SOLVABLE = ("n", "epsilon", "d")
 RUN = ("directions-per-step", "max-steps", "max-evaluations")
 PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")

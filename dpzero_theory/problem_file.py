@@ -20,8 +20,6 @@ from typing import Any
 
 from dpzero_theory import check
 
-__all__ = ["CONSTANTS", "DATA", "ProblemFile", "read"]
-
 CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank")
 DATA = ("public", "synthetic", "private")
 FORMAT, VERSION = "dpzero-theory/problem", 1

@@ -5,8 +5,6 @@ from typing import Protocol, TypeVar
 
 from dpzero_theory import check
 
-__all__ = ["Registry"]
-
 
 class _Named(Protocol):
     @property

@@ -11,8 +11,6 @@ from typing import Any
 from dpzero_theory.theory.calculate import Answer, Unmet
 from dpzero_theory.theory.problem import Prescription
 
-__all__ = ["PLOT_SUFFIXES", "as_csv", "as_json", "as_latex", "as_rows", "as_table", "plot", "row"]
-
 ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("gdp", "mu", r"\mu", "privacy of the whole run (mu-GDP)"),
     ("step_size", "alpha", r"\alpha", "step size"),

@@ -1,8 +1,9 @@
 """The smallest or largest value that meets a monotone condition, always returned on the side that meets it."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
-__all__ = ["largest_integer", "smallest_integer", "smallest_real"]
+T = TypeVar("T", int, float)
 
 
 def smallest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
@@ -10,20 +11,7 @@ def smallest_integer(meets: Callable[[int], bool], low: int, high: int) -> int |
 
     Doubles from `low`, then bisects. None where nothing tried up to `high` meets it.
     """
-    if meets(low):
-        return low
-    miss, hit = low, min(2 * low, high)
-    while not meets(hit):
-        if hit == high:
-            return None
-        miss, hit = hit, min(2 * hit, high)
-    while hit - miss > 1:
-        middle = (miss + hit) // 2
-        if meets(middle):
-            hit = middle
-        else:
-            miss = middle
-    return hit
+    return _smallest(meets, low, high, lambda miss, hit: (miss + hit) // 2)
 
 
 def largest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | None:
@@ -39,6 +27,11 @@ def largest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | 
 
 def smallest_real(meets: Callable[[float], bool], low: float, high: float, tolerance: float = 1e-12) -> float | None:
     """The smallest real in [low, high], up to the relative tolerance, that meets the condition (see above)."""
+    return _smallest(meets, low, high, lambda miss, hit: miss if hit - miss <= tolerance * hit else (miss + hit) / 2)
+
+
+def _smallest(meets: Callable[[T], bool], low: T, high: T, middle: Callable[[T, T], T]) -> T | None:
+    """middle: of two values, the next to try, or one of them where they are close enough."""
     if meets(low):
         return low
     miss, hit = low, min(2 * low, high)
@@ -46,12 +39,9 @@ def smallest_real(meets: Callable[[float], bool], low: float, high: float, toler
         if hit == high:
             return None
         miss, hit = hit, min(2 * hit, high)
-    while hit - miss > tolerance * hit:
-        middle = (miss + hit) / 2
-        if middle in (miss, hit):
-            break
-        if meets(middle):
-            hit = middle
+    while (tried := middle(miss, hit)) not in (miss, hit):
+        if meets(tried):
+            hit = tried
         else:
-            miss = middle
+            miss = tried
     return hit

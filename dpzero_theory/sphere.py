@@ -1,8 +1,8 @@
 """Random directions u in R^d: sampling, exact moments, exact and bounded tails.
 
 The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian and Rademacher (random sign)
-directions share E[u] = 0 and E[u u^T] = I and differ in the fourth moments, so every moment of Lemma
-lm:sphere is written once, for every law of `DIRECTIONS`, in terms of E[u_i^4] and E[u_i^2 u_j^2]. Tails and excess
+directions share E[u] = 0 and E[u u^T] = I and differ in the fourth moments, so the moments of Lemma
+lm:sphere are one function, for every law of `DIRECTIONS`, of E[u_i^4] and E[u_i^2 u_j^2]. Tails and excess
 moments are those of the sphere; by symmetry they need only the first coordinate u_1, with
 u_1^2/d ~ Beta(1/2, (d-1)/2).
 """
@@ -11,40 +11,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
-
-__all__ = [
-    "DIRECTIONS",
-    "GRID",
-    "DirectionLaw",
-    "covariance",
-    "curvature_mean",
-    "excess_moments",
-    "fourth_moments",
-    "mean",
-    "paper_tail",
-    "projection_curvature",
-    "projection_mean",
-    "projection_outer",
-    "projection_sample_mean",
-    "projection_sample_norm",
-    "projection_variance",
-    "quantiles",
-    "sample_gaussian",
-    "sample_rademacher",
-    "sample_sphere",
-    "sphere_tail",
-    "subgaussian_tail",
-]
-
-Array = NDArray[np.float64]
 
 GRID = 2.0**-16
 """What the coordinates of a table are multiples of, so that sums of up to 2^20 squares are exact in float64."""
@@ -110,10 +84,6 @@ def quantiles() -> Array:
     return table
 
 
-def _signs() -> Array:
-    return np.array([-1.0, 1.0])
-
-
 def _sphere_fourth(d: int) -> tuple[float, float]:
     return 3 * (d / (d + 2)), d / (d + 2)
 
@@ -151,7 +121,7 @@ class DirectionLaw:
 DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
 """Every law of a direction: the paper's sphere first. What the sharpened theorem knows of one is in `theory.sharp`."""
 
-DIRECTIONS.register(
+for _law in (
     DirectionLaw(
         name="sphere",
         sample=sample_sphere,
@@ -159,20 +129,17 @@ DIRECTIONS.register(
         table=quantiles,
         normalised=True,
         fixed_norm=True,
-    )
-)
-DIRECTIONS.register(
-    DirectionLaw(name="gaussian", sample=sample_gaussian, fourth_moments=_gaussian_fourth, table=quantiles)
-)
-DIRECTIONS.register(
+    ),
+    DirectionLaw(name="gaussian", sample=sample_gaussian, fourth_moments=_gaussian_fourth, table=quantiles),
     DirectionLaw(
         name="rademacher",
         sample=sample_rademacher,
         fourth_moments=_sign_fourth,
-        table=_signs,
+        table=lambda: np.array([-1.0, 1.0]),
         fixed_norm=True,
-    )
-)
+    ),
+):
+    DIRECTIONS.register(_law)
 
 
 def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
@@ -183,105 +150,32 @@ def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
     return DIRECTIONS[direction].fourth_moments(check.integer("d", d))
 
 
-def _vector(a: ArrayLike) -> Array:
-    vector = check.real_array("a", a)
-    if vector.ndim != 1 or vector.size == 0:
-        raise ValueError(f"a must be a vector of shape (d,), d >= 1; got shape {vector.shape}")
-    return vector
-
-
-def _matrix(h: ArrayLike) -> Array:
-    matrix = check.real_array("h", h)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
-        raise ValueError(f"h must be a matrix of shape (d, d), d >= 1; got shape {matrix.shape}")
-    return matrix
-
-
-def mean(d: int) -> Array:
-    """E[u] = 0, shape (d,): Lemma lm:sphere (i), every law."""
-    return np.zeros(check.integer("d", d))
-
-
-def covariance(d: int) -> Array:
-    """E[u u^T] = I, shape (d, d): Lemma lm:sphere (i), every law."""
-    return np.eye(check.integer("d", d))
-
-
-def projection_mean(a: ArrayLike) -> float:
-    """E[u^T a] = 0 for a fixed vector a: Lemma lm:sphere (ii), every law."""
-    _vector(a)
-    return 0.0
-
-
-def projection_variance(a: ArrayLike) -> float:
-    """E[(u^T a)^2] = ||a||^2: Lemma lm:sphere (ii), every law."""
-    vector = _vector(a)
-    return float(vector @ vector)
-
-
-def projection_sample_mean(a: ArrayLike) -> Array:
-    """E[(u^T a) u] = a, shape (d,): Lemma lm:sphere (iii), every law."""
-    return _vector(a)
-
-
-def projection_sample_norm(a: ArrayLike, direction: str = "sphere") -> float:
-    """E[(u^T a)^2 ||u||^2] = (w_1 + (d-1) w_2) ||a||^2, w from `fourth_moments`: Lemma lm:sphere (iii).
-
-    d ||a||^2 on the sphere and for signs, (d+2) ||a||^2 for Gaussian directions.
-    """
-    vector = _vector(a)
-    w1, w2 = fourth_moments(vector.size, direction)
-    return float((w1 + (vector.size - 1) * w2) * (vector @ vector))
-
-
 def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
     """E[(u^T a)^2 u u^T] = w_2 (2 a a^T + ||a||^2 I) + (w_1 - 3 w_2) diag(a_i^2), shape (d, d).
 
-    Lemma lm:sphere (iii), with w from `fourth_moments`; the last term is zero except for signs.
+    Lemma lm:sphere (iii), with w from `fourth_moments`; the last term is zero except for signs. Its trace is
+    E[(u^T a)^2 ||u||^2], and the sum of its products with the entries of H is E[(u^T a)^2 u^T H u], Lemma
+    lm:sphere (iv). a: shape (d,). Raises ValueError.
     """
-    vector = _vector(a)
+    vector = check.real_array("a", a)
+    if vector.ndim != 1 or vector.size == 0:
+        raise ValueError(f"a must be a vector of shape (d,), d >= 1; got shape {vector.shape}")
     w1, w2 = fourth_moments(vector.size, direction)
     isotropic = 2 * np.outer(vector, vector) + (vector @ vector) * np.eye(vector.size)
     return w2 * isotropic + np.diag((w1 - 3 * w2) * vector**2)
 
 
-def curvature_mean(h: ArrayLike) -> float:
-    """E[u^T H u] = tr(H), H any real (d, d) matrix: Lemma lm:sphere (iv), every law."""
-    return float(np.trace(_matrix(h)))
-
-
-def projection_curvature(a: ArrayLike, h: ArrayLike, direction: str = "sphere") -> float:
-    """E[(u^T a)^2 u^T H u] = w_2 (2 a^T H a + ||a||^2 tr(H)) + (w_1 - 3 w_2) sum_i a_i^2 H_ii.
-
-    Lemma lm:sphere (iv), with w from `fourth_moments`. a has shape (d,), H any real matrix of shape (d, d).
-    """
-    vector, matrix = _vector(a), _matrix(h)
-    if matrix.shape[0] != vector.size:
-        raise ValueError(f"h must have shape ({vector.size}, {vector.size}) to match a; got {matrix.shape}")
-    w1, w2 = fourth_moments(vector.size, direction)
-    isotropic = 2 * (vector @ matrix @ vector) + (vector @ vector) * np.trace(matrix)
-    return float(w2 * isotropic + (w1 - 3 * w2) * (vector**2 @ np.diag(matrix)))
-
-
-@overload
-def sphere_tail(threshold: float, norm: float, d: int) -> float: ...
-@overload
-def sphere_tail(threshold: Array, norm: float, d: int) -> Array: ...
-def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> float | Array:
+def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
     """P(|u^T a| >= C) exactly, for u uniform on sqrt(d) S^{d-1}: 1 - I_{C^2/(d ||a||^2)}(1/2, (d-1)/2).
 
     threshold: C >= 0, a number or an array; norm: ||a|| > 0. Relative error below 1e-12; below 1e-308 the
     value underflows gradually to 0. Raises ValueError.
     """
     c = _scaled(threshold, norm)
-    return _like(threshold, np.minimum(np.exp(_log_partial_moment(c, check.integer("d", d), 0, 0)), 1.0))
+    return np.minimum(np.exp(_log_partial_moment(c, check.integer("d", d), 0, 0)), 1.0)
 
 
-@overload
-def subgaussian_tail(threshold: float, norm: float) -> float: ...
-@overload
-def subgaussian_tail(threshold: Array, norm: float) -> Array: ...
-def subgaussian_tail(threshold: ArrayLike, norm: float) -> float | Array:
+def subgaussian_tail(threshold: ArrayLike, norm: float) -> Array:
     """2 exp(-C^2/(2 ||a||^2)), a bound on `sphere_tail` that is sharper than the paper's for every C and d.
 
     The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of N(0, 1), because
@@ -289,26 +183,18 @@ def subgaussian_tail(threshold: ArrayLike, norm: float) -> float | Array:
     gives the claim. The same holds for Gaussian and Rademacher directions. Not capped at 1. Arguments as
     `sphere_tail`.
     """
-    return _like(threshold, 2 * np.exp(-0.5 * _squared(_scaled(threshold, norm))))
+    return 2 * np.exp(-0.5 * _squared(_scaled(threshold, norm)))
 
 
-@overload
-def paper_tail(threshold: float, norm: float) -> float: ...
-@overload
-def paper_tail(threshold: Array, norm: float) -> Array: ...
-def paper_tail(threshold: ArrayLike, norm: float) -> float | Array:
+def paper_tail(threshold: ArrayLike, norm: float) -> Array:
     """2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)), the bound of Lemma lm:sphere (ii).
 
     Not capped at 1. Arguments as `sphere_tail`.
     """
-    return _like(threshold, 2 * math.sqrt(2 * math.pi) * np.exp(-0.125 * _squared(_scaled(threshold, norm))))
+    return 2 * math.sqrt(2 * math.pi) * np.exp(-0.125 * _squared(_scaled(threshold, norm)))
 
 
-@overload
-def excess_moments(c: float, d: int) -> tuple[float, float]: ...
-@overload
-def excess_moments(c: Array, d: int) -> tuple[Array, Array]: ...
-def excess_moments(c: ArrayLike, d: int) -> tuple[float | Array, float | Array]:
+def excess_moments(c: ArrayLike, d: int) -> tuple[Array, Array]:
     """Return (E[(|u_1| - c)_+^2], E[(|u_1| - c)_+^2 u_1^2]) for u uniform on sqrt(d) S^{d-1}.
 
     What clipping at c times the gradient norm removes from a directional derivative. c >= 0, a number or an
@@ -317,7 +203,7 @@ def excess_moments(c: ArrayLike, d: int) -> tuple[float | Array, float | Array]:
     """
     x, dimension = check.real_array("c", c, at_least=0), check.integer("d", d)
     second, weighted = (np.exp(_log_partial_moment(x, dimension, 2, power)) for power in (0, 2))
-    return _like(c, second), _like(c, weighted)
+    return second, weighted
 
 
 def _scaled(threshold: ArrayLike, norm: float) -> Array:
@@ -328,10 +214,6 @@ def _scaled(threshold: ArrayLike, norm: float) -> Array:
 def _squared(x: Array) -> Array:
     with np.errstate(over="ignore"):
         return x * x
-
-
-def _like(argument: ArrayLike, values: Array) -> float | Array:
-    return values if np.ndim(argument) else float(values)
 
 
 def _log_density_at_zero(d: int) -> float:

@@ -4,13 +4,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
-__all__ = ["KINDS", "SEED", "STANDARD_ERRORS", "Array", "Outcome", "draw", "within"]
+__all__ = ["KINDS", "SEED", "STANDARD_ERRORS", "Outcome", "draw", "within"]
 
-Array = NDArray[np.float64]
 
 STANDARD_ERRORS = 4.5
 """Monte Carlo comparisons allow this many standard errors."""

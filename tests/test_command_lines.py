@@ -37,6 +37,7 @@ GOOD: dict[str, dict[str, str]] = {
     "benchmarks.llm.memory": {"name": "smoke"},
     "benchmarks.llm.table": {"name": "demo"},
     "benchmarks.prescription": {"--problem": "problem.json"},
+    "benchmarks.side_by_side": {"--other": str(ROOT)},
     "figures.demo": {"--rows": "folder"},
 }
 """What a command needs; flags under test replace theirs. Commands with --out get --out OUT as well."""

@@ -44,23 +44,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dpzero_theory.check import integer, real
+from dpzero_theory.check import Array, integer, real
 
-__all__ = [
-    "Attack",
-    "Mechanism",
-    "OneRun",
-    "attack",
-    "attack_epsilon",
-    "attack_gdp",
-    "one_run",
-    "one_run_epsilon",
-    "one_run_gdp",
-    "one_run_p_value",
-    "refutes",
-]
-
-Array = NDArray[np.float64]
 Mechanism = Callable[[NDArray[np.int64]], Array]
 """signs of shape (m,), each +1 or -1 -> scores of shape (m,), from one run."""
 

@@ -26,8 +26,6 @@ with extra("torch", "dpzero_theory.curvature"):
     from dpzero_theory.curvature.objective import Objective
     from dpzero_theory.curvature.spectrum import Effort
 
-__all__ = ["main"]
-
 
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.curvature", __doc__, aliases={"width": "--forward-only", "subset": "--model"})

@@ -12,8 +12,6 @@ from dpzero_theory import check
 from dpzero_theory.curvature import language
 from dpzero_theory.curvature.tasks import Task, mlp_digits
 
-__all__ = ["NAMES", "load"]
-
 NAMES = (
     *("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "minilm:top-norm", "roberta-tiny", "opt-tiny"),
     "MODULE:FUNCTION",

@@ -9,23 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from dpzero_theory import check
-
-__all__ = [
-    "SUBSETS",
-    "Scale",
-    "SentenceClassifier",
-    "embed",
-    "layers",
-    "minilm_folder",
-    "token_means",
-    "train",
-]
-
-Tensor = torch.Tensor
 
 TEMPERATURE = 20.0
 """Of the cosines of a sentence encoder, the inverse 0.05 of its own training."""

@@ -19,15 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.curvature.intervals import Interval, mean_interval, quantiles
 from dpzero_theory.curvature.slopes import sphere_direction
 from dpzero_theory.problem_file import ProblemFile
-
-__all__ = ["Differences", "measure_forward", "problem_file"]
-
-Tensor = torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

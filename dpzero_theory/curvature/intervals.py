@@ -11,8 +11,6 @@ from scipy import stats
 
 from dpzero_theory import check
 
-__all__ = ["KINDS", "Interval", "mean_interval", "quantiles", "quotient"]
-
 KINDS = {
     "bound": "holds for every model parameter: derived, not sampled",
     "probability": "holds with at least the stated probability over the random directions; no normality is assumed",

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from dpzero_theory import check
-
-__all__ = ["Operator", "Ritz", "Tridiagonal", "diagonal", "random_start", "tridiagonalise"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
+from dpzero_theory.check import Array
 
 
 @dataclass(frozen=True)
@@ -60,9 +56,7 @@ class Tridiagonal:
 
     def eigen(self) -> tuple[Array, Array]:
         """Eigenvalues of T, ascending, and its eigenvectors as columns."""
-        matrix = np.diag(self.diagonal) + np.diag(self.off_diagonal, 1) + np.diag(self.off_diagonal, -1)
-        values, vectors = np.linalg.eigh(matrix)
-        return values, vectors
+        return jacobi_eigen(self.diagonal, self.off_diagonal)
 
     def ritz(self) -> Ritz:
         """The Ritz pairs; residual j is `last` times the last entry of T's eigenvector j. Needs the basis."""
@@ -71,6 +65,13 @@ class Tridiagonal:
         values, vectors = self.eigen()
         rotation = torch.as_tensor(vectors.T, dtype=self.basis.dtype, device=self.basis.device)
         return Ritz(values, self.last * np.abs(vectors[-1]), rotation @ self.basis)
+
+
+def jacobi_eigen(diagonal: Array, off_diagonal: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and eigenvectors as columns of a symmetric tridiagonal matrix."""
+    matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+    values, vectors = np.linalg.eigh(matrix)
+    return values, vectors
 
 
 def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tensor:

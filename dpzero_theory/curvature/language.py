@@ -12,16 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpzero_theory import check, datasets
 from dpzero_theory.curvature.encoder import Scale, SentenceClassifier, embed, minilm_folder, token_means, train
 from dpzero_theory.curvature.objective import Batch
 from dpzero_theory.curvature.tasks import Task, cross_entropy
 
-__all__ = ["Encoder", "encoder", "fitting", "tiny"]
-
-Tensor = torch.Tensor
 Inputs = dict[str, Tensor]
 
 LABEL_SENTENCES = ("It was terrible.", "It was great.")

@@ -9,8 +9,6 @@ from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.synthetic.data import hashed_words
 from dpzero_theory.synthetic.problems import LogisticRegression
 
-__all__ = ["logistic"]
-
 FEATURES = 1 << 14
 
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.curvature.intervals import Interval, quantiles
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.region import common, descend
@@ -21,11 +21,6 @@ from dpzero_theory.curvature.samples import Samples, measure_samples
 from dpzero_theory.curvature.slopes import Clipped, clipped_shares
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
-
-__all__ = ["Measurement", "Point", "Settings", "admit", "describe", "measure"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
@@ -39,8 +34,7 @@ class Settings:
     points: on the path, the start included; path_steps: gradient steps between them, of size 1/||H|| at the start.
     effort: of the spectrum at each point; sample_hessians: samples whose own Hessian is measured at each point, with
     sample_effort. power: even p of the common bound over points (see `region`), 0 for none. directions: for the
-    clipped shares, 0 for none. level: of each interval. least_loss: a lower bound on every loss. positive: every
-    Hessian is known to be positive semidefinite. Raises ValueError.
+    clipped shares, 0 for none. level: of each interval. least_loss: a lower bound on every loss. Raises ValueError.
     """
 
     points: int = 3
@@ -52,7 +46,6 @@ class Settings:
     directions: int = 64
     level: float = 0.95
     least_loss: float = 0.0
-    positive: bool = False
 
     def __post_init__(self) -> None:
         check.integer("points", self.points)
@@ -262,8 +255,6 @@ def _point(objective: Objective, x: Tensor, steps: int, generator: torch.Generat
         steps=steps,
         value=objective.value(x),
         gradient_norms=objective.gradient_norms(x).cpu().numpy(),
-        spectrum=measure_spectrum(objective.hessian(x), generator, s.effort, s.level, positive=s.positive),
-        samples=measure_samples(
-            objective, x, generator, s.sample_hessians, s.sample_effort, s.level, positive=s.positive
-        ),
+        spectrum=measure_spectrum(objective.hessian(x), generator, s.effort, s.level),
+        samples=measure_samples(objective, x, generator, s.sample_hessians, s.sample_effort, s.level),
     )

@@ -8,15 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils import _pytree as pytree
 
 from dpzero_theory.curvature.lanczos import Operator
 
-__all__ = ["Batch", "Losses", "Objective"]
-
-Tensor = torch.Tensor
 Batch = Any
 """Tensors whose first axis is the sample, alone or in lists, tuples and dictionaries."""
 Losses = Callable[[nn.Module, Batch], Tensor]

@@ -8,15 +8,11 @@ first 2 k moments, and the k-point Gauss rule is the measure on k points that sh
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from dpzero_theory import check
-from dpzero_theory.curvature.lanczos import Tridiagonal
-
-__all__ = ["gauss_rule", "probable_ends", "root_bracket", "small_share"]
-
-Array = NDArray[np.float64]
+from dpzero_theory.check import Array
+from dpzero_theory.curvature.lanczos import Tridiagonal, jacobi_eigen
 
 _BISECTIONS = 200
 
@@ -80,14 +76,13 @@ def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
         return np.zeros(1), np.zeros(0)
     if b[inner - 1] == 0:
         return a[:inner], b[: inner - 1]
-    matrix = np.diag(a[:inner]) + np.diag(b[: inner - 1], 1) + np.diag(b[: inner - 1], -1)
-    values, vectors = np.linalg.eigh(matrix)
+    values, vectors = jacobi_eigen(a[:inner], b[: inner - 1])
     last = b[inner - 1] ** 2 * float(vectors[-1] ** 2 @ (1 / np.maximum(values, np.finfo(float).tiny ** 0.5)))
     return np.append(a[:inner], last), b[:inner]
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    values, vectors = np.linalg.eigh(np.diag(a) + np.diag(b[: len(a) - 1], 1) + np.diag(b[: len(a) - 1], -1))
+    values, vectors = jacobi_eigen(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 
 

@@ -12,14 +12,11 @@ m^(1/p) times the best for m points. Between the points nothing is claimed.
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.curvature.lanczos import Operator
 from dpzero_theory.curvature.objective import Objective
-
-__all__ = ["common", "descend"]
-
-Tensor = torch.Tensor
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:

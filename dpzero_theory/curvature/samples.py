@@ -14,8 +14,6 @@ from dpzero_theory.curvature.intervals import Interval, mean_interval
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
-__all__ = ["Samples", "measure_samples"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
@@ -34,8 +32,6 @@ def measure_samples(
     count: int,
     effort: Effort,
     level: float,
-    *,
-    positive: bool = False,
 ) -> Samples:
     """Hessians at x of distinct samples drawn at random.
 
@@ -49,16 +45,12 @@ def measure_samples(
         count: at least 2 samples, or all there are.
         effort: for each sample.
         level: of the interval of the trace, and of each norm.
-        positive: every Hessian is known to be positive semidefinite.
 
     Raises:
         ValueError: fewer than 2 samples, a product that is not finite, a Hessian that is zero.
     """
     chosen = torch.randperm(objective.n, generator=generator)[:count].tolist()
-    spectra = [
-        measure_spectrum(objective.sample_hessian(x, index), generator, effort, level, positive=positive)
-        for index in chosen
-    ]
+    spectra = [measure_spectrum(objective.sample_hessian(x, index), generator, effort, level) for index in chosen]
     low, middle, high = np.square(np.maximum([spectrum.bracket for spectrum in spectra], 0.0)).T
     square = mean_interval(middle, level, lows=low, highs=high)
     ends = [math.sqrt(max(end, 0.0)) for end in (square.low, square.estimate, square.high)]

@@ -5,15 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.curvature.intervals import Interval, mean_interval
 from dpzero_theory.curvature.lanczos import Operator, random_start
 from dpzero_theory.sphere import sphere_tail
-
-__all__ = ["Clipped", "clipped_shares", "sphere_direction"]
-
-Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def clipped_shares(
     found = []
     for clip in clips:
         shares = (table.abs() >= check.real("clip", clip, above=0)).double().mean(dim=1).numpy()
-        law = sum(sphere_tail(clip, float(size), d) for size in sizes if size > 0) / len(sizes)
+        law = sum(float(sphere_tail(clip, float(size), d)) for size in sizes if size > 0) / len(sizes)
         mean = mean_interval(shares, level)
         found.append(Clipped(clip, replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0)), law))
     return found, table

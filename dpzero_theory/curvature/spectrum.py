@@ -12,17 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.curvature.intervals import Interval, mean_interval, quotient
 from dpzero_theory.curvature.lanczos import Operator, Tridiagonal, random_start, tridiagonalise
 from dpzero_theory.curvature.quadrature import gauss_rule, probable_ends, root_bracket
-
-__all__ = ["Effort", "Spectrum", "measure_spectrum"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 
 CONVERGED = 0.05
 """Ritz vectors whose residual is below this share of their value are taken out; |A| on them is known to 0.13%."""

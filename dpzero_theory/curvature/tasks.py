@@ -9,8 +9,6 @@ from torch import nn
 from dpzero_theory import datasets
 from dpzero_theory.curvature.objective import Batch, Losses
 
-__all__ = ["Task", "cross_entropy", "logits", "mlp_digits"]
-
 BATCH = 2048
 
 

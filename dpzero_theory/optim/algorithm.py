@@ -18,9 +18,9 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.optim.contributions import Sums, to_lattice
 from dpzero_theory.optim.estimator import clip_scalars
 from dpzero_theory.optim.module import Weights
@@ -29,10 +29,6 @@ from dpzero_theory.privacy.mechanism import Mechanism, noise_law
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
-
-__all__ = ["ALGORITHMS", "Algorithm"]
-
-Array = NDArray[np.float64]
 
 _BLOCK = 1 << 17  # coordinates of vector noise at a time
 

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dpzero_theory.check import Array
 from dpzero_theory.optim.estimator import clip_vectors
 from dpzero_theory.privacy.lattice import Lattice
 
-__all__ = ["Array", "Sums", "per_record", "to_lattice"]
-
-Array = NDArray[np.float64]
 Sums = NDArray[Any]
 """int64 on a lattice, float64 elsewhere."""
 

@@ -26,12 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpzero_theory.sphere import DIRECTIONS, GRID
-
-__all__ = ["DIRECTION", "ROUNDING", "Directions"]
-
-Tensor = torch.Tensor
 
 DIRECTION, ROUNDING = 0, 1
 """What words are for, the last entry of the counter: directions, stochastic rounding."""

@@ -15,8 +15,6 @@ import torch.distributed as dist
 
 from dpzero_theory.optim.contributions import Sums
 
-__all__ = ["Ranks"]
-
 T = TypeVar("T")
 
 

@@ -12,13 +12,9 @@ and a gradient row with an entry that is not finite becomes the zero row.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory import check
-
-__all__ = ["clip_scalars", "clip_vectors", "two_point_difference"]
-
-Array = NDArray[np.float64]
+from dpzero_theory.check import Array
 
 
 def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) -> Array:

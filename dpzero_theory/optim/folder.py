@@ -10,8 +10,6 @@ from dpzero_theory.optim.transcript import Header, Transcript
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Ledger
 
-__all__ = ["LEDGER", "TRANSCRIPT", "Budget", "Files", "epsilon_of_runs", "resumed", "started"]
-
 LEDGER, TRANSCRIPT = "ledger.jsonl", "transcript.bin"
 
 

@@ -16,17 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpzero_theory import check
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochastically, split
 from dpzero_theory.optim.shards import collected, is_collective, piece, require_sharded_by_rows, reshard, whole
 from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
-
-__all__ = ["Weights"]
-
-Tensor = torch.Tensor
 
 
 class Weights:

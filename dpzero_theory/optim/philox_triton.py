@@ -10,10 +10,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-
-__all__ = ["shift", "words"]
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 _BLOCKS = {1: 16, 16: 256}
 """Philox blocks (four words) made by one program, by bits a field: 4,096 fields."""

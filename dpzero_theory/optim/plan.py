@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any, NotRequired, Required, TypedDict
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
-from dpzero_theory.optim.contributions import Array, Sums
+from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.ledger import Settings
@@ -19,8 +20,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Bracket
 from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
 from dpzero_theory.theory.problem import Prescription
-
-__all__ = ["LEVELS", "Plan", "Target"]
 
 LEVELS = 2**30
 """Lattice points between 0 and the clip."""
@@ -179,6 +178,8 @@ class Plan:
         Its epsilon at any delta is `epsilon`. Raises ValueError for a prescription that cannot be run.
         """
         p = prescription
+        if p.noise_ratio != 1:
+            raise ValueError(f"noise_ratio must be 1, as the noise of a run is constant; got {p.noise_ratio!r}")
         law = ALGORITHMS[p.algorithm].law("gaussian")
         assert law is not None
         return cls(

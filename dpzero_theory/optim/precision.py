@@ -16,10 +16,7 @@ All operations are products with powers of two, comparisons and single rounded s
 """
 
 import torch
-
-__all__ = ["HALF", "PRECISIONS", "join", "round_stochastically", "spacing", "split"]
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 PRECISIONS = ("nearest", "stochastic", "master")
 HALF = {torch.bfloat16: (7, 2.0**-133), torch.float16: (10, 2.0**-24)}

@@ -52,8 +52,6 @@ from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.optim.transcript import Header
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
-__all__ = ["Data", "Execution", "make_from_seed_not_private", "make_private", "make_private_with_epsilon"]
-
 Collate = Callable[[Sequence[Any]], Any] | None
 Place = str | os.PathLike[str]
 

@@ -5,23 +5,24 @@ privacy it buys is the business of `dpzero_theory.privacy`. Whether a run is pri
 noise source: `noise.private`.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.optim.estimator import clip_scalars, clip_vectors, two_point_difference
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.sphere import sample_sphere
 
-__all__ = ["Directions", "LossFunction", "Run", "SmoothLossFunction", "dpgd", "dpgd_0th", "dpzero"]
-
-Array = NDArray[np.float64]
 Directions = np.random.Generator | Iterable[ArrayLike]
 Callback = Callable[[int, Array], None]
+Draw = Callable[[int | None], Any]
 
 
 class LossFunction(Protocol):
@@ -54,61 +55,45 @@ class Run:
     trajectory: Array | None
 
 
+class Options(TypedDict):
+    """What the three algorithms are told alike.
+
+    steps: T >= 1; step_size: alpha > 0; clip: C > 0; noise_std: sigma >= 0, of the released average; noise: where z
+    comes from; rng: draws tau (public; fresh entropy if None); keep: whether to return the trajectory (by default);
+    callback: called with (t, x_t) for t = 0..T, the array being the callback's to keep.
+    """
+
+    steps: int
+    step_size: float
+    clip: float
+    noise_std: float
+    noise: NoiseSource
+    rng: NotRequired[np.random.Generator | None]
+    keep: NotRequired[bool]
+    callback: NotRequired[Callback | None]
+
+
 def dpzero(
-    problem: LossFunction,
-    x0: ArrayLike,
-    *,
-    steps: int,
-    step_size: float,
-    smoothing: float,
-    clip: float,
-    noise_std: float,
-    noise: NoiseSource,
-    directions: Directions,
-    rng: np.random.Generator | None = None,
-    keep: bool = True,
-    callback: Callback | None = None,
+    problem: LossFunction, x0: ArrayLike, *, smoothing: float, directions: Directions, **options: Unpack[Options]
 ) -> Run:
     """Run Algorithm 2: x <- x - alpha ((1/n) sum_i clip_C(difference_i) + z) u, z ~ N(0, sigma^2) a scalar.
 
-    problem: n, d and losses(x) of shape (n,); x0: shape (d,); steps: T >= 1; step_size: alpha > 0; smoothing:
-    lambda > 0; clip: C > 0; noise_std: sigma >= 0, of the released average; noise: where z comes from;
-    directions: u_0..u_{T-1} as an array of shape (T, d) or any iterable of at least T vectors, or a Generator
-    to draw them from sqrt(d) S^{d-1}; rng: draws tau (public; fresh entropy if None); keep: whether to return
-    the trajectory; callback: called with (t, x_t) for t = 0..T, the array being the callback's to keep.
-    Raises ValueError.
+    problem: n, d and losses(x) of shape (n,); x0: shape (d,); smoothing: lambda > 0; directions: u_0..u_{T-1} as an
+    array of shape (T, d) or any iterable of at least T vectors, or a Generator to draw them from sqrt(d) S^{d-1};
+    options: see `Options`. Raises ValueError.
     """
-    start, count = _start(problem, x0), check.integer("steps", steps)
     width = check.real("smoothing", smoothing, above=0)
-    sigma = check.real("noise_std", noise_std, at_least=0)
-    alpha = check.real("step_size", step_size, above=0)
-    check.real("clip", clip, above=0)
-    stream = _stream(directions, count, problem.d)
 
-    def step(x: Array) -> Array:
-        u = next(stream)
+    def step(x: Array, alpha: float, clip: float, draw: Draw, u: Array) -> Array:
         difference = two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
-        z = noise.gaussian(sigma)
-        updated: Array = x - alpha * (clip_scalars(difference, clip).mean() + z) * u
+        updated: Array = x - alpha * (clip_scalars(difference, clip).mean() + draw(None)) * u
         return updated
 
-    return _run(step, start, count, rng, keep, callback)
+    return _run(problem, x0, step, directions, **options)
 
 
 def dpgd_0th(
-    problem: LossFunction,
-    x0: ArrayLike,
-    *,
-    steps: int,
-    step_size: float,
-    smoothing: float,
-    clip: float,
-    noise_std: float,
-    noise: NoiseSource,
-    directions: Directions,
-    rng: np.random.Generator | None = None,
-    keep: bool = True,
-    callback: Callback | None = None,
+    problem: LossFunction, x0: ArrayLike, *, smoothing: float, directions: Directions, **options: Unpack[Options]
 ) -> Run:
     """Run Algorithm 1: x <- x - alpha ((1/n) sum_i clip_C(difference_i u) + z), z ~ N(0, sigma^2 I_d).
 
@@ -116,26 +101,38 @@ def dpgd_0th(
     clip_C(difference_i u) = clip_{C/||u||}(difference_i) u, and no (n, d) array is formed. Arguments as
     `dpzero`. Raises ValueError.
     """
-    start, count = _start(problem, x0), check.integer("steps", steps)
     width = check.real("smoothing", smoothing, above=0)
-    sigma = check.real("noise_std", noise_std, at_least=0)
-    alpha = check.real("step_size", step_size, above=0)
-    check.real("clip", clip, above=0)
-    stream = _stream(directions, count, problem.d)
 
-    def step(x: Array) -> Array:
-        u = next(stream)
+    def step(x: Array, alpha: float, clip: float, draw: Draw, u: Array) -> Array:
         difference = two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
-        z = noise.gaussian(sigma, problem.d)
-        updated: Array = x - alpha * (clip_scalars(difference, clip / float(np.linalg.norm(u))).mean() * u + z)
+        scalar = clip_scalars(difference, clip / float(np.linalg.norm(u))).mean()
+        updated: Array = x - alpha * (scalar * u + draw(problem.d))
         return updated
 
-    return _run(step, start, count, rng, keep, callback)
+    return _run(problem, x0, step, directions, **options)
 
 
-def dpgd(
-    problem: SmoothLossFunction,
+def dpgd(problem: SmoothLossFunction, x0: ArrayLike, **options: Unpack[Options]) -> Run:
+    """Run DP-GD: x <- x - alpha ((1/n) sum_i clip_C(grad f(x; xi_i)) + z), z ~ N(0, sigma^2 I_d).
+
+    problem: also gradients(x) of shape (n, d). Other arguments as `dpzero`. Raises ValueError.
+    """
+
+    def step(x: Array, alpha: float, clip: float, draw: Draw, _: Array) -> Array:
+        gradients = problem.gradients(x)
+        if gradients.shape != (problem.n, problem.d):
+            raise ValueError(f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}")
+        updated: Array = x - alpha * (clip_vectors(gradients, clip).mean(axis=0) + draw(problem.d))
+        return updated
+
+    return _run(problem, x0, step, itertools.repeat(np.ones(problem.d)), **options)
+
+
+def _run(
+    problem: LossFunction,
     x0: ArrayLike,
+    step: Callable[[Array, float, float, Draw, Array], Array],
+    directions: Directions,
     *,
     steps: int,
     step_size: float,
@@ -146,40 +143,21 @@ def dpgd(
     keep: bool = True,
     callback: Callback | None = None,
 ) -> Run:
-    """Run DP-GD: x <- x - alpha ((1/n) sum_i clip_C(grad f(x; xi_i)) + z), z ~ N(0, sigma^2 I_d).
-
-    problem: also gradients(x) of shape (n, d). Other arguments as `dpzero`. Raises ValueError.
-    """
-    start, count = _start(problem, x0), check.integer("steps", steps)
-    sigma = check.real("noise_std", noise_std, at_least=0)
-    alpha = check.real("step_size", step_size, above=0)
-    check.real("clip", clip, above=0)
-
-    def step(x: Array) -> Array:
-        gradients = problem.gradients(x)
-        if gradients.shape != (problem.n, problem.d):
-            raise ValueError(f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}")
-        z = noise.gaussian(sigma, problem.d)
-        updated: Array = x - alpha * (clip_vectors(gradients, clip).mean(axis=0) + z)
-        return updated
-
-    return _run(step, start, count, rng, keep, callback)
-
-
-def _run(
-    step: Callable[[Array], Array],
-    start: Array,
-    steps: int,
-    rng: np.random.Generator | None,
-    keep: bool,
-    callback: Callback | None,
-) -> Run:
-    tau = int((np.random.default_rng() if rng is None else rng).integers(steps))
-    trajectory = np.empty((steps + 1, start.size)) if keep else None
-    x = x_tau = start
-    for t in range(steps + 1):
+    """Check the arguments and iterate x_{t+1} = step(x_t, alpha, C, size -> noise, u_t)."""
+    x = x_tau = check.real_array("x0", x0)
+    if x.shape != (problem.d,):
+        raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {x.shape}")
+    count = check.integer("steps", steps)
+    alpha, bound = check.real("step_size", step_size, above=0), check.real("clip", clip, above=0)
+    draw: Draw = partial(noise.gaussian, check.real("noise_std", noise_std, at_least=0))
+    if isinstance(directions, np.ndarray) and directions.shape != (count, problem.d):
+        raise ValueError(f"directions must have shape (T, d) = {(count, problem.d)}; got {directions.shape}")
+    stream = _vectors(directions, count, problem.d)
+    tau = int((np.random.default_rng() if rng is None else rng).integers(count))
+    trajectory = np.empty((count + 1, problem.d)) if keep else None
+    for t in range(count + 1):
         if t > 0:
-            x = step(x)
+            x = step(x, alpha, bound, draw, next(stream))
         if t == tau:
             x_tau = x.copy()
         if trajectory is not None:
@@ -189,24 +167,11 @@ def _run(
     return Run(x_tau=x_tau, tau=tau, last=x, trajectory=trajectory)
 
 
-def _start(problem: LossFunction, x0: ArrayLike) -> Array:
-    start = check.real_array("x0", x0)
-    if start.shape != (problem.d,):
-        raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {start.shape}")
-    return start
-
-
 def _losses(problem: LossFunction, x: Array) -> Array:
     losses = problem.losses(x)
     if losses.shape != (problem.n,):
         raise ValueError(f"losses must have shape (n,) = ({problem.n},); got {losses.shape}")
     return losses
-
-
-def _stream(directions: Directions, steps: int, d: int) -> Iterator[Array]:
-    if isinstance(directions, np.ndarray) and directions.shape != (steps, d):
-        raise ValueError(f"directions must have shape (T, d) = {(steps, d)}; got {directions.shape}")
-    return _vectors(directions, steps, d)
 
 
 def _vectors(directions: Directions, steps: int, d: int) -> Iterator[Array]:

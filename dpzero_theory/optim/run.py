@@ -35,8 +35,6 @@ from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import Indices
 
-__all__ = ["Fetch", "Losses", "Run"]
-
 Losses = Callable[[nn.Module, Any], object]
 """(module, batch) -> a tensor of shape (batch,): entry i the loss of record i, and of no other record.
 

@@ -10,8 +10,6 @@ from typing import ClassVar, NoReturn
 from dpzero_theory.check import choice, integer
 from dpzero_theory.privacy.sampling import SAMPLINGS, Indices, runnable
 
-__all__ = ["Batches", "BatchesFromSeedNotPrivate"]
-
 
 class Batches:
     """Secret batches of n records.

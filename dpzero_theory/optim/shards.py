@@ -10,13 +10,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["collected", "is_collective", "is_sharded", "piece", "require_sharded_by_rows", "reshard", "whole"]
-
-Tensor = torch.Tensor
 _PLAIN = (Tensor, nn.Parameter)
 
 

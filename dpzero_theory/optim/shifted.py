@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import join
 from dpzero_theory.optim.shards import is_sharded, piece
-
-__all__ = ["Place", "Scratch", "Shift", "Shifted", "extent", "storages"]
-
-Tensor = torch.Tensor
 
 _ROWS_SHARE = 8
 """An embedding is shifted row by row where at most one in so many of its rows is looked up."""

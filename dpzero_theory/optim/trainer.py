@@ -29,8 +29,6 @@ from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Losses, Run
 from dpzero_theory.optim.shards import is_collective
 
-__all__ = ["DPZeroTrainer", "classification_losses"]
-
 _STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
 
 

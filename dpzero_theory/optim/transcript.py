@@ -30,8 +30,6 @@ from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.privacy.journal import Journal
 
-__all__ = ["Header", "Record", "Transcript", "TranscriptError", "read", "replay"]
-
 FORMAT = "dpzero-transcript-1"
 _CHECK = 8
 

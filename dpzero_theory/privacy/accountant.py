@@ -30,18 +30,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Bracket, Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
 
-__all__ = [
-    "allocations",
-    "compositions",
-    "delta_of_history",
-    "direction_curve",
-    "direction_delta",
-    "epsilon_of_history",
-    "gaussian_part",
-    "notes",
-    "total_gdp",
-]
-
 Parts = tuple[tuple[Pair, int], ...]
 
 _NARROW = 0.03
@@ -210,14 +198,17 @@ def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
     eps = check.real("epsilon", epsilon, at_least=0)
     reduced = _reduced(history, 0.0)
     beyond, ratio = reduced.epsilon, reduced.ratio
-    # pure epsilon e alone costs at most (e^e - e^epsilon)/(1 + e^e) at epsilon < e, beside Gaussian releases at 0
-    pure = max(0.0, -math.expm1(eps - beyond) / (1 + math.exp(-beyond))) if beyond > eps else 0.0
+    # delta(epsilon) <= e^G delta'(left), delta' without the ratio; delta'(left) <= delta'(0) + 1 - e^left for left < 0
+    left = math.nextafter(eps - 2 * ratio, -math.inf) if ratio else eps
+    # pure epsilon e alone costs at most (e^e - e^left)/(1 + e^e) at left < e, beside Gaussian releases at 0
+    pure = -math.expm1(max(left, 0.0) - beyond) / (1 + math.exp(-beyond)) if beyond > left else 0.0
+    pure = max(pure, 0.0) - math.expm1(min(left, 0.0))
     if not reduced.gaussian:
         return Bracket(0.0, pure, min(_up(pure), 1.0), _CLOSED, notes(history))
-    found = _gaussian_delta(reduced.gaussian, max(_down(eps - 2 * ratio - beyond), 0.0) if ratio + beyond else eps)
+    found = _gaussian_delta(reduced.gaussian, max(_down(left - beyond) if beyond else left, 0.0))
     if ratio + beyond == 0:
         return found
-    upper = min(_up(found.upper * math.exp(ratio) + pure), 1.0)
+    upper = min(_up((found.upper + pure) * math.exp(ratio)), 1.0)
     lower = _gaussian_delta(reduced.gaussian, _up(eps + 2 * ratio)).lower * math.exp(-ratio)
     return Bracket(_down(lower), min(found.value + pure, upper), upper, found.method, notes(history))
 

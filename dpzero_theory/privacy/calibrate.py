@@ -14,8 +14,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Bracket, Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
 
-__all__ = ["calibrate_noise_multiplier"]
-
 _PURE_ACCURACY = 1e-10
 """Relative, of a pure law's multiplier."""
 

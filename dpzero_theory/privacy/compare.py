@@ -10,9 +10,8 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-__all__ = ["ACCOUNTANTS", "Comparison", "compare"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,9 @@ def _event(noise: float, sample_rate: float, steps: int) -> Any:
     return dp.SelfComposedDpEvent(inner if sample_rate == 1 else dp.PoissonSampledDpEvent(sample_rate, inner), steps)
 
 
-def _dp_accounting(make: Callable[[], Any], epsilon: float | None, noise: float | None, **k: Any) -> float:
+def _dp_accounting(kind: str, name: str, *, epsilon: float | None, noise: float | None, **k: Any) -> float:
     dp = importlib.import_module("dp_accounting")
+    make = getattr(importlib.import_module(f"dp_accounting.{kind}"), name)
     if noise is not None:
         accountant = make()
         accountant.compose(_event(noise, k["sample_rate"], k["steps"]))
@@ -43,16 +43,6 @@ def _dp_accounting(make: Callable[[], Any], epsilon: float | None, noise: float 
         make, lambda s: _event(s, k["sample_rate"], k["steps"]), epsilon, k["delta"], bracket, tol=1e-6
     )
     return float(found)
-
-
-def _pld(**k: Any) -> float:
-    pld = importlib.import_module("dp_accounting.pld")
-    return _dp_accounting(pld.PLDAccountant, **k)
-
-
-def _rdp(**k: Any) -> float:
-    rdp = importlib.import_module("dp_accounting.rdp")
-    return _dp_accounting(rdp.RdpAccountant, **k)
 
 
 def _prv(*, epsilon: float | None, noise: float | None, delta: float, sample_rate: float, steps: int) -> float:
@@ -78,8 +68,8 @@ def _opacus(*, epsilon: float | None, noise: float | None, delta: float, sample_
 
 
 ACCOUNTANTS: dict[str, Callable[..., float]] = {
-    "dp-accounting PLD": _pld,
-    "dp-accounting RDP": _rdp,
+    "dp-accounting PLD": partial(_dp_accounting, "pld", "PLDAccountant"),
+    "dp-accounting RDP": partial(_dp_accounting, "rdp", "RdpAccountant"),
     "Opacus RDP": _opacus,
     "prv-accountant": _prv,
 }

@@ -1,4 +1,4 @@
-"""The privacy of a history in other currencies: trade-off curve (f-DP), Renyi DP, zero-concentrated DP, GDP.
+"""The privacy of a history in other currencies: trade-off curve (f-DP), Renyi DP, zero-concentrated DP.
 
 delta(epsilon) is the whole story; each of these is a summary of it. Renyi and zCDP are needed where other results
 are stated in them, and both throw privacy away: converted back to (epsilon, delta) they ask for more noise.
@@ -8,9 +8,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import (
     compositions,
     delta_of_history,
@@ -19,12 +20,7 @@ from dpzero_theory.privacy.accountant import (
     total_gdp,
 )
 from dpzero_theory.privacy.certified.tilting import cumulant
-from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.release import Bracket, Release
-
-__all__ = ["gdp_of_history", "matching_gdp", "rdp_of_history", "trade_off", "zcdp_of_history"]
-
-Array = NDArray[np.float64]
 
 
 def rdp_of_history(history: Sequence[Release], order: float) -> Bracket:
@@ -65,32 +61,9 @@ def zcdp_of_history(history: Sequence[Release]) -> float:
     return sum(_unamplified(r) for r in gaussian_part(history)[0]) / 2
 
 
-def gdp_of_history(history: Sequence[Release]) -> float:
-    """The least mu for which the history is mu-GDP at every epsilon: sqrt(2 rho), without amplification (as zCDP).
-
-    Raises ValueError for noise other than the continuous Gaussian, whose trade-off curve is no Gaussian one.
-    """
-    for r in history:
-        check.choice("mechanism", r.mechanism, ("gaussian",))
-    return math.sqrt(2 * zcdp_of_history(history))
-
-
 def _unamplified(r: Release) -> float:
     releases = (r.terms.gdp * r.noise_multiplier / r.sensitivity) ** 2 if r.terms.gdp > 0 else r.steps
     return releases * (r.sensitivity / r.noise_multiplier) ** 2
-
-
-def matching_gdp(history: Sequence[Release], delta: float) -> Bracket:
-    """The mu of the Gaussian mechanism with the same epsilon at this one delta; not a bound at any other delta.
-
-    Raises:
-        ValueError: delta outside (0, 1), or epsilon = 0 at this delta already.
-    """
-    epsilon = epsilon_of_history(history, delta)
-    if epsilon.lower == 0:
-        raise ValueError(f"delta must be below delta(epsilon=0) of the history; got {delta!r}")
-    low, high = (float(gdp_from_epsilon(e, delta)) for e in (epsilon.lower, epsilon.upper))
-    return Bracket(low, high, high, epsilon.method, epsilon.notes)
 
 
 def trade_off(history: Sequence[Release], type_one: ArrayLike, *, points: int = 60) -> Array:

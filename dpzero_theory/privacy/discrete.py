@@ -38,8 +38,6 @@ from fractions import Fraction
 
 from dpzero_theory.check import integer, real
 
-__all__ = ["KERNEL", "discrete_gap", "discrete_scale"]
-
 KERNEL = 2
 """tau, in units of the lattice."""
 

@@ -16,26 +16,12 @@ from collections.abc import Callable
 from typing import cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
-
-__all__ = [
-    "delta_from_gdp",
-    "epsilon_from_gdp",
-    "gdp_from_epsilon",
-    "log_delta_from_gdp",
-    "noise_multiplier_of",
-    "noise_std",
-    "noise_std_of",
-    "paper_gdp",
-    "paper_lemma_limit",
-    "sensitivity",
-]
-
-Array = NDArray[np.float64]
 
 _LARGEST = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)

@@ -2,8 +2,6 @@
 
 from dpzero_theory.privacy.release import Release
 
-__all__ = ["history_from_event"]
-
 
 def history_from_event(event: object, relation: str) -> list[Release]:
     """The history that a `dp_accounting.DpEvent` describes.
@@ -41,4 +39,5 @@ def _expand(event: object, relation: str, count: int) -> list[Release]:
             else:
                 sampling, rate = "fixed-size", event.sample_size / event.source_dataset_size  # type: ignore[attr-defined]
             return [Release(inner.noise_multiplier, count, sampling=sampling, relation=relation, sample_rate=rate)]
+        kind = f"{kind} of {type(inner).__name__}"
     raise ValueError(f"event must be built from Gaussian, sampled Gaussian and composed events; got {kind}")

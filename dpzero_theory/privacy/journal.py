@@ -5,8 +5,6 @@ import os
 from pathlib import Path
 from typing import Self
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """An append-only file open for writing by this process; `create` starts one, `open` resumes one.

@@ -23,8 +23,6 @@ import math
 from dpzero_theory.check import real
 from dpzero_theory.privacy.relation import Relation
 
-__all__ = ["laplace_multiplier", "least_epsilon", "release_epsilon"]
-
 _ROUNDING = 1e-12  # relative, of the formulas below in float64
 _LARGEST = 700.0  # of a with sampling, and of epsilon_1: e^a and e^epsilon_1 are evaluated
 

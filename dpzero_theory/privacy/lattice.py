@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory.check import integer, real
 
-__all__ = ["Lattice"]
-
 
 @dataclass(frozen=True)
 class Lattice:

@@ -30,8 +30,6 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import Journal
 from dpzero_theory.privacy.release import Release
 
-__all__ = ["BudgetSpentError", "Ledger", "LedgerError", "Report", "Settings"]
-
 _START = "0" * 64
 _ROUNDING = 1e-9  # relative: what a calibration to the target may lose between its inverse functions
 

@@ -20,8 +20,6 @@ from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.registry import Registry
 
-__all__ = ["MECHANISMS", "Cost", "Counted", "Mechanism", "noise_law"]
-
 
 @dataclass(frozen=True)
 class Cost:

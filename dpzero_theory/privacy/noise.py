@@ -17,15 +17,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import NoReturn, Protocol, final, overload
+from typing import ClassVar, NoReturn, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dpzero_theory.check import integer, real
-
-__all__ = ["NoiseSource", "SeededNoise", "SystemNoise"]
 
 Size = int | tuple[int, ...]
 Words = Iterator[int]
@@ -35,36 +33,15 @@ _WORDS_PER_READ = 32
 _LARGEST_SCALE = 2.0**56  # a draw beyond 2^63 would be 128 standard deviations out
 
 
-class NoiseSource(Protocol):
-    """What an algorithm may ask of its noise.
+class NoiseSource(ABC):
+    """What an algorithm may ask of its noise: three laws, written over `_bytes(count)`, uniformly random bytes.
 
     `private` is True only where no seed, file or other process can reproduce the draws. `size` is None for
     one number, otherwise a shape.
     """
 
-    @property
-    def private(self) -> bool: ...
-
-    @overload
-    def gaussian(self, std: float, size: None = None) -> float: ...
-    @overload
-    def gaussian(self, std: float, size: Size) -> NDArray[np.float64]: ...
-
-    @overload
-    def discrete_gaussian(self, scale: float | Fraction, size: None = None) -> int: ...
-    @overload
-    def discrete_gaussian(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
-
-    @overload
-    def discrete_laplace(self, scale: float | Fraction, size: None = None) -> int: ...
-    @overload
-    def discrete_laplace(self, scale: float | Fraction, size: Size) -> NDArray[np.int64]: ...
-
-
-class _Sampler(ABC):
-    """The three laws, written over `_bytes(count)`: uniformly random bytes."""
-
     __slots__ = ()
+    private: ClassVar[bool]
 
     @abstractmethod
     def _bytes(self, count: int) -> bytes: ...
@@ -135,7 +112,7 @@ class _Sampler(ABC):
 
 
 @final
-class SystemNoise(_Sampler):
+class SystemNoise(NoiseSource):
     """Noise from the operating system (`os.urandom`): private, stateless, never seeded, never saved.
 
     Pickling and copying raise TypeError: a saved source could be replayed.
@@ -152,7 +129,7 @@ class SystemNoise(_Sampler):
 
 
 @final
-class SeededNoise(_Sampler):
+class SeededNoise(NoiseSource):
     """Reproducible noise for tests: `private` is False, whoever knows the seed knows every draw.
 
     seed: integer in [0, 2^64). The stream is numpy's PCG64.

@@ -8,17 +8,13 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.release import Release
-
-__all__ = ["draw"]
-
-Array = NDArray[np.float64]
 
 _ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 40)])
 _EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"

@@ -4,8 +4,6 @@ from enum import StrEnum
 
 from dpzero_theory import check
 
-__all__ = ["Relation"]
-
 
 class Relation(StrEnum):
     """How two neighbouring data sets differ; a string, so that either form can be given."""

@@ -12,8 +12,6 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Terms
 
-__all__ = ["Bracket", "Release"]
-
 MOST_STEPS = 10**12
 
 

@@ -21,8 +21,6 @@ from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.registry import Registry
 
-__all__ = ["SAMPLINGS", "Indices", "Sampling", "Terms", "passes", "runnable"]
-
 Indices = NDArray[np.int64]
 """Numbers of records, ascending."""
 

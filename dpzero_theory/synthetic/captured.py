@@ -3,10 +3,7 @@
 from collections.abc import Callable
 
 import torch
-
-__all__ = ["Captured"]
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 class Captured:

@@ -4,14 +4,10 @@ import re
 import zlib
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from dpzero_theory import check
-
-__all__ = ["gaussian_data", "hashed_words"]
-
-Array = NDArray[np.float64]
+from dpzero_theory.check import Array
 
 
 def gaussian_data(rng: np.random.Generator, n: int, d: int) -> Array:

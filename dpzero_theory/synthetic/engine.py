@@ -16,21 +16,19 @@ Equal to `dpzero_theory.optim.reference` up to rounding: the tests hold it to 1e
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
+from dpzero_theory.check import Array
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
 from dpzero_theory.synthetic.products import coefficients, form_path, products, step_loop
-
-__all__ = ["Outcome", "dpgd_0th", "dpzero"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +48,22 @@ class Outcome:
     gradient_squared: Array
     excess: Array
 
+    @classmethod
+    def of(cls, last: Tensor, total: Tensor, forms: Tensor, scale: Tensor, origin: Tensor, lanes: Lanes) -> Self:
+        """From x_T and the sums over t of x_t and of both forms, the longest lanes first, x as scale (x - origin)."""
+        ordered, back = lanes.longest_first()
+        steps = last.new_tensor(ordered.steps)
+        end, average = (to_numpy((y / scale[:, None] + origin[:, None]).T)[back] for y in (last, total / steps))
+        means = to_numpy(forms / steps)[..., back]
+        return cls(end, average, means[0], means[1] / 2)
 
-def dpzero(
+
+def run(
     problem: Quadratic,
     x0: Array,
     lanes: Lanes,
     *,
+    vector: bool,
     directions: Draw,
     noise: Draw,
     centers: Sequence[Array] = (),
@@ -63,53 +71,24 @@ def dpzero(
     device: str = "cpu",
     block: int = 128,
 ) -> Outcome:
-    """Run Algorithm 2 on every lane, all with the same directions and standard noise.
+    """Run Algorithm 2, or with `vector` Algorithm 1, on every lane, all with the same directions and standard noise.
 
     Args:
         problem: the quadratic loss; x0: shape (d,), every lane's start.
+        vector: clip bounds ||difference u||, and noise rows are in R^d.
         directions: stream of u_t, rows of length d (public; a seed is fine).
-        noise: stream of standard normal scalars, which each lane multiplies by its noise_std. The noise of a
+        noise: stream of standard normal scalars or rows, which each lane multiplies by its noise_std. The noise of a
             release must be private; a seeded stream is for synthetic data, and then nothing is private.
         centers: where `Outcome` measures after the problem's own minimiser; shape (d,) each.
         block: steps per matrix product. dtype, device: of the computation, on torch.
     """
-    return _run(problem, x0, lanes, directions, noise, centers, Place(dtype, device), block, vector=False)
-
-
-def dpgd_0th(
-    problem: Quadratic,
-    x0: Array,
-    lanes: Lanes,
-    *,
-    directions: Draw,
-    noise: Draw,
-    centers: Sequence[Array] = (),
-    dtype: torch.dtype = torch.float64,
-    device: str = "cpu",
-    block: int = 128,
-) -> Outcome:
-    """Run Algorithm 1 on every lane: as `dpzero`, but clip bounds ||difference u||; noise rows are in R^d."""
-    return _run(problem, x0, lanes, directions, noise, centers, Place(dtype, device), block, vector=True)
-
-
-def _run(
-    problem: Quadratic,
-    x0: Array,
-    lanes: Lanes,
-    directions: Draw,
-    noise: Draw,
-    centers: Sequence[Array],
-    place: Place,
-    block: int,
-    *,
-    vector: bool,
-) -> Outcome:
+    place = Place(dtype, device)
     start = checked_start(x0, problem.d)
-    run, back = lanes.longest_first()
+    ordered, _ = lanes.longest_first()
     root = place(np.sqrt(problem.spectrum))
     origin = place(problem.center)
     points = place(problem.points)
-    alpha, clip, std = (place(a) for a in (run.step_size, run.clip, run.noise_std))
+    alpha, clip, std = (place(a) for a in (ordered.step_size, ordered.clip, ordered.noise_std))
     targets = [root * (place(c) - origin) for c in (problem.center, *centers)]
     y = (root * (place(start) - origin))[:, None].repeat(1, len(lanes))
     total = torch.zeros_like(y)
@@ -118,7 +97,7 @@ def _run(
     loop = Captured(step_loop)
     measured = [(target, metric) for metric in (root * root, None) for target in targets]
     for begin, end in blocks(lanes.steps, block):
-        live = int((run.steps > begin).sum())
+        live = int((ordered.steps > begin).sum())
         u = place(directions(end - begin))
         raw = place(noise(end - begin))
         w, z, here = u * root, raw * root if vector else None, y[:, :live]
@@ -143,11 +122,11 @@ def _run(
             total[:, :live] -= (later * z).sum(dim=0)[:, None] * push
             y[:, :live] -= z.sum(dim=0)[:, None] * push
 
-    steps = place(run.steps)
+    forms = forms.view(2, len(targets), len(lanes))
+    return Outcome.of(y, total, forms, root, origin, lanes)
 
-    def points_of(columns: Tensor) -> Array:
-        return to_numpy((columns / root[:, None] + origin[:, None]).T)[back]
 
-    means = to_numpy(forms / steps)[:, back]
-    squared, excess = means[: len(targets)], means[len(targets) :] / 2
-    return Outcome(points_of(y), points_of(total / steps), squared, excess)
+dpzero = partial(run, vector=False)
+"""Algorithm 2: scalar differences are clipped, the noise is a scalar."""
+dpgd_0th = partial(run, vector=True)
+"""Algorithm 1."""

@@ -17,16 +17,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from dpzero_theory.check import Array
 from dpzero_theory.synthetic.engine import Outcome
 from dpzero_theory.synthetic.lanes import Draw, Lanes
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
-
-__all__ = ["dpgd"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 
 SAMPLES = 512
 """Samples in a block."""
@@ -53,7 +50,7 @@ def dpgd(
         product_dtype: of the products with the samples, if not dtype.
     """
     start, tensor = checked_start(x0, problem.d), Place(dtype, device)
-    run, back = lanes.longest_first()
+    run, _ = lanes.longest_first()
     alpha, clip, std = map(tensor, (run.step_size, run.clip, run.noise_std))
     spectrum, origin = tensor(problem.spectrum), tensor(problem.center)
     rows = tensor(problem.points) * tensor(np.sqrt(problem.spectrum))
@@ -83,14 +80,7 @@ def dpgd(
         push = tensor(noise(1)[0])[:, None] * std[moving]
         h[:, moving] = here - alpha[moving] * spectrum[:, None] * (mean + push)
     h, total, forms = (state[..., leader] for state in (h, total, forms))
-
-    steps = tensor(run.steps)
-
-    def points_of(columns: Tensor) -> Array:
-        return to_numpy((columns / spectrum[:, None] + origin[:, None]).T)[back]
-
-    means = to_numpy(forms / steps)[:, :, back]
-    return Outcome(points_of(h), points_of(total / steps), means[0], means[1] / 2)
+    return Outcome.of(h, total, forms, spectrum, origin, lanes)
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:

@@ -14,10 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
-
-__all__ = ["Blocks", "Draw", "Lanes", "blocks"]
-
-Array = NDArray[np.float64]
+from dpzero_theory.check import Array
 
 Draw = Callable[[int], Array]
 """draw(k): the next k rows of a stream, shape (k, d) for vectors, (k,) for scalar noise."""

@@ -20,18 +20,15 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
 
-__all__ = ["Outcome", "dpzero"]
-
-Array = NDArray[np.float64]
-Tensor = torch.Tensor
 CHUNK = 1 << 17
 """How many numbers are worked on at a time, so that they stay in a core's cache."""
 

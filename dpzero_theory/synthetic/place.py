@@ -7,10 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory import check
-
-__all__ = ["Place", "checked_start", "to_numpy"]
-
-Array = NDArray[np.float64]
+from dpzero_theory.check import Array
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,14 @@ import math
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, eigsh
 from scipy.special import expit
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 
-__all__ = ["MODES", "LogisticRegression", "PseudoHuber", "Quadratic", "paper_spectrum"]
-
-Array = NDArray[np.float64]
 Rows = Array | csr_array
 
 MODES = ("a", "b", "c")

@@ -14,10 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-
-__all__ = ["Form", "Products", "coefficients", "form_path", "products", "step_loop"]
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from dpzero_theory.theory.limits import step_cap
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, Result
 
-__all__ = ["CALIBRATIONS", "Answer", "Unmet", "applicable", "calculate", "calibrated_gdp"]
-
 CALIBRATIONS = ("paper", "exact")
 """How (epsilon, delta) becomes mu: the paper's composition lemma, or the exact Gaussian trade-off."""
 
@@ -114,7 +112,9 @@ def calculate(
             except check.PreconditionError as error:
                 unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))
                 continue
-            notes = _privacy_notes(epsilon, delta, calibration, gdp) + prescription.notes + _bound_notes(prescription)
+            notes = _privacy_notes(epsilon, delta, calibration, gdp) + prescription.notes
+            if prescription.vacuous:
+                notes += (f"vacuous: the bound is not below the trivial {prescription.trivial_bound:.4g}",)
             answers.append(
                 Answer(result=result, calibration=calibration, prescription=prescription, best=best, notes=notes)
             )
@@ -131,9 +131,3 @@ def _privacy_notes(epsilon: float, delta: float, calibration: str, gdp: float) -
             f"{epsilon:g}, at delta = {delta:g}; use the exact calibration",
         )
     return (f"this noise gives epsilon = {true_epsilon:.4g} at delta = {delta:g}, below the {epsilon:g} asked for",)
-
-
-def _bound_notes(prescription: Prescription) -> tuple[str, ...]:
-    if prescription.vacuous:
-        return (f"vacuous: the bound is not below the trivial {prescription.trivial_bound:.4g}",)
-    return ()

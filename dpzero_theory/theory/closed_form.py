@@ -13,9 +13,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
-__all__ = ["in_float_range", "noise_level", "positive_log", "prescription", "trivial_bound"]
-
-
 P = ParamSpec("P")
 
 
@@ -99,11 +96,6 @@ def prescription(
         guarantee=guarantee,
         algorithm=algorithm,
         n=problem.n,
-        relation=Relation.REPLACE_ONE,
-        sampling="full",
-        sample_rate=1.0,
-        direction="sphere",
-        directions_per_step=1,
         gdp=inequality.gdp,
         step_size=step_size,
         T=T,

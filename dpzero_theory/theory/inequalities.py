@@ -26,12 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.problem import Guarantee, Problem
-
-__all__ = ["Inequality", "clipping_probability", "dpgd_0th", "dpgd_0th_rank", "dpzero"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

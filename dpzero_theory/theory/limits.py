@@ -3,8 +3,6 @@
 from dpzero_theory import check
 from dpzero_theory.theory.problem import Problem
 
-__all__ = ["MOST_STEPS", "SMOOTHING_SHARE", "STEPS_SHARE", "step_cap"]
-
 MOST_STEPS = 10**15
 SMOOTHING_SHARE = 0.01
 """lambda is the largest that costs this share of the bound."""

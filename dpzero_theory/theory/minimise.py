@@ -15,17 +15,14 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE
 from dpzero_theory.theory.problem import Guarantee, Prescription
 
-__all__ = ["minimised"]
-
-Array = NDArray[np.float64]
 Range = tuple[float, float]
 
 

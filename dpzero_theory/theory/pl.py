@@ -13,8 +13,6 @@ from dpzero_theory.theory.closed_form import in_float_range, noise_level, positi
 from dpzero_theory.theory.inequalities import Inequality
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
-__all__ = ["corollary_1", "corollary_2", "corollary_3"]
-
 
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
     """log X with X = n^2/(kappa * spread), spread = v^2 times the corollary's power of r and d."""
@@ -109,14 +107,8 @@ def corollary_3(problem: Problem, gdp: float) -> Prescription:
     lambda <= (1/(2 ell d)) min((2 - sqrt(2)) Lt, (4 L/sqrt(d)) sqrt(r) v/n), where
     Lt^2 = 64 L^2 log(32 sqrt(2 pi) kappa n^3 (r + 2)(d + (8 ell (r + 2) + mu) B/L^2)/(r v^2)).
 
-    Args:
-        problem: every constant is used.
-        gdp: mu > 0 of Gaussian differential privacy, of the whole run.
-
-    Raises:
-        ValueError: gdp outside its range.
-        PreconditionError: pl is None; gap > 2 B, which |F_S(x_0)|, |F_S^*| <= B exclude; X <= 1; the logarithm
-            in Lt is not positive; a result outside the range of float64.
+    Arguments and errors as for `corollary_1`; every constant is used. PreconditionError also for gap > 2 B, which
+    |F_S(x_0)|, |F_S^*| <= B exclude, and where the logarithm in Lt is not positive.
     """
     p, v = problem, noise_level(gdp)
     kappa = p.condition_number

@@ -7,8 +7,6 @@ from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_multiplier_of
 from dpzero_theory.privacy.relation import Relation
 
-__all__ = ["Guarantee", "Prescription", "Problem"]
-
 
 class Guarantee(StrEnum):
     """What a bound is on; the value is how it is displayed."""
@@ -106,6 +104,7 @@ class Prescription:
         smoothing: lambda, the largest admissible value.
         clip: C, of a scalar (dpzero) or a vector norm (dpgd-0th).
         noise_std: sigma of the noise on the average, per coordinate for dpgd-0th, for `steps` releases.
+        noise_ratio: sigma_t = noise_std noise_ratio^(T-1-t), so noise_std is the last step's; 1 is constant.
         bound: the result's own right-hand side.
         bound_at_steps: the un-substituted inequality at these parameters and the integer `steps`.
         trivial_bound: what holds with no algorithm: L^2, or L^2/(2 mu) for the suboptimality under PL.
@@ -117,11 +116,11 @@ class Prescription:
     guarantee: Guarantee
     algorithm: str
     n: int
-    relation: Relation
-    sampling: str
-    sample_rate: float
-    direction: str
-    directions_per_step: int
+    relation: Relation = Relation.REPLACE_ONE
+    sampling: str = "full"
+    sample_rate: float = 1.0
+    direction: str = "sphere"
+    directions_per_step: int = 1
     gdp: float
     step_size: float
     T: float
@@ -133,6 +132,7 @@ class Prescription:
     bound_at_steps: float
     trivial_bound: float
     evaluations: int
+    noise_ratio: float = 1.0
     notes: tuple[str, ...] = ()
 
     @property

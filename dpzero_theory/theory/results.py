@@ -14,8 +14,6 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate
 
-__all__ = ["RESULTS", "Result"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Result:

@@ -11,8 +11,6 @@ from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.closed_form import in_float_range, noise_level, positive_log, prescription
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
-__all__ = ["theorem_1", "theorem_2", "theorem_3"]
-
 
 @in_float_range
 def theorem_1(problem: Problem, gdp: float) -> Prescription:
@@ -76,13 +74,8 @@ def theorem_3(problem: Problem, gdp: float) -> Prescription:
     T = n (r + 2)/(4 sqrt(r) v), C = 4 Lt and lambda <= (1/(ell d)) min(4 (2 - sqrt(2)) Lt, (L/sqrt(d))
     sqrt(sqrt(r) v/n)), where Lt^2 = L^2 log(2 sqrt(2 pi) n^3 (r + 2)(d + 8 ell B (r + 2)/L^2)/(r v^2)).
 
-    Args:
-        problem: every constant but pl is used.
-        gdp: mu > 0 of the whole run.
-
-    Raises:
-        ValueError: gdp outside its range.
-        PreconditionError: the logarithm in Lt is not positive; a result outside the range of float64.
+    Arguments and errors as for `theorem_1`; every constant but pl is used. PreconditionError also where the logarithm
+    in Lt is not positive.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n

@@ -9,9 +9,10 @@ from functools import cache
 import numpy as np
 from scipy.integrate import quad
 
+from dpzero_theory.check import Array
 from dpzero_theory.theory.sharp import constants
 from dpzero_theory.theory.sharp.projection import Projection
-from paper_checks.outcome import SEED, STANDARD_ERRORS, Array, Outcome, draw, within
+from paper_checks.outcome import SEED, STANDARD_ERRORS, Outcome, draw, within
 
 __all__ = [
     "clipped_inner_product",
@@ -173,7 +174,7 @@ def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tu
     for case in _configurations():
         if kind == "frame" and case.d < k:
             continue
-        size = min(40_000, 8_000_000 // (k * case.d))
+        size = min(40_000, 16_000_000 // case.d) if k == 1 else min(6000, 2_000_000 // (k * case.d))
         directions = draw(kind, rng, size, k, case.d)
         s = (directions.reshape(-1, case.d) @ case.gradients.T).reshape(size, k, -1)
         limit = case.clip * math.sqrt(k)

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate as pl_run
 from dpzero_theory.theory.sharp import poisson
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Array, Outcome, draw, within
+from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, draw, within
 from paper_checks.sharp.steps import clip_jointly, sum_quadratic
 
 __all__ = ["last_iterate", "runs"]

@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 
 from dpzero_theory import sphere
+from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import constants
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Array, Outcome, draw, within
+from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, draw, within
 
 __all__ = [
     "OneStep",
@@ -152,7 +153,7 @@ def _mean_change(case: OneStep, kind: str, k: int, rng: np.random.Generator) -> 
     d, n = case.problem.d, case.problem.n
     start = float(case.losses(np.zeros((1, d))).mean())
     changes = []
-    total = (15_000 if d <= 300 else 2_000_000 // d) // min(k, 8)
+    total = (15_000 if d <= 300 else 2_000_000 // d) // min(k, 16)
     for _ in range(0, total, block := max(1, min(total, 4_000_000 // (k * d)))):
         directions = draw(kind, rng, block, k, d)
         clipped = clip_jointly(differences(case, directions), case.clip * math.sqrt(k))
@@ -203,7 +204,7 @@ def smoothing_error() -> Outcome:
                 continue
             if kind == "frame" and p.d < k:
                 continue
-            directions = draw(kind, rng, 2000 // k, k, p.d)
+            directions = draw(kind, rng, 2000 if k == 1 else 200, k, p.d)
             clip = case.clip * math.sqrt(k)
             exact = clip_jointly(directions @ case.gradients.T, clip).mean(axis=2)
             error = clip_jointly(differences(case, directions), clip).mean(axis=2) - exact

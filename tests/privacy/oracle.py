@@ -1,8 +1,88 @@
-"""delta of one subsampled release in closed form, to 40 digits."""
+"""Exact laws of what is released, without the library: closed forms to 40 digits, sums over all outputs."""
+
+import math
+from collections.abc import Sequence
 
 import mpmath
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["closed_form"]
+__all__ = ["Couple", "closed_form", "discrete_gaussian", "exact_delta", "gaussian", "laplace", "power"]
+
+Array = NDArray[np.float64]
+Couple = tuple[Array, Array]
+"""The masses of all outputs under two neighbouring data sets."""
+
+
+def laplace(levels: int, multiplier: float, q: float, relation: str) -> list[Couple]:
+    """One discrete Laplace release of parameter multiplier * levels, Poisson rate q, in each direction.
+
+    The record is `levels` (and the other one -levels). All outputs beyond +-levels have one ratio, so they are one.
+    """
+    r = math.exp(-1 / (multiplier * levels))
+    x = np.arange(-levels, levels + 1)
+
+    def law(centre: int) -> Array:
+        mass = (1 - r) / (1 + r) * r ** np.abs(x - centre)
+        mass[0], mass[-1] = (r ** (levels + sign * centre) / (1 + r) for sign in (1, -1))
+        return np.asarray(mass)
+
+    return _couples(law(0), law(levels), law(-levels), q, relation)
+
+
+def discrete_gaussian(levels: int, sigma: float, q: float, relation: str) -> list[Couple]:
+    """As `laplace`, of one discrete Gaussian release; outputs up to 12 sigma."""
+    reach = levels + math.ceil(12 * sigma)
+    x = np.arange(-reach, reach + 1.0)
+
+    def law(centre: int) -> Array:
+        mass = np.exp(-((x - centre) ** 2) / (2 * sigma**2))
+        return np.asarray(mass / np.exp(-(x**2) / (2 * sigma**2)).sum())
+
+    return _couples(law(0), law(levels), law(-levels), q, relation)
+
+
+def gaussian(multiplier: float, q: float, relation: str) -> list[Couple]:
+    """As `laplace`, of one continuous Gaussian release, by a Riemann sum in error by 1e-7 at most."""
+    x = np.linspace(-13 * multiplier - 1, 13 * multiplier + 1, 20_001)
+
+    def law(centre: int) -> Array:
+        mass = np.exp(-((x - centre) ** 2) / (2 * multiplier**2))
+        return np.asarray(mass * (x[1] - x[0]) / (multiplier * math.sqrt(2 * math.pi)))
+
+    return _couples(law(0), law(1), law(-1), q, relation)
+
+
+def _couples(absent: Array, there: Array, other: Array, q: float, relation: str) -> list[Couple]:
+    used = (1 - q) * absent + q * there
+    if relation == "replace-one":
+        return [(used, (1 - q) * absent + q * other)]
+    return [(used, absent), (absent, used)]
+
+
+def power(couple: Couple, steps: int) -> Couple:
+    """All outputs of `steps` independent releases."""
+    first, second = couple
+    for _ in range(steps - 1):
+        first, second = np.outer(first, couple[0]).ravel(), np.outer(second, couple[1]).ravel()
+    return first, second
+
+
+def exact_delta(epsilon: float, runs: Sequence[Sequence[Couple]]) -> float:
+    """The larger delta(epsilon) over the directions; a run is one couple for each direction, and runs compose.
+
+    The last run's outputs are summed for each output of the others, so that it may be a long one.
+    """
+    found = []
+    for *most, last in zip(*runs, strict=True):
+        p, q = np.ones(1), np.ones(1)
+        for couple in most:
+            p, q = np.outer(p, couple[0]).ravel(), np.outer(q, couple[1]).ravel()
+        scale = math.exp(epsilon)
+        found.append(
+            math.fsum(np.maximum(a * last[0] - scale * b * last[1], 0).sum() for a, b in zip(p, q, strict=True))
+        )
+    return max(found)
 
 
 def closed_form(kind: str, q: float, s: float, epsilon: float) -> float:

@@ -1,21 +1,14 @@
-"""Calibration and accounting of histories: the issue's numbers, the private side, conversions, bad input."""
+"""Calibration: the issue's numbers, the private side, bad input."""
 
 import math
 import time
 
-import numpy as np
 import pytest
-from dp_accounting import dp_event
-from dp_accounting.rdp import RdpAccountant
-from scipy.stats import norm
 
 from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.conversions import gdp_of_history, matching_gdp, rdp_of_history, trade_off, zcdp_of_history
-from dpzero_theory.privacy.gaussian import delta_from_gdp, epsilon_from_gdp, gdp_from_epsilon
-from dpzero_theory.privacy.interop import history_from_event
 from dpzero_theory.privacy.release import Release
 
 MINI_BATCH = [
@@ -86,96 +79,9 @@ def test_full_batch_is_the_closed_form_and_counts_the_sensitivity():
     assert two.value == pytest.approx(2 * one.value, rel=1e-9)
 
 
-def test_heterogeneous_history_lies_between_homogeneous_ones():
-    """Twenty groups: between four thousand steps of the noisiest and of the least noisy."""
-    history = [
-        Release(2.0 + 0.1 * k, 200, sampling="poisson", relation="add-remove", sample_rate=0.01) for k in range(20)
-    ]
-    started = time.process_time()
-    found = epsilon_of_history(history, 1e-5)
-    assert time.process_time() - started < 2
-    weakest = [Release(3.9, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
-    strongest = [Release(2.0, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
-    assert epsilon_of_history(weakest, 1e-5).upper < found.lower
-    assert found.upper < epsilon_of_history(strongest, 1e-5).lower
-    with_full = [*history, Release(5.0, 1, sampling="full", relation="add-remove")]
-    assert epsilon_of_history(with_full, 1e-5).lower > found.upper
-    assert found.upper - found.lower < 1e-8
-
-
 def test_no_noise_needed_is_refused_and_explained():
     with pytest.raises(PreconditionError, match="target_delta"):
         calibrate(target_delta=0.5, steps=10, sample_rate=1e-3)
-
-
-def test_zero_epsilon_where_delta_is_generous():
-    unit = Release(500.0, 10, sampling="poisson", relation="add-remove", sample_rate=1e-3)
-    assert epsilon_of_history([unit], 0.1).upper == 0.0
-
-
-def test_renyi_divergence_against_dp_accounting():
-    unit = Release(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03)
-    orders = [2.0, 8.0, 20.0]
-    accountant = RdpAccountant(orders)
-    accountant.compose(dp_event.PoissonSampledDpEvent(0.03, dp_event.GaussianDpEvent(1.3)), 500)
-    for order, theirs in zip(orders, accountant._rdp, strict=True):
-        ours = rdp_of_history([unit], order)
-        assert ours.lower <= theirs * (1 + 1e-9)
-        assert ours.upper == pytest.approx(theirs, rel=1e-9)
-
-
-def test_zcdp_and_gdp_bound_the_other_currencies():
-    history = [
-        Release(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03),
-        Release(9.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.1),
-    ]
-    rho, gdp = zcdp_of_history(history), gdp_of_history(history)
-    assert rho == pytest.approx(500 / (2 * 1.69) + 10 / (2 * 81))
-    assert gdp == pytest.approx(math.sqrt(2 * rho))
-    for order in (1.5, 10.0):
-        assert rdp_of_history(history, order).upper <= rho * order
-    for epsilon in (0.5, 3.0):
-        assert delta_of_history(history, epsilon).upper <= float(delta_from_gdp(epsilon, gdp))
-    matched = matching_gdp(history, 1e-5)
-    assert float(epsilon_from_gdp(matched.value, 1e-5)) == pytest.approx(epsilon_of_history(history, 1e-5).value)
-
-
-def test_trade_off_of_a_gaussian_is_the_gaussian_curve():
-    unit = Release(50.0, 2500, sampling="full", relation="add-remove")
-    levels = np.array([0.0, 0.001, 0.05, 0.3, 0.5, 0.9, 1.0])
-    exact = norm.cdf(norm.ppf(1 - levels) - 1.0)
-    found = trade_off([unit], levels)
-    assert np.all(found <= exact + 1e-12)
-    assert np.all(found >= exact - 4e-3)
-
-
-def test_trade_off_lies_below_the_best_test_of_one_subsampled_release():
-    q, s = 0.3, 1.0
-    unit = Release(s, 1, sampling="poisson", relation="add-remove", sample_rate=q)
-    cut = np.linspace(-1, 4, 11)
-    type_one = norm.sf(cut, 0, s)
-    type_two = (1 - q) * norm.cdf(cut, 0, s) + q * norm.cdf(cut, 1, s)
-    found = trade_off([unit], type_one, points=12)
-    assert np.all(found <= type_two + 1e-12)
-    assert np.all(found >= trade_off([Release(s, 1, sampling="full", relation="add-remove")], type_one))
-
-
-def test_events_of_dp_accounting_become_histories():
-    sampled = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.1))
-    event = dp_event.ComposedDpEvent(
-        [
-            dp_event.SelfComposedDpEvent(sampled, 30),
-            dp_event.GaussianDpEvent(7.0),
-            dp_event.SampledWithoutReplacementDpEvent(100, 5, dp_event.GaussianDpEvent(2.0)),
-            dp_event.NoOpDpEvent(),
-        ]
-    )
-    first, second, third = history_from_event(dp_event.SelfComposedDpEvent(event, 2), "add-remove")
-    assert (first.steps, first.sampling, first.sample_rate) == (60, "poisson", 0.01)
-    assert (second.steps, second.sampling, second.noise_multiplier) == (2, "full", 7.0)
-    assert (third.steps, third.sampling, third.sample_rate) == (2, "fixed-size", 0.05)
-    with pytest.raises(ValueError, match="LaplaceDpEvent"):
-        history_from_event(dp_event.LaplaceDpEvent(1.0), "add-remove")
 
 
 HUGE = 10**400
@@ -200,26 +106,6 @@ def test_bad_input_is_named_at_once(name, value):
     assert min(seconds) < 0.05
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, "1", None, HUGE])
-def test_bad_history_is_named_at_once(value):
-    with pytest.raises(ValueError, match="noise_multiplier"):
-        Release(value, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
-    unit = Release(1.0, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
-    with pytest.raises(ValueError, match="delta"):
-        epsilon_of_history([unit], value)
-    if value != 0.0:
-        with pytest.raises(ValueError, match="epsilon"):
-            delta_of_history([unit], value)
-    with pytest.raises(ValueError, match="history must be a sequence of Release"):
-        epsilon_of_history([value], 1e-5)
-
-
 def test_sixty_bad_inputs_are_covered():
+    """With those of a history, in test_accountant."""
     assert len(BAD) + 3 * 7 >= 60
-
-
-def test_paper_lemma_really_gives_less_epsilon():
-    gdp = 2 / math.sqrt(8 * math.log(math.e + 2 / 1e-6))
-    unit = Release(math.sqrt(5120) / gdp, 5120, sampling="full", relation="add-remove")
-    assert epsilon_of_history([unit], 1e-6).value == pytest.approx(0.7699, abs=5e-5)
-    assert gdp < float(gdp_from_epsilon(2.0, 1e-6))

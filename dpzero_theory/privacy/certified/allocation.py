@@ -45,15 +45,12 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.contour import DeltaBracket
 from dpzero_theory.privacy.certified.convolution import chernoff, compose, log_law, log_sum, transform
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.relation import Relation
-
-__all__ = ["Run", "allocation_curve", "allocation_delta"]
-
-Array = NDArray[np.float64]
 
 _LEAST_NOISE = 0.5
 """Smallest noise multiplier for which the quadrature is certified; below it amplification is not claimed."""

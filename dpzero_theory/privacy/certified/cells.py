@@ -10,12 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Branch, Pair
 from dpzero_theory.privacy.certified.quadrature import losses
-
-__all__ = ["Cells", "cells", "interval"]
-
-Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 _RHO = 1e-13

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build, decay
 from dpzero_theory.privacy.certified.tilting import Tilted, cumulant_error
-
-__all__ = ["Decay", "log_far", "log_near"]
-
-Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 _BLOCK = 1_000_000

@@ -17,16 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.characteristic import Decay, log_far, log_near
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
 from dpzero_theory.privacy.certified.tilting import cumulant_error, saddle, tilt, tilt_all
-
-__all__ = ["DeltaBracket", "delta_bracket", "delta_estimate"]
-
-Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 _TOLERANCE = 1e-11

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-__all__ = ["Spectrum", "chernoff", "compose", "log_law", "log_sum", "power", "transform"]
+from dpzero_theory.check import Array
 
-Array = NDArray[np.float64]
 Spectrum = NDArray[Any]
 
 _EXTENDED = 2**19

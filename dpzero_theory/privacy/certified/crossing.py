@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from dpzero_theory.privacy.certified.contour import DeltaBracket
 
-__all__ = ["MARGIN", "Curve", "crossing"]
-
 MARGIN = 1e-14
 """Relative, of the target, by which a curve exceeds it at the lower end of `crossing`."""
 

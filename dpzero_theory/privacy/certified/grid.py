@@ -12,18 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.cells import Cells, cells, interval
 from dpzero_theory.privacy.certified.contour import DeltaBracket, log_c
 from dpzero_theory.privacy.certified.convolution import compose, log_law, log_sum, transform
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import losses
-
-__all__ = ["grid_delta"]
-
-Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 _LOG_TAIL = math.log(1e-15)

@@ -34,9 +34,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Branch", "Pair"]
-
-Array = NDArray[np.float64]
+from dpzero_theory.check import Array
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Branch, Pair
-
-__all__ = ["Contour", "LossLaw", "build", "decay", "losses", "support"]
-
-Array = NDArray[np.float64]
 
 _ORDER = 16
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)

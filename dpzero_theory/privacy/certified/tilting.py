@@ -5,14 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build
-
-__all__ = ["Tilted", "cumulant", "cumulant_error", "saddle", "tilt", "tilt_all"]
-
-Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 

@@ -40,8 +40,6 @@ from dpzero_theory.theory.sharp.search import (
     step_terms,
 )
 
-__all__ = ["Certificate", "at_point", "certificate", "prescribe"]
-
 ALGORITHMS = ("dpzero", "dpgd-0th")
 
 
@@ -131,16 +129,14 @@ def prescribe(
     direction: str = "sphere",
     directions_per_step: int | str = 1,
     algorithm: str = "dpzero",
-    smoothing_share: float = SMOOTHING_SHARE,
-    steps_share: float = STEPS_SHARE,
 ) -> Prescription:
     """The full-batch parameters with the smallest certificate at mu-GDP.
 
     The id is 'theorem-3-sharp', for Algorithm 1 'theorem-2-sharp'.
 
     The bound falls as T grows with alpha T fixed, so T is the cap; without a cap it is the smallest T whose
-    bound exceeds the infimum (T to infinity) by at most `steps_share`. lambda is the largest that costs at
-    most `smoothing_share` of the bound.
+    bound exceeds the infimum (T to infinity) by at most `STEPS_SHARE`. lambda is the largest that costs at
+    most `SMOOTHING_SHARE` of the bound.
 
     Args:
         problem: the constants.
@@ -150,9 +146,7 @@ def prescribe(
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction, algorithm: see `certificate`.
         directions_per_step: K, or 'best': the K with the smallest certificate under a cap on evaluations, and
-            without one the smallest K within half of `steps_share` of the best.
-        smoothing_share: in (0, 1].
-        steps_share: in (0, 1], used only without caps, or without a cap on evaluations for the best K.
+            without one the smallest K within half of `STEPS_SHARE` of the best.
 
     Raises:
         ValueError: an argument outside its range.
@@ -160,8 +154,6 @@ def prescribe(
     """
     gdp = check.real("gdp", gdp, above=0)
     between = Relation.of(relation)
-    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
-    slack = check.real("steps_share", steps_share, above=0, at_most=1)
     unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the K scalars
     search_of = functools.cache(lambda k: Search(problem, direction, k))
 
@@ -173,13 +165,13 @@ def prescribe(
 
     wanted = 1 if directions_per_step == "best" and algorithm != "dpzero" else directions_per_step
     most = None if max_evaluations is None else check.integer("max_evaluations", max_evaluations) / problem.n
-    k = number_of_directions(problem, direction, wanted, most, smallest, slack / 4)
+    k = number_of_directions(problem, direction, wanted, most, smallest, STEPS_SHARE / 4)
     scale = _vector_norm(problem, direction, k, algorithm)
     search, unit = search_of(k), scale * unit
     cap = step_cap(problem, max_steps, max_evaluations, k)
-    steps = search.enough_steps(unit, slack) if cap is None else cap
+    steps = search.enough_steps(unit, STEPS_SHARE) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
-    found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, share, gdp=gdp, relation=between)
+    found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, gdp=gdp, relation=between)
     if algorithm == "dpzero":
         return found
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
@@ -202,7 +194,6 @@ def at_point(
     steps: int,
     unit: float,
     rate: float,
-    share: float,
     *,
     gdp: float,
     relation: Relation,
@@ -217,7 +208,7 @@ def at_point(
         parts = quadratic_terms(terms, relative_gap(p) / steps, np.array([alpha]))
         return solve_quadratic(*(float(x[0]) for x in parts))
 
-    e = largest_below(root, math.sqrt(1 + share) * root(0.0))
+    e = largest_below(root, math.sqrt(1 + SMOOTHING_SHARE) * root(0.0))
     step_size, clip = alpha / p.smoothness, c * p.lipschitz * math.sqrt(directions)
     noise_std = unit * clip
     smoothing = 2 * e * p.lipschitz / p.smoothness

@@ -16,16 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.sharp.projection import Projection
-
-__all__ = ["LAWS", "Constants", "SharpLaw", "constants", "law_of"]
-
-Array = NDArray[np.float64]
 
 _BEYOND = 12.0  # what lies this far past c is below rounding against beta(c)
 

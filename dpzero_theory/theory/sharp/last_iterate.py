@@ -22,9 +22,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE, step_cap
@@ -38,11 +38,7 @@ from dpzero_theory.theory.sharp.search import (
     step_terms,
 )
 
-__all__ = ["SCHEDULES", "LastIteratePrescription", "certify_last_iterate", "prescribe_last_iterate"]
-
 SCHEDULES = ("constant", "shrinking")
-
-Array = NDArray[np.float64]
 
 _LEVELS = np.geomspace(1e-6, 10.0, 300)
 
@@ -52,11 +48,9 @@ class LastIteratePrescription(Prescription):
     """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's docstring.
 
     Attributes:
-        noise_ratio: sigma_t = noise_std noise_ratio^(T-1-t), so noise_std is the last step's; 1 is constant.
         gradient_bound: 2 ell bound, on E||grad F_S(x_T)||^2.
     """
 
-    noise_ratio: float
     gradient_bound: float
 
 
@@ -114,7 +108,6 @@ def prescribe_last_iterate(
     relation: str = "replace-one",
     direction: str = "sphere",
     directions_per_step: int | str = 1,
-    smoothing_share: float = SMOOTHING_SHARE,
 ) -> LastIteratePrescription:
     """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
 
@@ -125,8 +118,7 @@ def prescribe_last_iterate(
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         schedule: 'constant' noise, or 'shrinking' along the run (same total privacy).
-        max_steps, max_evaluations, relation, direction, directions_per_step, smoothing_share: as for
-            `certificate.prescribe`.
+        max_steps, max_evaluations, relation, direction, directions_per_step: as for `certificate.prescribe`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -137,7 +129,6 @@ def prescribe_last_iterate(
     gdp = check.real("gdp", gdp, above=0)
     between = Relation.of(relation)
     shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
-    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
     unit = full_batch_noise(gdp, 1, 1.0, p.n, between)
 
     @functools.cache
@@ -159,7 +150,7 @@ def prescribe_last_iterate(
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
 
-    e = largest_below(bound, (1 + share) * found)
+    e = largest_below(bound, (1 + SMOOTHING_SHARE) * found)
     alpha, variance, log_ratio = search.parameters(np.array([clip]), np.array([exponent]), steps)
     root = math.sqrt(directions)
     step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz * root
@@ -181,8 +172,6 @@ def prescribe_last_iterate(
         algorithm="dpzero",
         n=p.n,
         relation=between,
-        sampling="full",
-        sample_rate=1.0,
         direction=direction,
         directions_per_step=directions,
         gdp=gdp,

@@ -8,12 +8,10 @@ from dpzero_theory import check
 from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE
+from dpzero_theory.theory.limits import MOST_STEPS
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
 from dpzero_theory.theory.sharp.search import Search, number_of_directions
-
-__all__ = ["PoissonNoise", "poisson_noise", "prescribe_poisson"]
 
 PoissonNoise = Callable[[float, int, Relation], float]
 """(q_s, T, relation) -> noise multiplier, the noise of the sum over the clip C."""
@@ -49,7 +47,6 @@ def prescribe_poisson(
     relation: str = "replace-one",
     direction: str = "sphere",
     directions_per_step: int | str = 1,
-    smoothing_share: float = SMOOTHING_SHARE,
 ) -> Prescription:
     """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
 
@@ -67,7 +64,6 @@ def prescribe_poisson(
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: see `certificate.certificate`.
         directions_per_step: K, or 'best': chosen with the rate by the central-limit multiplier.
-        smoothing_share: as for `certificate.prescribe`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -76,7 +72,6 @@ def prescribe_poisson(
     p = problem
     gdp = check.real("gdp", gdp, above=0)
     between = Relation.of(relation)
-    share = check.real("smoothing_share", smoothing_share, above=0, at_most=1)
     evaluations = check.integer("max_evaluations", max_evaluations)
     most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
     search_of = cache(lambda k: Search(p, direction, k))
@@ -124,4 +119,4 @@ def prescribe_poisson(
     steps, multiplier = most_steps(rate, k), candidate(rate, k)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
-    return at_point(search, c, alpha, steps, unit, rate, share, gdp=gdp, relation=between)
+    return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between)

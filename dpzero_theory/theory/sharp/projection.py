@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincc, gammaincc
 
-__all__ = ["Projection"]
-
-Array = NDArray[np.float64]
+from dpzero_theory.check import Array
 
 _NEGLIGIBLE = 60.0  # integrals stop where the density has fallen by exp(-60)
 _GAUSSIAN = 2.0**200  # a dimension that is infinite to rounding

@@ -9,26 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.check import Array
 from dpzero_theory.theory.limits import MOST_STEPS
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
-
-__all__ = [
-    "MOST_DIRECTIONS",
-    "Search",
-    "Terms",
-    "largest_below",
-    "number_of_directions",
-    "quadratic_terms",
-    "relative_gap",
-    "solve_quadratic",
-    "step_terms",
-]
-
-Array = NDArray[np.float64]
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
 MOST_DIRECTIONS = 2**16

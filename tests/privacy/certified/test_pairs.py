@@ -11,7 +11,6 @@ from scipy.stats import norm
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS, passes
 
 X = np.linspace(-14, 14, 28_001)
 STEP = X[1] - X[0]
@@ -136,29 +135,6 @@ def test_two_steps_of_fixed_size_replace_one_lie_between_the_two_ends():
     assert found.lower == pytest.approx(max(values["remove, remove"], values["add, add"]), abs=1e-5)
 
 
-@pytest.mark.parametrize(("n", "batch", "steps"), [(10, 4, 5), (12, 4, 7), (7, 7, 3), (9, 1, 20), (10, 3, 1)])
-@pytest.mark.parametrize("keep_last", [False, True])
-def test_passes_is_enough_for_any_shuffled_epochs(n, batch, steps, keep_last):
-    rng = np.random.default_rng(5)
-    most = 0
-    for _ in range(300):
-        batches = []
-        while len(batches) < steps:
-            order = rng.permutation(n)
-            cuts = [order[i : i + batch] for i in range(0, n, batch)]
-            batches += [c for c in cuts if keep_last or len(c) == batch]
-        counts = np.bincount(np.concatenate(batches[:steps]), minlength=n)
-        most = max(most, int(counts.max()))
-    assert most <= passes(steps, batch / n)
-    if not keep_last:
-        assert most == passes(steps, batch / n)
-
-
-def test_passes_counts_an_integer_ratio_exactly():
-    for m in range(1, 2000):
-        assert passes(3 * m + 1, 1 / m) == 4
-
-
 @pytest.mark.parametrize("kind", ["remove", "add", "replace", "fixed-size"])
 def test_the_law_has_mass_one_and_the_loss_is_the_log_ratio(kind):
     q, s = 0.03, 0.7
@@ -186,36 +162,3 @@ def test_the_law_has_mass_one_and_the_loss_is_the_log_ratio(kind):
             for b in pair.branches
         )
     assert float(branch_mass) + pair.atom == pytest.approx(1, abs=1e-12)
-
-
-def test_groups_name_what_is_wrong():
-    good = {"sampling": "poisson", "relation": "add-remove", "sample_rate": 0.1}
-    for change, name in [
-        ({"sampling": "shuffle"}, "sampling"),
-        ({"sampling": None}, "sampling"),
-        ({"relation": "swap"}, "relation"),
-        ({"sample_rate": 0.0}, "sample_rate"),
-        ({"sample_rate": None}, "sample_rate"),
-        ({"sample_rate": 1.5}, "sample_rate"),
-        ({"sampling": "full"}, "sample_rate"),
-    ]:
-        with pytest.raises(ValueError, match=name):
-            Release(1.0, 10, **(good | change))
-    for noise, steps, name in [(0.0, 1, "noise_multiplier"), (math.nan, 1, "noise_multiplier"), (1.0, 2.5, "steps")]:
-        with pytest.raises(ValueError, match=name):
-            Release(noise, steps, **good)
-
-
-def test_sampling_has_no_default():
-    with pytest.raises(TypeError, match="sampling"):
-        Release(1.0, 10, relation="add-remove", sample_rate=0.1)
-    assert "full" in SAMPLINGS
-
-
-def test_fixed_order_and_whole_batches_are_closed_form():
-    unit = Release(3.0, 100, sampling="fixed-order", relation="replace-one", sample_rate=0.25)
-    assert unit.terms.gdp == pytest.approx(math.sqrt(25) * 2 / 3)
-    for sampling in ("poisson", "fixed-size", "random-allocation", "fixed-order"):
-        whole = Release(3.0, 100, sampling=sampling, relation="add-remove", sample_rate=1.0)
-        assert whole.terms.gdp == pytest.approx(10 / 3)
-        assert whole.terms.pairs == ()

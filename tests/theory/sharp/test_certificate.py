@@ -230,8 +230,6 @@ def test_bad_parameters(name: str, value: object) -> None:
         ("relation", "add"),
         ("direction", "ball"),
         ("algorithm", "dpgd"),
-        ("smoothing_share", 0),
-        ("steps_share", math.nan),
     ],
 )
 def test_bad_requests(name: str, value: object) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp import certificate
 from dpzero_theory.theory.sharp.certificate import prescribe
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.search import Terms, largest_below, quadratic_terms, smallest_root, solve_quadratic
@@ -36,8 +37,11 @@ def test_largest_below() -> None:
     assert largest_below(lambda e: e**2, 1e-20) == pytest.approx(1e-10, rel=1e-11)
 
 
-def test_limits_without_a_cap() -> None:
-    free, loose = prescribe(PAPER, GDP), prescribe(PAPER, GDP, steps_share=0.5)
+def test_limits_without_a_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = prescribe(PAPER, GDP)
+    with monkeypatch.context() as patch:
+        patch.setattr(certificate, "STEPS_SHARE", 0.5)
+        loose = prescribe(PAPER, GDP)
     limit = prescribe(PAPER, GDP, max_steps=10**15).bound
     assert loose.steps < free.steps
     assert limit < free.bound <= 1.051 * limit

@@ -1,0 +1,186 @@
+"""Plans: for a target, from every prescription, and through JSON."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_private
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.noise import SeededNoise
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.sharp import certificate
+from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
+from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
+from tests.optim.small import POISSON, D, Logistic, N, data, losses, plan
+
+
+def test_noise_has_the_law_of_the_plan() -> None:
+    """4,000 draws: variance within 10% (4.5 standard errors) of sigma^2, of 2 b^2 for Laplace."""
+    for noise, factor in (("gaussian", 1.0), ("laplace", 2.0)):
+        chosen = plan(noise=noise)
+        source = SeededNoise(4)
+        draws = np.array([chosen.noisy(np.zeros(1, np.int64), source)[0] for _ in range(4000)])
+        assert np.mean(draws.astype(float) ** 2) / chosen.scale**2 == pytest.approx(factor, rel=0.1)
+
+
+def exact_epsilon(gdp: float, delta: float) -> float:
+    """The root of the textbook formula, by another solver."""
+    return float(
+        optimize.brentq(
+            lambda e: stats.norm.cdf(gdp / 2 - e / gdp) - math.exp(e) * stats.norm.cdf(-gdp / 2 - e / gdp) - delta,
+            0,
+            50,
+            xtol=1e-12,
+        )
+    )
+
+
+EPSILON, DELTA = 2.0, 1e-6
+GDP = float(gdp_from_epsilon(EPSILON, DELTA))
+SMALL = Problem(n=N, d=D, r=2.0)
+WITH_PL = Problem(n=3000, d=D, r=2.0, pl=0.9)
+SAME = (
+    "algorithm", "n", "relation", "sampling", "sample_rate", "direction", "directions_per_step", "steps", "smoothing",
+    "clip", "noise_multiplier",
+)  # fmt: skip
+
+
+def prescriptions() -> dict[str, Prescription]:
+    found = {
+        f"{algorithm}, {relation}, {direction}": certificate.prescribe(
+            SMALL, GDP, max_steps=50, relation=relation, direction=direction, algorithm=algorithm
+        )
+        for algorithm, direction in (
+            ("dpzero", "sphere"), ("dpzero", "gaussian"), ("dpzero", "rademacher"),
+            ("dpgd-0th", "sphere"), ("dpgd-0th", "rademacher"),
+        )
+        for relation in Relation
+    }  # fmt: skip
+    found |= {
+        f"poisson, {relation}, {direction}": prescribe_poisson(
+            SMALL, GDP, poisson_noise(EPSILON, DELTA), max_evaluations=40 * N, sample_rate=0.25, relation=relation,
+            direction=direction,
+        )
+        for relation, direction in (("replace-one", "sphere"), ("add-remove", "rademacher"))
+    }  # fmt: skip
+    found["poisson at rate 1"] = prescribe_poisson(
+        SMALL, GDP, poisson_noise(EPSILON, DELTA), max_evaluations=40 * N, sample_rate=1.0
+    )
+    for name, result in RESULTS.items():
+        found[name] = result.prescribe(WITH_PL, GDP, max_steps=30 if result.minimised else None)
+    found["constant noise"] = prescribe_last_iterate(WITH_PL, GDP, schedule="constant", max_steps=30)
+    return found
+
+
+PRESCRIBED = prescriptions()
+
+
+@pytest.mark.parametrize("name", PRESCRIBED)
+def test_a_plan_is_its_prescription_and_costs_what_that_was_made_for(name: str) -> None:
+    """Every number, and the (epsilon, delta) behind gdp; on the private side."""
+    prescribed = PRESCRIBED[name]
+    found = Plan.from_prescription(prescribed)
+    for field in SAME:
+        assert getattr(found, field) == getattr(prescribed, field), field
+    assert found.step_sizes == (prescribed.step_size,)
+    assert found.noise == "gaussian"
+    assert found.expected_batch == prescribed.expected_batch
+    std = found.noise_multiplier * found.clip / found.expected_batch
+    assert std == pytest.approx(prescribed.noise_std, rel=1e-14)
+    if found.levels:
+        # the lattice's noise is a little wider than the prescribed one, and no narrower
+        assert found.scale / found.levels * found.clip / found.expected_batch >= std
+        assert found.scale / found.levels == pytest.approx(found.noise_multiplier, rel=1e-8)
+    cost = found.epsilon(DELTA)
+    assert cost.lower <= EPSILON * (1 + 1e-9)
+    assert cost.upper == pytest.approx(EPSILON, rel=1e-6)
+    if found.sampling == "full":
+        sensitivity = 2 if found.relation == "replace-one" else 1
+        gdp = math.sqrt(found.steps) * sensitivity / found.noise_multiplier
+        assert gdp == pytest.approx(prescribed.gdp, rel=1e-9)
+        for delta in (1e-3, 1e-9):
+            assert found.epsilon(delta).upper == pytest.approx(exact_epsilon(gdp, delta), rel=1e-8)
+    assert Plan.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("name", [name for name in PRESCRIBED if PRESCRIBED[name].n == N])
+def test_a_prescription_runs(tmp_path: Path, name: str) -> None:
+    chosen = Plan.from_prescription(PRESCRIBED[name])
+    module = Logistic()
+    run = make_private(module, losses, data(), chosen, target_delta=DELTA, folder=tmp_path)
+    assert run.private
+    for _ in range(2):
+        run.step()
+    assert module.weight.abs().max() > 0
+    assert run.releases_left == chosen.steps - 2
+    spent = chosen.settings.release(2)
+    assert run.history == [spent]
+    assert run.get_epsilon(DELTA) == epsilon_of_history([spent], DELTA).upper < EPSILON
+
+
+def test_noise_that_shrinks_is_refused_in_one_line() -> None:
+    """Its last step's noise at every step would cost more than was certified."""
+    shrinking = prescribe_last_iterate(WITH_PL, GDP, schedule="shrinking", max_steps=30)
+    assert shrinking.noise_ratio > 1
+    with pytest.raises(ValueError, match=r"^noise_ratio must be 1, as the noise of a run is constant; got 1\.\d+$"):
+        Plan.from_prescription(shrinking)
+    held = replace(shrinking, noise_ratio=1.0)
+    assert Plan.from_prescription(held).epsilon(DELTA).lower > 1.01 * EPSILON
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 10**10}, "steps must be an integer"),
+        ({"algorithm": "sgd"}, "algorithm must be one of dpzero"),
+        ({"algorithm": "mezo"}, "noise must be one of none"),
+        ({"algorithm": "dpgd-0th", "direction": "gaussian"}, "direction must be one of"),
+        ({"sampling": "fixed-order", "sample_rate": 0.5}, "sampling must be one of full, poisson, fixed-size"),
+        ({"sampling": "fixed-size", "sample_rate": 0.26}, r"sample_rate \* n must be an integer"),
+        ({"smoothing": 0.0}, "smoothing must be"),
+        ({"noise_std": 0.0}, "noise_multiplier must be"),
+        ({"clip": math.nan}, "(clip|noise_multiplier) must be"),
+        ({"step_size": math.inf}, "step_size must be"),
+        ({"directions_per_step": 0}, "directions_per_step must be"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        Plan.from_prescription(replace(PRESCRIBED["dpzero, replace-one, sphere"], **changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("changes", [{}, POISSON, {"step_size": lambda t: 0.1 / (t + 1)}, {"noise": "laplace"}])
+def test_json_and_back(changes: dict[str, Any]) -> None:
+    chosen = plan(**changes)
+    assert Plan.from_json(chosen.to_json()) == chosen
+    chosen.require_same(Plan.from_json(chosen.to_json()))
+
+
+def test_another_plan_is_refused_by_the_field_that_differs() -> None:
+    begun = plan()
+    plan(clip=begun.clip).require_same(begun)
+    replace(begun, noise_multiplier=begun.noise_multiplier * (1 + 1e-7)).require_same(begun)
+    for name, value in {"clip": 2.0, "smoothing": 1e-2, "noise_multiplier": begun.noise_multiplier * 1.001}.items():
+        with pytest.raises(ValueError, match=f"^{name} must be that of the run that is resumed, "):
+            replace(begun, **{name: value}).require_same(begun)
+
+
+def test_the_sums_of_a_release_move_the_weights_by_the_mean_over_its_directions() -> None:
+    chosen = plan(directions_per_step=2, step_size=lambda t: 0.5 / (t + 1), clip=3.0)
+    unit = 3.0 / chosen.levels / N
+    assert chosen.unit == pytest.approx(unit, rel=1e-15)
+    assert chosen.moves(3, [10, -4]) == [
+        (6, pytest.approx(-0.125 / 2 * unit * 10)),
+        (7, pytest.approx(0.125 / 2 * unit * 4)),
+    ]
+    assert (chosen.scalars, plan(algorithm="dpgd-0th").scalars) == (2, 0)

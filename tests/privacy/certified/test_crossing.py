@@ -1,0 +1,68 @@
+"""Where brackets of a decreasing curve cross a target, on curves whose crossing is known."""
+
+import math
+from typing import Any
+
+import pytest
+
+from dpzero_theory.privacy.certified.contour import DeltaBracket
+from dpzero_theory.privacy.certified.crossing import Curve, crossing
+
+
+def curve(rate: float, width: float = 0.0, bias: float = 1.0, power: float = 1.0) -> Curve:
+    """delta(x) = exp(-rate x^power), its brackets of this relative width, its estimates wrong by a factor."""
+
+    def bracket(x: float, *_: Any) -> DeltaBracket:
+        log_delta = -rate * x**power
+        value = math.exp(log_delta)
+        return DeltaBracket(value * (1 - width), value, value * (1 + width), log_delta, 1.0, "known")
+
+    return Curve(bracket, lambda x, tau: (-rate * x**power + math.log(bias), tau))
+
+
+def root(rate: float, target: float, power: float = 1.0) -> float:
+    return float((-math.log(target) / rate) ** (1 / power))
+
+
+@pytest.mark.parametrize("target", [0.3, 1e-5, 1e-30])
+@pytest.mark.parametrize("rate", [1e-3, 1.0, 40.0])
+@pytest.mark.parametrize("power", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("start", [0.01, 1.0, 1e3])
+def test_the_root_is_in_a_narrow_bracket_from_any_start(start: float, power: float, rate: float, target: float) -> None:
+    known = curve(rate, width=1e-12, power=power)
+    lower, upper, point = crossing([known], start, -10.0, target)
+    assert lower < root(rate, target, power) < upper
+    assert upper / lower - 1 < 1e-6
+    assert known.bracket(lower, None).lower > target >= known.bracket(upper, None).upper
+    assert point == known.bracket(upper, None)
+
+
+@pytest.mark.parametrize("width", [0.0, 1e-6, 0.1, 0.9])
+@pytest.mark.parametrize("bias", [0.2, 1.0, 5.0])
+def test_only_brackets_decide(width: float, bias: float) -> None:
+    """Wide brackets and wrong estimates widen the answer; they do not move it off the root."""
+    known = curve(2.0, width, bias)
+    lower, upper, _ = crossing([known], 1.0, -10.0, 1e-6)
+    assert known.bracket(upper, None).upper <= 1e-6
+    assert lower == 0 or known.bracket(lower, None).lower > 1e-6
+    assert lower < root(2.0, 1e-6) < upper
+
+
+def test_of_several_curves_the_last_to_fall_decides() -> None:
+    for rates in ([1.0, 2.0, 5.0], [5.0, 2.0, 1.0], [2.0, 1.0, 5.0]):
+        lower, upper, point = crossing([curve(rate, 1e-9) for rate in rates], 1.0, -10.0, 1e-5)
+        assert lower < root(1.0, 1e-5) < upper
+        assert upper / lower - 1 < 1e-6
+        assert point.upper <= 1e-5
+
+
+def test_a_curve_that_is_too_small_to_resolve_is_followed_upwards() -> None:
+    """Estimates of -inf beyond some x: the search turns back."""
+    known = curve(3.0, 1e-9)
+
+    def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
+        return (-math.inf, tau) if x > 6 else known.estimate(x, tau)
+
+    lower, upper, _ = crossing([Curve(known.bracket, estimate)], 100.0, -10.0, 1e-5)
+    assert lower < root(3.0, 1e-5) < upper
+    assert upper / lower - 1 < 1e-6

@@ -1,0 +1,229 @@
+"""delta and epsilon of histories: brackets against exact laws of everything released, and bad input."""
+
+import math
+import time
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.conversions import rdp_of_history, trade_off, zcdp_of_history
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Mechanism
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+from tests.privacy import oracle
+
+
+def test_heterogeneous_history_lies_between_homogeneous_ones():
+    """Twenty groups: between four thousand steps of the noisiest and of the least noisy."""
+    history = [
+        Release(2.0 + 0.1 * k, 200, sampling="poisson", relation="add-remove", sample_rate=0.01) for k in range(20)
+    ]
+    started = time.process_time()
+    found = epsilon_of_history(history, 1e-5)
+    assert time.process_time() - started < 2
+    weakest = [Release(3.9, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
+    strongest = [Release(2.0, 4000, sampling="poisson", relation="add-remove", sample_rate=0.01)]
+    assert epsilon_of_history(weakest, 1e-5).upper < found.lower
+    assert found.upper < epsilon_of_history(strongest, 1e-5).lower
+    with_full = [*history, Release(5.0, 1, sampling="full", relation="add-remove")]
+    assert epsilon_of_history(with_full, 1e-5).lower > found.upper
+    assert found.upper - found.lower < 1e-8
+
+
+def test_zero_epsilon_where_delta_is_generous():
+    unit = Release(500.0, 10, sampling="poisson", relation="add-remove", sample_rate=1e-3)
+    assert epsilon_of_history([unit], 0.1).upper == 0.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, "1", None, 10**400])
+def test_bad_history_is_named_at_once(value):
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        Release(value, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
+    unit = Release(1.0, 10, sampling="poisson", relation="add-remove", sample_rate=0.1)
+    with pytest.raises(ValueError, match="delta"):
+        epsilon_of_history([unit], value)
+    if value != 0.0:
+        with pytest.raises(ValueError, match="epsilon"):
+            delta_of_history([unit], value)
+    with pytest.raises(ValueError, match="history must be a sequence of Release"):
+        epsilon_of_history([value], 1e-5)
+
+
+def test_paper_lemma_really_gives_less_epsilon():
+    gdp = 2 / math.sqrt(8 * math.log(math.e + 2 / 1e-6))
+    unit = Release(math.sqrt(5120) / gdp, 5120, sampling="full", relation="add-remove")
+    assert epsilon_of_history([unit], 1e-6).value == pytest.approx(0.7699, abs=5e-5)
+    assert gdp < float(gdp_from_epsilon(2.0, 1e-6))
+
+
+def release(mechanism, multiplier, steps, q, relation):
+    sampling = "full" if q == 1 else "poisson"
+    return Release(multiplier, steps, sampling=sampling, relation=relation, sample_rate=q, mechanism=mechanism)
+
+
+def around(found, delta, runs, tolerance=1e-12):
+    """Whether the exact epsilon at this delta lies in the bracket."""
+    enough = oracle.exact_delta(found.upper, runs) <= delta * (1 + tolerance)
+    return enough and (found.lower == 0 or oracle.exact_delta(found.lower, runs) >= delta * (1 - tolerance))
+
+
+DELTAS = (0.0, 1e-9, 1e-4, 0.02, 0.3)
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("q", [1.0, 0.3, 0.02])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize(("levels", "multiplier"), [(1, 2.0), (4, 1.0), (3, 0.25)])
+def test_laplace_releases_against_all_outputs(levels, multiplier, steps, q, relation):
+    """Every output of T releases of one record's data, enumerated: nothing exceeds the upper ends or undercuts the
+    lower ones; at delta = 0 both are the exact number."""
+    history = [release("laplace", multiplier, steps, q, relation)]
+    run = [oracle.power(couple, steps) for couple in oracle.laplace(levels, multiplier, q, relation)]
+    for delta in DELTAS:
+        found = epsilon_of_history(history, delta)
+        assert found.value == found.upper
+        if delta > 0:
+            assert around(found, delta, [run])
+            continue
+        largest = max(float(np.max(np.log(p / r))) for p, r in run)
+        assert found.lower <= largest <= found.upper
+        assert found.upper == pytest.approx(largest, rel=1e-10)
+        assert found.lower == pytest.approx(largest, rel=1e-10)
+        for share in (0.0, 0.3, 0.9, 1.0, 1.1):
+            spent = delta_of_history(history, share * largest)
+            assert spent.lower <= oracle.exact_delta(share * largest, [run]) <= spent.upper
+        assert delta_of_history(history, found.upper).upper == 0
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("q", [1.0, 0.3])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_gaussian_and_laplace_releases_together_against_their_losses(steps, q, relation):
+    """Laplace outputs enumerated, the Gaussian release on a grid of its outputs: all of both is in the sum."""
+    laplace = [oracle.power(couple, steps) for couple in oracle.laplace(2, 3.0, q, relation)]
+    runs = [laplace, oracle.gaussian(1.7, q, relation)]
+    history = [release("laplace", 3.0, steps, q, relation), release("gaussian", 1.7, 1, q, relation)]
+    assert around(epsilon_of_history(history, 1e-3), 1e-3, runs, 1e-6)
+    for epsilon in (0.0, 0.1, 1.0):
+        found, exact = delta_of_history(history, epsilon), oracle.exact_delta(epsilon, runs)
+        assert found.lower * (1 - 1e-6) <= exact <= found.upper * (1 + 1e-6)
+        assert delta_of_history(history[::-1], epsilon) == found
+        # teeth: the Gaussian release alone, which is what a dropped mechanism would leave
+        assert delta_of_history(history[1:], epsilon).upper < exact
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("q", [1.0, 0.3])
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("levels", "multiplier"), [(1, 0.7), (3, 1.5)])
+def test_discrete_gaussian_releases_against_all_outputs(levels, multiplier, steps, q, relation):
+    """On a coarse lattice, with the noise that a run draws there: the certificate of the fine one holds."""
+    sigma = MECHANISMS["discrete-gaussian"].scale(multiplier, levels)
+    run = [oracle.power(couple, steps) for couple in oracle.discrete_gaussian(levels, sigma, q, relation)]
+    history = [release("discrete-gaussian", multiplier, steps, q, relation)]
+    for epsilon in (0.0, 0.2, 1.0):
+        assert oracle.exact_delta(epsilon, [run]) <= delta_of_history(history, epsilon).upper * (1 + 1e-9)
+    assert oracle.exact_delta(epsilon_of_history(history, 1e-4).upper, [run]) <= 1e-4 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("q", [1.0, 0.3])
+def test_a_discrete_gaussian_release_on_a_fine_lattice_is_in_the_bracket(q, relation):
+    """20,000 levels: what the kernel's variance of 4 changes is 1e-8 of the noise."""
+    levels, multiplier = 20_000, 1.5
+    sigma = math.sqrt((multiplier * levels) ** 2 + 4)
+    run = oracle.discrete_gaussian(levels, sigma, q, relation)
+    history = [release("discrete-gaussian", multiplier, 1, q, relation)]
+    for epsilon in (0.0, 0.5, 1.5):
+        found, exact = delta_of_history(history, epsilon), oracle.exact_delta(epsilon, [run])
+        assert found.lower * (1 - 1e-6) <= exact <= found.upper * (1 + 1e-6)
+        assert found.upper <= found.lower * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("beyond", [1e-3, 1.0, 5.0, 800.0])
+def test_pure_epsilon_at_a_smaller_epsilon_is_randomised_response(beyond):
+    """(e^e - e^epsilon)/(1 + e^e): what answering a bit truthfully with probability e^e/(1 + e^e) costs."""
+    history = [release("laplace", 1 / beyond, 1, 1.0, "add-remove")]
+    for share in (0.0, 0.5, 0.999, 1.0, 2.0):
+        epsilon = share * beyond
+        with mpmath.workdps(400):
+            truth = mpmath.exp(beyond) / (1 + mpmath.exp(beyond))
+            exact = float(max(truth - mpmath.exp(epsilon) * (1 - truth), 0))
+        found = delta_of_history(history, epsilon)
+        assert exact * (1 - 1e-9) <= found.upper <= 1
+        assert found.upper <= exact * (1 + 1e-9) + 2e-12 * beyond
+        assert (found.lower, found.value) == (0.0, found.value)
+        assert found.lower <= found.value <= found.upper
+
+
+class Loose(Mechanism):
+    """Not Gaussian, but within e^0.1 of it; the worst such law, of next to no Gaussian noise's cost: a bit."""
+
+    name = "loose"
+    noise = "loose"
+    lattice = False
+    exactness = "for tests"
+
+    def cost(self, *_):
+        return Cost(gaussian=True, ratio=0.1)
+
+    def scale(self, noise_multiplier, levels):
+        return noise_multiplier * levels
+
+    def draw(self, source, scale, shape):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def loose():
+    MECHANISMS.register(Loose())
+    yield "loose"
+    MECHANISMS._values.pop("loose", None)
+
+
+def test_a_law_near_a_gaussian_one_costs_its_ratio_also_at_small_epsilon(loose):
+    """A bit that is 1 with probability 1 - e^-G/2, or e^-G/2: within e^G of a fair coin, which costs nothing."""
+    history = [release(loose, 1e9, 1, 1.0, "add-remove")]
+    unlikely = math.exp(-0.1) / 2
+    for epsilon in (0.0, 0.05, 0.1, 0.15, 0.19):
+        exact = (1 - unlikely) - math.exp(epsilon) * unlikely
+        found = delta_of_history(history, epsilon)
+        assert found.lower <= max(exact, 0.0) <= found.upper
+    for epsilon in (0.2, 0.3):
+        assert delta_of_history(history, epsilon).upper < 1e-8
+    assert 0.19 < epsilon_of_history(history, 1e-6).upper < 0.21
+
+
+def test_a_mechanism_that_nobody_accounts_for_is_refused(loose):
+    """Also where the release was made while it was known: nothing counts it as another one."""
+    known = release(loose, 2.0, 3, 1.0, "add-remove")
+    del MECHANISMS._values[loose]
+    entries = (
+        lambda history: epsilon_of_history(history, 1e-5),
+        lambda history: delta_of_history(history, 1.0),
+        zcdp_of_history,
+        lambda history: rdp_of_history(history, 2.0),
+        lambda history: trade_off(history, 0.1),
+    )
+    plain = Release(2.0, 3, sampling="full", relation="add-remove")
+    for entry in entries:
+        for history in ([known], [plain, known]):
+            with pytest.raises(ValueError, match=r"^mechanism must be one of gaussian.*; got 'loose'$"):
+                entry(history)
+    with pytest.raises(ValueError, match=r"^mechanism must be one of gaussian, .*; got 'loose'$"):
+        release(loose, 2.0, 3, 1.0, "add-remove")
+
+
+def test_one_relation_and_a_delta_where_there_is_gaussian_noise():
+    gaussian = release("gaussian", 2.0, 3, 1.0, "add-remove")
+    pure = release("laplace", 9.0, 3, 1.0, "add-remove")
+    with pytest.raises(ValueError, match="history must have one relation"):
+        epsilon_of_history([gaussian, release("laplace", 2.0, 3, 1.0, "replace-one")], 1e-5)
+    with pytest.raises(ValueError, match="0 < delta"):
+        epsilon_of_history([pure, gaussian], 0.0)
+    assert epsilon_of_history([pure], 0.0).upper == pytest.approx(1 / 3)
+    assert epsilon_of_history([], 0.0).upper == 0
+    assert delta_of_history([], 0.0).upper == 0

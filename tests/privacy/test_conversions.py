@@ -1,0 +1,118 @@
+"""Renyi and zero-concentrated DP and the trade-off curve of a history."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+from scipy.stats import norm
+
+from dpzero_theory.privacy.accountant import delta_of_history
+from dpzero_theory.privacy.conversions import rdp_of_history, trade_off, zcdp_of_history
+from dpzero_theory.privacy.gaussian import delta_from_gdp
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+from tests.privacy import oracle
+
+
+def release(mechanism, multiplier, steps, q, relation):
+    sampling = "full" if q == 1 else "poisson"
+    return Release(multiplier, steps, sampling=sampling, relation=relation, sample_rate=q, mechanism=mechanism)
+
+
+def test_renyi_divergence_against_dp_accounting():
+    unit = Release(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03)
+    orders = [2.0, 8.0, 20.0]
+    accountant = RdpAccountant(orders)
+    accountant.compose(dp_event.PoissonSampledDpEvent(0.03, dp_event.GaussianDpEvent(1.3)), 500)
+    for order, theirs in zip(orders, accountant._rdp, strict=True):
+        ours = rdp_of_history([unit], order)
+        assert ours.lower <= theirs * (1 + 1e-9)
+        assert ours.upper == pytest.approx(theirs, rel=1e-9)
+
+
+def test_zcdp_bounds_the_other_currencies():
+    history = [
+        Release(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03),
+        Release(9.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.1),
+    ]
+    rho = zcdp_of_history(history)
+    assert rho == pytest.approx(500 / (2 * 1.69) + 10 / (2 * 81))
+    for order in (1.5, 10.0):
+        assert rdp_of_history(history, order).upper <= rho * order
+    for epsilon in (0.5, 3.0):
+        assert delta_of_history(history, epsilon).upper <= float(delta_from_gdp(epsilon, math.sqrt(2 * rho)))
+
+
+def test_trade_off_of_a_gaussian_is_the_gaussian_curve():
+    unit = Release(50.0, 2500, sampling="full", relation="add-remove")
+    levels = np.array([0.0, 0.001, 0.05, 0.3, 0.5, 0.9, 1.0])
+    exact = norm.cdf(norm.ppf(1 - levels) - 1.0)
+    found = trade_off([unit], levels)
+    assert np.all(found <= exact + 1e-12)
+    assert np.all(found >= exact - 4e-3)
+
+
+def test_trade_off_lies_below_the_best_test_of_one_subsampled_release():
+    q, s = 0.3, 1.0
+    unit = Release(s, 1, sampling="poisson", relation="add-remove", sample_rate=q)
+    cut = np.linspace(-1, 4, 11)
+    type_one = norm.sf(cut, 0, s)
+    type_two = (1 - q) * norm.cdf(cut, 0, s) + q * norm.cdf(cut, 1, s)
+    found = trade_off([unit], type_one, points=12)
+    assert np.all(found <= type_two + 1e-12)
+    assert np.all(found >= trade_off([Release(s, 1, sampling="full", relation="add-remove")], type_one))
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("q", [1.0, 0.2])
+@pytest.mark.parametrize("order", [1.5, 4.0])
+def test_renyi_divergence_of_either_gaussian_law_against_its_integral(relation, q, order):
+    """Both directions, by a fine sum over outputs of the continuous law; the discrete one's is within its ratio."""
+    couples = oracle.gaussian(1.3, q, relation)
+    exact = max(math.log(float((p[r > 0] ** order * r[r > 0] ** (1 - order)).sum())) for p, r in couples) / (order - 1)
+    for mechanism in ("gaussian", "discrete-gaussian"):
+        found = rdp_of_history([release(mechanism, 1.3, 6, q, relation)], order)
+        assert found.lower * (1 - 1e-7) <= 6 * exact <= found.upper * (1 + 1e-7)
+        assert found.upper == pytest.approx(found.lower, rel=1e-9)
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_laplace_has_no_gaussian_summary_and_is_refused_by_name(relation):
+    gaussian, laplace = release("gaussian", 9.0, 3, 1.0, relation), release("laplace", 9.0, 3, 1.0, relation)
+    for history in ([laplace], [gaussian, laplace]):
+        for summary in (zcdp_of_history, lambda history: rdp_of_history(history, 2.0)):
+            with pytest.raises(ValueError, match=r"^history must have Gaussian noise only; got mechanism laplace$"):
+                summary(history)
+
+
+def test_zcdp_of_the_discrete_law_is_that_of_the_continuous_one():
+    continuous, discrete = (
+        [release(mechanism, 4.0, 8, 1.0, "replace-one")] for mechanism in ("gaussian", "discrete-gaussian")
+    )
+    assert zcdp_of_history(continuous) == zcdp_of_history(discrete) == pytest.approx(8 * 4 / 16 / 2)
+
+
+def best_test(couples, levels):
+    """The exact trade-off of laws with finitely many outputs, by Neyman and Pearson; the lower of the directions."""
+    found = []
+    for p, r in couples:
+        order = np.argsort(-r / p)
+        type_one, type_two = (np.concatenate([[0], np.cumsum(law[order])]) for law in (p, r))
+        found.append(np.interp(levels, type_one, 1 - type_two))
+    return np.min(found, axis=0)
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("q", [1.0, 0.3])
+def test_trade_off_of_laplace_releases_is_below_the_best_test(relation, q):
+    couples = [oracle.power(couple, 2) for couple in oracle.laplace(3, 2.0, q, relation)]
+    levels = np.linspace(0, 1, 21)
+    exact = best_test(couples, levels)
+    found = trade_off([release("laplace", 2.0, 2, q, relation)], levels)
+    assert (found <= exact + 1e-12).all()
+    pure = max(float(np.max(np.log(p / r))) for p, r in couples)
+    assert (found >= np.maximum(1 - math.exp(pure) * levels, math.exp(-pure) * (1 - levels)) - 1e-9).all()
+    history = [release(mechanism, 2.0, 2, 1.0, relation) for mechanism in ("laplace", "gaussian")]
+    assert (trade_off(history, levels) <= trade_off(history[1:], levels) + 1e-12).all()

@@ -1,0 +1,172 @@
+"""The append-only file under ledgers and transcripts: one writer, on disk before it counts, torn ends cut."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpzero_theory.privacy.journal import Journal
+
+
+class Refused(RuntimeError):
+    """What the journal's user says."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def journal(path: Path) -> Journal:
+    found = Journal.create(path, Refused)
+    found.append(b"one\n")
+    return found
+
+
+def test_what_is_appended_is_there_and_found_again(path: Path, journal: Journal) -> None:
+    journal.append(b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+    journal.close()
+    again = Journal.open(path, Refused)
+    assert again.content == b"one\ntwo\n"
+    again.append(b"three\n")
+    assert path.read_bytes() == b"one\ntwo\nthree\n"
+    assert again.content == b"one\ntwo\n"
+
+
+def test_a_file_is_created_once_and_opened_only_if_there(path: Path, journal: Journal) -> None:
+    journal.close()
+    with pytest.raises(FileExistsError):
+        Journal.create(path, Refused)
+    assert path.read_bytes() == b"one\n"
+    with pytest.raises(FileNotFoundError):
+        Journal.open(path.with_name("none"), Refused)
+
+
+def test_a_second_writer_is_refused_before_it_reads_or_changes_anything(path: Path, journal: Journal) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(Refused, match=r"^\S+journal: another process has this file open$"):
+            Journal.open(path, Refused)
+    assert len(os.listdir("/proc/self/fd")) == before
+    journal.append(b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+    journal.close()
+    Journal.open(path, Refused).close()
+
+
+def test_a_write_is_on_disk_before_it_counts(path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bytes] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), synced.append(path.read_bytes())))
+    journal.append(b"two\n")
+    assert synced == [b"one\ntwo\n"]
+
+
+def test_the_directory_entry_is_on_disk_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    Journal.create(path, Refused).close()
+    assert path.parent.stat().st_ino in synced
+
+
+def test_the_child_of_a_fork_does_not_write(path: Path, journal: Journal) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            journal.append(b"child\n")
+        except Refused as error:
+            os._exit(17 if "opened by another process, before a fork" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    journal.append(b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "no space left on device")
+
+
+FAULTS: dict[str, tuple[str, Callable[..., object]]] = {
+    "short": ("pwrite", lambda file, data, at, pwrite=os.pwrite: pwrite(file, data[:2], at)),
+    "nothing": ("pwrite", lambda file, data, at: 0),
+    "full": ("pwrite", full),
+    "not synced": ("fsync", full),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_after_a_failed_write_nothing_is_written_until_it_is_opened_again(
+    path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(os, *FAULTS[fault])
+    with pytest.raises((Refused, OSError), match=r"written in part|no space left"):
+        journal.append(b"two\n")
+    monkeypatch.undo()
+    left = path.read_bytes()
+    for _ in range(2):
+        with pytest.raises(Refused, match="closed, or a write failed: open it again"):
+            journal.append(b"three\n")
+    assert path.read_bytes() == left
+    journal.close()
+    again = Journal.open(path, Refused)
+    assert again.content == left
+    assert left.startswith(b"one\n")
+    again.keep(4)
+    again.append(b"three\n")
+    assert path.read_bytes() == b"one\nthree\n"
+
+
+@pytest.mark.parametrize("torn", [b"x", b"a long torn tail, longer than what is written next\n"])
+def test_the_next_write_goes_over_a_torn_tail_and_cuts_off_the_rest(path: Path, journal: Journal, torn: bytes) -> None:
+    journal.close()
+    path.write_bytes(b"one\n" + torn)
+    again = Journal.open(path, Refused)
+    assert again.content == b"one\n" + torn
+    again.keep(4)
+    assert path.read_bytes() == b"one\n" + torn  # nothing is written until something is to be said
+    again.append(b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+    again.append(b"three\n")
+    assert path.read_bytes() == b"one\ntwo\nthree\n"
+
+
+def test_a_tail_can_be_cut_off_alone(path: Path, journal: Journal) -> None:
+    journal.close()
+    path.write_bytes(b"one\ntorn")
+    again = Journal.open(path, Refused)
+    again.keep(4)
+    again.cut()
+    assert path.read_bytes() == b"one\n"
+    again.append(b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "longer", "shorter"])
+def test_a_file_that_something_else_changed_is_left_alone(path: Path, journal: Journal, how: str) -> None:
+    if how == "deleted":
+        path.unlink()
+    elif how == "moved":
+        path.rename(path.with_name("elsewhere"))
+    elif how == "replaced":
+        path.with_name("new").write_bytes(b"one\n")
+        path.with_name("new").replace(path)
+    else:
+        path.write_bytes(b"one\nmore" if how == "longer" else b"on")
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(Refused, match="the file was moved or changed by something else"):
+        journal.append(b"two\n")
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_a_closed_journal_says_so_and_closing_again_is_safe(path: Path, journal: Journal) -> None:
+    journal.close()
+    journal.close()
+    for write in (lambda: journal.append(b"two\n"), journal.cut, journal.require_writable):
+        with pytest.raises(Refused, match="closed"):
+            write()
+    assert path.read_bytes() == b"one\n"

@@ -1,0 +1,166 @@
+"""Samplings: exact laws of the batches drawn, what they add to a composition, and which of them can run."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, passes, runnable
+
+
+@pytest.mark.parametrize(("n", "batch", "steps"), [(10, 4, 5), (12, 4, 7), (7, 7, 3), (9, 1, 20), (10, 3, 1)])
+@pytest.mark.parametrize("keep_last", [False, True])
+def test_passes_is_enough_for_any_shuffled_epochs(n, batch, steps, keep_last):
+    rng = np.random.default_rng(5)
+    most = 0
+    for _ in range(300):
+        batches = []
+        while len(batches) < steps:
+            order = rng.permutation(n)
+            cuts = [order[i : i + batch] for i in range(0, n, batch)]
+            batches += [c for c in cuts if keep_last or len(c) == batch]
+        counts = np.bincount(np.concatenate(batches[:steps]), minlength=n)
+        most = max(most, int(counts.max()))
+    assert most <= passes(steps, batch / n)
+    if not keep_last:
+        assert most == passes(steps, batch / n)
+
+
+def test_passes_counts_an_integer_ratio_exactly():
+    for m in range(1, 2000):
+        assert passes(3 * m + 1, 1 / m) == 4
+
+
+def test_fixed_order_and_whole_batches_are_closed_form():
+    unit = Release(3.0, 100, sampling="fixed-order", relation="replace-one", sample_rate=0.25)
+    assert unit.terms.gdp == pytest.approx(math.sqrt(25) * 2 / 3)
+    for sampling in ("poisson", "fixed-size", "random-allocation", "fixed-order"):
+        whole = Release(3.0, 100, sampling=sampling, relation="add-remove", sample_rate=1.0)
+        assert whole.terms.gdp == pytest.approx(10 / 3)
+        assert whole.terms.pairs == ()
+
+
+class Words(random.Random):
+    """A source whose next 64-bit words are those given."""
+
+    def __init__(self, *words):
+        super().__init__(0)
+        self.words = words
+
+    def randbytes(self, n):
+        found = np.array(self.words, np.uint64).tobytes()
+        assert len(found) == n
+        return found
+
+
+def sets(sampling, n, q, draws, seed):
+    """How often each set of records is a batch."""
+    source = random.Random(seed)
+    return Counter(tuple(SAMPLINGS[sampling].draw(source, n, q).tolist()) for _ in range(draws))
+
+
+def test_what_can_be_run_is_what_draws():
+    """And nothing else: a sampling that is accounted alone refuses to make a batch."""
+    assert set(runnable()) == {"full", "poisson", "fixed-size"}
+    for name, sampling in SAMPLINGS.items():
+        if name in runnable():
+            batch = sampling.draw(random.Random(1), 8, 1.0)
+            assert batch.tolist() == list(range(8))
+        else:
+            assert type(sampling).draw is Sampling.draw
+            with pytest.raises(NotImplementedError, match=f"batches of sampling {name} cannot be drawn"):
+                sampling.draw(random.Random(1), 8, 0.5)
+
+
+def test_a_poisson_batch_holds_a_record_below_the_rate_of_its_word_and_no_other():
+    """q 2^64 = 3 * 2^62 for q = 3/4: the last word that is used, and the first that is not."""
+    words = (0, 3 * 2**62 - 1, 3 * 2**62, 2**64 - 1, 3 * 2**61)
+    assert SAMPLINGS["poisson"].draw(Words(*words), 5, 0.75).tolist() == [0, 1, 4]
+    almost = math.nextafter(1.0, 0.0)
+    assert SAMPLINGS["poisson"].draw(Words(2**64 - 2**11 - 1, 2**64 - 2**11), 2, almost).tolist() == [0]
+    assert SAMPLINGS["poisson"].draw(Words(0, 1), 2, 2.0**-64).tolist() == [0]
+
+
+def test_poisson_batches_have_the_product_law():
+    """30,000 batches of four records from one seed: the sixteen sets by chi-square, at 1e-6."""
+    q, found = 0.35, sets("poisson", 4, 0.35, 30_000, seed=8)
+    chance = {
+        chosen: q ** len(chosen) * (1 - q) ** (4 - len(chosen))
+        for size in range(5)
+        for chosen in itertools.combinations(range(4), size)
+    }
+    counts = [found[chosen] for chosen in chance]
+    assert sum(counts) == 30_000
+    assert stats.chisquare(counts, [30_000 * p for p in chance.values()]).pvalue > 1e-6
+    off = [(0.37 / q) ** len(c) * (0.63 / (1 - q)) ** (4 - len(c)) * p for c, p in chance.items()]
+    assert stats.chisquare(counts, [30_000 * p for p in off]).pvalue < 1e-6
+
+
+def test_fixed_size_batches_are_every_set_of_their_size_equally_often():
+    """30,000 batches of three of six records from one seed: the twenty sets by chi-square, at 1e-6."""
+    found = sets("fixed-size", 6, 0.5, 30_000, seed=9)
+    assert set(found) == set(itertools.combinations(range(6), 3))
+    assert stats.chisquare(list(found.values())).pvalue > 1e-6
+
+
+def test_inclusion_counts_of_a_whole_run():
+    """2,000 runs of ten batches: a record's number of batches is binomial for poisson and fixed-size alike."""
+    for name in ("poisson", "fixed-size"):
+        source, q = random.Random(10), 0.2
+        counts = np.zeros(11)
+        for _ in range(2_000):
+            counts[sum(3 in SAMPLINGS[name].draw(source, 10, q) for _ in range(10))] += 1
+        expected = 2_000 * stats.binom.pmf(np.arange(11), 10, q)
+        assert stats.chisquare([*counts[:5], counts[5:].sum()], [*expected[:5], expected[5:].sum()]).pvalue > 1e-6
+        assert SAMPLINGS[name].chance(10, q)[0] == pytest.approx(1 - stats.binom.pmf(0, 10, q), rel=1e-12)
+
+
+@pytest.mark.parametrize(("n", "q", "size"), [(10, 0.3, 3), (7, 3 / 7, 3), (1000, 0.001, 1), (5, 1.0, 5)])
+def test_fixed_size_batches_are_a_whole_number_of_records(n, q, size):
+    assert SAMPLINGS["fixed-size"].batch_size(n, q) == size
+    assert len(SAMPLINGS["fixed-size"].draw(random.Random(0), n, q)) == size
+    for bad in (q / (2 * size), q + 0.4 / n):
+        with pytest.raises(ValueError, match=r"sample_rate \* n must be an integer >= 1 with sampling fixed-size"):
+            SAMPLINGS["fixed-size"].batch_size(n, bad)
+    assert SAMPLINGS["full"].batch_size(n, 1.0) == n
+    assert SAMPLINGS["poisson"].batch_size(n, q) is None
+
+
+def test_an_epoch_that_holds_each_record_once_uses_it_as_often_as_passes_says():
+    """By hand: epochs of floor(1/q) steps."""
+    assert [passes(steps, 0.25) for steps in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
+    assert [passes(steps, 0.3) for steps in (1, 3, 4, 6, 7)] == [1, 1, 2, 2, 3]
+    assert passes(10, 0.6) == 10
+    assert SAMPLINGS["fixed-order"].chance(1, 0.25) == (1.0, "1")
+    assert SAMPLINGS["random-allocation"].chance(3, 0.25)[0] == 0.75
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_terms_are_of_one_form_and_the_attained_pairs_are_no_stronger(name, relation):
+    q = 1.0 if name == "full" else 0.25
+    terms = SAMPLINGS[name].terms(2.0, 8, q, relation)
+    assert (terms.gdp > 0) != bool(terms.pairs)
+    assert bool(terms.attained) == bool(terms.pairs)
+    assert (terms.run is not None) == (name == "random-allocation")
+    if terms.pairs and name == "poisson":
+        assert terms.attained == terms.pairs
+    if terms.gdp:
+        used = 2 if q < 1 else 8
+        assert terms.gdp == pytest.approx(math.sqrt(used) * (2 if relation == "replace-one" else 1) / 2)
+
+
+@pytest.mark.parametrize("rate", [None, 0.0, -0.1, 1.1, math.nan, "1", True])
+def test_a_rate_outside_its_range_is_named(rate):
+    for name, sampling in SAMPLINGS.items():
+        if name == "full" and rate is None:
+            assert sampling.rate(rate) == 1
+            continue
+        with pytest.raises(ValueError, match=r"^sample_rate must be"):
+            sampling.rate(rate)
