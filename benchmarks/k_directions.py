@@ -1,9 +1,9 @@
 """Certified bounds for K directions a step at the paper's setting.  python -m benchmarks.k_directions
 
-n = 10^4, (2, 1e-6)-DP, replace-one, full batches, r = 8.178, L = ell = gap = 1. A row for every law, K and budget K T of
-evaluations of a record (0: no cap on T): the bound as lambda -> 0 and d -> infinity, and the bound at d = 2,000 with
-the prescribed lambda. Rows with `chosen` other than `K` are the calculator's choice of K at d = 2,000: the best of a
-budget of evaluations, of 4,672 sequential steps, and with no cap at all.
+n = 10^4, (2, 1e-6)-DP, replace-one, full batches, r = 8.178, L = ell = gap = 1. A row for every law, K and budget
+K T of evaluations of a record (0: no cap on T): the bound as lambda -> 0 and d -> infinity, and the bound at d = 2,000
+with the prescribed lambda. Rows with `chosen` other than `K` are the calculator's choice of K at d = 2,000: the best of
+a budget of evaluations, of 4,672 sequential steps, and with no cap at all.
 """
 
 import sys

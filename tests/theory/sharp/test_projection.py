@@ -16,11 +16,10 @@ def _exact(k: int, d: int, c: float, i: int, j: int) -> float:
     with mpmath.workdps(30):
         scale, spread = mpmath.sqrt(mpmath.mpf(d) / k), 1 / mpmath.sqrt(d)
         start, mode = mpmath.asin(c / scale), mpmath.atan2(mpmath.sqrt(k - 1), mpmath.sqrt(d - k - 1))
-        nodes = sorted({max(start, min(mode + t * spread, mpmath.pi / 2)) for t in (-12, -5, -2, -1, 0, 1, 2, 5, 12)})
+        nodes = sorted({max(start, min(mode + t * spread, mpmath.pi / 2)) for t in range(-12, 13)})
         nodes = [start, *(x for x in nodes if x > start)] if start > mode - 12 * spread else nodes
-        norm = (
-            2 * mpmath.gamma(mpmath.mpf(d) / 2) / mpmath.gamma(mpmath.mpf(k) / 2) / mpmath.gamma(mpmath.mpf(d - k) / 2)
-        )
+        half_d, half_k = mpmath.mpf(d) / 2, mpmath.mpf(k) / 2
+        norm = 2 * mpmath.gammaprod([half_d], [half_k, half_d - half_k])
         return float(
             norm
             * mpmath.quad(
