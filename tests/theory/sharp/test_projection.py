@@ -30,6 +30,7 @@ def _exact(k: int, d: int, c: float, i: int, j: int) -> float:
                     * mpmath.cos(x) ** (d - k - 1)
                 ),
                 nodes,
+                method="gauss-legendre",
             )
         )
 

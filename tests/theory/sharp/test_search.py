@@ -106,7 +106,7 @@ def test_the_table_of_bounds_over_the_number_of_directions() -> None:
         found = prescribe(
             PAPER, GDP, max_evaluations=evaluations * PAPER.n, direction=direction, directions_per_step="best"
         )
-        assert found.evaluations == PAPER.n * found.directions_per_step * found.steps <= evaluations * PAPER.n
+        assert found.evaluations == PAPER.n * found.directions_per_step * found.steps <= cap
         return found
 
     assert best(155_200).bound <= 0.0027
@@ -146,11 +146,11 @@ def test_the_best_number_for_poisson_batches_and_for_the_last_iterate() -> None:
 
 
 def test_an_impossible_number_of_directions_is_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match="^directions_per_step must be an integer"):
+    with pytest.raises(ValueError, match=r"^directions_per_step must be an integer"):
         prescribe(PAPER, GDP, directions_per_step="most")
-    with pytest.raises(PreconditionError, match="^dpgd-0th has one direction a step; got directions_per_step = 2"):
+    with pytest.raises(PreconditionError, match=r"^dpgd-0th has one direction a step; got directions_per_step = 2"):
         prescribe(PAPER, GDP, directions_per_step=2, algorithm="dpgd-0th")
-    with pytest.raises(PreconditionError, match="^max_evaluations >= n directions_per_step is required"):
+    with pytest.raises(PreconditionError, match=r"^max_evaluations >= n directions_per_step is required"):
         prescribe(PAPER, GDP, directions_per_step=2, max_evaluations=PAPER.n)
 
 
