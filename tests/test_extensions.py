@@ -35,10 +35,10 @@ class Signs(Algorithm):
     """Every record votes: +1 or -1, the sign of its difference, in lattice units of the clip."""
 
     name = "votes"
-    lattice = True
+    levels = 2**30
     dtype = np.int64
 
-    def contributions(self, differences: Array, clip: float, levels: int, d: int) -> Sums:
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
         total: Sums = (levels * np.sign(np.nan_to_num(differences)).astype(np.int64)).sum(axis=0)
         return total
 

@@ -89,12 +89,8 @@ def _made(
 def privacy_of(run: Run, delta: float) -> Privacy:
     """What the run's releases so far cost."""
     plan = run.plan
-    how = (
-        "discrete Gaussian noise from the operating system on an integer sum of clipped scalars; its lattice is"
-        " accounted for"
-        if plan.rule.lattice
-        else "continuous vector noise from the operating system, added to the step"
-    )
+    what = "clipped scalars" if plan.scalars else "clipped vectors along the direction"
+    how = f"discrete Gaussian noise from the operating system on an integer sum of {what}; its lattice is accounted for"
     return Privacy(
         epsilon_of_history(run.history, delta).lower,
         run.get_epsilon(delta),

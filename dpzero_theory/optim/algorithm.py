@@ -5,24 +5,21 @@ what is summed, releases the sum, and moves the weights by what was released. A 
 one call of `ALGORITHMS.register`.
 
 **Sensitivity.** A record enters only through its own K differences (the losses must not mix records), each record on
-its own. On a lattice they are clipped jointly to L2 norm C and rounded so that the integer vector has norm at most
-`levels`, whatever the losses are (`contributions.to_lattice`). So adding or removing a record moves the sum by at most
-`levels`, replacing one by at most 2 levels, and the sum over micro-batches and processes is exact. Noise is added
-once to the whole sum, never to a part.
+its own. They are clipped jointly to L2 norm C and rounded so that the integer vector (Algorithm 1: of d coordinates,
+along u) has norm at most `levels`, whatever the losses are (`contributions.to_lattice`). So adding or removing a record
+moves the sum by at most `levels`, replacing one by at most 2 levels, and the sum over micro-batches and processes is
+exact. Noise is added once to the whole sum, never to a part.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-import torch
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.optim.contributions import Sums, to_lattice
-from dpzero_theory.optim.estimator import clip_scalars
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.privacy.lattice import Lattice
 from dpzero_theory.privacy.mechanism import Mechanism, noise_law
@@ -30,22 +27,27 @@ from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 
-_BLOCK = 1 << 17  # coordinates of vector noise at a time
+_FEWEST = 128  # integers between 0 and the clip of a vector algorithm; noise grows by up to 1/128 where they are so few
 
 
 class Algorithm(ABC):
     """One algorithm.
 
-    name: of the algorithm in a `Plan`. private: whether it clips and adds noise. lattice: whether its sums are integers
-    (their noise is drawn on the lattice). replayable: whether a release is K numbers, which the transcript holds, or a
-    vector, which is not kept. dtype: of the sums.
+    name: of the algorithm in a `Plan`. private: whether it clips and adds noise. levels: integers between 0 and the
+    clip where sums are integers and noise is drawn on their lattice, 0 where they are not. replayable: whether a
+    release is K numbers, which the transcript holds, or a vector, which is not kept. dtype: of the sums.
     """
 
     name: ClassVar[str]
     private: ClassVar[bool] = True
-    lattice: ClassVar[bool] = False
+    levels: ClassVar[int] = 0
     replayable: ClassVar[bool] = True
     dtype: ClassVar[type] = np.float64
+
+    @property
+    def lattice(self) -> bool:
+        """Whether sums are integers."""
+        return self.levels > 0
 
     def law(self, noise: object) -> Mechanism | None:
         """The law of the noise of that family; None where there is none. Raises ValueError."""
@@ -56,75 +58,88 @@ class Algorithm(ABC):
         check.choice("direction", direction, DIRECTIONS)
         check.integer("directions_per_step", directions_per_step, at_most=2**16)
 
-    def require_weights(self, weights: Weights) -> None:
-        """Raise PreconditionError for weights that it cannot move as promised."""
-        del weights
+    def require_weights(self, weights: Weights, n: int) -> None:
+        """Raise PreconditionError for weights that it cannot move as promised for n records."""
+        del weights, n
 
-    def unit(self, clip: float, levels: int) -> float:
-        """What 1 in a sum stands for."""
+    def coordinates(self, directions_per_step: int) -> int:
+        """How many numbers a release has, at most."""
+        return directions_per_step
+
+    def unit(self, clip: float, levels: int, squared_norm: int) -> float:
+        """What 1 in a release stands for. squared_norm: as for `contributions`."""
         return clip / levels if self.lattice else 1.0
 
     @abstractmethod
-    def contributions(self, differences: Array, clip: float, levels: int, d: int) -> Sums:
-        """The sum over the records of a micro-batch of what each contributes, shape (batch, K) -> (K,)."""
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
+        """The sum over the records of a micro-batch of what each contributes, shape (batch, K) -> (K,).
+
+        squared_norm: ||v||^2 of the integer vector along u where a release is a vector.
+        """
 
     def release(self, total: Sums, law: Mechanism | None, scale: float, source: NoiseSource) -> Sums:
-        """What is released of the sum over the whole batch, shape (K,); once a step."""
+        """What is released of the sum over the whole batch, or of its next coordinates; once a step."""
         if law is None or not self.lattice:
             return total
         noisy: Sums = total + law.draw(source, scale, total.shape)
         return noisy
-
-    def perturb_(self, weights: Weights, factor: float, draw: Callable[[int], Array]) -> None:
-        """x <- x + factor z where the noise z is a vector and not in the sums. draw: the next coordinates of z."""
-        del weights, factor, draw
 
 
 class _DPZero(Algorithm):
     """Algorithm 2: clipped differences on a lattice, K noisy numbers a step."""
 
     name = "dpzero"
-    lattice = True
+    levels = 2**30
     dtype = np.int64
 
-    def contributions(self, differences: Array, clip: float, levels: int, d: int) -> Sums:
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
         total: Sums = to_lattice(Lattice(clip, levels), differences).sum(axis=0)
         return total
 
 
 class _DPGD0th(Algorithm):
-    """Algorithm 1: the clipped estimator difference u, and noise on each of its d coordinates.
+    """Algorithm 1: the clipped estimator difference u, and noise on each of its d coordinates, all in integers.
 
-    clip bounds its norm, so it clips the difference at C/||u||, ||u|| = sqrt(d).
+    u is a public number times the integer vector v (`Directions.integers`). A record's difference, clipped at C/||u||,
+    becomes an integer t with |t| <= floor(levels/||v||), so its contribution t v is a vector of integers of L2 norm at
+    most `levels`. What is released is the sum times v plus d independent integers of noise; the weights move by that
+    times a public number, so what can be seen of the weights is a function of it.
     """
 
     name = "dpgd-0th"
+    levels = 2**38
     replayable = False
+    dtype = np.int64
+
+    def law(self, noise: object) -> Mechanism:
+        return noise_law(check.choice("noise", noise, ("gaussian",)), lattice=True)
 
     def require(self, direction: object, directions_per_step: object) -> None:
         check.choice("direction", direction, [name for name, law in DIRECTIONS.items() if law.fixed_norm])
         check.integer("directions_per_step", directions_per_step, at_most=1)
 
-    def require_weights(self, weights: Weights) -> None:
-        wide = all(parameter.dtype in (torch.float32, torch.float64) for parameter in weights.parameters)
+    def require_weights(self, weights: Weights, n: int) -> None:
+        longest, fits = along(self.levels, weights.squared_norm(0)), 2**62 // (n * weights.directions.largest)
         check.precondition(
-            wide and weights.precision == "nearest", "dpgd-0th needs float32 or float64 weights, precision nearest"
+            weights.d <= self.coordinates(1) and _FEWEST <= longest <= fits,
+            f"dpgd-0th needs d <= 2^32 and {_FEWEST} <= 2^38/||v|| <= 2^62/(n max|v|); got d = {weights.d}, n = {n}",
         )
 
-    def contributions(self, differences: Array, clip: float, levels: int, d: int) -> Sums:
-        total: Sums = clip_scalars(differences, clip / math.sqrt(d)).sum(axis=0)
+    def coordinates(self, directions_per_step: int) -> int:
+        return 2**32
+
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
+        lattice = Lattice(clip / math.sqrt(d), along(levels, squared_norm))
+        total: Sums = to_lattice(lattice, differences).sum(axis=0)
         return total
 
-    def perturb_(self, weights: Weights, factor: float, draw: Callable[[int], Array]) -> None:
-        with torch.no_grad():
-            for size, (held, origin) in zip(weights.sizes, weights.pieces(), strict=True):
-                flat = held.view(-1)
-                for start in range(0, size, _BLOCK):
-                    noise = torch.from_numpy(draw(min(_BLOCK, size - start)))
-                    first, last = max(start, origin), min(start + len(noise), origin + len(flat))
-                    if first < last:
-                        block = flat[first - origin : last - origin]
-                        block.add_(noise[first - start : last - start].to(block), alpha=factor)
+    def unit(self, clip: float, levels: int, squared_norm: int) -> float:
+        return clip / (along(levels, squared_norm) * math.sqrt(squared_norm))
+
+
+def along(levels: int, squared_norm: int) -> int:
+    """The largest integer t with t ||v|| <= levels, exactly."""
+    return math.isqrt(levels**2 // squared_norm)
 
 
 class _MeZO(Algorithm):
@@ -136,7 +151,7 @@ class _MeZO(Algorithm):
     def law(self, noise: object) -> None:
         check.choice("noise", noise, ("none",))
 
-    def contributions(self, differences: Array, clip: float, levels: int, d: int) -> Sums:
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
         total: Sums = np.where(np.isfinite(differences), differences, 0.0).sum(axis=0)
         return total
 

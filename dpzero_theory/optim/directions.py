@@ -79,12 +79,14 @@ class Directions:
         self.law = DIRECTIONS[direction]
         self._key = np.array([key % 2**64, key >> 64], np.uint64)
         self._values = self.law.table()
+        self._grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
+        self._integers = self._values / self._grid
         bits = (len(self._values) - 1).bit_length()
         self._per_word = 64 // bits
         self._field = np.dtype(np.uint8 if bits == 1 else np.uint16)
         self._idle: list[np.random.Philox] = []
         self._spare: list[NDArray[np.uint8]] = []  # fresh memory costs as much as what is put there
-        self._factor: tuple[int, tuple[int, ...], float] | None = None
+        self._squared_norm: tuple[int, tuple[int, ...], int] | None = None
         self._tables: dict[tuple[float, torch.dtype], NDArray[Any]] = {}
         self._device_tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
@@ -109,18 +111,42 @@ class Directions:
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
         """sqrt(d)/||g|| where the law is normalised, 1 elsewhere; sizes: those of all parameters, d is their sum.
 
-        Takes one pass over the words, on `device`; the last answer is kept. ||g||^2 is summed without rounding, so the
-        answer is the same on every device.
+        The same on every device.
         """
         if not self.law.normalised:
             return 1.0
-        if self._factor is None or self._factor[:2] != (number, sizes):
+        return math.sqrt(sum(sizes) / (self.squared_norm(number, sizes, device) * self._grid**2))
+
+    def squared_norm(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> int:
+        """||v||^2 of the direction in integers (`integers`), without rounding.
+
+        Takes one pass over the words, on `device`, unless all coordinates are of one size; the last answer is kept.
+        """
+        if np.ptp(np.abs(self._integers)) == 0:
+            return sum(sizes) * int(self._integers[0]) ** 2
+        if self._squared_norm is None or self._squared_norm[:2] != (number, sizes):
             total = 0
             for parameter, size in enumerate(sizes):
-                for _, values in self.blocks(number, parameter, 0, size, 1 / GRID, torch.float64, device):
+                for _, values in self.blocks(number, parameter, 0, size, 1 / self._grid, torch.float64, device):
                     total += int(values.square().to(torch.int64).sum())
-            self._factor = number, sizes, math.sqrt(sum(sizes) / (total * GRID**2))
-        return self._factor[2]
+            self._squared_norm = number, sizes, total
+        return self._squared_norm[2]
+
+    def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
+        """Coordinates start, ..., start + count - 1 of v, the integer vector along u.
+
+        That is u in units of the largest number that all values of the table are multiples of: u itself for signs, 2^16
+        g for a normalised law.
+        """
+        found = np.empty(count, np.int64)
+        for here, values in self._blocks_on_cpu(number, parameter, start, count, 1 / self._grid, torch.float64):
+            found[here] = values
+        return found
+
+    @property
+    def largest(self) -> int:
+        """The largest |coordinate| of `integers`."""
+        return int(np.abs(self._integers).max())
 
     def blocks(
         self,

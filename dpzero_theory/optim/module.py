@@ -12,7 +12,7 @@ operation (`numpy`, `tolist`, a custom kernel): `require_used` then names the pa
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -23,6 +23,8 @@ from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochastically, split
 from dpzero_theory.optim.shards import collected, is_collective, piece, require_sharded_by_rows, reshard, whole
 from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
+
+_BLOCK = 1 << 17  # coordinates of a vector at a time
 
 
 class Weights:
@@ -105,6 +107,30 @@ class Weights:
                     self._move(held, index, origin, scales)
         self._reshard()
 
+    def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
+        """x <- x + values(parameter, first coordinate, count), float64, a block after the other in order.
+
+        Rounded as by `move_`, with the bits of `number` where rounding is stochastic. A process whose shard does not
+        hold the coordinates asks for them too.
+        """
+        with torch.no_grad():
+            for index, (size, (held, origin)) in enumerate(zip(self.sizes, self.pieces(), strict=True)):
+                flat = held.contiguous().view(-1)
+                for start in range(0, size, _BLOCK):
+                    found = values(index, start, min(_BLOCK, size - start))
+                    first, last = max(start, origin), min(start + len(found), origin + len(flat))
+                    if first < last:
+                        wide = torch.float64 if flat.dtype == torch.float64 else torch.float32
+                        delta = found[first - start : last - start].to(wide).to(flat.device)
+                        self._add(flat, index, origin, slice(first - origin, last - origin), delta, number)
+                if not held.is_contiguous():
+                    held.copy_(flat.view(held.shape))
+        self._reshard()
+
+    def squared_norm(self, number: int) -> int:
+        """||v||^2 of the integer vector along u_number, see `Directions.integers`."""
+        return self.directions.squared_norm(number, self.sizes, self.parameters[0].device)
+
     def pieces(self) -> Iterator[tuple[Tensor, int]]:
         """What this process holds of each parameter, and the coordinate that it begins with."""
         return map(piece, self.parameters)
@@ -130,7 +156,7 @@ class Weights:
             self._move(copy, index, origin, scales)
             weight.copy_(copy)
             return
-        flat, low = weight.view(-1), self._low.get(index)
+        flat = weight.view(-1)
         wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
         pieces = [
             self.directions.blocks(number, index, origin, flat.numel(), scale, wide, flat.device)
@@ -139,15 +165,19 @@ class Weights:
         for (here, delta), *others in zip(*pieces, strict=True):
             for _, values in others:
                 delta.add_(values)
-            part = flat[here]
-            if low is not None:
-                value, low[here] = split(join(part, low[here]).add_(delta), weight.dtype)
-                part.copy_(value)
-            elif plain:
-                part.add_(delta)
-            else:
-                fields = self.directions.uniform(scales[0][0], index, origin + here.start, part.numel(), flat.device)
-                part.copy_(round_stochastically(delta.add_(part), weight.dtype, fields))
+            self._add(flat, index, origin, here, delta, scales[0][0])
+
+    def _add(self, flat: Tensor, index: int, origin: int, here: slice, delta: Tensor, number: int) -> None:
+        """flat[here] <- flat[here] + delta, rounded as `precision` says."""
+        part, low = flat[here], self._low.get(index)
+        if low is not None:
+            value, low[here] = split(join(part, low[here]).add_(delta), flat.dtype)
+            part.copy_(value)
+        elif self.precision == "nearest" or flat.dtype not in HALF:
+            part.add_(delta)
+        else:
+            fields = self.directions.uniform(number, index, origin + here.start, part.numel(), flat.device)
+            part.copy_(round_stochastically(delta.add_(part), flat.dtype, fields))
 
     def _factor(self, number: int) -> float:
         check.integer("number", number, at_least=0, at_most=2**64 - 1)

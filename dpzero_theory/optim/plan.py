@@ -21,8 +21,6 @@ from dpzero_theory.privacy.release import Bracket
 from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
 from dpzero_theory.theory.problem import Prescription
 
-LEVELS = 2**30
-"""Lattice points between 0 and the clip."""
 MOST_STEPS = 10**9
 _MARGIN = 1e-9  # relative, of the target: so that `get_epsilon`, computed the other way round, does not exceed it
 
@@ -153,7 +151,7 @@ class Plan:
             relation=relation,
             sample_rate=rate,
             mechanism=law.name,
-            coordinates=directions_per_step,
+            coordinates=rule.coordinates(directions_per_step),
         ).upper
         return cls(
             algorithm=algorithm,
@@ -164,7 +162,7 @@ class Plan:
             sample_rate=rate,
             steps=int(steps),
             clip=clip,
-            **_noise(law, multiplier),
+            **_noise(rule, law, multiplier),
             smoothing=smoothing,
             step_sizes=alphas,
             direction=direction,
@@ -180,7 +178,8 @@ class Plan:
         p = prescription
         if p.noise_ratio != 1:
             raise ValueError(f"noise_ratio must be 1, as the noise of a run is constant; got {p.noise_ratio!r}")
-        law = ALGORITHMS[p.algorithm].law("gaussian")
+        rule = ALGORITHMS[p.algorithm]
+        law = rule.law("gaussian")
         assert law is not None
         return cls(
             algorithm=p.algorithm,
@@ -191,7 +190,7 @@ class Plan:
             sample_rate=p.sample_rate,
             steps=p.steps,
             clip=p.clip,
-            **_noise(law, p.noise_multiplier),
+            **_noise(rule, law, p.noise_multiplier),
             smoothing=p.smoothing,
             step_sizes=(p.step_size,),
             direction=p.direction,
@@ -221,7 +220,7 @@ class Plan:
             sample_rate=_rate(n, expected_batch),
             steps=check.integer("steps", steps, at_most=MOST_STEPS),
             clip=0.0,
-            **_noise(None, 0.0),
+            **_noise(ALGORITHMS["mezo"], None, 0.0),
             smoothing=smoothing,
             step_sizes=_step_sizes(step_size, steps),
             direction=direction,
@@ -250,18 +249,21 @@ class Plan:
 
     @property
     def unit(self) -> float:
-        """What 1 in a sum stands for in the average."""
-        return self.rule.unit(self.clip, self.levels) / self.expected_batch
+        """What 1 in a sum stands for in the average; of K numbers."""
+        return self._unit(0)
 
     def step_size(self, release: int) -> float:
         return self.step_sizes[release if len(self.step_sizes) > 1 else 0]
 
-    def contributions(self, differences: Array, d: int) -> Sums:
-        """The sum over the records of a micro-batch of what each contributes, shape (batch, K) -> (K,)."""
-        return self.rule.contributions(differences, self.clip, self.levels, d)
+    def contributions(self, differences: Array, d: int, squared_norm: int = 0) -> Sums:
+        """The sum over the records of a micro-batch of what each contributes, shape (batch, K) -> (K,).
+
+        squared_norm: of the integer vector along u (`Weights.squared_norm`) where a release is a vector.
+        """
+        return self.rule.contributions(differences, self.clip, self.levels, d, squared_norm)
 
     def noisy(self, total: Sums, source: NoiseSource) -> Sums:
-        """What is released of the sum over the whole batch, shape (K,); once a step."""
+        """What is released of the sum over the whole batch, or of its next coordinates; once a step."""
         return self.rule.release(total, self.law, self.scale, source)
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
@@ -269,6 +271,13 @@ class Plan:
         k = self.directions_per_step
         factor = -self.step_size(release) / k * self.unit
         return [(release * k + index, factor * float(total)) for index, total in enumerate(sums)]
+
+    def vector_factor(self, release: int, squared_norm: int) -> float:
+        """What 1 in a release that is a vector adds to a coordinate of the weights: -alpha times its average."""
+        return -self.step_size(release) * self._unit(squared_norm)
+
+    def _unit(self, squared_norm: int) -> float:
+        return self.rule.unit(self.clip, self.levels, squared_norm) / self.expected_batch
 
     @cached_property
     def settings(self) -> Settings:
@@ -283,7 +292,7 @@ class Plan:
             relation=self.relation,
             sampling=self.sampling,
             mechanism=self.law.name,
-            coordinates=self.directions_per_step,
+            coordinates=self.rule.coordinates(self.directions_per_step),
         )
 
     def epsilon(self, delta: float) -> Bracket:
@@ -312,11 +321,10 @@ class Plan:
                 raise ValueError("{} must be that of the run that is resumed, {}; got {}".format(field.name, *shown))
 
 
-def _noise(law: Mechanism | None, multiplier: float) -> dict[str, Any]:
+def _noise(rule: Algorithm, law: Mechanism | None, multiplier: float) -> dict[str, Any]:
     """The fields of a plan that say how much noise there is."""
-    lattice = law is not None and law.lattice
-    scale = int(law.scale(multiplier, LEVELS)) if law is not None and lattice else 0
-    return {"noise_multiplier": multiplier, "levels": LEVELS if lattice else 0, "scale": scale}
+    scale = int(law.scale(multiplier, rule.levels)) if law is not None and rule.lattice else 0
+    return {"noise_multiplier": multiplier, "levels": rule.levels, "scale": scale}
 
 
 def _rate(n: int, expected_batch: float) -> float:

@@ -21,9 +21,8 @@
 What is guaranteed by `make_private_with_epsilon`, under the stated relation, for whoever sees the folder's files, every
 iterate and the code, and knows all other records:
 
-- DPZero: (target_epsilon, target_delta)-DP for all releases, exactly: integers with discrete noise from the
-  operating system (`privacy.discrete`; noise="laplace": target_epsilon-DP, `privacy.laplace`);
-- dpgd-0th: the same with continuous vector noise, of which float64 is an approximation;
+- (target_epsilon, target_delta)-DP for all releases, exactly: integers with discrete noise from the operating system
+  (`privacy.discrete`; noise="laplace": target_epsilon-DP, `privacy.laplace`), K a step, or d for dpgd-0th;
 - n = len(data) and the denominator q n are public numbers, the same for both neighbours of `add-remove`.
 
 The losses must give record i a number that depends on record i alone. Modules are evaluated in eval mode, so that
@@ -194,7 +193,7 @@ def _make(
     ranks, fetch = Ranks(), _fetch(data, collate)
     header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision))
     weights = header.weights(module)
-    plan.rule.require_weights(weights)
+    plan.rule.require_weights(weights, plan.n)
     _check_losses(weights, losses, fetch, plan)
     files = Files(replace(header, fingerprint=weights.fingerprint()), None, None)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -29,7 +30,6 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.sampler import Batches
 from dpzero_theory.optim.transcript import Header, Record, Transcript, TranscriptError
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.release import Release
@@ -89,7 +89,10 @@ class Run:
         total = self._total(release, batch)
         sums = self._ranks.lead(lambda: self._release(release, total))
         record = Record(release, tuple(sums.tolist()))
-        self._move(record)
+        if self.plan.scalars:
+            self._move(record)
+        else:
+            self._move_by_vector(release, total)
         return record
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
@@ -191,12 +194,13 @@ class Run:
         """
         parts = [batch[first : first + self._micro_batch] for first in range(0, len(batch), self._micro_batch)]
         plan, rule = self.plan, self.plan.rule
+        norm = 0 if plan.scalars else self.weights.squared_norm(release)
         slots: Sums = np.zeros((len(parts), plan.directions_per_step), rule.dtype)
         idle = -len(parts) % self._ranks.count if self.weights.collective else 0
         for index in range(self._ranks.rank, len(parts) + idle, self._ranks.count):
             differences = self._differences(release, parts[index % len(parts)])
             if index < len(parts):
-                slots[index] = plan.contributions(differences, self.weights.d)
+                slots[index] = plan.contributions(differences, self.weights.d, norm)
         slots = self._ranks.add(slots)
         if rule.lattice:
             total: Sums = slots.sum(axis=0)
@@ -215,20 +219,23 @@ class Run:
         return np.stack(columns, axis=1)
 
     def _release(self, release: int, total: Sums) -> Sums:
-        """Noise, then the transcript."""
-        sums = self.plan.noisy(total, self._noise)
+        """Noise, then the transcript; no numbers where the release is a vector."""
+        sums = self.plan.noisy(total, self._noise) if self.plan.scalars else total[:0]
         if self._transcript:
-            self._transcript.append(release, sums[: self.plan.scalars])
+            self._transcript.append(release, sums)
         return sums
 
     def _move(self, record: Record) -> None:
-        plan, law = self.plan, self.plan.law
-        self.weights.move_(plan.moves(record.release, record.sums))
-        if law is not None:
-            std = noise_std_of(plan.noise_multiplier, plan.clip, plan.expected_batch)
-            plan.rule.perturb_(
-                self.weights,
-                -plan.step_size(record.release),
-                lambda count: self._ranks.lead(lambda: law.draw(self._noise, std, (count,))),
-            )
+        self.weights.move_(self.plan.moves(record.release, record.sums))
         self._position = record.release + 1
+
+    def _move_by_vector(self, release: int, total: Sums) -> None:
+        """Rank 0 adds noise to the sum times the integer vector along u, and the weights move by that alone."""
+        factor = self.plan.vector_factor(release, self.weights.squared_norm(release))
+
+        def released(parameter: int, start: int, count: int) -> Sums:
+            integers = self.weights.directions.integers(release, parameter, start, count)
+            return self.plan.noisy(total * integers, self._noise)
+
+        self.weights.add_(lambda *place: torch.from_numpy(self._ranks.lead(lambda: released(*place)) * factor), release)
+        self._position = release + 1

@@ -65,7 +65,7 @@ class Header:
 
 
 class Record(NamedTuple):
-    """What one step released: its number in the ledger and K sums."""
+    """What one step released: its number in the ledger and K sums, none of them where a release is a vector."""
 
     release: int
     sums: tuple[float, ...]

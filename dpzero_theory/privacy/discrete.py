@@ -47,7 +47,7 @@ def discrete_gap(numbers: int, tau: float = KERNEL) -> float:
 
     tau: at least 1/2. Raises ValueError.
     """
-    count = integer("numbers", numbers, at_least=0)
+    count = integer("numbers", numbers, at_least=0, at_most=10**24)
     r = math.exp(-2 * math.pi**2 * real("tau", tau, at_least=0.5) ** 2)
     kappa = 2 * r / (1 - r**3)  # j^2 >= 1 + 3 (j - 1)
     return count * 2 * math.atanh(kappa) * (1 + 1e-12)

@@ -16,7 +16,7 @@ from dpzero_theory.check import integer, real
 class Lattice:
     """Multiples of clip/levels between -clip and clip.
 
-    clip: C > 0, the bound on a contribution, in the contribution's unit. levels: integer in [1, 2^32]; the
+    clip: C > 0, the bound on a contribution, in the contribution's unit. levels: integer in [1, 2^52]; the
     rounding moves a contribution by at most C/(2 levels).
     """
 
@@ -25,7 +25,7 @@ class Lattice:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip", real("clip", self.clip, above=0.0))
-        object.__setattr__(self, "levels", integer("levels", self.levels, at_most=2**32))
+        object.__setattr__(self, "levels", integer("levels", self.levels, at_most=2**52))
 
     @property
     def spacing(self) -> float:

@@ -114,7 +114,8 @@ class _DiscreteGaussian(Mechanism):
     name = "discrete-gaussian"
     noise = "gaussian"
     lattice = True
-    exactness = "integers with exactly the discrete Gaussian law, by rational arithmetic"
+    exactness = "integers with exactly the discrete Gaussian law"
+    coordinates = 2**32
 
     def cost(self, releases: Counted, delta: float) -> Cost:
         return Cost(gaussian=True, ratio=discrete_gap(releases.steps * releases.coordinates))

@@ -8,8 +8,8 @@ Two kinds of noise. `gaussian` is float64: its law is the continuous Gaussian up
 the formulas of `gaussian.py` assume and what floating point only approximates. `discrete_gaussian` and
 `discrete_laplace` are exact: integers sampled with rational arithmetic by the algorithms of Canonne, Kamath
 and Steinke (The Discrete Gaussian for Differential Privacy, NeurIPS 2020), with no floating-point number
-anywhere; `lattice.py` accounts for them. The running time of a draw depends on the drawn value, as in every
-rejection sampler: do not publish timings.
+anywhere, and Gaussian vectors by `staircase.py`, whose law is the same. `discrete.py` accounts for them. The
+running time of a draw depends on the drawn value, as in every rejection sampler: do not publish timings.
 """
 
 import math
@@ -24,12 +24,14 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dpzero_theory.check import integer, real
+from dpzero_theory.privacy.staircase import staircase
 
 Size = int | tuple[int, ...]
 Words = Iterator[int]
 
 _WORD_BITS = 64
 _WORDS_PER_READ = 32
+_MANY = 64  # draws for which a table pays
 _LARGEST_SCALE = 2.0**56  # a draw beyond 2^63 would be 128 standard deviations out
 
 
@@ -75,10 +77,13 @@ class NoiseSource(ABC):
 
         scale is taken as the rational number that it is (a float exactly), 0 < scale <= 2^56. It is the
         parameter sigma of the law; the standard deviation is smaller, by 1e-7 of it at scale 1 and by less
-        than float64 can show from scale 1.6. Canonne, Kamath and Steinke, algorithm 3.
+        than float64 can show from scale 1.6. Canonne, Kamath and Steinke, algorithm 3; from 64 draws on `staircase`.
         Returns an int, or an int64 array of shape `size`. Raises ValueError for a bad scale or size.
         """
-        variance = _scale(scale) ** 2
+        exact = _scale(scale)
+        if size is not None and math.prod(shape := _shape(size)) >= _MANY:
+            return staircase(exact).draw(math.prod(shape), self._bytes).reshape(shape)
+        variance = exact**2
         a, b = variance.numerator, variance.denominator
         return self._draw(lambda words: _discrete_gaussian(a, b, words), size)
 

@@ -22,7 +22,7 @@ def test_rounding_keeps_the_sensitivity() -> None:
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
-@given(st.floats(1e-300, 1e300), st.integers(1, 2**32), st.floats(allow_nan=True, allow_infinity=True))
+@given(st.floats(1e-300, 1e300), st.integers(1, 2**52), st.floats(allow_nan=True, allow_infinity=True))
 def test_no_contribution_leaves_the_range(clip: float, levels: int, value: float) -> None:
     rounded = int(Lattice(clip, levels).round([value])[0])
     assert -levels <= rounded <= levels
@@ -32,7 +32,7 @@ def test_nan_and_infinite_contributions_are_mapped_silently() -> None:
     assert Lattice(1.0, 5).round([math.nan, math.inf, -math.inf]).tolist() == [0, 5, -5]
 
 
-@pytest.mark.parametrize(("clip", "levels"), [(0.0, 4), (math.nan, 4), (1.0, 0), (1.0, 2.5), (1.0, 2**33)])
+@pytest.mark.parametrize(("clip", "levels"), [(0.0, 4), (math.nan, 4), (1.0, 0), (1.0, 2.5), (1.0, 2**53)])
 def test_bad_lattices(clip: float, levels: int) -> None:
     with pytest.raises(ValueError, match="must be"):
         Lattice(clip, levels)

@@ -98,6 +98,11 @@ class Pair:
         y = q * (np.expm1(small) * math.cos(angle) - 2 * math.sin(angle / 2) ** 2) + 1j * q * np.exp(small) * math.sin(
             angle
         )
-        near = 0.5 * np.log1p(np.maximum(2 * y.real + np.abs(y) ** 2, -1 + 1e-300)) + 1j * np.angle(1 + y)
+        mixture = 1 - q + q * np.exp(small + 1j * angle)
+        close = np.abs(y) < 0.5
+        square = np.where(close, 2 * y.real + np.abs(y) ** 2, 0.0)
+        near = np.where(close, 0.5 * np.log1p(square), np.log(np.abs(mixture))) + 1j * np.angle(
+            np.where(close, 1 + y, mixture)
+        )
         rest = (1 - q) / q * np.exp(-np.maximum(u, -math.log(q)) - 1j * angle)
         return np.where(u <= -math.log(q), near, math.log(q) + u + 1j * angle + np.log(1 + rest))

@@ -162,3 +162,19 @@ def test_the_law_has_mass_one_and_the_loss_is_the_log_ratio(kind):
             for b in pair.branches
         )
     assert float(branch_mass) + pair.atom == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("q", [0.999999, 0.9, 0.5, 1e-3])
+@pytest.mark.parametrize("angle", [0.3, 2.0, 3.1, 3.14159])
+def test_the_mixture_off_the_real_axis_is_exact_where_its_terms_cancel(q: float, angle: float) -> None:
+    """log A(x + i s^2 angle) against 50 digits; 1 + y cancels where q e^u is near 1 - q and the angle near pi."""
+    s = 0.8
+    near = s * s * math.log((1 - q) / q) + 0.5
+    x = np.array([near - 1e-3, near, near + 1e-3, near - 2.0, near + 2.0])
+    found = Pair("remove", q, s).log_mixture_shifted(x, angle)
+    with mpmath.workdps(50):
+        for point, value in zip(x, found, strict=True):
+            u = (2 * mpmath.mpf(float(point)) - 1) / (2 * mpmath.mpf(s) ** 2)
+            mixture = 1 - mpmath.mpf(q) + mpmath.mpf(q) * mpmath.exp(u + 1j * mpmath.mpf(angle))
+            exact = complex(mpmath.log(mixture))
+            assert abs(value - exact) <= 1e-13 * (1 + abs(exact)) + 1e-16 / float(abs(mixture)) * 4
