@@ -211,7 +211,7 @@ def smoothing_error() -> Outcome:
             along = directions @ case.gradients.mean(axis=0)
             found = constants.constants(np.array(case.clip), p.d, p.r, kind, p.sample_rank, k)
             e = case.smoothing / 2
-            norm = np.linalg.norm(case.gradients.mean(axis=0))
+            norm = float(np.linalg.norm(case.gradients.mean(axis=0)))
             first = float(np.mean(np.abs(np.sum(error * along, axis=1)))) / k
             worst = max(worst, first / (e * found.smooth_first * norm))
             if "huber" in case.name:

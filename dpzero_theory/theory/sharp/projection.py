@@ -49,13 +49,13 @@ class Projection:
         """E[v 1{v > c}] and E[v^2 1{v > c}]."""
         k, d = self.directions, self.dimension
         if self.constant:
-            above = (c < 1).astype(np.float64)
-            return above, above
+            return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
         if math.isinf(d):
-            first, second = (gammaincc((k + j) / 2, k / 2 * c * c) for j in (1, 2))
+            above = [gammaincc((k + j) / 2, k / 2 * c * c) for j in (1, 2)]
         else:
             share = np.minimum(c / self.largest, 1.0) ** 2
-            first, second = (betaincc((k + j) / 2, (d - k) / 2, share) for j in (1, 2))
+            above = [betaincc((k + j) / 2, (d - k) / 2, share) for j in (1, 2)]
+        first, second = (np.asarray(x, dtype=np.float64) for x in above)
         return self.mean * first, second
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:

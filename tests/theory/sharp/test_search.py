@@ -103,9 +103,8 @@ def test_the_table_of_bounds_over_the_number_of_directions() -> None:
     """What was to be shown at the paper's setting, smoothing included; evaluations are those of a record."""
 
     def best(evaluations: int, direction: str = "sphere") -> Prescription:
-        found = prescribe(
-            PAPER, GDP, max_evaluations=evaluations * PAPER.n, direction=direction, directions_per_step="best"
-        )
+        cap = evaluations * PAPER.n
+        found = prescribe(PAPER, GDP, max_evaluations=cap, direction=direction, directions_per_step="best")
         assert found.evaluations == PAPER.n * found.directions_per_step * found.steps <= cap
         return found
 
