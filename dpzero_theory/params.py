@@ -20,10 +20,13 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.sharp.search import MOST_DIRECTIONS
 
 SOLVABLE = ("n", "epsilon", "d")
-SWEEPABLE = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
-INTEGERS = ("n", "d")
+RUN = ("directions-per-step", "max-steps", "max-evaluations")
+PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
+SWEEPABLE = (*PROBLEM, *RUN)
+INTEGERS = ("n", "d", *RUN)
 SMALLEST, LARGEST = 1e-50, 1e50
 """Of a constant of the problem: beyond them products of four constants leave the range of floating point."""
 END_OF_INTEGERS = 10**15
@@ -31,7 +34,11 @@ SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
 END_OF_SEARCH = {"d": END_OF_INTEGERS, "epsilon": SMALLEST_EPSILON}
 EASIEST = {"n": END_OF_INTEGERS, "epsilon": LARGEST_EPSILON}
 """Where a bound, if it holds there, is the smallest of the search."""
-DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0}
+DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, "directions_per_step": 1}
+
+
+def _directions(text: str) -> int | str:
+    return text if text == "best" else integer(at_most=MOST_DIRECTIONS)(text)
 
 
 def _sweep(text: str) -> tuple[str, list[float]]:
@@ -95,7 +102,18 @@ def _parser() -> Parser:
         help="ids: " + ", ".join(RESULTS),
     )
     what.add_argument("--direction", choices=tuple(DIRECTIONS), default="sphere", help="law of u (default: sphere)")
-    what.add_argument("--max-steps", type=count, help="cap on the steps of everything that is minimised")
+    what.add_argument(
+        "--directions-per-step",
+        type=_directions,
+        metavar="K|best",
+        help="K scalars of a sample clipped jointly in each step, or the best number of them (default: 1)",
+    )
+    what.add_argument("--max-steps", type=count, help="cap on the steps T of everything that is minimised")
+    what.add_argument(
+        "--max-evaluations",
+        type=count,
+        help="cap on n K T, the finite differences of single samples, of everything that is minimised",
+    )
     what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
     what.add_argument(
         "--target", type=number(at_least=SMALLEST), metavar="BOUND", help="with --solve-for: the bound to meet"
@@ -199,8 +217,10 @@ def _calculate(
         inputs["delta"],
         results=results,
         calibrations=calibrations,
-        max_steps=args.max_steps,
+        max_steps=inputs["max_steps"],
+        max_evaluations=inputs["max_evaluations"],
         direction=args.direction,
+        directions_per_step=inputs["directions_per_step"],
         minimise=minimise,
     )
 

@@ -14,12 +14,13 @@ from dpzero_theory.theory.problem import Prescription
 ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("gdp", "mu", r"\mu", "privacy of the whole run (mu-GDP)"),
     ("step_size", "alpha", r"\alpha", "step size"),
+    ("directions_per_step", "K", "K", "directions a step"),
     ("T", "T", "T", "steps of the formula"),
     ("steps", "", r"[T]", "steps to run"),
     ("smoothing", "lambda", r"\lambda", "smoothing"),
     ("clip", "C", "C", "clip"),
     ("noise_std", "sigma", r"\sigma", "noise standard deviation"),
-    ("evaluations", "n T", "nT", "gradient computations"),
+    ("evaluations", "n K T", "nKT", "gradient computations"),
     ("bound", "bound", r"\text{bound}", "certified bound"),
     ("bound_at_steps", "", r"\text{bound at integer } T", "inequality at the steps to run"),
 )
@@ -49,7 +50,6 @@ def row(answer: Answer) -> dict[str, Any]:
         "relation": p.relation,
         "sampling": p.sampling,
         "direction": p.direction,
-        "directions_per_step": p.directions_per_step,
         **_numbers(p),
         "trivial_bound": p.trivial_bound,
         "vacuous": p.vacuous,
@@ -95,9 +95,11 @@ def as_table(
     answers: Sequence[Answer], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
     """A block per result: symbol, a column per calibration and one for the minimised form, and the source."""
-    given = "  ".join(f"{name} = {value:g}" for name, value in inputs.items() if isinstance(value, (int, float)))
+    numbers = {name: value for name, value in inputs.items() if isinstance(value, (int, float))}
+    numbers.pop("directions_per_step", None)
+    given = "  ".join(f"{name} = {value:g}" for name, value in numbers.items())
     lines = [given, "privacy: replace-one neighbours, full batches, scalar or vector Gaussian noise"]
-    lines += [f"directions: {inputs['direction']}, 1 a step"]
+    lines += [f"directions: {inputs['direction']}, {inputs['directions_per_step']} a step"]
     lines += [f"caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
         lines += ["", *_block(block)]
@@ -107,8 +109,8 @@ def as_table(
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """One line per row of a sweep or a solution: the variable, the result, its steps and its bounds."""
-    table = [[variable, "result", "calibration", "T", "C", "bound", "minimised"]]
+    """One line per row of a sweep or a solution: the variable, the result, its K, steps and clip, and its bounds."""
+    table = [[variable, "result", "calibration", "K", "T", "C", "bound", "minimised"]]
     for item in rows:
         best = item["minimised"]
         table.append(
@@ -116,6 +118,7 @@ def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[
                 _shown(item[variable]),
                 item["id"],
                 item["calibration"],
+                _shown(item["directions_per_step"]),
                 _shown(item["steps"]),
                 _shown(item["clip"]),
                 _shown(item["bound"]) + ("*" if item["vacuous"] else " "),

@@ -1,15 +1,30 @@
 """What a numerical check of the sharpened theorem returns, and the rules they share."""
 
+import math
 from typing import NamedTuple
 
+import numpy as np
+
+from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
-__all__ = ["DRAW", "SEED", "STANDARD_ERRORS", "Outcome", "within"]
+__all__ = ["KINDS", "SEED", "STANDARD_ERRORS", "Outcome", "draw", "within"]
+
 
 STANDARD_ERRORS = 4.5
 """Monte Carlo comparisons allow this many standard errors."""
 SEED = 20240601
-DRAW = {name: law.sample for name, law in DIRECTIONS.items()}
+KINDS = (*DIRECTIONS, "frame")
+
+
+def draw(kind: str, rng: np.random.Generator, size: int, k: int, d: int) -> Array:
+    """Draw `size` matrices U' of k directions, shape (size, k, d)."""
+    if kind != "frame":
+        return DIRECTIONS[kind].sample(rng, size * k, d).reshape(size, k, d)
+    q, r = np.linalg.qr(rng.standard_normal((size, d, k)))
+    signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
+    frames: Array = math.sqrt(d) * np.swapaxes(q * signs[:, None, :], 1, 2)
+    return frames
 
 
 class Outcome(NamedTuple):

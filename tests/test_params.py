@@ -478,3 +478,17 @@ def test_the_papers_theorems_are_unmet_for_directions_off_the_sphere(capsys: Cap
     assert {item["id"] for item in content["unmet"]} == {"theorem-1", "theorem-2", "theorem-3"}
     assert all("proved for directions on the sphere" in item["reason"] for item in content["unmet"])
     assert "directions: rademacher, 1 a step" in run(capsys, words)
+
+
+def test_directions_per_step_and_a_cap_on_evaluations(capsys: Capture) -> None:
+    setting = arguments("--result", "theorem-3-sharp", "--calibration", "exact", "--max-evaluations", "1552000000")
+    (best,) = run_json(capsys, [*setting, "--directions-per-step", "best"])["results"]
+    assert best["bound"] <= 0.0027
+    assert best["evaluations"] == 10_000 * best["directions_per_step"] * best["steps"] <= 1_552_000_000
+    content = run_json(capsys, [*setting, "--sweep", "directions-per-step=1:256:log:9"])
+    assert [row["directions_per_step"] for row in content["results"]] == [2**i for i in range(9)]
+    assert best["bound"] <= min(row["bound"] for row in content["results"]) * 1.001
+    words = [word for word in arguments("--directions-per-step", "4") if word not in ("--result", "theorem-3")]
+    content = run_json(capsys, words)
+    assert {row["id"] for row in content["results"]} == {"theorem-3-sharp"}
+    assert all("proved for one direction a step; got 4" in item["reason"] for item in content["unmet"])

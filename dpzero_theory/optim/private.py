@@ -30,15 +30,13 @@ batch normalisation does not mix records and dropout does not disturb the differ
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
-import torch
 from torch import nn
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import default_collate
 
 from dpzero_theory.check import integer
 from dpzero_theory.optim.contributions import per_record
@@ -47,12 +45,12 @@ from dpzero_theory.optim.folder import Budget, Folder
 from dpzero_theory.optim.identity import layout, of_losses
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan, Target
-from dpzero_theory.optim.run import Fetch, Losses, Run
+from dpzero_theory.optim.records import Collate, Data, Fetch, fetcher, require_data
+from dpzero_theory.optim.run import Losses, Run
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.optim.transcript import Header
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
-Collate = Callable[[Sequence[Any]], Any] | None
 Place = str | os.PathLike[str]
 
 
@@ -79,13 +77,6 @@ class _Sources(NamedTuple):
     noise: NoiseSource
     batches: Batches
     key: bytes
-
-
-class Data(Protocol):
-    """A map-style data set."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: Any, /) -> Any: ...
 
 
 def make_private(
@@ -145,7 +136,7 @@ def make_private_with_epsilon(
     algorithm, noise, direction, directions_per_step. Other arguments and errors as `make_private`.
     """
     _require_folder(folder)
-    _require_data(data)
+    require_data(data)
     return make_private(
         module,
         losses,
@@ -202,13 +193,13 @@ def _make(
     integer("paid_at_once", paid_at_once)
     if not isinstance(resume, bool) and resume != "moved":
         raise ValueError(f"resume must be True, False or 'moved'; got {resume!r}")
-    _require_data(data)
+    require_data(data)
     for name, value in (("losses", losses), ("collate", collate or default_collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
-    ranks, fetch = Ranks(), _fetch(data, collate)
+    ranks, fetch = Ranks(), fetcher(data, collate)
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     ranks.share_(module)
@@ -248,23 +239,6 @@ def _make(
 def _require_folder(folder: object) -> None:
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {folder!r}")
-
-
-def _require_data(data: object) -> None:
-    """A DataLoader has batches, not records; a tuple (X, y) has two entries, not n."""
-    map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    if not map_style or isinstance(data, Mapping | str | bytes | tuple):
-        raise ValueError(
-            "data must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of "
-            f"tensors; a DataLoader: its dataset); got {type(data).__name__}"
-        )
-
-
-def _fetch(data: Data, collate: Collate) -> Fetch:
-    if collate is None and isinstance(data, TensorDataset):
-        return lambda records: data[torch.from_numpy(records)]
-    join, many = collate or default_collate, getattr(data, "__getitems__", None)
-    return lambda records: join(many(records.tolist()) if many else [data[i] for i in records.tolist()])
 
 
 def _check_losses(weights: Weights, losses: Losses, fetch: Fetch, plan: Plan) -> None:

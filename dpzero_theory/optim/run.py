@@ -32,6 +32,7 @@ from dpzero_theory.optim.contributions import Sums, per_record
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.estimator import two_point_difference
 from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.records import Fetch
 from dpzero_theory.optim.sampler import Batches
 from dpzero_theory.optim.transcript import Header, Record, Transcript, TranscriptError
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -45,8 +46,6 @@ Losses = Callable[[nn.Module, Any], object]
 
 The batch comes as it was collated: to bring it to the module's device is the function's business. Where the module is
 sharded, each process evaluates its own micro-batches, and the function must make as many forwards for each."""
-Fetch = Callable[[Indices], Any]
-"""Numbers of records -> the batch that `Losses` takes."""
 
 
 class Run:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon, paper_gdp
 from dpzero_theory.sphere import DIRECTIONS
+from dpzero_theory.theory.limits import step_cap
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, Result
 
@@ -65,7 +66,9 @@ def calculate(
     results: Sequence[str] | None = None,
     calibrations: Sequence[str] = CALIBRATIONS,
     max_steps: int | None = None,
+    max_evaluations: int | None = None,
     direction: str = "sphere",
+    directions_per_step: int | str = 1,
     minimise: bool = True,
 ) -> tuple[list[Answer], list[Unmet]]:
     """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, full batches.
@@ -77,7 +80,9 @@ def calculate(
         results: ids; by default `applicable(problem)`.
         calibrations: subset of `CALIBRATIONS`.
         max_steps: cap on the steps of everything that is minimised.
+        max_evaluations: cap on n K T of everything that is minimised, T its steps of K directions.
         direction: law of a direction, one of `sphere.DIRECTIONS`; the paper's results are unmet for all but its sphere.
+        directions_per_step: K, or 'best'; the paper's results and Algorithm 1 have K = 1, and are unmet for any other.
         minimise: whether to minimise the un-substituted inequalities too.
 
     Returns:
@@ -94,8 +99,16 @@ def calculate(
         result = RESULTS[check.choice("result", id, RESULTS)]
         for calibration, gdp in gdps.items():
             try:
-                prescription = result.prescribe(problem, gdp, max_steps=max_steps, direction=direction)
-                best = result.best(prescription, problem, max_steps=max_steps) if minimise else None
+                prescription = result.prescribe(
+                    problem,
+                    gdp,
+                    max_steps=max_steps,
+                    max_evaluations=max_evaluations,
+                    direction=direction,
+                    directions_per_step=directions_per_step,
+                )
+                cap = step_cap(problem, max_steps, max_evaluations)
+                best = result.best(prescription, problem, max_steps=cap) if minimise else None
             except check.PreconditionError as error:
                 unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))
                 continue

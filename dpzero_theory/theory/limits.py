@@ -10,15 +10,16 @@ STEPS_SHARE = 0.05
 """Without a cap T is the smallest whose bound is within this share of the best."""
 
 
-def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None) -> int | None:
-    """The largest T that the caps on T and on n T allow, None without caps; PreconditionError below one step."""
+def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None, directions: int = 1) -> int | None:
+    """The largest T that the caps on T and on n K T allow, None without caps; PreconditionError below one step."""
     caps = []
     if max_steps is not None:
         caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))
     if max_evaluations is not None:
         most = check.integer("max_evaluations", max_evaluations)
+        step = problem.n * directions
         check.precondition(
-            most >= problem.n, f"max_evaluations >= n is required (full batch); got {most}, n = {problem.n}"
+            most >= step, f"max_evaluations >= n directions_per_step is required (full batch); got {most} below {step}"
         )
-        caps.append(min(most // problem.n, MOST_STEPS))
+        caps.append(min(most // step, MOST_STEPS))
     return min(caps) if caps else None

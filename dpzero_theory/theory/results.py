@@ -25,8 +25,8 @@ class Result:
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
         closed_form: (problem, gdp) -> the displayed parameters and bound; None where there is only a minimiser.
-        minimiser: (problem, gdp, max_steps=, direction=) -> the best parameters and bound, for a result with no closed
-            form.
+        minimiser: (problem, gdp, max_steps=, max_evaluations=, direction=, directions_per_step=) -> the best parameters
+            and bound, for a result with no closed form.
         inequality: (problem, gdp) -> the un-substituted inequality of the proof; None where sharp replaces it.
         formulas: field of `Prescription` -> the displayed formula; v stands for sqrt(log(e + epsilon/delta))/epsilon.
         needs_pl: whether the PL inequality is assumed.
@@ -50,18 +50,34 @@ class Result:
         return self.closed_form is None
 
     def prescribe(
-        self, problem: Problem, gdp: float, *, max_steps: int | None = None, direction: str = "sphere"
+        self,
+        problem: Problem,
+        gdp: float,
+        *,
+        max_steps: int | None = None,
+        max_evaluations: int | None = None,
+        direction: str = "sphere",
+        directions_per_step: int | str = 1,
     ) -> Prescription:
-        """The closed form, or the minimiser for a result that has none (only there max_steps is used).
+        """The closed form, or the minimiser for a result that has none (only there the caps are used).
 
         Raises ValueError for an argument outside its range, PreconditionError where the result does not apply.
         """
         if self.closed_form is not None:
             law = DIRECTIONS[direction].name
             check.precondition(law == "sphere", f"{self.id} is proved for directions on the sphere, not for {law} ones")
+            one = directions_per_step in (1, "best")
+            check.precondition(one, f"{self.id} is proved for one direction a step; got {directions_per_step}")
             return self.closed_form(problem, gdp)
         assert self.minimiser is not None
-        return in_float_range(self.minimiser)(problem, gdp, max_steps=max_steps, direction=direction)
+        return in_float_range(self.minimiser)(
+            problem,
+            gdp,
+            max_steps=max_steps,
+            max_evaluations=max_evaluations,
+            direction=direction,
+            directions_per_step=directions_per_step,
+        )
 
     def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:
         """The un-substituted inequality minimised over its parameters; None where there is no closed form."""

@@ -18,9 +18,12 @@ __all__ = ["CHECKS", "main"]
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "tail-moments": moments.tail_moments,
     "tail-moments-sampled": moments.tail_moments_sampled,
+    "convex-order": moments.convex_order,
+    "conditional-moments": moments.conditional_moments,
     "inner-product": moments.clipped_inner_product,
     "second-moment": moments.clipped_second_moment,
     "lost-moment": moments.lost_second_moment,
+    "mixed-moment": moments.mixed_second_moment,
     "sampled-moment": moments.sampled_second_moment,
     "seminorm": moments.seminorm,
     "smoothing-error": steps.smoothing_error,
@@ -31,11 +34,18 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "minimiser": promises.minimiser,
     "reference-numbers": promises.reference_numbers,
     "dimension": promises.dimension,
+    "directions-table": promises.directions_table,
     "constant-schedule": promises.constant_schedule,
-    "gaussian-inner-product": partial(moments.clipped_inner_product, "gaussian"),
-    "gaussian-second-moment": partial(moments.clipped_second_moment, "gaussian"),
-    "sign-inner-product": partial(moments.clipped_inner_product, "rademacher"),
-    "sign-second-moment": partial(moments.clipped_second_moment, "rademacher"),
+    **{
+        f"{name}-{part}": partial(check, kind)
+        for name, kind in (("gaussian", "gaussian"), ("frame", "frame"), ("sign", "rademacher"))
+        for part, check in (
+            ("inner-product", moments.clipped_inner_product),
+            ("second-moment", moments.clipped_second_moment),
+            ("lost-moment", moments.lost_second_moment),
+            ("sampled-moment", moments.sampled_second_moment),
+        )
+    },
     "sign-moments": moments.sign_moments,
     "other-directions": steps.one_step_other_directions,
     "vector-noise": steps.vector_noise,

@@ -1,4 +1,4 @@
-"""Steps 2 to 4 of proof.md: the tail moments of a direction, and what clipping does to two moments."""
+"""Steps 2 to 4 of proof.md: the laws of v, and what clipping K scalars jointly does to two moments."""
 
 import itertools
 import math
@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.integrate import quad
-from scipy.stats import beta as beta_law
 
-from dpzero_theory import sphere
+from dpzero_theory.check import Array
 from dpzero_theory.theory.sharp import constants
-from paper_checks.outcome import DRAW, SEED, STANDARD_ERRORS, Outcome, within
+from dpzero_theory.theory.sharp.projection import Projection
+from paper_checks.outcome import SEED, STANDARD_ERRORS, Outcome, draw, within
 
 __all__ = [
     "clipped_inner_product",
     "clipped_second_moment",
+    "conditional_moments",
+    "convex_order",
     "lost_second_moment",
+    "mixed_second_moment",
     "sampled_second_moment",
     "seminorm",
     "sign_moments",
@@ -26,71 +28,102 @@ __all__ = [
     "tail_moments_sampled",
 ]
 
-Array = NDArray[np.float64]
+TRIED = (1, 4, 64)
+"""Numbers of directions a step."""
+POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0), (0, 1), (0, 2))
 
 
 def tail_moments() -> Outcome:
-    """beta, eta, first, tau^2, the weighted second and the third moment against quadrature of the Beta law."""
+    """E[(v - c)_+^i v^j] of every law of v that the constants use, against quadrature."""
     worst = 0.0
-    for d in (2, 3, 7, 50, 2000):
-        for c in (0.05, 0.6, 1.2, 2.0, 3.5):
-            if c >= math.sqrt(d):
+    for k, d in ((1, 2), (1, 3), (1, 50), (1, 2000), (1, math.inf), (4, 5), (4, 400), (64, 2000), (64, 128_000)):
+        law = Projection(k, d)
+        for c in (0.05, 0.6, 1.05, 1.3, 2.0, 3.5):
+            if c >= law.largest or c > 1 + 6 / math.sqrt(k):
                 continue
-            beta, eta, first = (float(x) for x in constants.sphere_moments(c, d))
-            second, weighted = _second_moments(c, d)
-            third = 3 * eta + c * first * (d - c * c) / (d + 1)
-            for found, excess, power, rest in (
-                (beta, 1, 1, 0),
-                (eta, 1, 1, 1),
-                (first, 0, 1, 0),
-                (second, 2, 0, 0),
-                (weighted, 2, 2, 0),
-                (third, 1, 3, 0),
-            ):
-                worst = max(worst, abs(found / _tail_integral(excess, power, rest, c, d) - 1))
-    return within(worst, 1e-8, "tail moments of u_1, d = 2 to 2000: largest relative error against quadrature")
+            at = np.array([c])
+            for (i, j), found in zip(POWERS, (*law.excess(at, *POWERS[:6]), *law.tails(at)), strict=True):
+                worst = max(worst, abs(float(found[0]) / _tail_integral(law, i, j, c) - 1))
+    return within(
+        worst, 1e-8, "moments of v, K = 1 to 64, D = 2 to infinity: largest relative error against quadrature"
+    )
 
 
-def _second_moments(c: float, d: int) -> tuple[float, float]:
-    """(tau^2, E[(|u_1| - c)_+^2 u_1^2]) as the library uses them: excess^2 is d tau^2 at r = d, the other at r = 1."""
-    ends = [float(constants.constants(np.array(c), d, r).excess) ** 2 for r in (d, 1)]
-    return ends[0] / d, ends[1]
+def _tail_integral(law: Projection, i: int, j: int, c: float) -> float:
+    """E[(v - c)^i v^j 1{v > c}], over the angle between a point of the sphere in R^D and its first K coordinates."""
+    k, d = law.directions, law.dimension
+    if math.isinf(d):
+        log_norm = k / 2 * math.log(k / 2) - math.lgamma(k / 2) + math.log(2)
 
+        def gaussian(v: float) -> float:
+            return (v - c) ** i * v ** (j + k - 1) * math.exp(log_norm - k * v * v / 2)
 
-def _tail_integral(excess: int, power: int, rest: int, c: float, d: int) -> float:
-    """E[(v - c)^excess v^power ((d - v^2)/(d - 1))^rest 1{v > c}], v = |u_1| = sqrt(d) cos(phi), over the angle."""
-    log_norm = math.lgamma(d / 2) - math.lgamma((d - 1) / 2) - 0.5 * math.log(math.pi) + math.log(2)
+        return float(quad(gaussian, c, max(c, 1) + 12 / math.sqrt(k), epsabs=0, epsrel=1e-11, limit=400)[0])
+    log_norm = math.lgamma(d / 2) - math.lgamma((d - k) / 2) - math.lgamma(k / 2) + math.log(2)
+    scale = math.sqrt(d / k)
 
-    def integrand(phi: float) -> float:
-        v = math.sqrt(d) * math.cos(phi)
-        density = math.exp(log_norm + (d - 2) * math.log(math.sin(phi)))
-        return (v - c) ** excess * v**power * ((d - v * v) / (d - 1)) ** rest * density
+    def integrand(x: float) -> float:
+        v = scale * math.sin(x)
+        density = log_norm + (k - 1) * math.log(math.sin(x)) + (d - k - 1) * math.log(math.cos(x))
+        return (v - c) ** i * v**j * math.exp(density)
 
-    end = math.acos(c / math.sqrt(d))
-    start = max(0.0, end - 60 / math.sqrt(d)) + 1e-300
-    return float(quad(integrand, start, end, epsabs=0, epsrel=1e-11, limit=400)[0])
+    mode, start = math.atan2(math.sqrt(k - 1), math.sqrt(d - k - 1)), math.asin(c / scale)
+    low, high = max(start, mode - 12 / math.sqrt(d)), min(max(start, mode) + 12 / math.sqrt(d), math.pi / 2 - 1e-12)
+    return float(quad(integrand, low, high, epsabs=0, epsrel=1e-11, limit=400)[0])
 
 
 def tail_moments_sampled() -> Outcome:
-    """The same law by sampling directions: beta and tau^2 within the allowed standard errors."""
+    """The same by sampling directions, for the laws whose v is one of them."""
     rng = np.random.default_rng(SEED)
     worst = 0.0
-    for d, c in ((1, 0.5), (2, 0.9), (5, 1.3), (40, 1.1), (3000, 1.5)):
-        v = np.concatenate([np.abs(sphere.sample_sphere(rng, 2000, d)[:, 0]) for _ in range(20)])
-        if d > 1:
-            v = np.concatenate([v, np.sqrt(d * beta_law.rvs(0.5, (d - 1) / 2, size=400_000, random_state=rng))])
-        over = np.maximum(v - c, 0)
-        second, weighted = _second_moments(c, d)
-        beta, _, first = constants.sphere_moments(c, d)
-        for sample, value in (
-            (over * v, beta),
-            (over**2, second),
-            (over**2 * v * v, weighted),
-            (v * (v > c), first),
-        ):
-            error = sample.std() / math.sqrt(len(sample)) + 1e-12
-            worst = max(worst, abs(sample.mean() - float(value)) / error)
-    return within(worst, STANDARD_ERRORS, "tail moments against sampled directions, d = 1 to 3000: largest z")
+    for kind, k, d, c in (
+        ("sphere", 1, 1, 0.5),
+        ("sphere", 1, 2, 0.9),
+        ("sphere", 1, 40, 1.1),
+        ("sphere", 1, 3000, 1.5),
+        ("gaussian", 5, 6, 1.2),
+        ("gaussian", 64, 2, 1.05),
+        ("frame", 2, 3, 0.9),
+        ("frame", 5, 20, 1.1),
+        ("frame", 8, 8, 0.7),
+    ):
+        v = _sampled_lengths(kind, rng, k, d)
+        law = Projection(k, math.inf if kind == "gaussian" else d)
+        expected = law.excess(np.array([c]), *POWERS[:6])
+        for (i, j), value in zip(POWERS[:6], expected, strict=True):
+            worst = max(worst, abs(_z(np.maximum(v - c, 0) ** i * v**j, float(value[0]))))
+    return within(worst, STANDARD_ERRORS, "moments of v against sampled directions, d = 1 to 3000: largest z")
+
+
+def _sampled_lengths(kind: str, rng: np.random.Generator, k: int, d: int) -> Array:
+    """||U'a||/sqrt(K) for a = e_1."""
+    size = max(1000, min(200_000, 40_000_000 // (k * d)))
+    blocks = max(1, size * k * d // 4_000_000)
+    drawn = [draw(kind, rng, size // blocks, k, d)[:, :, 0] for _ in range(blocks)]
+    lengths: Array = np.linalg.norm(np.concatenate(drawn), axis=1) / math.sqrt(k)
+    return lengths
+
+
+def _z(sample: Array, value: float) -> float:
+    return (float(sample.mean()) - value) / (float(sample.std()) / math.sqrt(len(sample)) + 1e-12)
+
+
+def convex_order() -> Outcome:
+    """Section 4: on the sphere, means of functions convex in v^2 lie between those of the two laws v_D."""
+    rng = np.random.default_rng(SEED + 15)
+    worst = -math.inf
+    for k, d in ((2, 2), (2, 3), (4, 9), (3, 2), (8, 10), (64, 50)):
+        v = _sampled_lengths("sphere", rng, k, d)
+        low, high = Projection(k, max(k, d)), Projection(k, k * d)
+        for c in (0.5, 0.9, 1.1, 1.4):
+            over, at = np.maximum(v - c, 0), np.array([c])
+            for i, j in ((1, 1), (1, 3), (2, 0), (2, 2)):
+                sample = over**i * v**j
+                ends = [float(law.excess(at, (i, j))[0][0]) for law in (low, high)]
+                worst = max(worst, -_z(sample, ends[0]), _z(sample, ends[1]))
+    return within(
+        worst, STANDARD_ERRORS, "v on the sphere between its two bounds in convex order: largest violation (z)"
+    )
 
 
 @dataclass(frozen=True)
@@ -134,21 +167,37 @@ def _configurations() -> Iterator[Configuration]:
 
 
 @cache
-def _sampled(kind: str) -> list[tuple[Configuration, float, dict[str, tuple[float, float]]]]:
-    """For each configuration, G and the (mean, standard error) of the four moments of the clipped mean."""
+def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tuple[float, float]]]]:
+    """For each configuration, G and the (mean, standard error) of five moments of the jointly clipped mean."""
     rng = np.random.default_rng(SEED + 2)
     found = []
     for case in _configurations():
-        u = DRAW[kind](rng, 40_000, case.d)
-        s = u @ case.gradients.T
-        clipped = np.clip(s, -case.clip, case.clip)
+        if kind == "frame" and case.d < k:
+            continue
+        size = min(40_000, 16_000_000 // case.d) if k == 1 else min(6000, 2_000_000 // (k * case.d))
+        directions = draw(kind, rng, size, k, case.d)
+        s = (directions.reshape(-1, case.d) @ case.gradients.T).reshape(size, k, -1)
+        limit = case.clip * math.sqrt(k)
+        clipped = s * np.minimum(1, limit / np.maximum(np.linalg.norm(s, axis=1, keepdims=True), 1e-300))
         full, m = s @ case.weights, clipped @ case.weights
-        curved = (u * u) @ case.curvature
+        directions *= np.sqrt(case.curvature) / k
+
+        def moved(x: Array, directions: Array = directions) -> Array:
+            """H^(1/2) U x/K."""
+            steps: Array = (x[:, None, :] @ directions)[:, 0]
+            return steps
+
+        whole, kept = moved(full), moved(m)
+        one = sum(
+            w * np.sum(moved(x) ** 2, axis=1) for w, x in zip(case.weights, np.moveaxis(clipped, 2, 0), strict=True)
+        )
         samples = {
-            "inner": m * full,
-            "second": m * m * curved,
-            "lost": (full - m) ** 2 * curved,
-            "one": (clipped**2 @ case.weights) * curved,
+            "inner": np.sum(m * full, axis=1) / k,
+            "second": np.sum(kept**2, axis=1),
+            "unclipped": np.sum(whole**2, axis=1),
+            "lost": np.sum((whole - kept) ** 2, axis=1),
+            "mixed": np.sum(whole * (whole - kept), axis=1),
+            "one": np.asarray(one),
         }
         summary = {
             name: (float(x.mean()), float(x.std()) / math.sqrt(len(x)) + 1e-9 * (1 + abs(float(x.mean()))))
@@ -164,37 +213,62 @@ Bound = Callable[[constants.Constants, float], Array]
 def _violation(part: str, bound: Bound, sign: int, kind: str) -> float:
     """Largest number of standard errors by which a moment violates its bound (sign +1: an upper bound)."""
     worst = -math.inf
-    for case, norm, summary in _sampled(kind):
-        mean, error = summary[part]
-        k = constants.constants(np.array(case.clip), case.d, case.r, kind)
-        worst = max(worst, sign * (mean - float(bound(k, norm))) / error)
+    for k in TRIED:
+        for case, norm, summary in _sampled(kind, k):
+            mean, error = summary[part]
+            found = constants.constants(np.array(case.clip), case.d, case.r, kind, directions_per_step=k)
+            worst = max(worst, sign * (mean - float(bound(found, norm))) / error)
     return worst
 
 
 def clipped_inner_product(kind: str = "sphere") -> Outcome:
-    """Step 3: E[m u'g] >= kept G^2 - bias G for the clipped mean m."""
+    """Step 3: E[m'U'g]/K >= kept G^2 - bias G for the clipped mean m."""
     z = _violation("inner", lambda k, g: k.kept * g * g - k.bias * g, -1, kind)
-    return within(z, STANDARD_ERRORS, f"inner product with the clipped mean, {kind}: largest violation (z)")
+    return within(
+        z, STANDARD_ERRORS, f"inner product with the clipped mean, {kind}, K = 1 to 64: largest violation (z)"
+    )
 
 
 def clipped_second_moment(kind: str = "sphere") -> Outcome:
-    """Step 4: E[m^2 u'Hu] <= quadratic G^2 + 2 cross G + excess^2, and at most (spread G + excess)^2."""
+    """Step 4: E||U m||_H^2/K^2 <= quadratic G^2 + 2 cross G + excess^2, and at most (spread G + excess)^2."""
     z = _violation("second", lambda k, g: k.quadratic * g * g + 2 * k.cross * g + k.excess**2, 1, kind)
     w = _violation("second", lambda k, g: (k.spread * g + k.excess) ** 2, 1, kind)
-    text = f"second moment of the clipped mean, {kind}: largest violation (z)"
+    text = f"second moment of the clipped mean, {kind}, K = 1 to 64: largest violation (z)"
     return within(max(z, w), STANDARD_ERRORS, text)
 
 
 def lost_second_moment(kind: str = "sphere") -> Outcome:
-    """Step 4: E[b^2 u'Hu] <= excess^2 (omega^2), with equality for equal gradients along the top eigenvector."""
+    """Step 4: E||U b||_H^2/K^2 <= excess^2 (omega^2), with equality for equal gradients along the top eigenvector."""
     z = _violation("lost", lambda k, g: k.excess**2, 1, kind)
     return within(z, STANDARD_ERRORS, f"second moment of what clipping removes, {kind}: largest violation (z)")
 
 
+def mixed_second_moment(kind: str = "sphere") -> Outcome:
+    """Step 4 (iii): E<U U'g, U b>_H/K^2 is between (chi/2)(G^2 - G) and chi G, as 0 <= N_i <= chi I."""
+    low = _violation("mixed", lambda k, g: k.cross * (g * g - g), -1, kind)
+    high = _violation("mixed", lambda k, g: 2 * k.cross * g, 1, kind)
+    text = f"mixed moment of gradient and what clipping removes, {kind}: largest violation (z)"
+    return within(max(low, high), STANDARD_ERRORS, text)
+
+
 def sampled_second_moment(kind: str = "sphere") -> Outcome:
-    """Poisson step: the mean over samples of E[clip(u'g_i)^2 u'Hu] is at most sampled^2."""
+    """Poisson step: the mean over samples of E||U clip(U'g_i)||_H^2/K^2 is at most sampled^2."""
     z = _violation("one", lambda k, g: k.sampled**2, 1, kind)
     return within(z, STANDARD_ERRORS, f"second moment of one clipped sample, {kind}: largest violation (z)")
+
+
+def conditional_moments() -> Outcome:
+    """Step 4: E||U U'g||_H^2/K^2 is a^2 G^2 for g along the top eigenvector, for the rotation-invariant laws."""
+    worst = 0.0
+    for kind in ("sphere", "gaussian", "frame"):
+        for k in TRIED:
+            for case, norm, summary in _sampled(kind, k):
+                if len(case.weights) > 1 or case.clip > 10:
+                    continue
+                mean, error = summary["unclipped"]
+                a = constants.constants(np.array(case.clip), case.d, case.r, kind, directions_per_step=k).spread
+                worst = max(worst, abs(mean - (a * norm) ** 2) / error)
+    return within(worst, STANDARD_ERRORS, "second moment of an unclipped step along the top eigenvector: largest z")
 
 
 def seminorm() -> Outcome:
@@ -202,7 +276,7 @@ def seminorm() -> Outcome:
     rng = np.random.default_rng(SEED + 3)
     worst = 0.0
     for d in (1, 2, 10, 200):
-        u = sphere.sample_sphere(rng, 2000, d)
+        u = draw("sphere", rng, 2000, 1, d)[:, 0]
         root = np.sqrt((u * u) @ (np.arange(1, d + 1, dtype=float) ** -1))
         for _ in range(50):
             x, y = (np.clip(u @ rng.standard_normal(d), -rng.random(), rng.random()) for _ in range(2))
@@ -212,16 +286,20 @@ def seminorm() -> Outcome:
 
 
 def sign_moments() -> Outcome:
-    """Rademacher: E(|S| - c)_+^k over all signs is at most the normal law's, k = 3 and 4, and so for tau^2."""
+    """Section 6: E(v - c)_+^k over all sign patterns is at most the Gaussian law's, k = 3 and 4, and so for tau^2."""
     rng = np.random.default_rng(SEED + 10)
     worst = 0.0
-    for d in (1, 2, 3, 6, 11):
-        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=d)))
+    for k, d in ((1, 1), (1, 2), (1, 3), (1, 6), (1, 11), (2, 2), (2, 5), (3, 4), (4, 3), (12, 1)):
+        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
         for trial in range(20):
             a = np.ones(d) if trial == 0 else rng.standard_normal(d) * rng.random(d) ** 2
-            s = np.abs(signs @ (a / np.linalg.norm(a)))
+            v = np.linalg.norm(signs @ (a / np.linalg.norm(a)), axis=1) / math.sqrt(k)
             for c in (0.3, 0.9, 1.5, 2.5):
-                k = constants.constants(np.array(c), d, 1, "rademacher")
-                over = np.maximum(s - c, 0)
-                worst = max(worst, float(np.mean(over**2) / k.bias**2), float(np.mean(over**4) * 3 / k.excess**4))
+                found = constants.constants(np.array(c), d, 1, "rademacher", directions_per_step=k)
+                third, fourth = (float(x) for x in Projection(k, math.inf).excess(np.array(c), (3, 0), (4, 0)))
+                over = np.maximum(v - c, 0)
+                worst = max(worst, float(np.mean(over**2) / found.bias**2), float(np.mean(over**3)) / third)
+                worst = max(
+                    worst, float(np.mean(over**4)) / fourth, float(np.mean(over**4) * (1 + 2 / k) / found.excess**4)
+                )
     return within(worst, 1 + 1e-12, "excess moments of sign sums over their bounds, all signs: largest ratio")

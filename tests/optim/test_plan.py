@@ -75,6 +75,12 @@ def prescriptions() -> dict[str, Prescription]:
     found["poisson at rate 1"] = prescribe_poisson(
         SMALL, GDP, poisson_noise(EPSILON, DELTA), max_evaluations=40 * N, sample_rate=1.0
     )
+    found |= {
+        f"four directions, {direction}": certificate.prescribe(
+            SMALL, GDP, max_steps=50, direction=direction, directions_per_step=4
+        )
+        for direction in ("sphere", "gaussian", "rademacher")
+    }
     for name, result in RESULTS.items():
         found[name] = result.prescribe(WITH_PL, GDP, max_steps=30 if result.minimised else None)
     found["constant noise"] = prescribe_last_iterate(WITH_PL, GDP, schedule="constant", max_steps=30)

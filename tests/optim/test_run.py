@@ -26,6 +26,8 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import runnable
+from dpzero_theory.theory.problem import Problem as CertifiedProblem
+from dpzero_theory.theory.sharp.certificate import prescribe
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, Problem, data, losses, plan, private, weights
 
 SEED = 11
@@ -127,6 +129,21 @@ def test_several_directions_are_averaged() -> None:
     sums = rows.sum(axis=0) / (0.7 / run.plan.levels) + SeededNoise(SEED).discrete_gaussian(scale, (3,))
     np.testing.assert_allclose(released.sums, sums, rtol=0, atol=2 * N)
     np.testing.assert_allclose(module.weight.detach().numpy(), -0.05 / 3 * unit * sums @ u, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["rademacher", "sphere", "gaussian"])
+def test_what_is_certified_is_what_is_run(kind: str) -> None:
+    """One step of a prescription with K = 4: the algorithm of proof.md, x - (alpha/K) U (M + z), z of its noise_std."""
+    p = prescribe(CertifiedProblem(n=N, d=D, r=2.0), 1.0, max_steps=7, direction=kind, directions_per_step=4)
+    module = Logistic()
+    run = make_from_seed_not_private(module, losses, data(), Plan.from_prescription(p), seed=SEED)
+    run.step()
+    u, problem = directions(kind, 4), Problem()
+    s = np.stack([(problem.losses(p.smoothing * v) - problem.losses(-p.smoothing * v)) / (2 * p.smoothing) for v in u])
+    clipped = s * np.minimum(1, p.clip / np.linalg.norm(s, axis=0))
+    z = SeededNoise(SEED).discrete_gaussian(run.plan.scale, (4,)) / run.plan.scale * p.noise_std
+    expected = -p.step_size / 4 * (clipped.mean(axis=1) + z) @ u
+    np.testing.assert_allclose(module.weight.detach().numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_schedule_gives_each_release_its_step_size() -> None:

@@ -1,7 +1,9 @@
 """Every check of the sharpened theorem holds, and a constant off by a factor of 2 makes one fail."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from dpzero_theory import sphere
 from dpzero_theory.privacy import gaussian
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import constants, search
+from dpzero_theory.theory.sharp.projection import Projection
 from paper_checks.outcome import Outcome
 from paper_checks.sharp import __main__ as checks
 from paper_checks.sharp import moments, promises, steps
@@ -46,17 +49,36 @@ def _mutate_constants(
     monkeypatch.setattr(sharp, "constants", mutated)
 
 
-def test_half_tau_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = constants.excess_moments
+def test_a_wrong_law_of_v_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Projection.excess
 
-    def mutated(c: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
-        second, weighted = original(c, d)
-        return second / 4, weighted
+    def mutated(law: Projection, c: np.ndarray, *powers: tuple[int, int]) -> tuple[np.ndarray, ...]:
+        return tuple(x / 4 if power[0] == 2 else x for power, x in zip(powers, original(law, c, *powers), strict=True))
 
-    monkeypatch.setattr(constants, "excess_moments", mutated)
+    monkeypatch.setattr(Projection, "excess", mutated)
     assert not moments.tail_moments().ok
     assert not moments.tail_moments_sampled().ok
+    assert not moments.convex_order().ok
     assert not moments.lost_second_moment().ok
+
+
+def test_the_gaussian_law_below_the_sphere_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "Projection", lambda k, d: Projection(k, math.inf))
+    assert not moments.convex_order().ok
+
+
+@pytest.mark.parametrize("k", [4, 64])
+def test_the_constants_of_other_directions_fail(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    """A theorem for K directions with the constants of 2 K: every part of it is checked at each K."""
+    original = constants.constants
+
+    def mutated(*args: Any, directions_per_step: int = 1, **kwargs: Any) -> constants.Constants:
+        wrong = directions_per_step == k
+        return original(*args, directions_per_step=(2 if wrong else 1) * directions_per_step, **kwargs)
+
+    monkeypatch.setattr(constants, "constants", mutated)
+    assert not moments.clipped_second_moment("gaussian").ok
+    assert not moments.conditional_moments().ok
 
 
 def test_half_omega_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +105,11 @@ def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_half_sigma_in_the_prescription_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharp, "full_batch_noise", lambda *args: gaussian.noise_std(*args) / 2)
     assert not promises.privacy_of_prescription().ok
+
+
+def test_half_chi_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutate_constants(monkeypatch, lambda k: replace(k, cross=k.cross / 2))
+    assert not moments.mixed_second_moment().ok
 
 
 @pytest.mark.parametrize(

@@ -34,5 +34,5 @@ def test_bad_caps(name: str, bad: Any) -> None:
 
 
 def test_less_than_one_step() -> None:
-    with pytest.raises(PreconditionError, match="max_evaluations >= n is required"):
+    with pytest.raises(PreconditionError, match="max_evaluations >= n directions_per_step is required"):
         step_cap(PROBLEM, None, 999)

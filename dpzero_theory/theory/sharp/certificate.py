@@ -1,21 +1,23 @@
-"""The sharpened theorem for Algorithm 2 (DPZero): a certificate at given parameters, and the best parameters.
+"""The sharpened theorem for Algorithm 2 (DPZero) with K directions a step: a certificate, and the best parameters.
 
 Under Assumption asp:rank, with no bound on |F_S|, for all alpha, T, lambda, C > 0 and noise sigma with q > 0,
 
     E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q K))/(2 q))^2,
     q = kept - (alpha ell/2) quadratic,
     p = L bias + e nu_1 + alpha ell (L cross + e nu_2 spread),
-    K = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2)^2 + r sigma^2
+    K = gap/(alpha T) + (alpha ell/2) ((L excess + e nu_2)^2 + r sigma^2/K
                                        + (1 - q_s)/(q_s n) (L sampled + e nu_2)^2),
     e = ell lambda/2,
 
-with the constants of `constants` at c = C/L (nu_1, nu_2 are smooth_first, smooth_second). q_s is the
-rate of Poisson sampling, 1 for full batches. Statement and proof: dpzero_theory/theory/sharp/proof.md.
+with the constants of `constants` at c = C/(L sqrt(K)), C the clip of a sample's K scalars in norm (nu_1, nu_2 are
+smooth_first, smooth_second). q_s is the rate of Poisson sampling, 1 for full batches. Statement and proof:
+dpzero_theory/theory/sharp/proof.md.
 
 Whatever the minimiser does, what it returns is this bound at the parameters it returns. Inside, lengths are
 in units of L/ell and losses in units of L^2/ell, so prescriptions scale exactly.
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -31,6 +33,7 @@ from dpzero_theory.theory.sharp.constants import constants
 from dpzero_theory.theory.sharp.search import (
     Search,
     largest_below,
+    number_of_directions,
     quadratic_terms,
     relative_gap,
     solve_quadratic,
@@ -69,6 +72,7 @@ def certificate(
     noise_std: float,
     sample_rate: float = 1.0,
     direction: str = "sphere",
+    directions_per_step: int = 1,
     algorithm: str = "dpzero",
 ) -> Certificate:
     """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
@@ -79,26 +83,30 @@ def certificate(
         problem: the constants (n enters only with sample_rate < 1; loss_bound and pl are not used).
         step_size: alpha > 0.
         steps: T >= 1.
-        clip: C > 0, of the scalar finite difference (dpzero) or of the vector s_i u (dpgd-0th).
+        clip: C > 0, of the norm of a sample's K finite differences (dpzero) or of the vector s_i u (dpgd-0th).
         smoothing: lambda > 0.
-        noise_std: sigma >= 0 of the noise on the (expected-batch) average, per coordinate for dpgd-0th.
+        noise_std: sigma >= 0 of the noise on each coordinate of the (expected-batch) average.
         sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
-        direction: law of u, one of `constants.LAWS`; the paper's is 'sphere'.
+        direction: law of the directions, one of `constants.LAWS`; the paper's is 'sphere'.
+        directions_per_step: K >= 1, 1 for dpgd-0th, at most d for a frame.
         algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, where ||u|| = sqrt(d) always):
             clip_C(s u) = clip_{C/sqrt(d)}(s) u, so both have one theorem.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: a direction law that the theorem, or the algorithm, does not cover.
+        PreconditionError: a direction law or a number of directions that the theorem, or the algorithm, does not cover.
     """
     p = problem
+    directions = check.integer("directions_per_step", directions_per_step)
     alpha = check.real("step_size", step_size, above=0) * p.smoothness
     t = check.integer("steps", steps)
-    c = check.real("clip", clip, above=0) / (p.lipschitz * _clip_scale(p, direction, algorithm))
+    c = check.real("clip", clip, above=0) / (p.lipschitz * _vector_norm(p, direction, directions, algorithm))
     e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
     sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
     rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
-    terms = step_terms(constants(np.array([c]), p.d, p.r, direction, p.sample_rank), p, e, sigma * sigma, rate)
+    c /= math.sqrt(directions)
+    k = constants(np.array([c]), p.d, p.r, direction, p.sample_rank, directions)
+    terms = step_terms(k, p, e, sigma * sigma / directions, rate)
     q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, relative_gap(p) / t, np.array([alpha])))
     root = p.lipschitz * solve_quadratic(q, drift, floor)
     bound = root * root
@@ -119,6 +127,7 @@ def prescribe(
     max_evaluations: int | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
+    directions_per_step: int | str = 1,
     algorithm: str = "dpzero",
 ) -> Prescription:
     """The full-batch parameters with the smallest certificate at mu-GDP.
@@ -133,20 +142,33 @@ def prescribe(
         problem: the constants.
         gdp: mu > 0 of the whole run.
         max_steps: cap on T.
-        max_evaluations: cap on n T, the finite differences of single samples (two losses each); at least n.
+        max_evaluations: cap on n K T, the finite differences of single samples (two losses each); at least n K.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction, algorithm: see `certificate`.
+        directions_per_step: K, or 'best': the K with the smallest certificate under a cap on evaluations, and
+            without one the smallest K within half of `STEPS_SHARE` of the best.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: max_evaluations below n; a direction law as for `certificate`.
+        PreconditionError: max_evaluations below n K; a direction law or K as for `certificate`.
     """
     gdp = check.real("gdp", gdp, above=0)
     between = Relation.of(relation)
-    cap = step_cap(problem, max_steps, max_evaluations)
-    scale = _clip_scale(problem, direction, algorithm)
-    unit = scale * full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the scalar
-    search = Search(problem, direction)
+    unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the K scalars
+    search_of = functools.cache(lambda k: Search(problem, direction, k))
+
+    def smallest(k: int) -> float:
+        cap = step_cap(problem, max_steps, max_evaluations, k)
+        return (
+            search_of(k).limit(unit) if cap is None else float(search_of(k).coarse(cap, unit * unit * cap, 1.0).min())
+        )
+
+    wanted = 1 if directions_per_step == "best" and algorithm != "dpzero" else directions_per_step
+    most = None if max_evaluations is None else check.integer("max_evaluations", max_evaluations) / problem.n
+    k = number_of_directions(problem, direction, wanted, most, smallest, STEPS_SHARE / 4)
+    scale = _vector_norm(problem, direction, k, algorithm)
+    search, unit = search_of(k), scale * unit
+    cap = step_cap(problem, max_steps, max_evaluations, k)
     steps = search.enough_steps(unit, STEPS_SHARE) if cap is None else cap
     c, alpha = search.best(steps, unit * unit * steps, 1.0)
     found = at_point(search, c, alpha, steps, unit * math.sqrt(steps), 1.0, gdp=gdp, relation=between)
@@ -155,12 +177,13 @@ def prescribe(
     return replace(found, id="theorem-2-sharp", algorithm=algorithm, clip=scale * found.clip)
 
 
-def _clip_scale(p: Problem, direction: str, algorithm: str) -> float:
-    """Clip of the algorithm over that of the scalar s_i: ||u|| = sqrt(d) for Algorithm 1."""
+def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
+    """The norm of what the clipped scalars multiply before the clip: 1, and ||u|| = sqrt(d) for Algorithm 1."""
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
     fixed = DIRECTIONS[direction].fixed_norm
     check.precondition(fixed, f"dpgd-0th requires ||u|| = sqrt(d) always; it does not hold for {direction} directions")
+    check.precondition(directions == 1, f"dpgd-0th has one direction a step; got directions_per_step = {directions}")
     return math.sqrt(p.d)
 
 
@@ -175,9 +198,10 @@ def at_point(
     gdp: float,
     relation: Relation,
 ) -> Prescription:
-    """The prescription at clip c L and step size alpha/ell with noise unit C, and its certificate."""
+    """The prescription at clip C = c L sqrt(K) and step size alpha/ell with noise unit C, and its certificate."""
     p = search.problem
-    k = constants(np.array([c]), p.d, p.r, search.direction, p.sample_rank)
+    directions = search.directions
+    k = constants(np.array([c]), p.d, p.r, search.direction, p.sample_rank, directions)
 
     def root(e: float) -> float:
         terms = step_terms(k, p, e, (unit * c) ** 2, rate)
@@ -185,7 +209,8 @@ def at_point(
         return solve_quadratic(*(float(x[0]) for x in parts))
 
     e = largest_below(root, math.sqrt(1 + SMOOTHING_SHARE) * root(0.0))
-    step_size, clip, noise_std = alpha / p.smoothness, c * p.lipschitz, unit * c * p.lipschitz
+    step_size, clip = alpha / p.smoothness, c * p.lipschitz * math.sqrt(directions)
+    noise_std = unit * clip
     smoothing = 2 * e * p.lipschitz / p.smoothness
     bound = certificate(
         p,
@@ -196,6 +221,7 @@ def at_point(
         noise_std=noise_std,
         sample_rate=rate,
         direction=search.direction,
+        directions_per_step=directions,
     ).bound
     return Prescription(
         id="theorem-3-sharp",
@@ -206,6 +232,7 @@ def at_point(
         sampling="full" if rate == 1 else "poisson",
         sample_rate=rate,
         direction=search.direction,
+        directions_per_step=directions,
         gdp=gdp,
         step_size=step_size,
         T=float(steps),
@@ -216,6 +243,6 @@ def at_point(
         bound=bound,
         bound_at_steps=bound,
         trivial_bound=p.lipschitz * p.lipschitz,
-        evaluations=round(rate * p.n * steps),
+        evaluations=round(rate * p.n * steps * directions),
         notes=() if p.sample_rank is None else (f"lambda is for samples of rank r_s = {p.sample_rank:.4g}",),
     )

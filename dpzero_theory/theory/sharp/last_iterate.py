@@ -4,7 +4,7 @@ With q, p of `certificate` and M = (L excess + e nu_2)^2, for every y > 0 with
 rho = 1 - 2 mu alpha (q - p/(2 y)) in [0, 1),
 
     E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell M) (1 - rho^T)/(1 - rho)
-                           + (alpha^2 ell r/2) sum_t rho^(T-1-t) sigma_t^2,
+                           + (alpha^2 ell r/(2 K)) sum_t rho^(T-1-t) sigma_t^2,
 
 and E||grad F_S(x_T)||^2 is at most 2 ell times that. The noise may shrink along the run,
 sigma_t = noise_std ratio^(T-1-t): by Cauchy-Schwarz the best ratio at a given total privacy is rho^(-1/4), and it
@@ -17,6 +17,7 @@ E[(F_S(x_T) - F_S^*) 1{x_0, ..., x_(T-1) in Omega}].
 """
 
 import bisect
+import functools
 import math
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.search import (
     Terms,
     largest_below,
+    number_of_directions,
     relative_gap,
     step_terms,
 )
@@ -62,6 +64,7 @@ def certify_last_iterate(
     noise_std: float,
     noise_ratio: float = 1.0,
     direction: str = "sphere",
+    directions_per_step: int = 1,
 ) -> float:
     """The bound on E[F_S(x_T) - F_S^*] at given parameters, the best over a grid of y; infinite where none applies.
 
@@ -69,25 +72,26 @@ def certify_last_iterate(
         problem: the constants, with `pl`.
         step_size: alpha > 0.
         steps: T >= 1.
-        clip: C > 0, of the scalar finite difference.
+        clip: C > 0, of the norm of a sample's K finite differences.
         smoothing: lambda > 0.
-        noise_std: sigma >= 0 of the last step.
+        noise_std: sigma >= 0 of the last step, of each coordinate.
         noise_ratio: at least 1.
-        direction: as for `certificate.certificate`.
+        direction, directions_per_step: as for `certificate.certificate`.
 
     Raises:
         ValueError: an argument outside its range.
         PreconditionError: the problem has no `pl`.
     """
     p = problem
-    c = np.array([check.real("clip", clip, above=0) / p.lipschitz])
+    directions = check.integer("directions_per_step", directions_per_step)
+    c = np.array([check.real("clip", clip, above=0) / (p.lipschitz * math.sqrt(directions))])
     e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
     found = _bound(
         p,
-        step_terms(constants(c, p.d, p.r, direction, p.sample_rank), p, e, 0.0, 1.0),
+        step_terms(constants(c, p.d, p.r, direction, p.sample_rank, directions), p, e, 0.0, 1.0),
         np.array([check.real("step_size", step_size, above=0) * p.smoothness]),
         check.integer("steps", steps, at_most=MOST_STEPS),
-        np.array([(check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2]),
+        np.array([(check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2 / directions]),
         np.array([math.log(check.real("noise_ratio", noise_ratio, at_least=1))]),
         _LEVELS,
     )
@@ -103,6 +107,7 @@ def prescribe_last_iterate(
     max_evaluations: int | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
+    directions_per_step: int | str = 1,
 ) -> LastIteratePrescription:
     """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
 
@@ -113,42 +118,53 @@ def prescribe_last_iterate(
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
         schedule: 'constant' noise, or 'shrinking' along the run (same total privacy).
-        max_steps, max_evaluations, relation, direction: as for `certificate.prescribe`.
+        max_steps, max_evaluations, relation, direction, directions_per_step: as for `certificate.prescribe`.
 
     Raises:
         ValueError: an argument outside its range.
-        PreconditionError: the problem has no `pl`; max_evaluations below n.
+        PreconditionError: the problem has no `pl`; max_evaluations below n K.
     """
     p = problem
     pl = p.smoothness / p.condition_number
     gdp = check.real("gdp", gdp, above=0)
     between = Relation.of(relation)
     shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
-    search = _Search(p, full_batch_noise(gdp, 1, 1.0, p.n, between), shrinking, direction)
-    steps = step_cap(p, max_steps, max_evaluations)
+    unit = full_batch_noise(gdp, 1, 1.0, p.n, between)
+
+    @functools.cache
+    def smallest(k: int) -> float:
+        cap = step_cap(p, max_steps, max_evaluations, k)
+        return _Search(p, unit, shrinking, direction, k).best(2**48 if cap is None else cap, 1)[0]
+
+    most = None if max_evaluations is None else check.integer("max_evaluations", max_evaluations) / p.n
+    directions = number_of_directions(p, direction, directions_per_step, most, smallest, STEPS_SHARE / 2)
+    search = _Search(p, unit, shrinking, direction, directions)
+    steps = step_cap(p, max_steps, max_evaluations, directions)
     if steps is None:
         target = (1 + STEPS_SHARE) * search.best(2**48, 1)[0]
         steps = 2 ** bisect.bisect_left(range(48), True, key=lambda k: search.best(2**k, 1)[0] <= target)
     found, clip, exponent = search.best(steps, 6)
     check.precondition(math.isfinite(found), f"no step size contracts within {steps} steps: raise the cap")
-    k = constants(np.array([clip]), p.d, p.r, direction, p.sample_rank)
+    k = constants(np.array([clip]), p.d, p.r, direction, p.sample_rank, directions)
 
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
 
     e = largest_below(bound, (1 + SMOOTHING_SHARE) * found)
     alpha, variance, log_ratio = search.parameters(np.array([clip]), np.array([exponent]), steps)
-    step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz
+    root = math.sqrt(directions)
+    step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz * root
     ratio, smoothing = math.exp(float(log_ratio[0])), 2 * e * p.lipschitz / p.smoothness
     certified = certify_last_iterate(
         p,
         step_size=step_size,
         steps=steps,
-        clip=clip * p.lipschitz,
+        clip=clip * p.lipschitz * root,
         smoothing=smoothing,
         noise_std=noise,
         noise_ratio=ratio,
         direction=direction,
+        directions_per_step=directions,
     )
     return LastIteratePrescription(
         id="corollary-3-sharp",
@@ -157,33 +173,38 @@ def prescribe_last_iterate(
         n=p.n,
         relation=between,
         direction=direction,
+        directions_per_step=directions,
         gdp=gdp,
         step_size=step_size,
         T=float(steps),
         steps=steps,
         smoothing=smoothing,
-        clip=clip * p.lipschitz,
+        clip=clip * p.lipschitz * root,
         noise_std=noise,
         noise_ratio=ratio,
         bound=certified,
         bound_at_steps=certified,
         trivial_bound=p.lipschitz / pl * p.lipschitz / 2,
-        evaluations=p.n * steps,
+        evaluations=p.n * steps * directions,
         gradient_bound=2 * p.smoothness * certified,
     )
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The bound as a function of c = C/L and the exponent 2 mu alpha T; unit is sigma/(C sqrt(T)) of constant noise."""
+    """The bound as a function of c = C/(L sqrt(K)) and the exponent 2 mu alpha T.
+
+    unit is sigma/(C sqrt(T)) of constant noise.
+    """
 
     problem: Problem
     unit: float
     shrinking: bool
     direction: str
+    directions: int
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array, Array]:
-        """alpha ell, variance of the last noise over L^2, and the log of its ratio, near rho^(-1/4).
+        """alpha ell, variance of the last noise over K L^2, and the log of its ratio, near rho^(-1/4).
 
         The factor 1 + 1e-9 covers the rounding of ratio^T, on the private side.
         """
@@ -206,7 +227,7 @@ class _Search:
         levels = _LEVELS[::6]
         best = (math.inf, 1.0, 1.0)
         for _ in range(rounds):
-            k = constants(clips, p.d, p.r, self.direction)
+            k = constants(clips, p.d, p.r, self.direction, directions_per_step=self.directions)
             for exponent in exponents:
                 values = self.value(k, clips, np.full_like(clips, exponent), steps, 0.0, levels)
                 i = int(np.argmin(values))

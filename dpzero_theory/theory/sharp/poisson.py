@@ -11,7 +11,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import MOST_STEPS
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
-from dpzero_theory.theory.sharp.search import Search
+from dpzero_theory.theory.sharp.search import Search, number_of_directions
 
 PoissonNoise = Callable[[float, int, Relation], float]
 """(q_s, T, relation) -> noise multiplier, the noise of the sum over the clip C."""
@@ -46,6 +46,7 @@ def prescribe_poisson(
     sample_rate: float | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
+    directions_per_step: int | str = 1,
 ) -> Prescription:
     """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
 
@@ -57,11 +58,12 @@ def prescribe_poisson(
         problem: the constants.
         gdp: mu of full batches with the same (epsilon, delta): where the search starts, and recorded.
         noise_multiplier: what the wanted privacy needs: an accountant for Poisson sampling, as `poisson_noise`.
-        max_evaluations: cap on q_s n T, the expected number of finite differences of single samples.
+        max_evaluations: cap on q_s n K T, the expected number of finite differences of single samples.
         max_steps: cap on T.
         sample_rate: fix q_s instead of searching it.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: see `certificate.certificate`.
+        directions_per_step: K, or 'best': chosen with the rate by the central-limit multiplier.
 
     Raises:
         ValueError: an argument outside its range.
@@ -72,38 +74,49 @@ def prescribe_poisson(
     between = Relation.of(relation)
     evaluations = check.integer("max_evaluations", max_evaluations)
     most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
-    search = Search(p, direction)
+    search_of = cache(lambda k: Search(p, direction, k))
 
-    def most_steps(rate: float) -> int:
-        return min(most, math.floor(evaluations / (rate * p.n) * (1 + 1e-12)))
+    def most_steps(rate: float, k: int) -> int:
+        return min(most, math.floor(evaluations / (rate * p.n * k) * (1 + 1e-12)))
 
-    def smallest(rate: float, multiplier: float) -> float:
-        return float(search.coarse(most_steps(rate), noise_std_of(multiplier, 1.0, rate * p.n) ** 2, rate).min())
+    def smallest(rate: float, multiplier: float, k: int) -> float:
+        variance = noise_std_of(multiplier, 1.0, rate * p.n) ** 2
+        return float(search_of(k).coarse(most_steps(rate, k), variance, rate).min())
 
-    def central_limit(rate: float) -> float:
-        return 2 / math.sqrt(math.log1p((gdp / rate) ** 2 / most_steps(rate)))
+    def by_central_limit(rate: float, k: int) -> float:
+        return smallest(rate, 2 / math.sqrt(math.log1p((gdp / rate) ** 2 / most_steps(rate, k))), k)
 
     @cache
-    def candidate(rate: float) -> tuple[float, float]:
-        needed = noise_multiplier(rate, most_steps(rate), between)
+    def candidate(rate: float, k: int) -> tuple[float, float]:
+        needed = noise_multiplier(rate, most_steps(rate, k), between)
         multiplier = check.real("noise_multiplier(sample_rate, steps, relation)", needed, above=0)
-        return smallest(rate, multiplier), multiplier
+        return smallest(rate, multiplier, k), multiplier
 
-    high = min(1.0, evaluations / p.n) if sample_rate is None else sample_rate
-    rate = check.real("sample_rate", high, above=0, at_most=1)
-    check.precondition(
-        most_steps(rate) >= 1,
-        f"max_evaluations >= sample_rate n is required; got {evaluations} with sample_rate n = {rate * p.n:g}",
-    )
-    if sample_rate is None:
-        low = min(high, max(1 / p.n, evaluations / (p.n * most)))
-        rates = [high / 1.5**k for k in range(1 + math.floor(math.log(high / low, 1.5)))]
-        k = min(range(len(rates)), key=lambda i: smallest(rates[i], central_limit(rates[i])))
-        for step in (1, -1):
-            while 0 <= k + step < len(rates) and candidate(rates[k + step])[0] < candidate(rates[k])[0]:
-                k += step
-        rate = rates[k]
-    steps, multiplier = most_steps(rate), candidate(rate)[1]
+    def rates_of(k: int) -> list[float]:
+        high = min(1.0, evaluations / (p.n * k)) if sample_rate is None else sample_rate
+        rate = check.real("sample_rate", high, above=0, at_most=1)
+        check.precondition(
+            most_steps(rate, k) >= 1,
+            "max_evaluations >= sample_rate n directions_per_step is required; "
+            f"got {evaluations} with sample_rate n = {rate * p.n:g}",
+        )
+        if sample_rate is not None:
+            return [rate]
+        low = min(high, max(1 / p.n, evaluations / (p.n * k * most)))
+        return [high / 1.5**i for i in range(1 + math.floor(math.log(high / low, 1.5)))]
+
+    @cache
+    def best_rate(k: int) -> tuple[float, int]:
+        return min((by_central_limit(rate, k), i) for i, rate in enumerate(rates_of(k)))
+
+    most_directions = evaluations / (1.0 if sample_rate is None else sample_rate * p.n)
+    k = number_of_directions(p, direction, directions_per_step, most_directions, lambda k: best_rate(k)[0])
+    rates, (_, i) = rates_of(k), best_rate(k)
+    for step in (1, -1):
+        while 0 <= i + step < len(rates) and candidate(rates[i + step], k)[0] < candidate(rates[i], k)[0]:
+            i += step
+    rate, search = rates[i], search_of(k)
+    steps, multiplier = most_steps(rate, k), candidate(rate, k)[1]
     unit = noise_std_of(multiplier, 1.0, rate * p.n)
     c, alpha = search.best(steps, unit * unit, rate)
     return at_point(search, c, alpha, steps, unit, rate, gdp=gdp, relation=between)

@@ -3,6 +3,7 @@
 Gradients are in units of L, lengths in units of L/ell and losses in units of L^2/ell. Notation of `certificate`.
 """
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
+MOST_DIRECTIONS = 2**16
+"""The largest K that is tried, which is the most that a run takes."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def largest_below(function: Callable[[float], float], target: float) -> float:
 
 
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
-    """The coefficients at smoothing e = ell lambda/2 in units of L, noise variance sigma^2 and Poisson rate."""
+    """The coefficients at smoothing e = ell lambda/2 in units of L, noise variance sigma^2/K and Poisson rate."""
     smooth = e * k.smooth_second
     batch = (1 - rate) / (rate * p.n) * (k.sampled + smooth) ** 2
     return Terms(
@@ -97,37 +100,91 @@ def smallest_root(terms: Terms, gap_per_step: float) -> Array:
     return high
 
 
-class Search:
-    """The smallest bound over (alpha, C) as lambda -> 0: alpha in closed form, C on a grid refined thrice."""
+def number_of_directions(
+    problem: Problem,
+    direction: str,
+    directions_per_step: int | str,
+    most: float | None,
+    smallest: Callable[[int], float],
+    share: float = 0.0,
+) -> int:
+    """K as given, or for 'best' the K of the smallest bound, on a grid of ratio 2^(1/4).
 
-    def __init__(self, problem: Problem, direction: str) -> None:
+    With `most`, K times T is capped: the bound falls with K and then rises, and the search goes downhill from K = 1.
+    Without, it only falls: the smallest K whose value is at most (1 + share) times that of the largest.
+
+    Args:
+        problem, direction: they limit K for a frame.
+        directions_per_step: K or 'best'.
+        most: the largest K that the evaluations allow, None without a cap on them.
+        smallest: K -> the square root of the bound.
+        share: what a smaller K may cost.
+    """
+    if directions_per_step != "best":
+        return check.integer("directions_per_step", directions_per_step)
+    last = min(float(MOST_DIRECTIONS), law_of(direction).most(problem.d), math.inf if most is None else max(most, 1.0))
+    ratios = range(1 + math.floor(4 * math.log2(last)))
+    grid = sorted({round(2 ** (j / 4)) for j in ratios} | {math.floor(last)})
+    if most is None:
+        target = (1 + share) * smallest(grid[-1])
+        return grid[bisect.bisect_left(grid, True, key=lambda k: smallest(k) <= target)]
+    i, jump = 0, 4
+    while jump:
+        ahead = [j for j in (i + jump, i - jump) if 0 <= j < len(grid) and smallest(grid[j]) < smallest(grid[i])]
+        if ahead:
+            i = ahead[0]
+        else:
+            jump //= 2
+    return grid[i]
+
+
+class Search:
+    """The smallest bound over (alpha, C) as lambda -> 0: alpha in closed form, C on a grid refined thrice.
+
+    K scalars are clipped jointly at C = c L sqrt(K); with K > 1 the grid of c is denser where they concentrate.
+    """
+
+    def __init__(self, problem: Problem, direction: str, directions: int = 1) -> None:
         self.problem = problem
         self.direction = direction
-        self.clips = np.geomspace(_SMALLEST_CLIP, min(law_of(direction).largest(problem.d), _LARGEST_CLIP), 40)
-        self.constants = constants(self.clips, problem.d, problem.r, direction)
+        self.directions = directions
+        largest = min(law_of(direction).largest(problem.d, directions), _LARGEST_CLIP)
+        self.clips = np.geomspace(_SMALLEST_CLIP, largest, 40)
+        if directions > 1:
+            near = 1 + np.linspace(-3, 14, 60) / math.sqrt(directions)
+            self.clips = np.union1d(self.clips, near[(near > _SMALLEST_CLIP) & (near < largest)])
+        self.constants = self.at(self.clips)
+
+    def at(self, clips: Array) -> Constants:
+        """The constants at these c, the smoothing's for samples of any rank."""
+        return constants(clips, self.problem.d, self.problem.r, self.direction, directions_per_step=self.directions)
 
     def coarse(self, steps: int, variance: float, rate: float) -> Array:
         """The smallest y at each clip of the grid; variance is that of the noise over C^2."""
         return self._values(self.clips, self.constants, steps, variance, rate)[0]
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
-        """The best (C/L, alpha ell)."""
+        """The best (c, alpha ell)."""
         clips, k = self.clips, self.constants
         for _ in range(3):
             y, _ = self._values(clips, k, steps, variance, rate)
             i = int(np.argmin(y))
             clips = np.geomspace(clips[max(i - 1, 0)], clips[min(i + 1, len(clips) - 1)], 17)
-            k = constants(clips, self.problem.d, self.problem.r, self.direction)
+            k = self.at(clips)
         y, alpha = self._values(clips, k, steps, variance, rate)
         i = int(np.argmin(y))
         return float(clips[i]), float(alpha[i])
 
-    def enough_steps(self, unit: float, share: float) -> int:
-        """The smallest T with bound at most (1 + share) times its limit; unit is sigma/(C sqrt(T))."""
+    def limit(self, unit: float) -> float:
+        """The smallest y of the grid as T -> infinity; unit is sigma/(C sqrt(T))."""
         free = np.zeros_like(self.clips)
         k = self.constants
-        limit = Terms(k.kept, free, k.bias, free, self.problem.r * (unit * self.clips) ** 2)
-        target = math.sqrt(1 + share) * float(smallest_root(limit, relative_gap(self.problem)).min())
+        terms = Terms(k.kept, free, k.bias, free, self.problem.r * (unit * self.clips) ** 2)
+        return float(smallest_root(terms, relative_gap(self.problem)).min())
+
+    def enough_steps(self, unit: float, share: float) -> int:
+        """The smallest T with bound at most (1 + share) times its limit; unit is sigma/(C sqrt(T))."""
+        target = math.sqrt(1 + share) * self.limit(unit)
         low, high = 0, 1
         while high < MOST_STEPS and self.coarse(high, unit * unit * high, 1.0).min() > target:
             low, high = high, min(4 * high, MOST_STEPS)

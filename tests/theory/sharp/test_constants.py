@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 
-import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -37,13 +36,6 @@ def test_sphere_tends_to_the_gaussian() -> None:
         np.testing.assert_allclose(getattr(sphere, field.name), getattr(gaussian, field.name), rtol=1e-8)
 
 
-@pytest.mark.parametrize("d", [1, 2, 17, 299, 300, 5000])
-def test_mean_projection(d: int) -> None:
-    with mpmath.workdps(30):
-        exact = mpmath.sqrt(d / mpmath.pi) * mpmath.gammaprod([mpmath.mpf(d) / 2], [mpmath.mpf(d + 1) / 2])
-    assert constants.mean_projection(d) == pytest.approx(float(exact), rel=1e-11)
-
-
 def _directions(d: int, law: str) -> tuple[Array, Array]:
     """Points and weights that integrate polynomials of degree 7 in u exactly: 4 Gauss-Hermite nodes an axis.
 
@@ -63,7 +55,7 @@ def _moment(values: Array, mass: Array, degree: int, d: int, law: str) -> float:
     return float(mass @ values) / radial
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DIRECTIONS)
 def test_the_root_mean_square_of_the_samples_traces_is_enough(law: str) -> None:
     rng = np.random.default_rng(0)
     d = 4
@@ -93,7 +85,47 @@ def test_the_root_mean_square_of_the_samples_traces_is_enough(law: str) -> None:
 
 
 def test_every_law_that_the_theorem_covers_is_a_law() -> None:
-    assert set(LAWS) <= set(DIRECTIONS)
+    assert set(LAWS) - {"frame"} <= set(DIRECTIONS)
+
+
+def test_one_direction_of_a_frame_is_one_of_the_sphere() -> None:
+    c = np.array([0.1, 0.9, 1.4, 3.0])
+    for d, r in ((1, 1.0), (2, 1.5), (40, 7.0)):
+        sphere, frame = (constants.constants(c, d, r, kind) for kind in ("sphere", "frame"))
+        for field in dataclasses.fields(sphere):
+            np.testing.assert_allclose(getattr(frame, field.name), getattr(sphere, field.name), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("k", [2, 7, 64])
+def test_the_sphere_tends_to_the_gaussian_for_every_number_of_directions(k: int) -> None:
+    c = np.array([0.3, 1.0, 1.3])
+    laws = [constants.constants(c, 10**11, 7.0, kind, 9.0, k) for kind in ("sphere", "gaussian", "frame")]
+    for field in dataclasses.fields(laws[0]):
+        values = [getattr(law, field.name) for law in laws]
+        np.testing.assert_allclose(values[0], values[1], rtol=1e-7)
+        np.testing.assert_allclose(values[2], values[1], rtol=1e-7)
+
+
+def test_a_whole_frame_sees_the_norm_itself() -> None:
+    """K = d: ||U'g|| = sqrt(d) G always, a step along g is (alpha/d) d g = alpha g, and c >= 1 clips nothing."""
+    k = constants.constants(np.array([1.0, 5.0]), 6, 3.0, "frame", directions_per_step=6)
+    for name in ("bias", "cross", "excess"):
+        np.testing.assert_array_equal(getattr(k, name), 0)
+    np.testing.assert_allclose(k.kept, 1)
+    np.testing.assert_allclose([k.spread, *k.quadratic], 1)
+
+
+def test_where_v_is_one_the_line_is_the_envelope() -> None:
+    """d = 1, c = 1/2: kappa(h) = min(h, 1/2), whose envelope has (kept, bias) = (2/3, 1/6)."""
+    k = constants.constants(0.5, 1, 1.0)
+    assert (float(k.kept), float(k.bias)) == pytest.approx((2 / 3, 1 / 6), rel=1e-15)
+
+
+def test_a_frame_has_at_most_d_directions() -> None:
+    with pytest.raises(
+        PreconditionError, match=r"^directions_per_step must be at most d for a frame; got 7 with d = 6$"
+    ):
+        constants.constants(1.0, 6, 2.0, "frame", directions_per_step=7)
 
 
 def test_a_law_without_constants_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

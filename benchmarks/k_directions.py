@@ -1,0 +1,91 @@
+"""Certified bounds for K directions a step at the paper's setting.  python -m benchmarks.k_directions
+
+n = 10^4, (2, 1e-6)-DP, replace-one, full batches, r = 8.178, L = ell = gap = 1. A row for every law, K and budget
+K T of evaluations of a record (0: no cap on T): the bound as lambda -> 0 and d -> infinity, and the bound at d = 2,000
+with the prescribed lambda. Rows with `chosen` other than `K` are the calculator's choice of K at d = 2,000: the best of
+a budget of evaluations, of 4,672 sequential steps, and with no cap at all.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.kit.rows import RESULTS, Results, discard
+from dpzero_theory.cli import Parser, output_folder
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.sharp.certificate import certificate, prescribe
+
+__all__ = ["main", "rows"]
+
+N, D, R = 10_000, 2_000, 8.178
+LAWS = ("gaussian", "sphere", "rademacher", "frame")
+DIRECTIONS = (1, 4, 16, 32, 64, 256)
+BUDGETS = (4_672, 46_720, 155_200, 1_552_000)
+"""K T, the evaluations of a record."""
+STEPS = 4_672
+KEY = ("law", "chosen", "K", "budget")
+FIELDS = ("steps", "c", "bound_free", "bound")
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """Every row; budget 0 stands for no cap."""
+    gdp = float(gdp_from_epsilon(2, 1e-6))
+    finite, large = Problem(n=N, d=D, r=R), Problem(n=N, d=10**9, r=R)
+    for law in LAWS:
+        for k in DIRECTIONS:
+            for budget in (*BUDGETS, 0):
+                steps = budget // k if budget else 10**12 // k
+                p = prescribe(finite, gdp, max_steps=steps, direction=law, directions_per_step=k)
+                yield _row("K", budget, p, prescribe(large, gdp, max_steps=steps, direction=law, directions_per_step=k))
+        for budget in BUDGETS:
+            cap = budget * N
+            p = prescribe(finite, gdp, max_evaluations=cap, direction=law, directions_per_step="best")
+            yield _row("evaluations", budget, p)
+        p = prescribe(finite, gdp, max_steps=STEPS, direction=law, directions_per_step="best")
+        yield _row("steps", STEPS, p)
+        yield _row("nothing", 0, prescribe(finite, gdp, direction=law, directions_per_step="best"))
+
+
+def _row(chosen: str, budget: int, p: Prescription, large: Prescription | None = None) -> dict[str, Any]:
+    return {
+        "law": p.direction,
+        "chosen": chosen,
+        "K": p.directions_per_step,
+        "budget": budget,
+        "steps": p.steps,
+        "c": p.clip / p.directions_per_step**0.5,
+        "bound_free": None if large is None else _free(large),
+        "bound": p.bound,
+    }
+
+
+def _free(p: Prescription) -> float:
+    """The bound at the prescribed parameters as lambda -> 0."""
+    return certificate(
+        Problem(n=N, d=10**9, r=R),
+        step_size=p.step_size,
+        steps=p.steps,
+        clip=p.clip,
+        smoothing=1e-30,
+        noise_std=p.noise_std,
+        direction=p.direction,
+        directions_per_step=p.directions_per_step,
+    ).bound
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write every row anew."""
+    parser = Parser("benchmarks.k_directions", __doc__)
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "k_directions")
+    options = parser.parse_args(argv)
+    discard(options.out)
+    results = Results(options.out, key=KEY, fields=FIELDS, seeds=[], device="cpu", dtype="float64", settings={})
+    with parser.opened("--out", results):
+        for row in rows():
+            results.add([row])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The records of a run: what is taken as data, and how numbers of records become a batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import TensorDataset, default_collate
+
+from dpzero_theory.privacy.sampling import Indices
+
+Collate = Callable[[Sequence[Any]], Any] | None
+"""Records -> batch; torch's default_collate if None."""
+Fetch = Callable[[Indices], Any]
+"""Numbers of records -> the batch that `run.Losses` takes."""
+
+
+class Data(Protocol):
+    """A map-style data set."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+def require_data(data: object) -> None:
+    """Raise ValueError for what is no map-style data set.
+
+    A DataLoader has batches, not records; a tuple (X, y) has two entries, not n.
+    """
+    map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    if not map_style or isinstance(data, Mapping | str | bytes | tuple):
+        raise ValueError(
+            "data must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of "
+            f"tensors; a DataLoader: its dataset); got {type(data).__name__}"
+        )
+
+
+def fetcher(data: Data, collate: Collate) -> Fetch:
+    """How the batch of some records is made."""
+    if collate is None and isinstance(data, TensorDataset):
+        return lambda records: data[torch.from_numpy(records)]
+    join, many = collate or default_collate, getattr(data, "__getitems__", None)
+    return lambda records: join(many(records.tolist()) if many else [data[i] for i in records.tolist()])

@@ -1,0 +1,110 @@
+"""How long the projections of a vector on K random directions are: the law that clipping acts on.
+
+For a unit vector a, v = ||U'a||/sqrt(K) has E[v^2] = 1. For the first K coordinates of a uniform vector on the sphere
+of squared radius D in R^D,
+
+    v^2 = (D/K) B,   B ~ Beta(K/2, (D - K)/2),
+
+and D = inf is chi_K/sqrt(K), the law for Gaussian directions. At D = K always v = 1.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import betaincc, gammaincc
+
+from dpzero_theory.check import Array
+
+_NEGLIGIBLE = 60.0  # integrals stop where the density has fallen by exp(-60)
+_GAUSSIAN = 2.0**200  # a dimension that is infinite to rounding
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The law of v for K = `directions` and D = `dimension`, K <= D <= inf."""
+
+    directions: int
+    dimension: float
+
+    @property
+    def constant(self) -> bool:
+        """Whether v = 1 always."""
+        return self.dimension == self.directions
+
+    @property
+    def largest(self) -> float:
+        """What v cannot exceed: sqrt(D/K)."""
+        return math.sqrt(self.dimension / self.directions)
+
+    @cached_property
+    def mean(self) -> float:
+        """E[v]."""
+        return float(self.excess(np.zeros(1), (0, 1))[0][0])
+
+    def tails(self, c: Array) -> tuple[Array, Array]:
+        """E[v 1{v > c}] and E[v^2 1{v > c}]."""
+        k, d = self.directions, self.dimension
+        if self.constant:
+            return (c < 1).astype(np.float64), (c < 1).astype(np.float64)
+        if math.isinf(d):
+            above = [gammaincc((k + j) / 2, k / 2 * c * c) for j in (1, 2)]
+        else:
+            share = np.minimum(c / self.largest, 1.0) ** 2
+            above = [betaincc((k + j) / 2, (d - k) / 2, share) for j in (1, 2)]
+        first, second = (np.asarray(x, dtype=np.float64) for x in above)
+        return self.mean * first, second
+
+    def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
+        """E[(v - c)_+^i v^j] for each (i, j), c >= 0; relative error about 1e-12, gradual underflow in the tail."""
+        over, v, mass = self._nodes(c)
+        return tuple(np.sum(mass * over**i * v**j, axis=-1) for i, j in powers)
+
+    def _nodes(self, c: Array) -> tuple[Array, Array, Array]:
+        """Nodes above c: (v - c, v, mass), with a last axis for the nodes, such that E[v^2] = 1 at c = 0.
+
+        v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2. Its
+        logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from its
+        mode, or beyond c, it can matter.
+        """
+        if self.constant:
+            over = np.maximum(1 - c, 0)[..., None]
+            return over, np.ones_like(over), (c < 1).astype(np.float64)[..., None]
+        over, v, mass = self._unscaled(c)
+        return over, v, mass / self._total
+
+    @cached_property
+    def _total(self) -> float:
+        _, v, mass = self._unscaled(np.zeros(1))
+        return float(np.sum(mass * v**2))
+
+    def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
+        d = min(self.dimension, _GAUSSIAN)
+        low, high = self.directions - 1, d - self.directions - 1  # powers of sine and cosine
+        scale = math.sqrt(d / self.directions)
+        mode = math.atan2(math.sqrt(low), math.sqrt(high))
+        curvature = (math.sqrt(low) + math.sqrt(high)) ** 2
+        edge = np.arcsin(np.minimum(c / scale, 1.0))
+        base = np.maximum(edge, mode)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fall = high * np.tan(base) - (low / np.tan(base) if low else 0.0)
+            span = 2 * _NEGLIGIBLE / (fall + np.sqrt(fall * fall + 2 * _NEGLIGIBLE * curvature))
+            reach = math.sqrt(2 * _NEGLIGIBLE / curvature) if curvature else math.inf
+        start = np.maximum(edge, mode - reach)
+        end = np.minimum(base + span, math.pi / 2)
+        width = np.maximum(end - start, 0.0)[..., None]
+        past = width * _NODES + (start - edge)[..., None]
+        x = edge[..., None] + past
+        sine, cosine = np.sin(x), np.cos(x)
+        log_cosine = np.where(
+            sine < 0.7, np.log1p(-np.minimum(sine * sine, 0.5)) / 2, np.log(np.maximum(cosine, 1e-300))
+        )
+        peak_sine = math.sin(mode)
+        peak = (low * math.log(peak_sine) if low else 0.0) + (high * math.log1p(-(peak_sine**2)) / 2 if high else 0.0)
+        log_density = (low * np.log(sine) if low else 0.0) + high * log_cosine - peak
+        mass = _WEIGHTS * width * np.exp(log_density)
+        over = 2 * scale * np.sin(past / 2) * np.cos(edge[..., None] + past / 2)
+        return over, scale * sine, mass
