@@ -74,10 +74,15 @@ def _free(p: Prescription) -> float:
     ).bound
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write every row anew."""
+def _parser() -> Parser:
     parser = Parser("benchmarks.k_directions", __doc__)
     parser.add_argument("--out", type=output_folder, default=RESULTS / "k_directions")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write every row anew."""
+    parser = _parser()
     options = parser.parse_args(argv)
     discard(options.out)
     results = Results(options.out, key=KEY, fields=FIELDS, seeds=[], device="cpu", dtype="float64", settings={})

@@ -19,5 +19,5 @@ def test_the_python_of_the_readme_runs(
     for block in blocks:
         exec(block, names)
     assert "theorem-3-sharp" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "prescribed").iterdir()} == {"ledger.jsonl", "transcript.bin"}
+    assert {path.name for path in (tmp_path / "prescribed").iterdir()} == {"data.key", "ledger.jsonl", "transcript.bin"}
     assert names["run"].releases_left == 0

@@ -65,7 +65,9 @@ def test_csv_holds_every_bit_of_both_forms(calculated: tuple[list[Answer], list[
 
 def test_table_shows_every_result_and_every_reason(calculated: tuple[list[Answer], list[Unmet]]) -> None:
     answers, unmet = calculated
-    text = render.as_table(answers, unmet, {"n": 10_000, "epsilon": 2.0, "direction": "sphere"})
+    text = render.as_table(
+        answers, unmet, {"n": 10_000, "epsilon": 2.0, "direction": "sphere", "directions_per_step": 1}
+    )
     for answer in answers:
         assert answer.result.title in text
         assert f"{answer.prescription.bound:.4g}" in text or f"{answer.prescription.bound:.3e}" in text

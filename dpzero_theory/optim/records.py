@@ -24,10 +24,11 @@ class Data(Protocol):
 def require_data(data: object) -> None:
     """Raise ValueError for what is no map-style data set.
 
-    A DataLoader has batches, not records; a tuple (X, y) has two entries, not n.
+    A DataLoader has batches, not records; a tuple (X, y) of arrays has two entries, not n.
     """
     map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    if not map_style or isinstance(data, Mapping | str | bytes | tuple):
+    arrays = isinstance(data, tuple) and any(hasattr(part, "shape") for part in data)
+    if not map_style or arrays or isinstance(data, Mapping | str | bytes):
         raise ValueError(
             "data must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of "
             f"tensors; a DataLoader: its dataset); got {type(data).__name__}"

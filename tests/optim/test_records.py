@@ -32,7 +32,9 @@ class Batched(Rows):
         return [(i, i**2) for i in indices]
 
 
-@pytest.mark.parametrize("data", [Rows(), Batched(), [(i, i**2) for i in range(10)]])
+@pytest.mark.parametrize(
+    "data", [Rows(), Batched(), [(i, i**2) for i in range(10)], tuple((i, i**2) for i in range(10))]
+)
 def test_records_come_in_the_order_asked_for(data: Any) -> None:
     require_data(data)
     first, second = fetcher(data, None)(PLACES)
