@@ -161,6 +161,8 @@ def _to_mezo(
             method: zeroth_order.start(module, scorer, examples, _configuration(cell, method), Path(folder) / method)
             for method in clocks
         }
+        for run in runs.values():
+            run.catch_up()  # while the weights are its own: both take turns on one module, and only time is measured
         for turn in range(cell.steps + WARM_UP):
             for method in list(runs)[:: 1 if turn % 2 else -1]:
                 clocks[method].start()
