@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.characteristic import Decay, log_far, log_near
@@ -71,35 +72,103 @@ def delta_bracket(
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
     """
+    nodes = _planned(epsilon, parts, gdp, start, budget)
+    tau, t = nodes.tau, nodes.t
+    found = _summand(epsilon, parts, gdp, nodes)
+    z = np.asarray(tau + 1j * t, dtype=np.complex128)
+    terms = np.asarray(np.exp(found.exponent) / (z * (z + 1)), dtype=np.complex128)
+    terms[0] /= 2
+    size = np.abs(terms)
+    total = nodes.step / math.pi * float(np.sum(terms.real))
+    with np.errstate(over="ignore"):
+        grown = np.expm1(np.minimum(found.relative, 700.0))
+        rounding = nodes.step / math.pi * float(np.sum(size * grown) + 64 * _UNIT * np.sum(size))
+    last = float(t[-1])
+    log_tail = float(nodes.decay(np.array([last]), shifted=nodes.count >= _NEAR)[0]) - math.log(math.pi * last)
+    spread = (rounding + math.exp(log_tail)) * 1.001
+    low = total - spread - _aliases(nodes, found.log_scale) * 1.001
+    high = total + spread
+    scale_error = math.expm1(min(found.common, 1.0))
+    if not (math.isfinite(low) and math.isfinite(high)) or found.common > 1:
+        raise OverflowError("rounding errors exceed the answer")
+    scale = math.exp(found.log_scale)
+    lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
+    upper = min(scale * high * (1 + scale_error), 1.0)
+    middle = max(total, low, 1e-300)
+    value = min(max(scale * middle, lower), upper)
+    return DeltaBracket(lower, value, upper, found.log_scale + math.log(middle), tau, "contour")
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Where the integrand is summed: t = 0, step, ..., count step on the contour tau; the error terms' parameters.
+
+    ends: indices at which the blocks of t end: the first on the real line of x, then octaves on shifted lines. shift,
+    log_second: of the alias bound beyond tau.
+    """
+
+    tau: float
+    step: float
+    period: float
+    shift: float
+    log_second: float
+    decay: Decay
+    ends: list[int]
+    log_tolerance: float
+
+    @property
+    def count(self) -> int:
+        return self.ends[-1]
+
+    @property
+    def t(self) -> Array:
+        return np.asarray(self.step * np.arange(self.count + 1.0))
+
+
+def _planned(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start: float | None, budget: float
+) -> _Nodes:
+    """The nodes for a target error of `_TOLERANCE` times an estimate of delta. Arguments and errors as above."""
     tau = saddle(epsilon, parts, gdp, start)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
     tilted = tilt_all(parts, tau, log_tolerance)
     variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
-    # everything below is relative to S_0 = exp(log_scale); the target error is a fraction of delta / S_0
+    # relative to S_0 = exp(log_scale)
     estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     target = _TOLERANCE * estimate
 
-    decay_bound = Decay(tilted, tau, gdp)
+    decay = Decay(tilted, tau, gdp)
     period = float(np.logaddexp(0, -log_scale - math.log(target))) / tau
     shift, log_second = _second_alias(epsilon, parts, gdp, tau, variance, log_scale + math.log(target), log_tolerance)
     period = max(period, float(np.logaddexp(0, log_second - log_scale - math.log(target))) / shift)
     step = 2 * math.pi / period
     most = min(budget / sum(len(p.law.loss) for p in tilted), _MAX_NODES)
-    stop = _truncate(decay_bound, target, step, most * step, math.sqrt(variance))
+    stop = _truncate(decay, target, step, most * step, math.sqrt(variance))
     count = math.ceil(stop / step)
-    # one block on the real line of x, then octaves of t on shifted lines
     ends = [count if count <= _NEAR else (_NEAR if steps_total > 50 else 64)]
     while ends[-1] < count:
         ends.append(min(2 * ends[-1], count))
-    near = Contour(tau, 0.0, ends[0] * step)
-    laws = [build(pair, near, log_tolerance) for pair, _ in parts]
-    tilted = [tilt(law, steps, tau) for law, (_, steps) in zip(laws, parts, strict=True)]
-    square = gdp**2
-    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + square * tau * (tau + 1) / 2 - tau * epsilon
+    return _Nodes(tau, step, period, shift, log_second, decay, ends, log_tolerance)
 
-    t: Array = step * np.arange(count + 1.0)
+
+@dataclass(frozen=True)
+class _Summand:
+    """Log of prod M_j^{T_j} exp(-z epsilon) over S_0 at the nodes, the errors of its entries, and that of S_0."""
+
+    exponent: NDArray[np.complex128]
+    relative: Array
+    log_scale: float
+    common: float
+
+
+def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, nodes: _Nodes) -> _Summand:
+    tau, t, ends, square = nodes.tau, nodes.t, nodes.ends, gdp**2
+    near = Contour(tau, 0.0, ends[0] * nodes.step)
+    laws = [build(pair, near, nodes.log_tolerance) for pair, _ in parts]
+    tilted = [tilt(law, steps, tau) for law, (_, steps) in zip(laws, parts, strict=True)]
+    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + square * tau * (tau + 1) / 2 - tau * epsilon
     exponent = np.zeros(len(t), dtype=np.complex128)
     relative = np.zeros(len(t))
     drift = square * (tau + 0.5) - epsilon
@@ -109,7 +178,7 @@ def delta_bracket(
         quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
         blocks = [log_near(part, t[: ends[0] + 1], quadrature)]
         for begin, end in itertools.pairwise(ends):
-            blocks.append(log_far(part, tau, t[begin + 1 : end + 1], log_tolerance))
+            blocks.append(log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance))
         log_chi, error = (np.concatenate(column) for column in zip(*blocks, strict=True))
         exponent += part.steps * log_chi
         relative += part.steps * (np.log1p(error) + 8 * _UNIT * np.abs(log_chi))
@@ -118,39 +187,15 @@ def delta_bracket(
         common += part.steps * cumulant_error(part, tau) + 8 * _UNIT * abs(part.steps * part.cumulant)
     exponent += -square * t**2 / 2 + 1j * t * drift
     relative += t * drift_error + 8 * _UNIT * (2 + square * t**2)
-    z = np.asarray(tau + 1j * t, dtype=np.complex128)
-    terms = np.asarray(np.exp(exponent) / (z * (z + 1)), dtype=np.complex128)
-    terms[0] /= 2
-    size = np.abs(terms)
-    total = step / math.pi * float(np.sum(terms.real))
-    with np.errstate(over="ignore"):
-        rounding = (
-            step / math.pi * float(np.sum(size * np.expm1(np.minimum(relative, 700.0))) + 64 * _UNIT * np.sum(size))
-        )
-    last = float(t[-1])
-    log_tail = float(decay_bound(np.array([last]), shifted=count >= _NEAR)[0]) - math.log(math.pi * last)
-    truncation = math.exp(log_tail)
     common += 8 * _UNIT * (tau * epsilon + square * tau * (tau + 1) + 1)
-    first_alias = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
-    second_alias = math.exp(log_second - log_scale - period * shift) / -math.expm1(-period * shift)
-    spread = (rounding + truncation) * 1.001
-    low = total - spread - (first_alias + second_alias) * 1.001
-    high = total + spread
-    scale_error = math.expm1(min(common, 1.0))
-    if not (math.isfinite(low) and math.isfinite(high)) or common > 1:
-        raise OverflowError("rounding errors exceed the answer")
-    scale = math.exp(log_scale)
-    lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
-    upper = min(scale * high * (1 + scale_error), 1.0)
-    middle = max(total, low, 1e-300)
-    return DeltaBracket(
-        lower,
-        min(max(scale * middle, lower), upper),
-        upper,
-        log_scale + math.log(middle),
-        tau,
-        "contour",
-    )
+    return _Summand(exponent, relative, log_scale, common)
+
+
+def _aliases(nodes: _Nodes, log_scale: float) -> float:
+    """A bound on the aliases of the trapezoid rule on either side, over S_0."""
+    period, tau, shift = nodes.period, nodes.tau, nodes.shift
+    first = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
+    return first + math.exp(nodes.log_second - log_scale - period * shift) / -math.expm1(-period * shift)
 
 
 def _log_alias_moment(
