@@ -56,13 +56,15 @@ _HELP = {
 
 def _parser() -> Parser:
     aliases = {"target_epsilon": "--epsilon", "target_delta": "--delta", "expected_batch": "--batch"}
-    parser = Parser("benchmarks.llm", __doc__, aliases={**aliases, "directions_per_step": "--directions"})
+    parser = Parser("benchmarks.llm", __doc__, aliases={**aliases, "directions_per_step": "--directions-per-step"})
     defaults = Configuration()
     selected = parser.add_mutually_exclusive_group()
     for name in Configuration.columns():
         place = selected if name in ("per_class", "total") else parser
         place.add_argument(
             f"--{name.replace('_', '-')}",
+            *(["--directions-per-step"] if name == "directions" else []),
+            dest=name,
             type=_TYPES.get(name, str),
             choices=_CHOICES.get(name),
             default=getattr(defaults, name),
