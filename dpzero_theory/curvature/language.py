@@ -1,4 +1,4 @@
-"""Language models to measure, needing the `llm` extra: the small real sentence encoder, and tiny random ones.
+"""Language models to measure, needing the `hf` extra: the small real sentence encoder, and tiny random ones.
 
 The encoder classifies by cosine to label sentences, whose embeddings are trained with the weights of a subset: all
 weights but those of the word embeddings (`body`), biases and normalisation layers (`biases`), or the last normalisation

@@ -16,7 +16,6 @@ from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
 from dpzero_theory.privacy.ledger import Settings
 from dpzero_theory.privacy.mechanism import Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
-from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Bracket
 from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
 from dpzero_theory.theory.problem import Prescription
@@ -88,7 +87,6 @@ class Plan:
         rule.require(self.direction, self.directions_per_step)
         if law is not None:
             check.integer("directions_per_step", self.directions_per_step, at_most=law.coordinates)
-            check.choice("relation", self.relation, [relation.value for relation in Relation])
             self.settings.release(self.steps)
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers", reason="the llm extra is not installed")
+transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
 from dpzero_theory.optim.trainer import DPZeroTrainer, classification_losses  # noqa: E402
 from dpzero_theory.optim.transcript import replay  # noqa: E402
