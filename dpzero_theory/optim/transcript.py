@@ -44,7 +44,8 @@ class Header:
     """What a run was begun with.
 
     key: the public run key, 32 hexadecimal digits; fingerprint: of the initial weights; precision: of `Weights`;
-    private: whether its noise and its batches come from the operating system. layout, losses, records: of `identity`.
+    private: whether its noise and its batches come from the operating system. isolation: how a record's loss was kept
+    its own, see `isolation`; empty where it was not looked at. layout, losses, records: of `identity`.
     """
 
     plan: Plan
@@ -52,6 +53,7 @@ class Header:
     fingerprint: str
     precision: str
     private: bool = True
+    isolation: str = ""
     layout: str = ""
     losses: str = ""
     records: str = ""

@@ -47,6 +47,7 @@ def verify(folder: Path, initial: Mapping[str, Tensor] | None, final: Mapping[st
     found.append(Finding("private", str(header.private), header.private))
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
     found += [Finding(name, getattr(plan, name)) for name in said]
+    found.append(Finding("isolation", header.isolation or "not looked at"))
     law = plan.law
     if law is not None and law.lattice:
         least = law.scale(plan.noise_multiplier, plan.levels)
