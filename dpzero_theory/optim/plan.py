@@ -52,7 +52,7 @@ class Plan:
     """The public settings of a run. Raises ValueError for values that do not fit together.
 
     algorithm: a name of `algorithm.ALGORITHMS`. noise: the family of the noise, `gaussian` or `laplace`, or `none`
-    exactly for mezo. relation: `replace-one` or `add-remove`, empty for mezo. sampling: one whose batches a run can
+    exactly for mezo. relation: a value of `Relation`, empty for mezo. sampling: one whose batches a run can
     draw; n: records; sample_rate: q in (0, 1]. steps: T >= 1, releases in all. clip: C > 0, of a record's K differences
     in L2 norm (of its difference times u for dpgd-0th), 0 for mezo. noise_multiplier: > 0, as in `Release`, 0 for mezo.
     levels: integers between 0 and C; scale: parameter of the noise on that lattice; both 0 where noise is not on a
@@ -123,7 +123,7 @@ class Plan:
             clip: C > 0, see `Plan`.
             step_size: alpha >= 0, or a function of the release's number 0..T-1. It must not depend on the records.
             smoothing: lambda > 0.
-            relation: `replace-one` or `add-remove`; there is no default.
+            relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
             sampling: `full`, `poisson` or `fixed-size`; there is no default.
             algorithm: `dpzero` (Algorithm 2) or `dpgd-0th` (Algorithm 1: no transcript to replay).
             noise: `gaussian`, or `laplace` for pure epsilon.

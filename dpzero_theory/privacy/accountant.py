@@ -95,9 +95,10 @@ def compositions(releases: Sequence[Release], *, attained: bool = False) -> tupl
     """The compositions whose delta is the answer: one for each direction of the relation; equal pairs are merged.
 
     With `attained` the pairs that data attain at every step, so that their delta is a lower bound; for one single
-    release it is the answer.
+    release it is the answer (zero-out aside, where other data may be worse).
     """
-    attained = attained or (len(releases) == 1 and releases[0].steps == 1)
+    single = len(releases) == 1 and releases[0].steps == 1 and releases[0].relation is not Relation.ZERO_OUT
+    attained = attained or single
     found: list[Parts] = []
     for index in (0, 1):
         steps: dict[Pair, int] = {}

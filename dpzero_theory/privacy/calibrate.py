@@ -39,7 +39,7 @@ def calibrate_noise_multiplier(
         target_delta: 0 < delta < 1; with a pure law (laplace) it is not used, and may be 0.
         steps: T >= 1, number of releases.
         sampling: one of `sampling.SAMPLINGS`; there is no default.
-        relation: `replace-one` or `add-remove`; there is no default.
+        relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
         sample_rate: q in (0, 1], (expected) batch over n; 1 or None with full batch.
         mechanism: one of `mechanism.MECHANISMS`.
         coordinates: K >= 1, as in `Release`.

@@ -4,9 +4,9 @@ A record moves the integer sum by at most `levels`, so with noise of parameter b
 batch changes the probability of a value by a factor of at most e^a, a = levels/b. Let M(0), M(v), M(w) be the laws
 given that the record is absent, is v, is w; they are within e^a of M(0).
 
-- add-remove, Poisson rate q: (1-q) M(0) + q M(v) against M(0). The ratio is at most 1 - q + q e^a, and its inverse at
-  most 1/(1 - q + q e^-a), which is smaller: (1 - q + q e^a)(1 - q + q e^-a) >= 1 by Cauchy and Schwarz. So
-  epsilon_1 = log(1 + q (e^a - 1)).
+- add-remove and zero-out, Poisson rate q: (1-q) M(0) + q M(v) against M(0). The ratio is at most 1 - q + q e^a, and
+  its inverse at most 1/(1 - q + q e^-a), which is smaller: (1 - q + q e^a)(1 - q + q e^-a) >= 1 by Cauchy and
+  Schwarz. So epsilon_1 = log(1 + q (e^a - 1)).
 - replace-one: (1-q) M(0) + q M(v) against (1-q) M(0) + q M(w): the ratio of the two factors, so
   epsilon_1 = log(1 + q (e^a - 1)) - log(1 - q (1 - e^-a)), which is 2 a for full batches.
 
@@ -65,7 +65,7 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, re
     """
     goal = real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps) * (1 - 4 * _ROUNDING)
     each, q = goal / steps, sample_rate
-    if relation is Relation.ADD_REMOVE:
+    if relation is not Relation.REPLACE_ONE:
         a = math.log1p(math.expm1(each) / q)
     elif q == 1:
         a = each / 2

@@ -11,11 +11,13 @@ class Relation(StrEnum):
     REPLACE_ONE = "replace-one"
     """One record has another value (the paper's Definition def:dp): the number of records is public."""
     ADD_REMOVE = "add-remove"
-    """One record more or less."""
+    """One record more or less. Orders in which later records move up when one is missing are not accounted for it."""
+    ZERO_OUT = "zero-out"
+    """One record counts as zero wherever it is used: the number of records and the others' batches are as before."""
 
     @property
     def sensitivity(self) -> int:
-        """Largest change of a sum of clipped contributions, in clips: 2 for replace-one, 1 for add-remove."""
+        """Largest change of a sum of clipped contributions, in clips: 2 for replace-one, else 1."""
         return 2 if self is Relation.REPLACE_ONE else 1
 
     @classmethod

@@ -36,11 +36,12 @@ class Release:
 
     noise_multiplier: s > 0, the parameter of the noise on the sum over the per-record clip C: its standard deviation
     over C for the Gaussian laws (with replace-one the sum changes by up to 2 C), b/C for Laplace. steps: T >= 1.
-    relation: `replace-one` or `add-remove`. sampling: a name of `sampling.SAMPLINGS`. sample_rate: q in (0, 1], the
+    relation: a value of `relation.Relation`. sampling: a name of `sampling.SAMPLINGS`. sample_rate: q in (0, 1], the
     (expected) batch over n; with full batches it is 1 and may be left out. mechanism: a name of
     `mechanism.MECHANISMS`. coordinates: K >= 1, numbers of a record that are clipped jointly, in L2 norm.
 
-    Raises ValueError for a field outside its range, and for a mechanism that is not accounted with that sampling.
+    Raises ValueError for a field outside its range, and for a mechanism or a relation that is not accounted with that
+    sampling.
     """
 
     noise_multiplier: float
@@ -65,12 +66,14 @@ class Release:
         law, kind = MECHANISMS[mechanism], SAMPLINGS[sampling]
         numbers = check.integer("coordinates", coordinates)
         law.require(kind.name, numbers)
+        neighbours, rate = Relation.of(relation), kind.rate(sample_rate)
+        kind.require(neighbours, rate)
         found = {
             "noise_multiplier": check.real("noise_multiplier", noise_multiplier, above=0),
             "steps": check.integer("steps", steps, at_most=MOST_STEPS),
             "sampling": kind.name,
-            "relation": Relation.of(relation),
-            "sample_rate": kind.rate(sample_rate),
+            "relation": neighbours,
+            "sample_rate": rate,
             "mechanism": law.name,
             "coordinates": numbers,
         }

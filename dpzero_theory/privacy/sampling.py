@@ -51,6 +51,10 @@ class Sampling(ABC):
         """q as a number in (0, 1]. Raises ValueError."""
         return check.real("sample_rate", sample_rate, above=0, at_most=1)
 
+    def require(self, relation: Relation, sample_rate: float) -> None:
+        """Raise ValueError unless a relation's neighbours are accounted for batches drawn so."""
+        return
+
     def terms(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
         """What `steps` releases add. noise_multiplier: of the noise on the sum, over the clip."""
         if sample_rate == 1:
@@ -126,7 +130,9 @@ class _FixedSize(Sampling):
     runnable = True
 
     def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        attained = tuple(Pair(kind, sample_rate, noise_multiplier / 2) for kind in ("remove", "add"))
+        # a batch that loses a record gets another in its place; one whose record counts as zero does not
+        noise = noise_multiplier if relation is Relation.ZERO_OUT else noise_multiplier / 2
+        attained = tuple(Pair(kind, sample_rate, noise) for kind in ("remove", "add"))
         if relation is Relation.ADD_REMOVE:
             return Terms(pairs=attained, attained=attained)
         return Terms(pairs=(Pair("fixed-size", sample_rate, noise_multiplier / 2),), attained=attained)
@@ -135,7 +141,7 @@ class _FixedSize(Sampling):
         if relation is Relation.ADD_REMOVE:
             return ""
         return (
-            "fixed-size, replace-one: the upper end is certified for every adaptive use; the lower end is attained by"
+            f"fixed-size, {relation}: the upper end is certified for every adaptive use; the lower end is attained by"
             " data; the exact number is in between"
         )
 
@@ -156,6 +162,13 @@ class _FixedOrder(Sampling):
 
     name = "fixed-order"
 
+    def require(self, relation: Relation, sample_rate: float) -> None:
+        if relation is Relation.ADD_REMOVE and sample_rate < 1:
+            raise ValueError(
+                f"relation must be replace-one or zero-out with sampling {self.name} (without a record the later ones"
+                f" change batches); got {str(relation)!r}"
+            )
+
     def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
         return Terms(gdp=math.sqrt(passes(steps, sample_rate)) * relation.sensitivity / noise_multiplier)
 
@@ -170,6 +183,9 @@ class _RandomAllocation(_FixedOrder):
     """Each record in one uniformly random step of every epoch (balls in bins), independently of the other records."""
 
     name = "random-allocation"
+
+    def require(self, relation: Relation, sample_rate: float) -> None:
+        """Every relation: no record's place depends on another's."""
 
     def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
         plain = super()._sampled(noise_multiplier, steps, sample_rate, relation)

@@ -34,8 +34,8 @@ def test_renyi_divergence_against_dp_accounting():
 
 def test_zcdp_bounds_the_other_currencies():
     history = [
-        Release(1.3, 500, sampling="poisson", relation="add-remove", sample_rate=0.03),
-        Release(9.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.1),
+        Release(1.3, 500, sampling="poisson", relation="zero-out", sample_rate=0.03),
+        Release(9.0, 100, sampling="fixed-order", relation="zero-out", sample_rate=0.1),
     ]
     rho = zcdp_of_history(history)
     assert rho == pytest.approx(500 / (2 * 1.69) + 10 / (2 * 81))

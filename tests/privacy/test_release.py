@@ -48,6 +48,10 @@ def test_a_release_of_every_mechanism_with_every_sampling_is_accounted_or_refuse
         with pytest.raises(ValueError, match=f"^{message}$"):
             Release(3.0, 4, **(GOOD | changes))
         return
+    if sampling == "fixed-order":
+        with pytest.raises(ValueError, match=r"^relation must be replace-one or zero-out with sampling fixed-order "):
+            Release(3.0, 4, **(GOOD | changes))
+        changes["relation"] = "zero-out"
     release = Release(3.0, 4, **(GOOD | changes))
     assert (release.mechanism, release.sampling, release.steps) == (mechanism, sampling, 4)
     found = delta_of_history([release], 0.1)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, passes, runnable
@@ -164,3 +165,51 @@ def test_a_rate_outside_its_range_is_named(rate):
             continue
         with pytest.raises(ValueError, match=r"^sample_rate must be"):
             sampling.rate(rate)
+
+
+def test_a_fixed_order_is_not_accounted_for_a_record_less():
+    """Why: without the first record all later ones change batches, and every sum can change by two clips."""
+    values = np.array([1.0, -1.0] * 50)
+    moved = values[:-1] - values[1:]  # one record a batch, one epoch: the sums with and without the first record
+    claimed = passes(100, 0.01) * 1.0
+    assert np.sum(moved**2) == 4 * 99 > claimed
+    with pytest.raises(ValueError, match=r"^relation must be replace-one or zero-out with sampling fixed-order "):
+        Release(3.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.01)
+    whole = Release(3.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=1.0)
+    assert whole.terms.gdp == pytest.approx(10 / 3)
+    zeroed = np.zeros(100)
+    zeroed[0] = values[0]
+    release = Release(3.0, 100, sampling="fixed-order", relation="zero-out", sample_rate=0.01)
+    assert release.terms.gdp == pytest.approx(math.sqrt(np.sum(zeroed**2)) / 3)
+
+
+@pytest.mark.parametrize(("sampling", "rate"), [("full", 1.0), ("poisson", 0.1), ("random-allocation", 0.1)])
+def test_a_record_that_counts_as_zero_costs_what_a_missing_one_costs(sampling, rate):
+    """Where the others' batches do not depend on it."""
+    found = [
+        epsilon_of_history([Release(2.0, 30, sampling=sampling, relation=relation, sample_rate=rate)], 1e-5)
+        for relation in ("add-remove", "zero-out")
+    ]
+    assert found[0] == found[1]
+
+
+def test_fixed_size_batches_and_a_record_that_counts_as_zero():
+    """Two records, one a batch, one release: the worst of all data on a grid lies inside the bracket."""
+    noise, q, epsilon = 1.0, 0.5, 0.7
+    x = np.linspace(-12, 12, 20_001)
+
+    def law(mean):
+        return np.exp(-((x - mean) ** 2) / (2 * noise**2)) / (noise * math.sqrt(2 * math.pi))
+
+    worst = 0.0
+    for value, other in itertools.product(np.linspace(-1, 1, 5), repeat=2):
+        first, second = (law(value) + law(other)) / 2, (law(0.0) + law(other)) / 2
+        for p, r in ((first, second), (second, first)):
+            worst = max(worst, float(np.trapezoid(np.maximum(p - math.exp(epsilon) * r, 0), x)))
+    found = delta_of_history([Release(noise, 1, sampling="fixed-size", relation="zero-out", sample_rate=q)], epsilon)
+    assert found.lower <= worst * (1 + 1e-6)
+    assert worst <= found.upper
+    doubled = delta_of_history(
+        [Release(noise, 1, sampling="fixed-size", relation="replace-one", sample_rate=q)], epsilon
+    )
+    assert found.lower < doubled.lower

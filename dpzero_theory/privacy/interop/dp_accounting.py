@@ -1,0 +1,70 @@
+"""The certified accountant as a `dp_accounting.PrivacyAccountant`.
+
+    from dpzero_theory.privacy.interop.dp_accounting import CertifiedAccountant
+    CertifiedAccountant().compose(event).get_epsilon(1e-5)
+
+It takes the place of `PLDAccountant` in code written for dp-accounting, `calibrate_dp_mechanism` included. Importing
+this module needs dp-accounting (extra `compare`).
+"""
+
+import math
+from typing import Any
+
+from dp_accounting import NeighboringRelation
+from dp_accounting.privacy_accountant import PrivacyAccountant
+
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.interop.events import RELATIONS, UnsupportedEvent, merged, parts
+from dpzero_theory.privacy.release import Release
+
+_Refusal = PrivacyAccountant.CompositionErrorDetails
+
+
+class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
+    """Answers are certified upper ends, and the least epsilon or delta wherever `accountant.Bracket` is tight.
+
+    neighboring_relation: dp-accounting's, by default add-or-remove-one; REPLACE_SPECIAL is our zero-out.
+    What is accounted and the meaning of a multiplier: `events.history_from_event`.
+    """
+
+    def __init__(self, neighboring_relation: Any = NeighboringRelation.ADD_OR_REMOVE_ONE) -> None:
+        super().__init__(neighboring_relation)
+        self._relation = RELATIONS[neighboring_relation.name]
+        self._history: tuple[Release, ...] = ()
+        self._unprotected = False
+
+    @property
+    def history(self) -> tuple[Release, ...]:
+        """What was composed, as `accountant.epsilon_of_history` takes it."""
+        return self._history
+
+    def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+        """dp-accounting's protocol: None, or why the event is not accounted; compose it only if `do_compose`."""
+        try:
+            found = list(parts(event, self._relation, count if do_compose else max(count, 1)))
+        except UnsupportedEvent as error:
+            return _Refusal(error.event, str(error))
+        if do_compose:
+            self._unprotected |= None in found
+            self._history = merged([*self._history, *(r for r in found if r is not None)])
+        return None
+
+    def get_epsilon(self, target_delta: float) -> float:
+        """The certified epsilon at target_delta in [0, 1]; infinite where something composed protects nothing."""
+        delta = check.real("target_delta", target_delta, at_least=0, at_most=1)
+        if self._unprotected:
+            return math.inf
+        if not self._history or delta == 1:
+            return 0.0
+        if delta == 0 and any(r.mechanism != "laplace" for r in self._history):
+            return math.inf
+        return epsilon_of_history(self._history, delta).upper
+
+    def get_delta(self, target_epsilon: float) -> float:
+        """The certified delta at target_epsilon >= 0; 1 where something composed protects nothing."""
+        if self._unprotected:
+            return 1.0
+        if not self._history or target_epsilon == math.inf:
+            return 0.0
+        return delta_of_history(self._history, target_epsilon).upper

@@ -1,0 +1,150 @@
+"""dp-accounting's events as histories and back; the package is imported only to make an event.
+
+Conventions. `noise_multiplier` of an event is the noise's standard deviation over the per-record clip, here and in
+dp-accounting's PLD accountant, for every relation: with replace-one the sum changes by up to two clips and both count
+that themselves, so a multiplier is handed over as it is. dp-accounting's RDP accountant takes the replace-one change
+as one clip: a multiplier that it calibrated for replace-one (GaussianDpEvent, SampledWithoutReplacementDpEvent) is of
+a noise half as large as its epsilon says; see `tests/privacy/interop/test_events.py`.
+"""
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+
+RELATIONS = {
+    "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
+    "REPLACE_ONE": Relation.REPLACE_ONE,
+    "REPLACE_SPECIAL": Relation.ZERO_OUT,
+}
+"""By the names of `dp_accounting.NeighboringRelation`."""
+
+
+class UnsupportedEvent(ValueError):
+    """An event that is not accounted here; `event` is the part that is not."""
+
+    def __init__(self, event: object, kind: str) -> None:
+        super().__init__(f"event must be built from Gaussian, Laplace, sampled and composed ones; got {kind}")
+        self.event = event
+
+
+def history_from_event(event: object, relation: str) -> list[Release]:
+    """The history that a `dp_accounting.DpEvent` describes, with the conventions of the module.
+
+    Understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, PoissonSampledDpEvent of a Gaussian or
+    Laplace one, SampledWithoutReplacementDpEvent of a Gaussian one, and SelfComposedDpEvent, ComposedDpEvent and
+    NoOpDpEvent around them. Laplace releases are of one number; they cost their pure epsilon.
+
+    Args:
+        event: the event; recognised by the names of its class and fields.
+        relation: `replace-one`, `add-remove` or `zero-out` (dp-accounting's REPLACE_SPECIAL).
+
+    Raises:
+        UnsupportedEvent: an event of another kind.
+        ValueError: a field outside its range; an event that protects nothing (NonPrivateDpEvent, no noise).
+    """
+    history = list(parts(event, relation, 1))
+    if None in history:
+        raise ValueError(f"event must protect its records; got {event!r}, whose noise is none")
+    return [release for release in history if release is not None]
+
+
+def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
+    """The releases of `count` times the event, None for one that protects nothing; see `history_from_event`."""
+    kind = type(event).__name__
+    match kind:
+        case "NoOpDpEvent":
+            return
+        case "NonPrivateDpEvent":
+            yield None
+        case "ComposedDpEvent":
+            for part in event.events:
+                yield from parts(part, relation, count)
+        case "SelfComposedDpEvent":
+            yield from parts(event.event, relation, count * event.count)
+        case "PoissonSampledDpEvent":
+            if event.sampling_probability != 0 or type(event.event).__name__ not in _NOISE:
+                yield _release(event, event.event, relation, count, "poisson", event.sampling_probability)
+        case "SampledWithoutReplacementDpEvent":
+            if type(event.event).__name__ != "GaussianDpEvent":
+                raise UnsupportedEvent(event, f"{kind} of {type(event.event).__name__}")
+            rate = event.sample_size / event.source_dataset_size
+            yield _release(event, event.event, relation, count, "fixed-size", rate)
+        case _:
+            yield _release(event, event, relation, count, "full", 1.0)
+
+
+_NOISE: dict[str, tuple[str, Callable[[Any], float]]] = {
+    "GaussianDpEvent": ("gaussian", lambda event: event.noise_multiplier),
+    "LaplaceDpEvent": ("laplace", lambda event: event.noise_multiplier),
+    "DiscreteLaplaceDpEvent": (
+        "laplace",
+        lambda event: event.noise_parameter and 1 / (event.noise_parameter * event.sensitivity),
+    ),
+}
+"""For each noise: our mechanism, and its multiplier (0: none)."""
+
+
+def _release(whole: Any, noisy: Any, relation: str, count: int, sampling: str, rate: float) -> Release | None:
+    kind = type(noisy).__name__
+    if kind not in _NOISE:
+        raise UnsupportedEvent(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
+    mechanism, multiplier = _NOISE[kind]
+    noise = multiplier(noisy)
+    if noise == 0:
+        return None
+    return Release(noise, count, sampling=sampling, relation=relation, sample_rate=rate, mechanism=mechanism)
+
+
+def merged(releases: Iterable[Release]) -> tuple[Release, ...]:
+    """The same history with equal kinds counted together, in order of first appearance.
+
+    For full, Poisson and fixed-size batches, whose releases may be counted in any groups.
+    """
+    steps: Counter[Release] = Counter()
+    for r in releases:
+        steps[replace(r, steps=1)] += r.steps
+    return tuple(replace(kind, steps=count) for kind, count in steps.items())
+
+
+def event_from_history(history: Sequence[Release]) -> Any:
+    """The `dp_accounting.DpEvent` of a history; `relation` is the argument of the accountant that composes it.
+
+    Full, Poisson and fixed-size batches with Gaussian noise, and Laplace noise with the first two. A discrete
+    Gaussian release is given as a Gaussian one, which its law is within e^G of (`discrete.discrete_gap`).
+
+    Raises:
+        ValueError: a sampling or mechanism that no event describes, or a history that is not one.
+        ImportError: dp-accounting is not installed (extra `compare`).
+    """
+    dp = importlib.import_module("dp_accounting")
+    events = []
+    for r in history:
+        if not isinstance(r, Release):
+            raise ValueError("history must be a sequence of Release")
+        if r.mechanism == "laplace":
+            event = dp.LaplaceDpEvent(r.noise_multiplier)
+        elif r.mechanism in ("gaussian", "discrete-gaussian"):
+            event = dp.GaussianDpEvent(r.noise_multiplier)
+        else:
+            raise ValueError(f"history must have gaussian, discrete-gaussian or laplace noise; got {r.mechanism}")
+        if r.sample_rate < 1:
+            event = _sampled(dp, r, event)
+        events.append(dp.SelfComposedDpEvent(event, r.steps))
+    return dp.ComposedDpEvent(events)
+
+
+def _sampled(dp: Any, release: Release, event: Any) -> Any:
+    rate = release.sample_rate
+    if release.sampling == "poisson":
+        return dp.PoissonSampledDpEvent(rate, event)
+    if release.sampling == "fixed-size":
+        simple = Fraction(rate).limit_denominator(10**9)
+        size, n = (simple if float(simple) == rate else Fraction(rate)).as_integer_ratio()
+        return dp.SampledWithoutReplacementDpEvent(n, size, event)
+    raise ValueError(f"history must have full, poisson or fixed-size batches; got {release.sampling}")

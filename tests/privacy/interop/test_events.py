@@ -1,0 +1,137 @@
+"""Histories from dp-accounting's events and back, and what they cost there and here."""
+
+import math
+
+import dp_accounting as dp
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.interop.events import (
+    RELATIONS,
+    UnsupportedEvent,
+    event_from_history,
+    history_from_event,
+    merged,
+)
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+
+G = dp.GaussianDpEvent
+
+
+def test_events_become_histories():
+    event = dp.ComposedDpEvent(
+        [
+            dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.01, G(1.1)), 30),
+            G(7.0),
+            dp.SampledWithoutReplacementDpEvent(100, 5, G(2.0)),
+            dp.NoOpDpEvent(),
+            dp.PoissonSampledDpEvent(0.5, dp.LaplaceDpEvent(3.0)),
+            dp_event.DiscreteLaplaceDpEvent(0.25, 2),
+        ]
+    )
+    found = history_from_event(dp.SelfComposedDpEvent(event, 2), "add-remove")
+    assert [(r.steps, r.sampling, r.sample_rate, r.noise_multiplier, r.mechanism) for r in found] == [
+        (60, "poisson", 0.01, 1.1, "gaussian"),
+        (2, "full", 1.0, 7.0, "gaussian"),
+        (2, "fixed-size", 0.05, 2.0, "gaussian"),
+        (2, "poisson", 0.5, 3.0, "laplace"),
+        (2, "full", 1.0, 2.0, "laplace"),
+    ]
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+@pytest.mark.parametrize(("multiplier", "q", "steps"), [(4.0, 0.2, 300), (30.0, 1.0, 400)])
+def test_an_event_costs_here_what_it_costs_there(multiplier, q, steps, name):
+    """The convention of every relation: dp-accounting's pessimistic answer is above ours, by its grid only."""
+    inner = G(multiplier)
+    event = dp.SelfComposedDpEvent(inner if q == 1 else dp.PoissonSampledDpEvent(q, inner), steps)
+    theirs = PLDAccountant(dp.NeighboringRelation[name]).compose(event).get_epsilon(1e-5)
+    ours = epsilon_of_history(history_from_event(event, RELATIONS[name]), 1e-5)
+    assert ours.lower <= theirs * (1 + 1e-9)
+    assert ours.upper == pytest.approx(theirs, rel=5e-3)
+
+
+def test_the_rdp_accountant_counts_a_replaced_record_as_one_clip():
+    """What the module says of conventions: below our certified lower end, and equal to add-remove's epsilon."""
+    event = dp.SelfComposedDpEvent(G(4.0), 50)
+    rdp = {n: RdpAccountant(neighboring_relation=dp.NeighboringRelation[n]).compose(event) for n in RELATIONS}
+    theirs = {name: accountant.get_epsilon(1e-5) for name, accountant in rdp.items()}
+    assert theirs["REPLACE_ONE"] == theirs["ADD_OR_REMOVE_ONE"]
+    assert epsilon_of_history(history_from_event(event, "replace-one"), 1e-5).lower > 2 * theirs["REPLACE_ONE"]
+
+
+def test_histories_become_events_that_become_them():
+    history = [
+        Release(1.1, 30, sampling="poisson", relation="replace-one", sample_rate=0.01),
+        Release(7.0, 2, sampling="full", relation="replace-one"),
+        Release(2.0, 5, sampling="fixed-size", relation="replace-one", sample_rate=64 / 10_007),
+        Release(5.0, 5, sampling="fixed-size", relation="replace-one", sample_rate=math.pi / 1e4),
+        Release(3.0, 4, sampling="full", relation="replace-one", mechanism="laplace"),
+    ]
+    event = event_from_history(history)
+    assert history_from_event(event, "replace-one") == history
+    assert event.events[2].event.source_dataset_size == 10_007
+    discrete = Release(7.0, 2, sampling="full", relation="replace-one", mechanism="discrete-gaussian")
+    assert event_from_history([discrete]).events[0].event == G(7.0)
+    with pytest.raises(ValueError, match=r"^history must have full, poisson or fixed-size batches; got fixed-order$"):
+        event_from_history([Release(3.0, 4, sampling="fixed-order", relation="replace-one", sample_rate=0.1)])
+    with pytest.raises(ValueError, match=r"^history must be a sequence of Release$"):
+        event_from_history([event])
+
+
+def test_equal_kinds_are_counted_together():
+    one = Release(1.1, 30, sampling="poisson", relation="replace-one", sample_rate=0.01)
+    other = Release(7.0, 2, sampling="full", relation="replace-one")
+    assert merged([one, other, one, one]) == (
+        Release(1.1, 90, sampling="poisson", relation="replace-one", sample_rate=0.01),
+        other,
+    )
+
+
+OTHER = {
+    "UnsupportedDpEvent": dp_event.UnsupportedDpEvent(),
+    "RandomizedResponseDpEvent": dp_event.RandomizedResponseDpEvent(0.5, 3),
+    "MixtureOfGaussiansDpEvent": dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [0.5, 0.5]),
+    "ZCDpEvent": dp_event.ZCDpEvent(0.1),
+    "SampledWithReplacementDpEvent": dp_event.SampledWithReplacementDpEvent(10, 2, G(1.0)),
+    "int": 3,
+}
+AROUND = {
+    "alone": lambda event: event,
+    "composed": lambda event: dp.ComposedDpEvent([G(1.0), event]),
+    "repeated": lambda event: dp.SelfComposedDpEvent(event, 3),
+    "poisson": lambda event: dp.PoissonSampledDpEvent(0.1, event),
+    "never drawn": lambda event: dp.PoissonSampledDpEvent(0, event),
+    "fixed size": lambda event: dp.SampledWithoutReplacementDpEvent(10, 2, event),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", OTHER)
+def test_an_event_of_another_mechanism_is_refused_by_name(name, around):
+    with pytest.raises(UnsupportedEvent, match=f"^event must be built from Gaussian, .*{name}$") as caught:
+        history_from_event(AROUND[around](OTHER[name]), "add-remove")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "event", [dp.NonPrivateDpEvent(), G(0.0), dp.LaplaceDpEvent(0), dp_event.DiscreteLaplaceDpEvent(0, 1)]
+)
+def test_an_event_that_protects_nothing_is_no_history(event):
+    with pytest.raises(ValueError, match=r"^event must protect its records; got "):
+        history_from_event(dp.SelfComposedDpEvent(event, 3), "add-remove")
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_the_relation_is_the_callers_and_the_noise_is_over_the_clip(relation):
+    (release,) = history_from_event(G(3.0), relation)
+    assert release == Release(3.0, 1, sampling="full", relation=relation)
+    with pytest.raises(ValueError, match="relation must be one of"):
+        history_from_event(G(3.0), "replace_one")
+    for noise in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="noise_multiplier"):
+            history_from_event(G(noise), relation)

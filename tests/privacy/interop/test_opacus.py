@@ -1,0 +1,119 @@
+"""The certified accountant inside Opacus, by its registry."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of Opacus on import
+    from opacus import PrivacyEngine
+    from opacus.accountants import PRVAccountant, RDPAccountant, create_accountant
+    from opacus.accountants.utils import get_noise_multiplier
+
+from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.interop.opacus import CertifiedAccountant, history_from_opacus
+from dpzero_theory.privacy.release import Release
+
+
+def stepped(accountant, steps=120):
+    for step in range(steps):
+        accountant.step(noise_multiplier=1.2 if step < 100 else 2.0, sample_rate=0.04)
+    return accountant
+
+
+def test_it_is_created_by_its_name_and_answers_as_the_others_do():
+    ours, prv, rdp = stepped(create_accountant("certified")), stepped(PRVAccountant()), stepped(RDPAccountant())
+    assert ours.history == prv.history
+    assert len(ours) == 120
+    assert prv.get_epsilon(1e-5) * 0.98 < ours.get_epsilon(1e-5) < prv.get_epsilon(1e-5) < rdp.get_epsilon(1e-5)
+    found = ours.bracket(1e-5)
+    assert found.lower <= found.value == ours.get_epsilon(1e-5) <= found.lower * (1 + 1e-6)
+
+
+def test_the_history_of_any_of_its_accountants_is_understood():
+    expected = (
+        Release(1.2, 100, sampling="poisson", relation="replace-one", sample_rate=0.04),
+        Release(2.0, 20, sampling="poisson", relation="replace-one", sample_rate=0.04),
+    )
+    for accountant in (RDPAccountant(), PRVAccountant(), CertifiedAccountant()):
+        assert history_from_opacus(stepped(accountant).history, "replace-one") == expected
+    for entry in ((0.0, 0.1, 5), (1.0, 0.0, 5), (1.0, 1.5, 5), (math.nan, 0.1, 5), (1.0, 0.1, 0)):
+        with pytest.raises(ValueError, match="must be"):
+            history_from_opacus([entry])
+
+
+def test_its_calibration_is_ours():
+    found = get_noise_multiplier(
+        target_epsilon=3.0,
+        target_delta=1e-5,
+        sample_rate=0.04,
+        steps=200,
+        accountant="certified",
+        epsilon_tolerance=1e-4,
+    )
+    ours = calibrate_noise_multiplier(
+        target_epsilon=3.0, target_delta=1e-5, steps=200, sampling="poisson", relation="add-remove", sample_rate=0.04
+    )
+    assert ours.value <= found <= ours.value * 1.001
+
+
+def test_state_goes_through_a_checkpoint():
+    first, second = stepped(CertifiedAccountant(), 110), CertifiedAccountant()
+    second.load_state_dict(first.state_dict())
+    assert second.get_epsilon(1e-5) == first.get_epsilon(1e-5)
+    with pytest.raises(ValueError, match="certified"):
+        RDPAccountant().load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        ({"noise_multiplier": -1.0, "sample_rate": 0.1}, "noise_multiplier"),
+        ({"noise_multiplier": math.nan, "sample_rate": 0.1}, "noise_multiplier"),
+        ({"noise_multiplier": 0.0, "sample_rate": 1.5}, "sample_rate"),
+        ({"noise_multiplier": 1.0, "sample_rate": 0.0}, "sample_rate"),
+    ],
+)
+def test_a_step_that_is_none_is_refused_before_it_is_counted(step, name):
+    accountant = CertifiedAccountant()
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        accountant.step(**step)
+    assert accountant.history == []
+
+
+def test_a_step_without_noise_protects_nothing():
+    accountant = stepped(CertifiedAccountant())
+    accountant.step(noise_multiplier=0.0, sample_rate=0.04)
+    assert accountant.get_epsilon(1e-5) == math.inf
+    for delta in (0.0, 1.0, math.nan):
+        with pytest.raises(ValueError, match=r"^delta must be"):
+            accountant.get_epsilon(delta)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_privacy_engine_trains_with_it():
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(40, 3), torch.randint(0, 2, (40,)))
+    engine = PrivacyEngine(accountant="certified")
+    model = nn.Linear(3, 2)
+    model, optimizer, loader = engine.make_private_with_epsilon(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=10),
+        target_epsilon=2.0,
+        target_delta=1e-3,
+        epochs=2,
+        max_grad_norm=1.0,
+    )
+    for _ in range(2):
+        for features, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(features), labels).backward()
+            optimizer.step()
+    assert len(engine.accountant) == 8
+    assert 1.98 < engine.get_epsilon(1e-3) <= 2.0
+    expected = Release(optimizer.noise_multiplier, 8, sampling="poisson", relation="add-remove", sample_rate=0.25)
+    assert history_from_opacus(engine.accountant.history) == (expected,)
