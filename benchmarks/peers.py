@@ -1,0 +1,148 @@
+"""The accountant tests that Opacus and dp-accounting ship with, run on the certified accountant in place of theirs.
+
+    python -m benchmarks.peers [--out DIR]
+
+Nothing of their tests is copied: the installed packages' own test classes run, with every accountant class they name
+replaced by ours. A test that fails because it holds another accountant's number or limits is listed with the reason;
+exit 1 where a failure has none.
+"""
+
+import importlib
+import logging
+import re
+import sys
+import unittest
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.cli import Parser, output_folder
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A package's test module, how to put our accountant into it, and why a test of it fails, by a part of its id."""
+
+    package: str
+    module: str
+    install: Callable[[Any], None]
+    reasons: dict[str, str]
+
+
+def _into_opacus(tests: Any) -> None:
+    from opacus.accountants import registry
+
+    from dpzero_theory.privacy.interop.opacus import CertifiedAccountant
+
+    for name in ("RDPAccountant", "PRVAccountant"):
+        if hasattr(tests, name):
+            setattr(tests, name, CertifiedAccountant)
+    for name in ("rdp", "prv"):
+        registry._ACCOUNTANTS[name] = CertifiedAccountant
+
+
+def _into_dp_accounting(tests: Any) -> None:
+    from dpzero_theory.privacy.interop.dp_accounting import CertifiedAccountant
+
+    tests.pld_privacy_accountant.PLDAccountant = CertifiedAccountant
+
+
+RDP = "holds the Renyi accountant's number: ours is lower, and certified"
+PRV = "holds the PRV accountant's upper bound to its last digits: ours is lower, and certified"
+MORE = "holds that replace-one is refused for this event: it is accounted here"
+LOOSE = "holds the exact delta of Laplace noise: ours is from its pure epsilon, above it"
+OTHER = "an event that is not accounted here, and refused"
+PEERS = (
+    Peer(
+        "dp-accounting",
+        "dp_accounting.pld.pld_privacy_accountant_test",
+        _into_dp_accounting,
+        {
+            "composition_errors_for_neighboring_relation0": OTHER,
+            "composition_errors_for_neighboring_relation4": OTHER,
+            "composition_errors": MORE,
+            "laplace_not_supported_for_replace_one": MORE,
+            "randomized_response": OTHER,
+            "rr_composition": OTHER,
+            "mixture_of_gaussians": OTHER,
+            "truncated_subsampled": OTHER,
+            "zero_noise_multiplier5": OTHER,
+            "zero_probability4": OTHER,
+            "zero_probability5": OTHER,
+            "poisson_subsampled_laplace": LOOSE,
+        },
+    ),
+    Peer(
+        "opacus",
+        "opacus.tests.accountants_test",
+        _into_opacus,
+        {"rdp": RDP, "load_state_dict": RDP, "prv": PRV},
+    ),
+    Peer("opacus", "opacus.tests.prv_accountant", _into_opacus, {"test_values": PRV}),
+)
+
+
+def tests_of(module: Any) -> Iterator[unittest.TestCase]:
+    """Every test of a module, one by one."""
+    waiting: list[Any] = [unittest.defaultTestLoader.loadTestsFromModule(module)]
+    while waiting:
+        test = waiting.pop()
+        if isinstance(test, unittest.TestCase):
+            yield test
+        else:
+            waiting += list(test)
+
+
+def outcome(test: unittest.TestCase, reasons: dict[str, str]) -> dict[str, str]:
+    """passed, skipped or failed; of a failure what was said, and why it is so (empty: nobody knows)."""
+    result = unittest.TestResult()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        test.run(result)
+    wrong = result.failures + result.errors
+    if not wrong:
+        return {"outcome": "skipped" if result.skipped else "passed", "said": "", "reason": ""}
+    said = [line for line in wrong[0][1].strip().splitlines() if line and not line.startswith(" ")][-1]
+    name = re.findall(r"test_\w+", test.id())[-1]
+    reason = next((why for part, why in reasons.items() if part in name), "")
+    return {"outcome": "failed", "said": said[:200], "reason": reason}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser("benchmarks.peers", __doc__ or "")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "peers")
+    options = parser.parse_args(argv)
+    logging.disable(logging.WARNING)
+    results = Results(
+        options.out,
+        key=("package", "version", "test"),
+        fields=("outcome", "said", "reason"),
+        seeds=(),
+        device="cpu",
+        dtype="float64",
+        settings={},
+    )
+    with parser.opened("--out", results):
+        for peer in PEERS:
+            tests = importlib.import_module(peer.module)
+            peer.install(tests)
+            for test in sorted(tests_of(tests), key=lambda test: test.id()):
+                key = {"package": peer.package, "version": version(peer.package), "test": test.id()}
+                if not results.done(**key):
+                    print(test.id(), file=sys.stderr)
+                    results.add([key | outcome(test, peer.reasons)])
+    rows = read_rows(options.out).fillna("")
+    for package, found in rows.groupby("package"):
+        counts = found["outcome"].value_counts()
+        print(f"{package}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+        for reason, group in found[found["outcome"] == "failed"].groupby("reason"):
+            print(f"  {len(group)}: {reason or 'NO REASON: ' + ', '.join(group['test'])}")
+    print(f"rows: {options.out}")
+    return int(((rows["outcome"] == "failed") & (rows["reason"] == "")).any())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
