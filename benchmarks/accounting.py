@@ -22,9 +22,9 @@ from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.accountant import compositions, delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
+from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import (
     delta_from_gdp,
     epsilon_from_gdp,

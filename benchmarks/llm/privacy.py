@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from benchmarks.llm.configuration import Configuration
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.release import Release
 
 __all__ = ["Privacy", "first_order_noise", "first_order_privacy", "opacus_epsilon", "search_epsilon"]

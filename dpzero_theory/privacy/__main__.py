@@ -18,8 +18,8 @@ from typing import Any
 from dpzero_theory import check
 from dpzero_theory.cli import Parser, integer, number, output_file
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
-from dpzero_theory.privacy.compare import ACCOUNTANTS, compare
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release

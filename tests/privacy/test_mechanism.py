@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, noise_law
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache
 
 from dpzero_theory import check
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import MOST_STEPS
@@ -20,7 +20,7 @@ PoissonNoise = Callable[[float, int, Relation], float]
 def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
     """The noise multiplier that T Poisson-sampled releases need to be (epsilon, delta)-DP.
 
-    The certified upper end of `privacy.calibrate.calibrate_noise_multiplier`; its errors pass through.
+    The certified upper end of `privacy.calibration.calibrate_noise_multiplier`; its errors pass through.
     """
 
     def noise_multiplier(sample_rate: float, steps: int, relation: Relation) -> float:

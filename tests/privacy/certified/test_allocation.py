@@ -12,7 +12,7 @@ from scipy.stats import norm
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.__main__ import main
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.allocation import Run, _composed, _upper, allocation_delta
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.release import Release

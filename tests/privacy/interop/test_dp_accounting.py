@@ -8,7 +8,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.privacy_accountant import UnsupportedEventError
 
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.interop.dp_accounting import CertifiedAccountant
 
 RELATIONS = tuple(dp.NeighboringRelation)

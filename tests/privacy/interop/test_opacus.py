@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     from opacus.accountants import PRVAccountant, RDPAccountant, create_accountant
     from opacus.accountants.utils import get_noise_multiplier
 
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.interop.opacus import CertifiedAccountant, history_from_opacus
 from dpzero_theory.privacy.release import Release
 

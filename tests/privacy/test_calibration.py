@@ -8,7 +8,7 @@ import pytest
 from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.calibrate import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.release import Release
 
 MINI_BATCH = [
