@@ -137,9 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = read_rows(options.out).fillna("")
     for package, found in rows.groupby("package"):
         counts = found["outcome"].value_counts()
-        print(f"{package}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+        print(f"{package!s}: " + ", ".join(f"{count} {name!s}" for name, count in counts.items()))
         for reason, group in found[found["outcome"] == "failed"].groupby("reason"):
-            print(f"  {len(group)}: {reason or 'NO REASON: ' + ', '.join(group['test'])}")
+            print(f"  {len(group)}: {reason!s}" if reason else f"  no reason: {', '.join(group['test'])}")
     print(f"rows: {options.out}")
     return int(((rows["outcome"] == "failed") & (rows["reason"] == "")).any())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpzero_theory.privacy import compare as module
+from dpzero_theory.privacy import comparison as module
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.release import Release
