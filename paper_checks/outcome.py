@@ -8,13 +8,15 @@ import numpy as np
 from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
-__all__ = ["KINDS", "SEED", "STANDARD_ERRORS", "Outcome", "draw", "within"]
+__all__ = ["BLOCK", "KINDS", "SEED", "STANDARD_ERRORS", "Outcome", "clip_jointly", "draw", "within"]
 
 
 STANDARD_ERRORS = 4.5
 """Monte Carlo comparisons allow this many standard errors."""
 SEED = 20240601
 KINDS = (*DIRECTIONS, "frame")
+BLOCK = 100_000
+"""Numbers drawn at a time, so that a block and what is made of it stay in the processor's cache."""
 
 
 def draw(kind: str, rng: np.random.Generator, size: int, k: int, d: int) -> Array:
@@ -25,6 +27,13 @@ def draw(kind: str, rng: np.random.Generator, size: int, k: int, d: int) -> Arra
     signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
     frames: Array = math.sqrt(d) * np.swapaxes(q * signs[:, None, :], 1, 2)
     return frames
+
+
+def clip_jointly(s: Array, clip: float) -> Array:
+    """Each sample's K numbers, shape (m, K, n), at norm at most `clip`."""
+    norms = np.linalg.norm(s, axis=1, keepdims=True)
+    clipped: Array = s * np.minimum(1, clip / np.maximum(norms, 1e-300))
+    return clipped
 
 
 class Outcome(NamedTuple):

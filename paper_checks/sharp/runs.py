@@ -10,8 +10,8 @@ from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate as pl_run
 from dpzero_theory.theory.sharp import poisson
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, draw, within
-from paper_checks.sharp.steps import clip_jointly, sum_quadratic
+from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
+from paper_checks.sharp.steps import sum_quadratic
 
 __all__ = ["last_iterate", "runs"]
 

@@ -2,22 +2,20 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from dpzero_theory import sphere
 from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import constants
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, draw, within
+from paper_checks.outcome import BLOCK, KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
 
 __all__ = [
     "OneStep",
-    "clip_jointly",
     "differences",
     "one_step_inequality",
     "one_step_other_directions",
@@ -120,17 +118,19 @@ def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, r
 
 
 def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Array:
-    squares: Array = (points * points) @ h
-    mixed: Array = (points * h) @ centers.T
-    values: Array = signs / 2 * (squares[:, None] - 2 * mixed + (centers * centers) @ h)
+    """signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n) at points of shape (m, d), as one matrix product."""
+    scaled = points * h
+    squares = np.einsum("md,md->m", scaled, points)
+    left = np.column_stack([scaled, squares, np.ones(len(points))])
+    right = np.column_stack([-2 * centers, np.ones(len(centers)), (centers * centers) @ h])
+    values: Array = left @ (signs[:, None] / 2 * right).T
     return values
 
 
 @cache
 def _one_steps() -> list[tuple[OneStep, float, float]]:
     """Each problem with the sampled mean decrease F(x+) - F(x) and its standard error, at x = 0."""
-    rng = np.random.default_rng(SEED + 5)
-    return [(case, *_mean_change(case, "sphere", 1, rng)) for case in one_step_problems()]
+    return list(_mean_changes(one_step_problems(), "sphere", 1, np.random.default_rng(SEED + 5), _scalar_noise))
 
 
 def differences(case: OneStep, directions: Array) -> Array:
@@ -141,30 +141,43 @@ def differences(case: OneStep, directions: Array) -> Array:
     return rise.reshape(m, k, -1)
 
 
-def clip_jointly(s: Array, clip: float) -> Array:
-    """Each sample's K numbers, shape (m, K, n), at norm at most `clip`."""
-    norms = np.linalg.norm(s, axis=1, keepdims=True)
-    clipped: Array = s * np.minimum(1, clip / np.maximum(norms, 1e-300))
-    return clipped
+Change = Callable[[OneStep, Array, np.random.Generator], Array]
 
 
-def _mean_change(case: OneStep, kind: str, k: int, rng: np.random.Generator) -> tuple[float, float]:
-    """Mean and standard error of F(x+) - F(x) for K directions, clip sqrt(K) times and noise as in the case."""
-    d, n = case.problem.d, case.problem.n
-    start = float(case.losses(np.zeros((1, d))).mean())
-    changes = []
-    total = (15_000 if d <= 300 else 2_000_000 // d) // min(k, 16)
-    for _ in range(0, total, block := max(1, min(total, 4_000_000 // (k * d)))):
-        directions = draw(kind, rng, block, k, d)
-        clipped = clip_jointly(differences(case, directions), case.clip * math.sqrt(k))
-        chosen = rng.random((block, 1, n)) < case.sample_rate
-        m = (clipped * chosen).sum(axis=2) / (case.sample_rate * n)
-        z = case.noise_std * rng.standard_normal((block, k))
-        steps = (((m + s * z)[:, None, :] @ directions)[:, 0] * (case.step_size / k) for s in (1, -1))
-        after = [case.losses(-step).mean(axis=1) for step in steps]
-        changes.append((after[0] + after[1]) / 2 - start)
-    sample = np.concatenate(changes)
-    return float(sample.mean()), float(sample.std()) / math.sqrt(len(sample)) + 1e-12
+def _mean_changes(
+    problems: Iterable[OneStep], kind: str, k: int, rng: np.random.Generator, change: Change, most: int = 2_000_000
+) -> Iterator[tuple[OneStep, float, float]]:
+    """Each problem with mean and standard error of `change` for K directions, of at most `most` numbers if d > 300.
+
+    Neighbouring problems of one dimension share their directions.
+    """
+    for d, group in itertools.groupby(problems, lambda case: case.problem.d):
+        cases = list(group)
+        samples: list[list[Array]] = [[] for _ in cases]
+        total = (15_000 if d <= 300 else most // d) // min(k, 16)
+        for first in range(0, total, block := max(1, BLOCK // (k * d))):
+            directions = draw(kind, rng, min(block, total - first), k, d)
+            for case, changes in zip(cases, samples, strict=True):
+                changes.append(change(case, directions, rng))
+        for case, changes in zip(cases, samples, strict=True):
+            sample = np.concatenate(changes)
+            yield case, float(sample.mean()), float(sample.std()) / math.sqrt(len(sample)) + 1e-12
+
+
+def _scalar_noise(case: OneStep, directions: Array, rng: np.random.Generator) -> Array:
+    """F(x+) - F(x) at x = 0 for each U', the clip sqrt(K) times, batch and noise drawn, the noise with both signs."""
+    size, k, _ = directions.shape
+    clipped = clip_jointly(differences(case, directions), case.clip * math.sqrt(k))
+    chosen = rng.random((size, 1, case.problem.n)) < case.sample_rate
+    m = (clipped * chosen).sum(axis=2) / (case.sample_rate * case.problem.n)
+    z = case.noise_std * rng.standard_normal((size, k))
+    return _both(case, *(((m + s * z)[:, None, :] @ directions)[:, 0] / k for s in (1, -1)))
+
+
+def _both(case: OneStep, one: Array, other: Array) -> Array:
+    after = [case.losses(-case.step_size * step).mean(axis=1) for step in (one, other)]
+    change: Array = (after[0] + after[1]) / 2 - case.losses(np.zeros((1, case.problem.d))).mean()
+    return change
 
 
 def one_step_inequality() -> Outcome:
@@ -195,8 +208,18 @@ def _one_step_bound(case: OneStep, kind: str, k: int) -> float:
 
 def smoothing_error() -> Outcome:
     """Step 2: E[|e_u u'g|] and E[e_u^2 u'Hu]^(1/2) of pseudo-Huber and cosine losses over their bounds."""
-    rng = np.random.default_rng(SEED + 14)
     worst = 0.0
+    for clip, d, r, kind, sample_rank, k, first, second in _smoothing_errors():
+        found = constants.constants(np.array(clip), d, r, kind, sample_rank, k)
+        worst = max(worst, first / found.smooth_first, second / found.smooth_second)
+    return within(worst, 1.1, "error of the finite difference over its bounds, all directions: largest ratio")
+
+
+@cache
+def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int, float, float]]:
+    """What `constants` takes, and the sampled E|e_U'U'g|/(K e G) and E[e_U'U'HU e_U]^(1/2)/(K e), e = lambda/2."""
+    rng = np.random.default_rng(SEED + 14)
+    found: list[tuple[float, int, float, str, float | None, int, float, float]] = []
     for kind, k in itertools.product(KINDS, (1, 5)):
         for case in one_step_problems():
             p = case.problem
@@ -207,23 +230,20 @@ def smoothing_error() -> Outcome:
             directions = draw(kind, rng, 2000 if k == 1 else 200, k, p.d)
             clip = case.clip * math.sqrt(k)
             exact = clip_jointly(directions @ case.gradients.T, clip).mean(axis=2)
-            error = clip_jointly(differences(case, directions), clip).mean(axis=2) - exact
-            along = directions @ case.gradients.mean(axis=0)
-            found = constants.constants(np.array(case.clip), p.d, p.r, kind, p.sample_rank, k)
-            e = case.smoothing / 2
-            norm = float(np.linalg.norm(case.gradients.mean(axis=0)))
-            first = float(np.mean(np.abs(np.sum(error * along, axis=1)))) / k
-            worst = max(worst, first / (e * found.smooth_first * norm))
+            error = (clip_jointly(differences(case, directions), clip).mean(axis=2) - exact) / (case.smoothing / 2)
+            mean = case.gradients.mean(axis=0)
+            along = directions @ (mean / np.linalg.norm(mean))
+            first, second = float(np.mean(np.abs(np.sum(error * along, axis=1)))) / k, 0.0
             if "huber" in case.name:
                 moved = (error[:, None, :] @ directions)[:, 0] / k
                 curved = (moved * moved) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
-                worst = max(worst, math.sqrt(float(np.mean(curved))) / (e * found.smooth_second))
+                second = math.sqrt(float(np.mean(curved)))
+            found.append((case.clip, p.d, p.r, kind, p.sample_rank, k, first, second))
         for d in (1, 4, 50):  # x_1 |x_1|/2 at 0: equality in the second for one direction
             if k == 1:
                 first_coordinates = np.concatenate([draw(kind, rng, 4000, 1, d)[:, 0, 0] for _ in range(50)])
-                found = constants.constants(np.array(1.0), d, 1.0, kind, 1.0)
-                worst = max(worst, math.sqrt(float(np.mean(first_coordinates**6))) / found.smooth_second)
-    return within(worst, 1.1, "error of the finite difference over its bounds, all directions: largest ratio")
+                found.append((1.0, d, 1.0, kind, 1.0, 1, 0.0, math.sqrt(float(np.mean(first_coordinates**6)))))
+    return found
 
 
 def _power(p: Problem) -> float:
@@ -237,44 +257,44 @@ def one_step_other_directions() -> Outcome:
     rng = np.random.default_rng(SEED + 6)
     worst = -math.inf
     for kind, k in itertools.product(KINDS, (1, 4, 64)):
-        for case in one_step_problems():
-            d = case.problem.d
-            if d > 40 or (kind == "sphere" and k == 1) or (kind == "frame" and d < k):
-                continue
-            mean, error = _mean_change(case, kind, k, rng)
+        if kind == "sphere" and k == 1:
+            continue
+        least = k if kind == "frame" else 1
+        problems = (case for case in one_step_problems() if least <= case.problem.d <= 40)
+        for case, mean, error in _mean_changes(problems, kind, k, rng, _scalar_noise):
             worst = max(worst, (mean - _one_step_bound(case, kind, k)) / error)
     return within(worst, STANDARD_ERRORS, "one step of every law, K = 1 to 64 directions: largest violation (z)")
+
+
+def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) -> Array:
+    """F(x+) - F(x) at x = 0 for Algorithm 1, whose clip is sqrt(d) times that of the case."""
+    u = directions[:, 0]
+    slopes = differences(case, directions)[:, 0]
+    norms = np.abs(slopes) * math.sqrt(case.problem.d)  # of s_i u
+    clip = case.clip * math.sqrt(case.problem.d)
+    m = (slopes * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)
+    z = case.noise_std * rng.standard_normal(u.shape)
+    return _both(case, *(m[:, None] * u + s * z for s in (1, -1)))
 
 
 def vector_noise() -> Outcome:
     """Algorithm 1: clip of s u is clip of s at C/sqrt(d) times u, and one step with vector noise obeys the bound."""
     rng = np.random.default_rng(SEED + 11)
     worst = -math.inf
-    for case in one_step_problems():
-        d = case.problem.d
-        if d > 500 or case.sample_rate < 1:
-            continue
-        clip = case.clip * math.sqrt(d)
-        u = sphere.sample_sphere(rng, 8000, d)
-        slopes = (case.losses(case.smoothing * u) - case.losses(-case.smoothing * u)) / (2 * case.smoothing)
-        norms = np.abs(slopes) * math.sqrt(d)  # of s_i u
-        m = (slopes * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)
-        z = case.noise_std * rng.standard_normal((8000, d))
-        after = [case.losses(-case.step_size * (m[:, None] * u + s * z)).mean(axis=1) for s in (1, -1)]
-        sample = (after[0] + after[1]) / 2 - case.losses(np.zeros((1, d))).mean()
+    problems = (case for case in one_step_problems() if case.problem.d <= 500 and case.sample_rate == 1)
+    for case, mean, error in _mean_changes(problems, "sphere", 1, rng, _vector_noise, 4_000_000):
         found = sharp.certificate(
             case.problem,
             step_size=case.step_size,
             steps=1,
-            clip=clip,
+            clip=case.clip * math.sqrt(case.problem.d),
             smoothing=case.smoothing,
             noise_std=case.noise_std,
             algorithm="dpgd-0th",
         )
         g = float(np.linalg.norm(case.gradients.mean(axis=0)))
         bound = case.step_size * (found.floor - found.progress * g * g + found.drift * g) - case.problem.gap
-        error = float(sample.std()) / math.sqrt(len(sample)) + 1e-12
-        worst = max(worst, (float(sample.mean()) - bound) / error)
+        worst = max(worst, (mean - bound) / error)
     return within(worst, STANDARD_ERRORS, "one step of Algorithm 1, vector clip and noise: largest violation (z)")
 
 
