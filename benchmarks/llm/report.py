@@ -24,16 +24,26 @@ def last_step(c: Configuration) -> int:
     return 0 if c.method == "zero-shot" else c.steps
 
 
-def _line(rows: pd.DataFrame, c: Configuration) -> pd.Series | None:
-    """The last row of a configuration, None where it has not run."""
-    chosen = rows["step"] == last_step(c)
-    for name, value in c.key().items():
-        column = rows[name]
-        same = column.astype(str) == str(value)
-        if isinstance(value, (int, float)):
-            same |= pd.to_numeric(column, errors="coerce") == value
-        chosen &= same
-    return rows[chosen].iloc[0] if chosen.any() else None
+class _Lines:
+    """The last row of each run in `rows`, by its configuration; numbers are compared as numbers."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self._rows = rows
+        columns = [*Configuration.columns(), "step"]
+        values = (map(_comparable, rows[name].tolist()) for name in columns)
+        self._at = {key: index for index, key in reversed([*enumerate(zip(*values, strict=True))])}
+
+    def get(self, c: Configuration) -> pd.Series | None:
+        """None where it has not run."""
+        index = self._at.get(tuple(map(_comparable, (*c.key().values(), last_step(c)))))
+        return None if index is None else self._rows.iloc[index]
+
+
+def _comparable(value: object) -> float | str:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def best(rows: pd.DataFrame, grids: Sequence[Sequence[Configuration]]) -> int:
@@ -41,7 +51,11 @@ def best(rows: pd.DataFrame, grids: Sequence[Sequence[Configuration]]) -> int:
 
     grids: for each seed, the settings in the same order. Raises ValueError where a configuration has no row.
     """
-    lines = [[_line(rows, c) for c in settings] for settings in zip(*grids, strict=True)]
+    return _best(_Lines(rows), grids)
+
+
+def _best(rows: _Lines, grids: Sequence[Sequence[Configuration]]) -> int:
+    lines = [[rows.get(c) for c in settings] for settings in zip(*grids, strict=True)]
     if any(line is None for found in lines for line in found):
         raise ValueError("rows must hold every configuration of the grid")
 
@@ -56,16 +70,16 @@ def summary(entry: Table, rows: pd.DataFrame) -> pd.DataFrame:
 
     `search` counts the runs compared; `paper`, `paper_error`: the paper's.
     """
-    lines = []
+    runs, lines = _Lines(rows), []
     for row in entry.rows:
         for model in entry.models:
             for task_name in entry.tasks:
                 grids = [list(entry.grid(model, task_name, row, seed)) for seed in entry.seeds]
                 try:
-                    index = best(rows, grids[: entry.grid_seeds]) if len(grids[0]) > 1 else 0
+                    index = _best(runs, grids[: entry.grid_seeds]) if len(grids[0]) > 1 else 0
                 except ValueError:
                     continue
-                found = [line for grid in grids if (line := _line(rows, grid[index])) is not None]
+                found = [line for grid in grids if (line := runs.get(grid[index])) is not None]
                 if not found:
                     continue
                 values = 100 * pd.Series([float(line["test_metric"]) for line in found])
