@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
-from dpzero_theory.optim.estimator import clip_vectors
+from dpzero_theory.optim.estimator import clip_jointly
 from dpzero_theory.privacy.lattice import Lattice
 
 Sums = NDArray[Any]
@@ -48,8 +48,5 @@ def to_lattice(lattice: Lattice, rows: Array) -> NDArray[np.int64]:
     """
     if rows.shape[1] == 1:
         return lattice.round(rows[:, 0])[:, None]
-    infinite = np.isinf(rows)
-    rows = np.where(np.isnan(rows), 0.0, rows)
-    rows = np.where(infinite.any(axis=1, keepdims=True), np.where(infinite, np.sign(rows), 0.0) * lattice.clip, rows)
-    clipped = clip_vectors(rows, lattice.clip)
+    clipped = clip_jointly(rows, lattice.clip)
     return np.trunc(clipped / lattice.clip * (lattice.levels * (1 - _SHRINK))).astype(np.int64)

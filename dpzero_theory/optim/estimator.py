@@ -8,7 +8,8 @@ sensitivity of the clipped sum is that of the finite case:
     NaN          0             no direction is known (also inf - inf)
     +inf, -inf   +C, -C        the limit of the clip
 
-and a gradient row with an entry that is not finite becomes the zero row.
+of K differences that are clipped jointly NaN is 0 too, and where some are infinite only their signs are kept; and a
+gradient row with an entry that is not finite becomes the zero row.
 """
 
 import numpy as np
@@ -39,6 +40,19 @@ def clip_scalars(values: Array, clip: float) -> Array:
     """
     bound = check.real("clip", clip, above=0)
     return np.clip(np.where(np.isnan(values), 0.0, values), -bound, bound)
+
+
+def clip_jointly(rows: Array, clip: float) -> Array:
+    """clip_C(s) = s min(1, C/||s||) for each record's K differences, shape (n, K); see the module for NaN and infinity.
+
+    For K = 1 `clip_scalars`, else `clip_vectors`, to the bit. clip: C > 0. Raises ValueError.
+    """
+    if np.shape(rows)[-1] == 1:
+        return clip_scalars(rows, clip)
+    infinite = np.isinf(rows)
+    known = np.where(np.isnan(rows), 0.0, rows)
+    signs = np.where(infinite, np.sign(known), 0.0) * clip
+    return clip_vectors(np.where(infinite.any(axis=1, keepdims=True), signs, known), clip)
 
 
 def clip_vectors(rows: Array, clip: float) -> Array:

@@ -6,7 +6,7 @@ noise source: `noise.private`.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NotRequired, Protocol, TypedDict, Unpack
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.optim.estimator import clip_scalars, clip_vectors, two_point_difference
+from dpzero_theory.optim.estimator import clip_jointly, clip_scalars, clip_vectors, two_point_difference
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.sphere import sample_sphere
 
@@ -74,22 +74,37 @@ class Options(TypedDict):
 
 
 def dpzero(
-    problem: LossFunction, x0: ArrayLike, *, smoothing: float, directions: Directions, **options: Unpack[Options]
+    problem: LossFunction,
+    x0: ArrayLike,
+    *,
+    smoothing: float,
+    directions: Directions,
+    directions_per_step: int = 1,
+    **options: Unpack[Options],
 ) -> Run:
-    """Run Algorithm 2: x <- x - alpha ((1/n) sum_i clip_C(difference_i) + z) u, z ~ N(0, sigma^2) a scalar.
+    """Run Algorithm 2 with K directions a step: x <- x - (alpha/K) sum_k (M_k + z_k) u_k, z_k ~ N(0, sigma^2) scalars.
 
-    problem: n, d and losses(x) of shape (n,); x0: shape (d,); smoothing: lambda > 0; directions: u_0..u_{T-1} as an
-    array of shape (T, d) or any iterable of at least T vectors, or a Generator to draw them from sqrt(d) S^{d-1};
-    options: see `Options`. Raises ValueError.
+    M = (1/n) sum_i clip_C(s_i), with s_i in R^K the differences of record i along u_1..u_K, clipped jointly in L2 norm.
+    K = 1 is the paper's.
+
+    problem: n, d and losses(x) of shape (n,); x0: shape (d,); smoothing: lambda > 0; directions: K for the first step,
+    then K for the second and so on, as an array of shape (T K, d) or any iterable of at least T K vectors, or a
+    Generator to draw them from sqrt(d) S^{d-1}; directions_per_step: K >= 1; options: see `Options`. Raises ValueError.
     """
     width = check.real("smoothing", smoothing, above=0)
+    several = check.integer("directions_per_step", directions_per_step)
 
-    def step(x: Array, alpha: float, clip: float, draw: Draw, u: Array) -> Array:
-        difference = two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
-        updated: Array = x - alpha * (clip_scalars(difference, clip).mean() + draw(None)) * u
+    def step(x: Array, alpha: float, clip: float, draw: Draw, directions: Sequence[Array]) -> Array:
+        differences = [
+            two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
+            for u in directions
+        ]
+        clipped = clip_jointly(np.stack(differences, axis=1), clip)
+        released = np.array([scalars.mean() + draw(None) for scalars in np.ascontiguousarray(clipped.T)])
+        updated: Array = x - alpha / several * released @ np.stack(directions)
         return updated
 
-    return _run(problem, x0, step, directions, **options)
+    return _run(problem, x0, step, directions, several, **options)
 
 
 def dpgd_0th(
@@ -103,13 +118,14 @@ def dpgd_0th(
     """
     width = check.real("smoothing", smoothing, above=0)
 
-    def step(x: Array, alpha: float, clip: float, draw: Draw, u: Array) -> Array:
+    def step(x: Array, alpha: float, clip: float, draw: Draw, directions: Sequence[Array]) -> Array:
+        (u,) = directions
         difference = two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
         scalar = clip_scalars(difference, clip / float(np.linalg.norm(u))).mean()
         updated: Array = x - alpha * (scalar * u + draw(problem.d))
         return updated
 
-    return _run(problem, x0, step, directions, **options)
+    return _run(problem, x0, step, directions, 1, **options)
 
 
 def dpgd(problem: SmoothLossFunction, x0: ArrayLike, **options: Unpack[Options]) -> Run:
@@ -118,21 +134,22 @@ def dpgd(problem: SmoothLossFunction, x0: ArrayLike, **options: Unpack[Options])
     problem: also gradients(x) of shape (n, d). Other arguments as `dpzero`. Raises ValueError.
     """
 
-    def step(x: Array, alpha: float, clip: float, draw: Draw, _: Array) -> Array:
+    def step(x: Array, alpha: float, clip: float, draw: Draw, _: Sequence[Array]) -> Array:
         gradients = problem.gradients(x)
         if gradients.shape != (problem.n, problem.d):
             raise ValueError(f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}")
         updated: Array = x - alpha * (clip_vectors(gradients, clip).mean(axis=0) + draw(problem.d))
         return updated
 
-    return _run(problem, x0, step, itertools.repeat(np.ones(problem.d)), **options)
+    return _run(problem, x0, step, itertools.repeat(np.ones(problem.d)), 1, **options)
 
 
 def _run(
     problem: LossFunction,
     x0: ArrayLike,
-    step: Callable[[Array, float, float, Draw, Array], Array],
+    step: Callable[[Array, float, float, Draw, Sequence[Array]], Array],
     directions: Directions,
+    several: int,
     *,
     steps: int,
     step_size: float,
@@ -143,21 +160,22 @@ def _run(
     keep: bool = True,
     callback: Callback | None = None,
 ) -> Run:
-    """Check the arguments and iterate x_{t+1} = step(x_t, alpha, C, size -> noise, u_t)."""
+    """Check the arguments and iterate x_{t+1} = step(x_t, alpha, C, size -> noise, the next K directions)."""
     x = x_tau = check.real_array("x0", x0)
     if x.shape != (problem.d,):
         raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {x.shape}")
     count = check.integer("steps", steps)
     alpha, bound = check.real("step_size", step_size, above=0), check.real("clip", clip, above=0)
     draw: Draw = partial(noise.gaussian, check.real("noise_std", noise_std, at_least=0))
-    if isinstance(directions, np.ndarray) and directions.shape != (count, problem.d):
-        raise ValueError(f"directions must have shape (T, d) = {(count, problem.d)}; got {directions.shape}")
-    stream = _vectors(directions, count, problem.d)
+    shape = (count * several, problem.d)
+    if isinstance(directions, np.ndarray) and directions.shape != shape:
+        raise ValueError(f"directions must have shape (T K, d) = {shape}; got {directions.shape}")
+    stream = _vectors(directions, *shape)
     tau = int((np.random.default_rng() if rng is None else rng).integers(count))
     trajectory = np.empty((count + 1, problem.d)) if keep else None
     for t in range(count + 1):
         if t > 0:
-            x = step(x, alpha, bound, draw, next(stream))
+            x = step(x, alpha, bound, draw, list(itertools.islice(stream, several)))
         if t == tau:
             x_tau = x.copy()
         if trajectory is not None:
@@ -174,16 +192,16 @@ def _losses(problem: LossFunction, x: Array) -> Array:
     return losses
 
 
-def _vectors(directions: Directions, steps: int, d: int) -> Iterator[Array]:
+def _vectors(directions: Directions, count: int, d: int) -> Iterator[Array]:
     if isinstance(directions, np.random.Generator):
-        for _ in range(steps):
+        for _ in range(count):
             yield sample_sphere(directions, 1, d)[0]
         return
     vectors = iter(directions)
-    for t in range(steps):
+    for t in range(count):
         vector = next(vectors, None)
         if vector is None:
-            raise ValueError(f"directions must hold T = {steps} vectors; got {t}")
+            raise ValueError(f"directions must hold T K = {count} vectors; got {t}")
         u = check.real_array("directions", vector)
         if u.shape != (d,) or not u.any():
             raise ValueError(f"each direction must be a non-zero vector of shape ({d},); got shape {u.shape}")

@@ -10,6 +10,9 @@ a block of steps
 3. lanes move along the w_t (and along the shared noise), so their own part w_t^T y follows from inner
    products of the directions, and no lane's iterate is formed inside the block.
 
+With K directions a step a sample's K differences are clipped jointly in norm, and instead of 2 the norms of all samples
+and lanes come from one product of K numbers each (`clipping`).
+
 Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products.
 Equal to `dpzero_theory.optim.reference` up to rounding: the tests hold it to 1e-9.
 """
@@ -23,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
@@ -66,6 +70,7 @@ def run(
     vector: bool,
     directions: Draw,
     noise: Draw,
+    directions_per_step: int = 1,
     centers: Sequence[Array] = (),
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
@@ -73,15 +78,19 @@ def run(
 ) -> Outcome:
     """Run Algorithm 2, or with `vector` Algorithm 1, on every lane, all with the same directions and standard noise.
 
+    The step is that of `optim.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k.
+
     Args:
         problem: the quadratic loss; x0: shape (d,), every lane's start.
         vector: clip bounds ||difference u||, and noise rows are in R^d.
-        directions: stream of u_t, rows of length d (public; a seed is fine).
-        noise: stream of standard normal scalars or rows, which each lane multiplies by its noise_std. The noise of a
-            release must be private; a seeded stream is for synthetic data, and then nothing is private.
+        directions: stream of u, rows of length d, K for each step (public; a seed is fine, see `lanes.directions_of`).
+        noise: stream of standard normal scalars, K for each step, or rows, which each lane multiplies by its noise_std.
+            The noise of a release must be private; a seeded stream is for synthetic data, and then nothing is private.
+        directions_per_step: K >= 1, whose differences are clipped jointly; 1 with `vector`.
         centers: where `Outcome` measures after the problem's own minimiser; shape (d,) each.
-        block: steps per matrix product. dtype, device: of the computation, on torch.
+        block: directions per matrix product, at least K. dtype, device: of the computation, on torch.
     """
+    several = check.integer("directions_per_step", directions_per_step, at_most=1 if vector else 2**16)
     place = Place(dtype, device)
     start = checked_start(x0, problem.d)
     ordered, _ = lanes.longest_first()
@@ -96,10 +105,10 @@ def run(
 
     loop = Captured(step_loop)
     measured = [(target, metric) for metric in (root * root, None) for target in targets]
-    for begin, end in blocks(lanes.steps, block):
+    for begin, end in blocks(lanes.steps, max(block // several, 1)):
         live = int((ordered.steps > begin).sum())
-        u = place(directions(end - begin))
-        raw = place(noise(end - begin))
+        count = (end - begin) * several
+        u, raw = place(directions(count)), place(noise(count))
         w, z, here = u * root, raw * root if vector else None, y[:, :live]
         given = products(w, points, here, z, measured)
         move = coefficients(
@@ -110,12 +119,14 @@ def run(
             u.norm(dim=1) if vector else None,
             None if vector else raw,
             loop,
+            several,
         )
         push = alpha[:live] * std[:live]
         for index, form in enumerate(given.forms):
-            forms[index, :live] += form_path(form, move, push)[:-1].sum(dim=0)
-        # the sum of x_t over the block, in which coefficient s acts on the steps after s
-        later = torch.arange(end - begin - 1, -1, -1, dtype=place.dtype, device=place.device)[:, None]
+            forms[index, :live] += form_path(form, move, push)[:-1:several].sum(dim=0)
+        # the sum of x_t over the block, in which a step's coefficients act on the steps after it
+        later = torch.arange(end - begin - 1, -1, -1, dtype=place.dtype, device=place.device)
+        later = later.repeat_interleave(several)[:, None]
         total[:, :live] += (end - begin) * here - w.T @ (later * move)
         y[:, :live] = here - w.T @ move
         if z is not None:

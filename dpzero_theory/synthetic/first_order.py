@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpzero_theory.check import Array
+from dpzero_theory.synthetic.clipping import ClippedMean
 from dpzero_theory.synthetic.engine import Outcome
 from dpzero_theory.synthetic.lanes import Draw, Lanes
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
-
-SAMPLES = 512
-"""Samples in a block."""
 
 
 def dpgd(
@@ -54,7 +52,7 @@ def dpgd(
     alpha, clip, std = map(tensor, (run.step_size, run.clip, run.noise_std))
     spectrum, origin = tensor(problem.spectrum), tensor(problem.center)
     rows = tensor(problem.points) * tensor(np.sqrt(problem.spectrum))
-    clipped_mean = _ClippedMean(rows, product_dtype or dtype)
+    clipped_mean = ClippedMean(rows, product_dtype or dtype)
     targets = torch.stack([spectrum * (tensor(c) - origin) for c in (problem.center, *centers)])
     h = (spectrum * (tensor(start) - origin))[:, None].repeat(1, len(lanes))
     total = torch.zeros_like(h)
@@ -92,38 +90,6 @@ def _leaders(lanes: Lanes) -> NDArray[np.int64]:
         scales = (lanes.steps[lane], alpha * lanes.clip[lane], alpha * lanes.noise_std[lane])
         leader[lane] = first.setdefault(tuple(f"{scale:.12g}" for scale in scales), lane)
     return leader
-
-
-class _ClippedMean:
-    """(1/n) sum_i clip_C(h - d_i) for each column h; rows: d_i, shape (n, d), which sum to zero.
-
-    Called with h, shape (d, K), and C, shape (K,); also returns min_i ||h - d_i||, or 0 where no sample clips.
-    Row i of the matrix is (d_i, ||d_i||^2, 1): its product with (-2 h, 1, ||h||^2)/C^2 is q = ||h - d_i||^2/C^2, and
-    the sum of the rows with the weights min(1, q^(-1/2)) holds that of the weights.
-    """
-
-    def __init__(self, rows: Tensor, dtype: torch.dtype) -> None:
-        squares = rows.square().sum(dim=1, keepdim=True)
-        self.largest = squares.max().sqrt()
-        self.rows = torch.cat([rows, squares, torch.ones_like(squares)], dim=1).to(dtype)
-        self.blocks = torch.split(self.rows, SAMPLES if rows.device.type == "cpu" else len(rows))
-
-    def __call__(self, h: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
-        size = h.square().sum(dim=0)
-        clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
-        mean, nearest = h.clone(), torch.zeros_like(clip)
-        if len(clips):
-            some, bound = h[:, clips], clip[clips]
-            point = torch.cat([-2 * some, torch.ones_like(size[None, clips]), size[None, clips]]) / bound.square()
-            point = point.to(self.rows.dtype)
-            total, least = torch.zeros_like(point), torch.full_like(point[0], torch.inf)
-            for rows in self.blocks:
-                q = rows @ point
-                least = torch.minimum(least, q.amin(dim=0))
-                total.addmm_(rows.T, q.clamp_(min=1).rsqrt_())
-            mean[:, clips] = (total[-1].to(h.dtype) * some - total[:-2]) / len(self.rows)
-            nearest[clips] = bound * least.clamp(min=0).sqrt()
-        return mean, nearest
 
 
 def _squares(h: Tensor, targets: Tensor, metric: Tensor | None = None) -> Tensor:

@@ -15,9 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
+from dpzero_theory.sphere import DIRECTIONS
 
 Draw = Callable[[int], Array]
 """draw(k): the next k rows of a stream, shape (k, d) for vectors, (k,) for scalar noise."""
+
+
+def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
+    """A stream of directions in R^d of a law of `sphere.DIRECTIONS`. Raises ValueError for another name."""
+    sample = DIRECTIONS[direction].sample
+    return lambda count: sample(rng, count, d)
 
 
 @dataclass(frozen=True)
@@ -28,8 +35,8 @@ class Lanes:
         steps: T >= 1.
         step_size: alpha > 0.
         smoothing: lambda > 0; DP-GD and the quadratic, whose difference is exact for every lambda, ignore it.
-        clip: C > 0, of a scalar difference (DPZero) or of a vector's norm (DPGD-0th, DP-GD).
-        noise_std: sigma >= 0 of the released average, per coordinate for vectors.
+        clip: C > 0, of the norm of a sample's K differences (DPZero) or of a vector's (DPGD-0th, DP-GD).
+        noise_std: sigma >= 0 of each number of the released average.
 
     Raises ValueError for a value out of its range, and for shapes that do not match.
     """

@@ -9,7 +9,8 @@ Each loss depends on x through one number per sample, which a step along u chang
   -sign(h) log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda); a step -c u adds -c b_i a_i^T u.
 
 So lanes keep that number for every sample, one matrix product for a block of steps serves all of them, and no
-difference subtracts two nearly equal losses, as the algorithm's definition does.
+difference subtracts two nearly equal losses, as the algorithm's definition does. The K directions of a step are rows
+of that product one after the other; the number follows a step along each of them in turn.
 """
 
 import warnings
@@ -57,39 +58,43 @@ def dpzero(
     directions: Draw,
     noise: Draw,
     rng: np.random.Generator,
+    directions_per_step: int = 1,
     evaluations: int = 128,
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
     block: int = 128,
 ) -> Outcome:
-    """Run Algorithm 2 on every lane, all with the same directions and standard noise.
+    """Run Algorithm 2 on every lane, all with the same directions and standard noise, as `optim.reference` does.
 
     Args:
         problem: the loss; x0: shape (d,), every lane's start.
-        directions: stream of u_t, rows of length d (public; a seed is fine).
-        noise: stream of standard normal scalars, which each lane multiplies by its noise_std. A seeded stream
-            is for experiments without a privacy claim.
+        directions: stream of u, rows of length d, K for each step (public; a seed is fine, see `lanes.directions_of`).
+        noise: stream of standard normal scalars, K for each step, which each lane multiplies by its noise_std. A seeded
+            stream is for experiments without a privacy claim.
         rng: picks the iterates whose gradient is evaluated, at most `evaluations` per lane.
-        block: steps per matrix product. dtype, device: of the computation, on torch.
+        directions_per_step: K >= 1, whose differences are clipped jointly.
+        block: directions per matrix product, at least K. dtype, device: of the computation, on torch.
     """
     start = checked_start(x0, problem.d)
     check.integer("evaluations", evaluations)
+    several = check.integer("directions_per_step", directions_per_step, at_most=2**16)
     run, back = lanes.longest_first()
     tensor = Place(dtype, device)
     alpha, smoothing, clip, std = map(tensor, (run.step_size, run.smoothing, run.clip, run.noise_std))
     loss = _loss(problem, start, len(lanes), tensor)
     schedule = [_schedule(rng, int(steps), evaluations) for steps in run.steps]
     mean = np.zeros(len(lanes))
-    for begin, end in blocks(lanes.steps, block):
+    for begin, end in blocks(lanes.steps, max(block // several, 1)):
         live = int((run.steps > begin).sum())
-        z = tensor(noise(end - begin))
-        loss.start(tensor(directions(end - begin)), live)
-        for t in range(end - begin):
-            due = [lane for lane in range(live) if begin + t in schedule[lane]]
-            total = loss.clipped_sum(smoothing[:live], clip[:live], due)
-            loss.step(alpha[:live] * (total / problem.n + std[:live] * z[t]))
-        for lane, t, squared in loss.stop():
-            mean[lane] += schedule[lane][begin + t] * squared
+        z = tensor(noise((end - begin) * several))[:, None]
+        loss.start(tensor(directions(len(z))), live)
+        for t in range(0, len(z), several):
+            step = slice(t, t + several)
+            due = [lane for lane in range(live) if begin + t // several in schedule[lane]]
+            total = loss.clipped_sum(step, smoothing[:live], clip[:live], due)
+            loss.step(step, alpha[:live] / several * (total / problem.n + std[:live] * z[step]))
+        for lane, t, squared in loss.stop(slice(len(z) - several, len(z))):
+            mean[lane] += schedule[lane][begin + t // several] * squared
     last = loss.points()
     final = np.array([np.square(problem.gradient(x)).sum() for x in last])
     return Outcome(last[back], mean[back], final[back])
@@ -109,19 +114,22 @@ def _schedule(rng: np.random.Generator, steps: int, evaluations: int) -> dict[in
 
 
 class _Loss(Protocol):
-    """The state of all lanes. A block is start, then clipped_sum and step in turn, then stop."""
+    """The state of all lanes. A block is start, then for each step clipped_sum and step, then stop.
+
+    A step is the slice of its K rows among the directions of the block; `last` is the block's last step.
+    """
 
     def start(self, u: Tensor, live: int) -> None:
-        """Begin a block with directions u, shape (K, d), for the first `live` lanes."""
+        """Begin a block with directions u, shape (S, d), for the first `live` lanes."""
 
-    def clipped_sum(self, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
-        """sum_i clip_C(difference_i), shape (live,); remember the weights for the gradients of lanes `due`."""
+    def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
+        """sum_i clip_C(differences_i), shape (K, live); remember the weights for the gradients of lanes `due`."""
 
-    def step(self, move: Tensor) -> None:
-        """Every lane goes by -move, shape (live,), along this step's direction."""
+    def step(self, step: slice, move: Tensor) -> None:
+        """Every lane goes by -move, shape (K, live), along this step's directions."""
 
-    def stop(self) -> Iterator[tuple[int, int, float]]:
-        """End the block: lane, step in the block and ||grad F_S||^2 for each gradient remembered."""
+    def stop(self, last: slice) -> Iterator[tuple[int, int, float]]:
+        """End the block: lane, first row of the step and ||grad F_S||^2 for each gradient remembered."""
 
     def points(self) -> Array:
         """The lanes' x, shape (L, d)."""
@@ -133,9 +141,21 @@ def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tens
     return _Logistic(problem, x0, lanes, tensor)
 
 
-def _chunks(n: int, live: int) -> Iterator[slice]:
-    size = max(CHUNK // live, 1)
+def _chunks(n: int, width: int) -> Iterator[slice]:
+    size = max(CHUNK // width, 1)
     return (slice(i, i + size) for i in range(0, n, size))
+
+
+def _before(step: slice) -> slice:
+    """The step before this one; of no rows before the first."""
+    return slice(max(2 * step.start - step.stop, 0), step.start)
+
+
+def _clipped(differences: Tensor) -> Tensor:
+    """The sum over samples of differences in units of the clip, shape (K, live, n): each vector of K to norm 1."""
+    if len(differences) == 1:
+        return differences.clamp_(-1, 1).sum(dim=2)
+    return differences.div_(differences.norm(dim=0).clamp_(min=1)).sum(dim=2)
 
 
 class _PseudoHuber:
@@ -155,42 +175,43 @@ class _PseudoHuber:
         self.gram = self.w @ self.w.T
         self.own = self.w @ self.y[:live].T
         self.move = torch.zeros_like(self.own)
-        self.t = 0
         self.live = live
         self.weights: list[tuple[int, int, Tensor]] = []
 
-    def clipped_sum(self, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
-        t, width, bound = self.t, smoothing[:, None], clip[:, None]
-        here = (self.own[t] - self.gram[t, :t] @ self.move[:t])[:, None]
-        self.own[t] = here[:, 0]
-        square = self.gram[t, t]
-        total = torch.zeros_like(clip)
-        for part in _chunks(self.data.shape[0], self.live):
+    def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
+        t, width, bound = step.start, smoothing[:, None], clip[:, None]
+        for row in range(t, step.stop):
+            self.own[row] -= self.gram[row, :t] @ self.move[:t]
+        here = self.own[step, :, None]
+        square = self.gram.diagonal()[step, None, None]
+        total = torch.zeros_like(self.own[step])
+        for part in _chunks(self.data.shape[0], total.numel()):
             q = self.q[: self.live, part]
-            if t > 0:
-                self._advance(q, part, t - 1)
-            v = here - self.data_part[t, part]
+            self._advance(q, part, _before(step))
+            v = here - self.data_part[step, None, part]
             middle = q + (1 + width * width * square)
             roots = torch.addcmul(middle, v, 2 * width).sqrt_()
             roots += middle.addcmul_(v, 2 * width, value=-1).sqrt_()
-            total += v.mul_(2 / bound).div_(roots).clamp_(-1, 1).sum(dim=1)
+            total += _clipped(v.mul_(2 / bound).div_(roots))
         total *= clip
         self.weights += [(lane, t, (1 + self.q[lane]).rsqrt()) for lane in due]
         return total
 
-    def _advance(self, q: Tensor, part: slice, t: int) -> None:
-        move = self.move[t][:, None]
-        # q - 2 c v + c^2 w^T w with v = own - data_part
-        q.add_(move * (move * self.gram[t, t] - 2 * self.own[t][:, None]))
-        q.addcmul_(2 * move, self.data_part[t, part])
+    def _advance(self, q: Tensor, part: slice, step: slice) -> None:
+        for row in range(step.start, step.stop):
+            move = self.move[row][:, None]
+            # q - 2 c v + c^2 w^T w with v = own - data_part
+            q.add_(move * (move * self.gram[row, row] - 2 * self.own[row][:, None]))
+            q.addcmul_(2 * move, self.data_part[row, part])
 
-    def step(self, move: Tensor) -> None:
-        self.move[self.t] = move
-        self.t += 1
+    def step(self, step: slice, move: Tensor) -> None:
+        self.move[step] = move
+        for row in range(step.start + 1, step.stop):  # from where the rows before it lead
+            self.own[row] -= self.gram[row, step.start : row] @ self.move[step.start : row]
 
-    def stop(self) -> Iterator[tuple[int, int, float]]:
+    def stop(self, last: slice) -> Iterator[tuple[int, int, float]]:
         for part in _chunks(self.data.shape[0], self.live):
-            self._advance(self.q[: self.live, part], part, self.t - 1)
+            self._advance(self.q[: self.live, part], part, last)
         if self.weights:
             rows = torch.stack([weights for _, _, weights in self.weights])
             pulls = rows @ self.data
@@ -215,38 +236,37 @@ class _Logistic:
 
     def start(self, u: Tensor, live: int) -> None:
         self.u = u
-        self.data_part = (self.rows @ u.T).T.contiguous()
+        # a copy: a single row, transposed, would count as contiguous whatever its strides
+        self.data_part = (self.rows @ u.T).T.clone(memory_format=torch.contiguous_format)
         self.move = u.new_zeros((len(u), live))
-        self.t = 0
         self.live = live
         self.weights: list[tuple[int, int, Tensor]] = []
 
-    def clipped_sum(self, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
-        t, width, bound = self.t, smoothing[:, None], clip[:, None]
-        total = torch.zeros_like(clip)
-        for part in _chunks(self.margins.shape[1], self.live):
+    def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
+        width, bound = smoothing[:, None], clip[:, None]
+        total = torch.zeros_like(self.move[step])
+        for part in _chunks(self.margins.shape[1], total.numel()):
             margins = self.margins[: self.live, part]
-            if t > 0:
-                self._advance(margins, part, t - 1)
-            h = width * self.data_part[t, part]
+            self._advance(margins, part, _before(step))
+            h = width * self.data_part[step, None, part]
             size = h.abs()
             weight = (-size - margins).sigmoid_()
             size.mul_(2).expm1_().mul_(weight).log1p_().mul_(h.sign_())
-            total -= size.div_(2 * width * bound).clamp_(-1, 1).sum(dim=1)
+            total -= _clipped(size.div_(2 * width * bound))
         total *= clip
-        self.weights += [(lane, t, (-self.margins[lane]).sigmoid_()) for lane in due]
+        self.weights += [(lane, step.start, (-self.margins[lane]).sigmoid_()) for lane in due]
         return total
 
-    def _advance(self, margins: Tensor, part: slice, t: int) -> None:
-        margins.addcmul_(self.move[t][:, None], self.data_part[t, part], value=-1)
+    def _advance(self, margins: Tensor, part: slice, step: slice) -> None:
+        for row in range(step.start, step.stop):
+            margins.addcmul_(self.move[row][:, None], self.data_part[row, part], value=-1)
 
-    def step(self, move: Tensor) -> None:
-        self.move[self.t] = move
-        self.t += 1
+    def step(self, step: slice, move: Tensor) -> None:
+        self.move[step] = move
 
-    def stop(self) -> Iterator[tuple[int, int, float]]:
+    def stop(self, last: slice) -> Iterator[tuple[int, int, float]]:
         for part in _chunks(self.margins.shape[1], self.live):
-            self._advance(self.margins[: self.live, part], part, self.t - 1)
+            self._advance(self.margins[: self.live, part], part, last)
         self.x[: self.live] -= self.move.T @ self.u
         if self.weights:
             gradients = self.columns @ torch.stack([weights for _, _, weights in self.weights], dim=1)

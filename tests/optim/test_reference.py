@@ -79,6 +79,30 @@ def test_line_by_line(algorithm, problem, clip):
     np.testing.assert_array_equal(run.x_tau, run.trajectory[run.tau])
 
 
+@pytest.mark.parametrize("clip", [0.05, 1.0, 50.0])
+@pytest.mark.parametrize("problem", problems(), ids=lambda p: type(p).__name__)
+def test_several_directions_line_by_line(problem, clip):
+    """One norm over a record's K differences, K scalar noises, and the mean of K moves from one point."""
+    several, smoothing, noise = 3, 1e-3, Replay(3)
+    directions = sample_sphere(np.random.default_rng(11), T * several, D)
+    settings = {"steps": T, "step_size": 0.1, "clip": clip, "noise_std": 0.2, "smoothing": smoothing}
+    run = dpzero(problem, np.ones(D), **settings, noise=noise, directions=directions, directions_per_step=several)
+    x, path, z = [1.0] * D, [[1.0] * D], iter(noise.values)
+    for t in range(T):
+        us = directions[t * several : (t + 1) * several]
+        shifted = [[problem.losses(np.array(x) + sign * smoothing * u) for sign in (1, -1)] for u in us]
+        sums = [0.0] * several
+        for i in range(N):
+            s = [(float(plus[i]) - float(minus[i])) / (2 * smoothing) for plus, minus in shifted]
+            factor = min(1.0, clip / math.hypot(*s))
+            sums = [a + factor * b for a, b in zip(sums, s, strict=True)]
+        moves = [0.1 / several * (total / N + float(next(z))) for total in sums]
+        x = [a - sum(m * float(u[j]) for m, u in zip(moves, us, strict=True)) for j, a in enumerate(x)]
+        path.append(x)
+    assert len(noise.values) == T * several
+    np.testing.assert_allclose(run.trajectory, path, rtol=0, atol=1e-11)
+
+
 def run_dpzero(problem, **changes):
     settings = {
         "x0": np.ones(problem.d),

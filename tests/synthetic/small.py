@@ -46,7 +46,8 @@ def runs(method: Callable[..., reference.Run], x0: Array, grid: Lanes, u: Array 
             **same,
         }
         if u is not None:
-            options |= {"directions": u[: grid.steps[lane]], "smoothing": float(grid.smoothing[lane])}
+            rows = int(grid.steps[lane]) * same.get("directions_per_step", 1)
+            options |= {"directions": u[:rows], "smoothing": float(grid.smoothing[lane])}
         trajectory = method(x0=x0, **options).trajectory
         assert trajectory is not None
         found.append(trajectory)

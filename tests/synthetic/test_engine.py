@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
-from dpzero_theory.sphere import sample_gaussian, sample_sphere
+from dpzero_theory.sphere import DIRECTIONS, sample_gaussian, sample_sphere
 from dpzero_theory.synthetic import engine
-from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.lanes import Lanes, directions_of
 from tests.synthetic.small import CASES, close, close_forms, from_array, lanes, quadratic, runs
 
 Array = NDArray[np.float64]
@@ -37,6 +37,39 @@ def test_zeroth_order_lanes_equal_the_reference(
     close(outcome.last, np.array([run[-1] for run in expected]))
     close(outcome.average, np.array([run[:-1].mean(axis=0) for run in expected]))
     close_forms(outcome, problem, expected, [problem.center, other])
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("case", "several"), [(0, 3), (1, 2), (2, 64), (3, 5), (4, 7)])
+def test_lanes_of_several_directions_equal_the_reference(direction: str, case: int, several: int) -> None:
+    """K differences of a sample clipped jointly, K noises, alpha/K: by every law, also with K > d and K > block."""
+    seed, n, d, mode, start, block = CASES[case]
+    problem, x0 = quadratic(seed, n, d, mode), np.full(d, start)
+    grid = lanes(seed, 8, 8)
+    grid = Lanes.of(steps=grid.steps, step_size=grid.step_size, clip=grid.clip, noise_std=grid.noise_std, smoothing=0.1)
+    u = directions_of(direction, np.random.default_rng(seed), d)(8 * several)
+    expected = runs(reference.dpzero, x0, grid, u, problem=problem, directions_per_step=several)
+    standard = SeededNoise(7)
+    outcome = engine.dpzero(
+        problem,
+        x0,
+        grid,
+        directions=from_array(u),
+        noise=lambda k: standard.gaussian(1.0, k),
+        directions_per_step=several,
+        block=block,
+    )
+    close(outcome.last, np.array([run[-1] for run in expected]))
+    close(outcome.average, np.array([run[:-1].mean(axis=0) for run in expected]))
+    close_forms(outcome, problem, expected, [problem.center])
+
+
+def test_algorithm_1_has_one_direction_a_step() -> None:
+    draw = from_array(np.ones((9, 3)))
+    with pytest.raises(ValueError, match="directions_per_step must be an integer with 1 <= directions_per_step <= 1"):
+        engine.dpgd_0th(
+            quadratic(1, 4, 3, "a"), np.zeros(3), lanes(1, 2, 3), directions=draw, noise=draw, directions_per_step=2
+        )
 
 
 @pytest.mark.gpu

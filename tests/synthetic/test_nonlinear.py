@@ -30,7 +30,7 @@ def problem(kind: str, n: int, d: int) -> Problem:
 
 
 def run_lanes(
-    loss: Problem, x0: Array, grid: Lanes, u: Array, evaluations: int, block: int, seed: int = 0
+    loss: Problem, x0: Array, grid: Lanes, u: Array, evaluations: int, block: int, seed: int = 0, several: int = 1
 ) -> nonlinear.Outcome:
     standard = SeededNoise(7)
     return nonlinear.dpzero(
@@ -40,6 +40,7 @@ def run_lanes(
         directions=from_array(u),
         noise=lambda k: standard.gaussian(1.0, k),
         rng=np.random.default_rng(seed),
+        directions_per_step=several,
         evaluations=evaluations,
         block=block,
     )
@@ -57,15 +58,26 @@ def random_grid(seed: int) -> Lanes:
 
 
 @pytest.mark.parametrize("kind", ["pseudo-huber", "dense", "sparse"])
-@pytest.mark.parametrize(("n", "d", "start", "block"), [(1, 1, 0.0, 128), (30, 5, 2.0, 7), (200, 40, -1.0, 128)])
+@pytest.mark.parametrize(
+    ("n", "d", "start", "block", "several"),
+    [
+        (1, 1, 0.0, 128, 1),
+        (30, 5, 2.0, 7, 1),
+        (200, 40, -1.0, 128, 1),
+        (1, 1, 0.0, 128, 3),
+        (30, 5, 2.0, 7, 3),
+        (30, 5, 2.0, 7, 16),
+        (200, 40, -1.0, 128, 4),
+    ],
+)
 def test_lanes_equal_the_reference(
-    kind: str, n: int, d: int, start: float, block: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, n: int, d: int, start: float, block: int, several: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nonlinear, "CHUNK", 256)
     loss = problem(kind, n, d)
     grid, x0 = random_grid(d), np.full(d, start)
-    u = sample_sphere(np.random.default_rng(1), STEPS, d)
-    outcome = run_lanes(loss, x0, grid, u, STEPS, block)
+    u = sample_sphere(np.random.default_rng(1), STEPS * several, d)
+    outcome = run_lanes(loss, x0, grid, u, STEPS, block, several=several)
     for lane in range(len(grid)):
         run = reference.dpzero(
             loss,
@@ -76,7 +88,8 @@ def test_lanes_equal_the_reference(
             clip=float(grid.clip[lane]),
             noise_std=float(grid.noise_std[lane]),
             noise=SeededNoise(7),
-            directions=u[: grid.steps[lane]],
+            directions=u[: grid.steps[lane] * several],
+            directions_per_step=several,
         )
         assert run.trajectory is not None
         np.testing.assert_allclose(outcome.last[lane], run.last, rtol=1e-9, atol=1e-9)
