@@ -10,7 +10,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -88,6 +88,9 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")
 
 
+SWEEP = "NAME=START:STOP:log|lin:COUNT"
+
+
 class Several(argparse.Action):
     """For nargs="+": a flag that may be repeated; each of its words is kept once, in the order given."""
 
@@ -121,6 +124,38 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         return int(_refused(check.integer, _read(text), at_least=at_least, at_most=at_most))
+
+    return parse
+
+
+def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], tuple[str, list[float]]]:
+    """A type for `add_argument`: NAME=START:STOP[:log|lin[:COUNT]] -> name (with underscores) and values.
+
+    Those of `integers` are rounded and made distinct.
+    """
+    rule = "must be NAME=START:STOP:log|lin:COUNT"
+
+    def parse(text: str) -> tuple[str, list[float]]:
+        name, _, spec = text.partition("=")
+        parts = spec.split(":")
+        if name not in names or not 2 <= len(parts) <= 4:
+            raise argparse.ArgumentTypeError(f"{rule} with NAME one of {', '.join(names)}; got {text!r}")
+        scale, count_text = (*parts[2:], "log", "25")[0], (*parts[3:], "25")[0]
+        try:
+            start, stop = float(parts[0]), float(parts[1])
+            count = check.integer("COUNT", float(count_text), at_least=2, at_most=10_000)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{rule} with numbers and 2 <= COUNT <= 10000; got {text!r}") from None
+        if scale not in ("log", "lin") or not 0 < start < stop < math.inf:
+            raise argparse.ArgumentTypeError(f"{rule} with 0 < START < STOP < inf; got {text!r}")
+        if scale == "log":
+            values = [start * (stop / start) ** (i / (count - 1)) for i in range(count)]
+        else:
+            values = [start + (stop - start) * i / (count - 1) for i in range(count)]
+        values[-1] = stop
+        if name in integers:
+            values = list(dict.fromkeys(round(value) for value in values))
+        return name.replace("-", "_"), values
 
     return parse
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check, problem_file, render
-from dpzero_theory.cli import Parser, Several, input_file, integer, number, output_file
+from dpzero_theory.cli import SWEEP, Parser, Several, input_file, integer, number, output_file, sweep
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.sphere import DIRECTIONS
@@ -39,31 +39,6 @@ DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, 
 
 def _directions(text: str) -> int | str:
     return text if text == "best" else integer(at_most=MOST_DIRECTIONS)(text)
-
-
-def _sweep(text: str) -> tuple[str, list[float]]:
-    """NAME=START:STOP[:log|lin[:COUNT]] -> name and values; integers are rounded and made distinct."""
-    rule = "must be NAME=START:STOP:log|lin:COUNT"
-    name, _, spec = text.partition("=")
-    parts = spec.split(":")
-    if name not in SWEEPABLE or not 2 <= len(parts) <= 4:
-        raise argparse.ArgumentTypeError(f"{rule} with NAME one of {', '.join(SWEEPABLE)}; got {text!r}")
-    scale, count_text = (*parts[2:], "log", "25")[0], (*parts[3:], "25")[0]
-    try:
-        start, stop = float(parts[0]), float(parts[1])
-        count = check.integer("COUNT", float(count_text), at_least=2, at_most=10_000)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{rule} with numbers and 2 <= COUNT <= 10000; got {text!r}") from None
-    if scale not in ("log", "lin") or not 0 < start < stop < math.inf:
-        raise argparse.ArgumentTypeError(f"{rule} with 0 < START < STOP < inf; got {text!r}")
-    if scale == "log":
-        values = [start * (stop / start) ** (i / (count - 1)) for i in range(count)]
-    else:
-        values = [start + (stop - start) * i / (count - 1) for i in range(count)]
-    values[-1] = stop
-    if name in INTEGERS:
-        values = list(dict.fromkeys(round(value) for value in values))
-    return name.replace("-", "_"), values
 
 
 def _parser() -> Parser:
@@ -118,7 +93,7 @@ def _parser() -> Parser:
     what.add_argument(
         "--target", type=number(at_least=SMALLEST), metavar="BOUND", help="with --solve-for: the bound to meet"
     )
-    what.add_argument("--sweep", type=_sweep, metavar="NAME=START:STOP:log|lin:COUNT", help="a row per value")
+    what.add_argument("--sweep", type=sweep(SWEEPABLE, INTEGERS), metavar=SWEEP, help="a row per value")
     out = parser.add_argument_group("output")
     out.add_argument("--format", choices=("table", "json", "csv", "latex"), default="table")
     out.add_argument(

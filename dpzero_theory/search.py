@@ -1,5 +1,6 @@
 """The smallest or largest value that meets a monotone condition, always returned on the side that meets it."""
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,6 +24,42 @@ def largest_integer(meets: Callable[[int], bool], low: int, high: int) -> int | 
         return None
     beyond = smallest_integer(lambda value: not meets(value), low, high)
     return high if beyond is None else beyond - 1
+
+
+def last_integer(excess: Callable[[int], float], first: int, most: int, guess: float) -> int | None:
+    """The largest integer in [first, most] with excess <= 0, for an excess that grows; None where first has none.
+
+    Starts from the guess and looks between by secants in the integer's logarithm: few trials where the excess is
+    smooth in it and the guess is near. An excess may be infinite.
+    """
+    low = high = round(min(max(guess, first), most))
+    below = above = excess(low)
+    reach = 1.2
+    while above <= 0:
+        if high == most:
+            return most
+        low, below = high, above
+        high = min(math.ceil(high * reach) + 1, most)
+        above, reach = excess(high), reach * reach
+    while below > 0:
+        if low == first:
+            return None
+        high, above = low, below
+        low = max(math.floor(low / reach) - 1, first)
+        below, reach = excess(low), reach * reach
+    turn = 0
+    while high - low > 1:
+        share = 0.5
+        if turn % 3 < 2 and math.isfinite(below) and math.isfinite(above):
+            share = min(max(-below / (above - below), 0.01), 0.99)
+        middle = min(max(round(low * (high / low) ** share), low + 1), high - 1)
+        found = excess(middle)
+        if found <= 0:
+            low, below = middle, found
+        else:
+            high, above = middle, found
+        turn += 1
+    return low
 
 
 def smallest_real(meets: Callable[[float], bool], low: float, high: float, tolerance: float = 1e-12) -> float | None:

@@ -169,8 +169,9 @@ def test_the_calculator_can_never_import_torch() -> None:
 
 
 def test_packages_re_export_nothing() -> None:
+    """But for the front door of the accounting."""
     for name, path in SOURCES.items():
-        if path.name == "__init__.py":
+        if path.name == "__init__.py" and name != "dpzero_theory.privacy":
             assert not {other for other in IMPORTS[name] if within(other, *PACKAGES)}, name
 
 

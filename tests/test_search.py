@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
+from dpzero_theory.search import largest_integer, last_integer, smallest_integer, smallest_real
 
 
 @pytest.mark.parametrize("low", [1, 2, 7])
@@ -46,3 +46,28 @@ def test_reals_at_the_ends() -> None:
     assert smallest_real(lambda x: x >= 5.0, 2.0, 5.0) == 5.0
     tight = smallest_real(lambda x: x > 1.0, 0.75, 4.0, tolerance=0.0)
     assert tight == math.nextafter(1.0, 2.0)
+
+
+@pytest.mark.parametrize("low", [1, 2, 7])
+@pytest.mark.parametrize("high", [7, 8, 40])
+def test_the_last_integer_against_brute_force(low: int, high: int) -> None:
+    for threshold in range(low - 2, high + 3):
+        holding = [k for k in range(low, high + 1) if k <= threshold]
+        for guess in (low, high, (low + high) / 2, -3.0, 1e6):
+            for excess in (
+                lambda k, t=threshold: float(k - t),
+                lambda k, t=threshold: math.inf if k > t else -math.inf,
+            ):
+                assert last_integer(excess, low, high, guess) == (holding[-1] if holding else None)
+
+
+@given(st.integers(1, 10**15), st.floats(-0.5, 0.5))
+def test_the_last_integer_takes_few_trials_where_the_excess_is_smooth(threshold: int, miss: float) -> None:
+    tried: list[int] = []
+
+    def excess(k: int) -> float:
+        tried.append(k)
+        return math.log(k / threshold) * 3
+
+    assert last_integer(excess, 1, 10**15, threshold * math.exp(miss)) == threshold
+    assert len(tried) <= 40

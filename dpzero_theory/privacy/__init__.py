@@ -1,0 +1,66 @@
+"""Accounting from one place, for what a private run releases.
+
+    from dpzero_theory.privacy import Release, calibrate, epsilon
+    noise = calibrate(target_epsilon=2, target_delta=1e-5, steps=10_000, sampling="poisson", relation="add-remove",
+                      sample_rate=64 / 1024).value
+    spent = epsilon([Release(noise, 5_000, sampling="poisson", relation="add-remove", sample_rate=64 / 1024)], 1e-5)
+
+calibrate gives the least noise for a target, epsilon and delta the cost of a history, steps, batch and records the
+whole numbers that meet a target, epsilon_over_steps and delta_over_epsilon whole curves, compare another accountant's
+answer. Every answer is a certified bracket. Each name is a function of the module named in `_HOMES`, whose docstring
+has the arguments; modules are loaded when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpzero_theory.privacy.accountant import delta_of_history as delta
+    from dpzero_theory.privacy.accountant import epsilon_of_history as epsilon
+    from dpzero_theory.privacy.calibration import calibrate_noise_multiplier as calibrate
+    from dpzero_theory.privacy.comparison import compare
+    from dpzero_theory.privacy.curves import Curve, delta_over_epsilon, epsilon_over_steps
+    from dpzero_theory.privacy.relation import Relation
+    from dpzero_theory.privacy.release import Bracket, Release
+    from dpzero_theory.privacy.solve import fewest_records as records
+    from dpzero_theory.privacy.solve import largest_batch as batch
+    from dpzero_theory.privacy.solve import most_steps as steps
+
+__all__ = [
+    "Bracket",
+    "Curve",
+    "Relation",
+    "Release",
+    "batch",
+    "calibrate",
+    "compare",
+    "delta",
+    "delta_over_epsilon",
+    "epsilon",
+    "epsilon_over_steps",
+    "records",
+    "steps",
+]
+
+_HOMES = {
+    "Bracket": "release.Bracket",
+    "Curve": "curves.Curve",
+    "Relation": "relation.Relation",
+    "Release": "release.Release",
+    "batch": "solve.largest_batch",
+    "calibrate": "calibration.calibrate_noise_multiplier",
+    "compare": "comparison.compare",
+    "delta": "accountant.delta_of_history",
+    "delta_over_epsilon": "curves.delta_over_epsilon",
+    "epsilon": "accountant.epsilon_of_history",
+    "epsilon_over_steps": "curves.epsilon_over_steps",
+    "records": "solve.fewest_records",
+    "steps": "solve.most_steps",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, function = _HOMES[name].partition(".")
+    return getattr(import_module(f"{__name__}.{module}"), function)

@@ -1,125 +1,216 @@
-"""Noise for a privacy target, or the privacy of a noise: `python -m dpzero_theory.privacy`.
+"""Noise, epsilon, delta, steps, batch or n, from the other five: `python -m dpzero_theory.privacy`.
 
     --epsilon 2 --delta 1e-5 --steps 10000 --n 1024 --batch 64 --sampling poisson --relation add-remove
     --noise-multiplier 12.5 --delta 1e-5 --steps 10000 --n 1024 --batch 64 --sampling poisson
+    --solve-for steps --epsilon 2 --noise-multiplier 12.5 --delta 1e-5 --n 1024 --batch 64 --sampling poisson
+    --noise-multiplier 12.5 --delta 1e-5 --n 1024 --batch 64 --sampling poisson --sweep steps=100:1e5:log:20
 
 The noise multiplier is the standard deviation of the noise on the sum of a batch over the per-record clip. Without
 --batch every step uses all n records; with it --sampling must say how batches are drawn.
 """
 
 import argparse
+import csv
+import io
 import json
 import math
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check
-from dpzero_theory.cli import Parser, integer, number, output_file
-from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.cli import SWEEP, Parser, integer, number, output_file, sweep
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
+from dpzero_theory.privacy.question import SOUGHT, Question, sweep_row
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.solve import MOST_RECORDS
 
 LARGEST_EPSILON = 1e4
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """The certified accounting of a noise much smaller than the clip needs a grid of 1/noise cells."""
+FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
+WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
+"""The largest of each whole number."""
 
 
 def _parser() -> Parser:
     parser = Parser(
         "dpzero_theory.privacy", __doc__, aliases={"target_epsilon": "--epsilon", "target_delta": "--delta"}
     )
-    question = parser.add_mutually_exclusive_group(required=True)
+    question = parser.add_argument_group("the question: the one that is left out is found")
+    question.add_argument("--epsilon", type=number(above=0, at_most=LARGEST_EPSILON), help="the target, > 0")
     question.add_argument(
-        "--epsilon", type=number(above=0, at_most=LARGEST_EPSILON), help="find the noise for this epsilon, > 0"
+        "--noise-multiplier", type=number(at_least=LEAST_NOISE, at_most=MOST_NOISE), help="of the noise on the sum, > 0"
+    )
+    question.add_argument("--delta", type=number(above=0, below=1), help="in (0, 1)")
+    question.add_argument("--steps", type=integer(at_most=WHOLE["steps"]), help="number of releases, >= 1")
+    question.add_argument("--n", type=integer(at_most=WHOLE["n"]), help="number of records")
+    question.add_argument(
+        "--batch", type=integer(at_most=WHOLE["n"]), help="(expected) records in a batch, 1 <= batch <= n"
     )
     question.add_argument(
-        "--noise-multiplier",
-        type=number(at_least=LEAST_NOISE, at_most=MOST_NOISE),
-        help="find the epsilon of this noise, > 0",
+        "--solve-for",
+        choices=[flag[2:] for flag in FLAGS.values()],
+        help="what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier)",
     )
-    parser.add_argument("--delta", type=number(above=0, below=1), required=True, help="in (0, 1)")
-    parser.add_argument("--steps", type=integer(at_most=10**12), required=True, help="number of releases, >= 1")
-    parser.add_argument("--n", type=integer(at_most=10**18), required=True, help="number of records")
-    parser.add_argument("--batch", type=integer(at_most=10**18), help="(expected) records in a batch, 1 <= batch <= n")
-    parser.add_argument("--sampling", choices=tuple(SAMPLINGS), help="how batches are drawn; needed with --batch")
-    parser.add_argument(
+    question.add_argument(
+        "--sweep",
+        type=sweep([flag[2:] for flag in FLAGS.values()], list(WHOLE)),
+        metavar=SWEEP,
+        help="an answer for each value",
+    )
+    question.add_argument("--sampling", choices=tuple(SAMPLINGS), help="how batches are drawn; needed with --batch")
+    question.add_argument(
         "--relation", choices=tuple(Relation), default="replace-one", help="default: replace-one, the paper's"
     )
-    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     parser.add_argument("--compare", action="store_true", help="ask other installed accountants too (minutes)")
     parser.add_argument(
         "--plot",
         type=output_file(".pdf", ".png", ".svg"),
         metavar="FILE",
-        help="draw epsilon against steps and the trade-off curve",
+        help="draw epsilon against steps and the trade-off curve, or the sweep",
     )
     return parser
 
 
-def _inputs(options: argparse.Namespace) -> dict[str, Any]:
-    """The question with its batch; raises ValueError naming the flag."""
-    n, batch, sampling = options.n, options.batch, options.sampling
-    if batch is None:
+def _sought(options: argparse.Namespace) -> str:
+    """What is to be found; raises ValueError where that is not clear."""
+    swept = None if options.sweep is None else options.sweep[0]
+    if options.solve_for is not None:
+        return str(options.solve_for).replace("-", "_")
+    given = [name for name in ("epsilon", "noise_multiplier") if getattr(options, name) is not None or name == swept]
+    if len(given) == 2:
+        raise ValueError("--noise-multiplier with --epsilon must come with --solve-for delta, steps, batch or n")
+    if not given:
+        raise ValueError("one of --epsilon, --noise-multiplier must be given")
+    return "noise_multiplier" if given == ["epsilon"] else "epsilon"
+
+
+def _questions(options: argparse.Namespace) -> list[Question]:
+    """The question, one for each value of a sweep; raises ValueError naming the flag."""
+    sought = _sought(options)
+    name: str | None = None
+    values: list[float] = []
+    if options.sweep is not None:
+        name, values = options.sweep
+    given = {known: getattr(options, known) for known in SOUGHT}
+    if name is not None:
+        if name == sought or given[name] is not None:
+            why = "it is the one to find" if name == sought else f"{FLAGS[name]} {given[name]} is given"
+            raise ValueError(f"--sweep must be of what is not given nor sought; got {name} ({why})")
+        _check_swept(name, values)
+        given[name] = values[0]
+    if given[sought] is not None:
+        raise ValueError(f"{FLAGS[sought]} must not be given: it is the one to find")
+    sampling = options.sampling
+    if given["batch"] is None and sought != "batch":
         if sampling not in (None, "full"):
             raise ValueError(f"--batch must be given with --sampling {sampling}")
-        batch, sampling = n, "full"
+        if sought == "n":
+            raise ValueError("--batch must be given with --solve-for n: with full batches n does not matter")
+        given["batch"], sampling = given["n"], "full"
+    elif sampling is None:
+        raise ValueError(f"--sampling must be given with --batch: one of {', '.join(SAMPLINGS)}")
+    for known in (*SOUGHT[:4], "n", "batch"):
+        if given[known] is None and known != sought:
+            raise ValueError(f"{FLAGS[known]} must be given")
+    question = Question(**given, sampling=sampling, relation=options.relation)
+    if name is None:
+        questions = [question]
     else:
+        follows = ("n", "batch") if name == "n" and sampling == "full" else (name,)
+        changes: list[dict[str, Any]] = [dict.fromkeys(follows, value) for value in values]
+        questions = [replace(question, **change) for change in changes]
+    for each in questions:
+        _check_batch(each)
+    return questions
+
+
+def _check_swept(name: str, values: Sequence[float]) -> None:
+    for value in (values[0], values[-1]):
+        if name in WHOLE:
+            check.integer(f"--sweep {name}", value, at_most=WHOLE[name])
+        elif name == "delta":
+            check.real("--sweep delta", value, above=0, below=1)
+        elif name == "epsilon":
+            check.real("--sweep epsilon", value, above=0, at_most=LARGEST_EPSILON)
+        else:
+            check.real("--sweep noise-multiplier", value, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+
+
+def _check_batch(question: Question) -> None:
+    batch, n, sampling = question.batch, question.n, question.sampling
+    if batch is not None and n is not None:
         check.integer("--batch", batch, at_most=n)
-        if sampling is None:
-            raise ValueError(f"--sampling must be given with --batch: one of {', '.join(SAMPLINGS)}")
         if sampling == "full" and batch != n:
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
-    if sampling in SUBSAMPLED and options.noise_multiplier is not None:
+    if sampling in SUBSAMPLED and question.noise_multiplier is not None:
         check.real(
-            f"--noise-multiplier with --sampling {sampling}", options.noise_multiplier, at_least=LEAST_SUBSAMPLED
+            f"--noise-multiplier with --sampling {sampling}", question.noise_multiplier, at_least=LEAST_SUBSAMPLED
         )
-    if options.plot is not None:
-        check.installed("--plot", "matplotlib", extra="plot")
-    return {
-        "epsilon": None if options.epsilon is None else float(options.epsilon),
-        "noise_multiplier": None if options.noise_multiplier is None else float(options.noise_multiplier),
-        "delta": options.delta,
-        "steps": options.steps,
-        **{"n": n, "batch": batch, "sampling": sampling, "sample_rate": batch / n, "relation": options.relation},
-    }
 
 
-def _answer(inputs: dict[str, Any]) -> dict[str, Any]:
-    where = {k: inputs[k] for k in ("sampling", "sample_rate")} | {"relation": inputs["relation"]}
-    steps, delta = inputs["steps"], inputs["delta"]
+def _answer(question: Question) -> dict[str, Any]:
+    name = question.sought
     started = time.perf_counter()
-    if inputs["epsilon"] is not None:
-        name = "noise_multiplier"
-        found = calibrate_noise_multiplier(target_epsilon=inputs["epsilon"], target_delta=delta, steps=steps, **where)
-        noise = found.value
-    else:
-        name = "epsilon"
-        noise = inputs["noise_multiplier"]
-        found = epsilon_of_history([Release(noise, steps, **where)], delta)
+    found = question.answer()
     seconds = time.perf_counter() - started
-    unit = Release(noise, steps, **where)
+    whole = question.answered(found)
+    unit = whole.release()
     answer = {
-        "inputs": inputs,
+        "inputs": {
+            **{known: getattr(question, known) for known in ("epsilon", "noise_multiplier", "delta", "steps", "n")},
+            "batch": question.batch,
+            "sampling": question.sampling,
+            "sample_rate": question.sample_rate,
+            "relation": question.relation,
+        },
         "answer": name,
-        name: found.value,
+        name: getattr(whole, name),
         "bracket": {"lower": found.lower, "value": found.value, "upper": found.upper},
         "method": found.method,
         "sensitivity": unit.sensitivity,
-        "noise_over_sensitivity": noise / unit.sensitivity,
+        "noise_over_sensitivity": unit.noise_multiplier / unit.sensitivity,
         "gdp": unit.terms.gdp or None,
         "notes": list(found.notes),
         "seconds": seconds,
     }
-    if inputs["sampling"] == "full" and inputs["epsilon"] is not None:
-        answer["paper_lemma"] = _paper_lemma(inputs, unit.sensitivity)
+    if question.sampling == "full" and name == "noise_multiplier":
+        answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.sensitivity)
     return answer
+
+
+def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Path | None) -> str:
+    """A row for each question."""
+    rows = []
+    for done, question in enumerate(questions, 1):
+        rows.append(sweep_row(question, variable))
+        print(f"{done} of {len(questions)}", end="\r" if done < len(questions) else "\n", file=sys.stderr)
+    sought = questions[0].sought
+    if plot is not None:
+        from dpzero_theory.privacy.plot import draw_sweep
+
+        draw_sweep(plot, rows, variable, sought, questions[0])
+    if how == "json":
+        plain = [{k: None if v != v else v for k, v in found.items()} for found in rows]
+        return json.dumps({"answer": sought, "sweep": variable, "rows": plain}, indent=2)
+    columns = list(rows[0])
+    if how == "csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: "" if v != v else v for k, v in found.items()} for found in rows)
+        return text.getvalue().rstrip("\n")
+    lines = ["".join(f"{column:>18}" for column in columns[:-1]) + f"  {columns[-1]}"]
+    lines += ["".join(f"{found[c]:>18.10g}" for c in columns[:-1]) + f"  {found['method']}" for found in rows]
+    return "\n".join(lines)
 
 
 def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
@@ -136,6 +227,8 @@ def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
 
 def _comparisons(inputs: dict[str, Any]) -> list[dict[str, Any]]:
     if inputs["relation"] != "add-remove" or inputs["sampling"] not in ("full", "poisson"):
+        return []
+    if None in (inputs["delta"], inputs["steps"], inputs["sample_rate"]):
         return []
     rows = []
     for name in ACCOUNTANTS:
@@ -155,10 +248,13 @@ def _comparisons(inputs: dict[str, Any]) -> list[dict[str, Any]]:
 def _table(answer: dict[str, Any]) -> str:
     inputs, bracket = answer["inputs"], answer["bracket"]
     name = answer["answer"]
-    asked = "epsilon" if name == "noise_multiplier" else "noise_multiplier"
+    known = ", ".join(
+        f"{asked} {inputs[asked]:g}" if isinstance(inputs[asked], float) else f"{asked} {inputs[asked]}"
+        for asked in ("epsilon", "noise_multiplier", "delta", "steps", "n", "batch")
+        if inputs[asked] is not None
+    )
     lines = [
-        f"{asked} {inputs[asked]:g}, delta {inputs['delta']:g}, steps {inputs['steps']}, n {inputs['n']},"
-        f" batch {inputs['batch']}, sampling {inputs['sampling']}, relation {inputs['relation']}",
+        f"{known}, sampling {inputs['sampling']}, relation {inputs['relation']}",
         f"{name} = {bracket['value']:.10g}   (exact value in [{bracket['lower']:.10g}, {bracket['upper']:.10g}];"
         f" {answer['method']}, {1e3 * answer['seconds']:.0f} ms)",
     ]
@@ -178,7 +274,9 @@ def _table(answer: dict[str, Any]) -> str:
         value = "-" if row["value"] is None else f"{row['value']:.7g}"
         lines.append(f"{row['accountant']:<20} {value:>12} {row['seconds']:10.3f} s  {row['status']}")
     if "compare" in answer and not answer["compare"]:
-        lines.append("compare: the other accountants cover add-remove with full batch or Poisson sampling only")
+        lines.append(
+            "compare: the other accountants find noise or epsilon, for add-remove with full batch or Poisson sampling"
+        )
     return "\n".join(lines)
 
 
@@ -187,8 +285,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals():
-        inputs = _inputs(options)
-        answer = _answer(inputs)
+        if options.plot is not None:
+            check.installed("--plot", "matplotlib", extra="plot")
+        questions = _questions(options)
+        if options.sweep is not None:
+            if options.compare:
+                raise ValueError("--compare must come without --sweep")
+            print(_sweep_text(questions, options.sweep[0], options.format, options.plot))
+            return 0
+        if options.format == "csv":
+            raise ValueError("--format csv must come with --sweep")
+        if options.plot is not None and questions[0].sought not in ("noise_multiplier", "epsilon"):
+            raise ValueError(f"--plot must come with --sweep where {questions[0].sought} is sought")
+        answer = _answer(questions[0])
+    inputs = answer["inputs"]
     if options.compare:
         answer["compare"] = _comparisons(inputs)
     if options.plot is not None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
+from dpzero_theory.privacy.question import SOUGHT, Question
 from dpzero_theory.privacy.release import Release
 
 _ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 40)])
@@ -105,9 +107,44 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         right.set_xlabel("type I error of the attack")
         right.set_ylabel("type II error")
         right.legend(frameon=False, loc="upper right")
-        temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
-        try:
-            figure.savefig(temporary, dpi=150)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        _save(figure, path)
+
+
+LABELS = {
+    "noise_multiplier": "noise multiplier (noise on the sum over the clip)",
+    "epsilon": "epsilon",
+    "delta": "delta",
+    "steps": "steps",
+    "batch": "records in a batch",
+    "n": "records n",
+}
+
+
+def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], variable: str, sought: str, question: Question) -> None:
+    """Write the figure of a sweep: the answer against the variable, its certified bracket as a band; atomically."""
+    x = np.array([row[variable] for row in rows], dtype=float)
+    value, lower, upper = (np.array([row[key] for row in rows], dtype=float) for key in (sought, "lower", "upper"))
+    given = [name for name in SOUGHT if name not in (variable, sought) and getattr(question, name) is not None]
+    with matplotlib.rc_context({"svg.hashsalt": "dpzero"}):
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.fill_between(x, lower, upper, color=_EXACT, alpha=0.25, linewidth=0, label="certified bracket")
+        axes.plot(x, value, color=_EXACT, marker="o", markersize=3, label="answer (its private side)")
+        whole = np.isfinite(value)
+        axes.set_xscale("log")
+        if (value[whole] > 0).all():
+            axes.set_yscale("log")
+        axes.set(xlabel=LABELS[variable], ylabel=LABELS[sought])
+        known = ", ".join(f"{name.replace('_', ' ')} {getattr(question, name):g}" for name in given)
+        axes.set_title(f"{known}\n{question.sampling} batches, {question.relation}", fontsize=9)
+        axes.legend(frameon=False)
+        _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
+    try:
+        figure.savefig(temporary, dpi=150)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -57,6 +57,58 @@ def test_every_sampling_answers(capsys, sampling):
     assert found["sensitivity"] == 2
 
 
+NOISE = ["--noise-multiplier", "12.5", "--delta", "1e-5", "--n", "1024", "--batch", "64", "--sampling", "poisson"]
+
+
+def test_steps_batch_n_and_delta_are_found_too(capsys):
+    for sought, given, expected in (
+        ("steps", ["--epsilon", "2"], 10_005),
+        ("delta", ["--epsilon", "2", "--steps", "10005"], 1e-5),
+    ):
+        found = answer(
+            capsys,
+            [
+                *NOISE[: 2 if sought == "delta" else 4],
+                *NOISE[4:],
+                *given,
+                "--solve-for",
+                sought,
+                "--relation",
+                "add-remove",
+            ],
+        )
+        assert found["answer"] == sought
+        assert found[sought] == pytest.approx(expected, rel=1e-3)
+        assert found["inputs"][sought] is None
+    batch = [*NOISE[:6], "--epsilon", "2", "--steps", "10000", "--relation", "add-remove"]
+    found = answer(capsys, [*batch, "--sampling", "poisson", "--solve-for", "batch"])
+    assert found["batch"] == 64
+    n = [*NOISE[:4], *NOISE[6:], "--epsilon", "2", "--steps", "10000", "--relation", "add-remove", "--solve-for", "n"]
+    assert answer(capsys, n)["n"] == 1024
+    assert main(n) == 0
+    assert "n = 1024   (exact value in [1024, 1024]; search" in capsys.readouterr().out
+
+
+def test_a_sweep_is_a_row_for_each_value(capsys, tmp_path):
+    picture = tmp_path / "sweep.svg"
+    arguments = [*NOISE, "--relation", "add-remove", "--sweep", "steps=100:10000:log:3", "--plot", str(picture)]
+    assert main([*arguments, "--format", "csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "steps,epsilon,lower,upper,method"
+    assert [line.split(",")[0] for line in lines[1:]] == ["100", "1000", "10000"]
+    assert float(lines[3].split(",")[1]) == pytest.approx(1.99936, abs=1e-5)
+    assert "certified bracket" in picture.read_text() or picture.stat().st_size > 5000
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[3].split()[:2] == ["10000", "1.999358998"]
+    assert main([*arguments, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["steps"] for row in rows] == [100, 1000, 10000]
+    full = ["--epsilon", "2", "--delta", "1e-5", "--steps", "10", "--sweep", "n=100:200:lin:2"]
+    assert main([*full, "--format", "json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["rows"]
+    assert first["noise_multiplier"] == second["noise_multiplier"]
+
+
 BAD = [
     *[("--epsilon", v) for v in ("nan", "inf", "-inf", "0", "-1", "two", "", "1e999", "1" + "0" * 400)],
     *[("--delta", v) for v in ("nan", "inf", "0", "1", "2", "-1e-5", "small", "1e-400")],
@@ -109,6 +161,17 @@ def test_bad_noise_names_the_flag(capsys, value):
         ([*TARGET, "--sampling", "poisson"], "--batch"),
         (TARGET[:-2], "--n"),
         ([*TARGET, "--eps", "1"], "--eps"),
+        ([*MINI, "--solve-for", "epsilon"], "--epsilon"),
+        ([*MINI, "--solve-for", "sigma"], "--solve-for"),
+        ([*NOISE, "--solve-for", "n"], "--n"),
+        ([*TARGET, "--solve-for", "steps", "--noise-multiplier", "3"], "--steps"),
+        ([*TARGET[:6], "--noise-multiplier", "3", "--solve-for", "n"], "--batch"),
+        ([*NOISE, "--sweep", "steps=0:3"], "--sweep"),
+        ([*NOISE, "--sweep", "steps=1:1e13"], "--sweep"),
+        ([*NOISE, "--sweep", "delta=0.1:1"], "--sweep"),
+        ([*NOISE, "--sweep", "n=10:100", "--steps", "5"], "--sweep"),
+        ([*NOISE, "--sweep", "epsilon=1:2", "--steps", "5"], "--solve-for"),
+        ([*MINI, "--format", "csv"], "--format"),
         (
             [
                 "--epsilon",

@@ -1,0 +1,44 @@
+"""Whole curves of certified answers: epsilon against steps, delta against epsilon."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.release import Bracket, Release
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Brackets over x, entry by entry as `Bracket`'s: arrays of one shape (points,)."""
+
+    x: Array
+    lower: Array
+    value: Array
+    upper: Array
+
+
+def _curve(x: Array, found: Sequence[Bracket]) -> Curve:
+    columns = np.array([(b.lower, b.value, b.upper) for b in found], dtype=np.float64).reshape(-1, 3)
+    return Curve(x, *columns.T)
+
+
+def epsilon_over_steps(release: Release, steps: ArrayLike, delta: float) -> Curve:
+    """epsilon(delta) of the first T releases, for every T in `steps`: the release's own number is not used.
+
+    steps: integers >= 1, shape (points,). delta: 0 < delta < 1. Raises ValueError.
+    """
+    counts = [check.integer("steps", number) for number in np.atleast_1d(check.real_array("steps", steps))]
+    check.real("delta", delta, at_least=0, below=1)
+    found = [epsilon_of_history([replace(release, steps=count)], delta) for count in counts]
+    return _curve(np.array(counts, dtype=np.float64), found)
+
+
+def delta_over_epsilon(history: Sequence[Release], epsilon: ArrayLike) -> Curve:
+    """delta(epsilon) of a history for every epsilon >= 0, shape (points,). Raises ValueError."""
+    levels = np.atleast_1d(check.real_array("epsilon", epsilon, at_least=0))
+    return _curve(levels, [delta_of_history(history, float(level)) for level in levels])

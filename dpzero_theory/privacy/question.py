@@ -1,0 +1,89 @@
+"""One question to the accountant: five of noise, epsilon, delta, steps, batch and n are given, the sixth is sought."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
+
+SOUGHT = ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
+
+
+@dataclass(frozen=True)
+class Question:
+    """The one of `SOUGHT` that is None is the one to find; names and ranges as `Release`'s.
+
+    epsilon, delta: the target, or the point of the curve that is asked for. n, batch: records, and (expected) records
+    of a batch: n with sampling full.
+    """
+
+    epsilon: float | None
+    noise_multiplier: float | None
+    delta: float | None
+    steps: int | None
+    n: int | None
+    batch: int | None
+    sampling: str
+    relation: str
+
+    @property
+    def sought(self) -> str:
+        """The name of what is to be found."""
+        return next(name for name in SOUGHT if getattr(self, name) is None)
+
+    @property
+    def sample_rate(self) -> float | None:
+        """q, where n and batch are known."""
+        return None if self.n is None or self.batch is None else self.batch / self.n
+
+    def release(self) -> Release:
+        """What is released, once everything is known."""
+        return Release(self.noise_multiplier, self.steps, **self._drawn(), sample_rate=self.sample_rate)  # type: ignore[arg-type]
+
+    def answered(self, found: Bracket) -> "Question":
+        """The question with its answer in it."""
+        value: Any = int(found.value) if self.sought in ("steps", "batch", "n") else found.value
+        return replace(self, **{self.sought: value})
+
+    def answer(self) -> Bracket:
+        """The bracket of what is sought; `value` is the side that protects. Raises ValueError."""
+        target: dict[str, Any] = {"target_epsilon": self.epsilon, "target_delta": self.delta}
+        noise: dict[str, Any] = {"noise_multiplier": self.noise_multiplier}
+        steps: dict[str, Any] = {"steps": self.steps}
+        drawn: dict[str, Any] = self._drawn()
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in ("n", "batch") if name != self.sought}
+        match self.sought:
+            case "noise_multiplier":
+                return calibrate_noise_multiplier(**target, **steps, **drawn, sample_rate=self.sample_rate)
+            case "epsilon":
+                assert self.delta is not None
+                return epsilon_of_history([self.release()], self.delta)
+            case "delta":
+                assert self.epsilon is not None
+                found = delta_of_history([self.release()], self.epsilon)
+                return replace(found, value=found.upper)
+            case "steps":
+                return most_steps(**target, **noise, **drawn, sample_rate=self.sample_rate)
+            case "batch":
+                return largest_batch(**target, **noise, **steps, **drawn, **sizes)
+            case _:
+                return fewest_records(**target, **noise, **steps, **drawn, **sizes)
+
+    def _drawn(self) -> dict[str, str]:
+        return {"sampling": self.sampling, "relation": self.relation}
+
+
+def sweep_row(question: Question, variable: str) -> dict[str, float | str]:
+    """One row of a sweep: the variable's value, the answer with its bracket and the method.
+
+    An answer that does not exist (no noise is needed, no number of steps meets the target) is a row with its reason.
+    """
+    first = {variable: getattr(question, variable)}
+    try:
+        found = question.answer()
+    except ValueError as error:
+        return first | {question.sought: math.nan, "lower": math.nan, "upper": math.nan, "method": str(error)}
+    return first | {question.sought: found.value, "lower": found.lower, "upper": found.upper, "method": found.method}

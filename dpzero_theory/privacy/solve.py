@@ -1,0 +1,205 @@
+"""The whole numbers that meet a privacy target: most steps, largest batch, fewest records.
+
+Noise is `calibration.calibrate_noise_multiplier`; epsilon and delta are `accountant`'s. Each search asks the
+accountant at one number after another (some ten times) and ends with neighbours: at the answer the certified delta
+is at most the target, one further it is not.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NoReturn
+
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.release import MOST_STEPS, Bracket, Release
+from dpzero_theory.search import last_integer
+
+MOST_RECORDS = 10**15
+_LEAST = 5e-324
+
+
+def most_steps(
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    noise_multiplier: float,
+    sampling: str,
+    relation: str,
+    sample_rate: float | None = None,
+    mechanism: str = "gaussian",
+    coordinates: int = 1,
+) -> Bracket:
+    """The largest number T of releases that is (target_epsilon, target_delta)-DP.
+
+    Args: as `calibration.calibrate_noise_multiplier`'s; noise_multiplier as `Release`'s.
+
+    Returns:
+        A bracket of integers with value = lower, the private side: `value` releases are certified to meet the target
+        and `upper + 1` are certified not to.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: one release does not meet the target, or 10^12 do.
+    """
+
+    def release(steps: int) -> Release:
+        return Release(
+            noise_multiplier,
+            steps,
+            sampling=sampling,
+            relation=relation,
+            sample_rate=sample_rate,
+            mechanism=mechanism,
+            coordinates=coordinates,
+        )
+
+    goal = _Goal(target_epsilon, target_delta, release)
+    found = goal.largest(1, MOST_STEPS, _central_steps(release(1), goal))
+    if found is None:
+        goal.refuse(1, "one step")
+    check.precondition(
+        found.value < MOST_STEPS, f"steps must have a largest number; got a target that {MOST_STEPS} steps meet"
+    )
+    return found
+
+
+def largest_batch(
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    noise_multiplier: float,
+    steps: int,
+    n: int,
+    sampling: str,
+    relation: str,
+    mechanism: str = "gaussian",
+    coordinates: int = 1,
+) -> Bracket:
+    """The largest (expected) batch of n records with which `steps` releases are (target_epsilon, target_delta)-DP.
+
+    noise_multiplier: of the noise on the sum of a batch, over the clip. n: 1 <= n <= 10^15. Returns a bracket of
+    integers as `most_steps` does, n where full batches meet the target. Raises as it does, for a batch of one record.
+    """
+    records = check.integer("n", n, at_most=MOST_RECORDS)
+
+    def release(batch: int) -> Release:
+        return Release(
+            noise_multiplier,
+            steps,
+            sampling=sampling,
+            relation=relation,
+            sample_rate=batch / records,
+            mechanism=mechanism,
+            coordinates=coordinates,
+        )
+
+    goal = _Goal(target_epsilon, target_delta, release)
+    found = goal.largest(1, records, records * _central_rate(release(1), goal))
+    if found is None:
+        goal.refuse(1, "a batch of 1")
+    return found
+
+
+def fewest_records(
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    noise_multiplier: float,
+    steps: int,
+    batch: int,
+    sampling: str,
+    relation: str,
+    mechanism: str = "gaussian",
+    coordinates: int = 1,
+) -> Bracket:
+    """The smallest n of which `steps` batches of `batch` records are (target_epsilon, target_delta)-DP.
+
+    Returns a bracket of integers with value = upper: `value` records are certified to meet the target and `lower - 1`
+    are certified not to (or are fewer than a batch). Raises as `most_steps` does; PreconditionError where 10^15
+    records do not meet the target.
+    """
+    size = check.integer("batch", batch, at_most=MOST_RECORDS)
+
+    def release(n: int) -> Release:
+        return Release(
+            noise_multiplier,
+            steps,
+            sampling=sampling,
+            relation=relation,
+            sample_rate=size / n,
+            mechanism=mechanism,
+            coordinates=coordinates,
+        )
+
+    goal = _Goal(target_epsilon, target_delta, release)
+    found = goal.smallest(size, MOST_RECORDS, size / _central_rate(release(2 * size), goal))
+    if found is None:
+        goal.refuse(MOST_RECORDS, f"{MOST_RECORDS} records")
+    return found
+
+
+class _Goal:
+    """A target, and the release that a whole number stands for; `guess` is where that is about met."""
+
+    def __init__(self, target_epsilon: float, target_delta: float, release: Callable[[int], Release]) -> None:
+        self.epsilon = check.real("target_epsilon", target_epsilon, above=0)
+        self.delta = check.real("target_delta", target_delta, at_least=0, below=1)
+        self.release = release
+
+    def excess(self, number: int, *, least: bool = False) -> float:
+        """<= 0 where the certified upper end meets the target; with `least` the lower end."""
+        history = [self.release(number)]
+        if self.delta == 0:
+            epsilon = epsilon_of_history(history, 0.0)
+            return (epsilon.lower if least else epsilon.upper) - self.epsilon
+        delta = delta_of_history(history, self.epsilon)
+        found = delta.lower if least else delta.upper
+        return math.log(found / self.delta) if found > 0 else -math.inf
+
+    def refuse(self, number: int, rule: str) -> NoReturn:
+        real = epsilon_of_history([self.release(number)], self.delta).upper
+        raise check.PreconditionError(f"{rule} must meet the target; got epsilon {real:.6g}, above {self.epsilon:g}")
+
+    def largest(self, first: int, most: int, guess: float) -> Bracket | None:
+        """The largest number that holds, of first to most; None where first does not."""
+        value = last_integer(self.excess, first, most, guess)
+        if value is None:
+            return None
+        upper: int | None = value
+        if value < most and self.excess(value + 1, least=True) <= 0:
+            upper = last_integer(lambda number: self.excess(number, least=True), value + 1, most, value + 1)
+        return Bracket(value, value, upper or value, "search")
+
+    def smallest(self, first: int, most: int, guess: float) -> Bracket | None:
+        """The smallest number that holds, of first to most; None where most does not."""
+
+        def missed(number: int, *, least: bool = False) -> float:
+            """< 0 where the number does not hold: one that just holds is no miss."""
+            return -self.excess(number, least=least) or _LEAST
+
+        beyond = last_integer(missed, first, most, guess)
+        if beyond == most:
+            return None
+        value = first if beyond is None else beyond + 1
+        lower = value
+        if beyond is not None and missed(beyond, least=True) > 0:
+            below = last_integer(lambda number: missed(number, least=True), first, beyond, beyond)
+            lower = first if below is None else below + 1
+        return Bracket(lower, value, value, "search")
+
+
+def _central_steps(unit: Release, goal: _Goal) -> float:
+    """About the number of such releases that meets the target, by the central limit: mu^2 = T q^2 (e^(1/s^2) - 1)."""
+    if goal.delta == 0 or unit.mechanism == "laplace":
+        return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)
+    gdp = float(gdp_from_epsilon(goal.epsilon, goal.delta))
+    loss = min((unit.sensitivity / unit.noise_multiplier) ** 2, 600.0)
+    each = loss if unit.terms.gdp > 0 else unit.sample_rate**2 * math.expm1(loss)
+    return min(gdp * gdp / each, MOST_STEPS)
+
+
+def _central_rate(unit: Release, goal: _Goal) -> float:
+    """About the sample rate at which the unit's number of releases meets the target: at least 1e-15."""
+    rate = unit.sample_rate * math.sqrt(_central_steps(unit, goal) / unit.steps)
+    return min(max(rate, 1 / MOST_RECORDS), 1.0)
