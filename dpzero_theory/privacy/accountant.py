@@ -21,8 +21,9 @@ from dpzero_theory import check
 from dpzero_theory.privacy.certified.allocation import Run, allocation_curve, allocation_delta
 from dpzero_theory.privacy.certified.contour import DeltaBracket, delta_bracket, delta_estimate
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
-from dpzero_theory.privacy.certified.grid import grid_delta
+from dpzero_theory.privacy.certified.grid import grid_delta, rough_log_delta
 from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.single import single_delta
 from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
 from dpzero_theory.privacy.mechanism import MECHANISMS
@@ -34,7 +35,8 @@ Parts = tuple[tuple[Pair, int], ...]
 
 _NARROW = 0.03
 """Relative width of a contour's bracket beyond which a grid is tried."""
-_SEARCH_POINTS = 2**16
+_SEARCH_POINTS = (2**12, 2**15)
+"""Of grids that only guide a search."""
 
 _CLOSED = "closed form"
 _GDP_ACCURACY = 1e-11
@@ -125,7 +127,7 @@ def _chernoff(epsilon: float, parts: Parts, gdp: float) -> float:
         except OverflowError:
             break
         best = min(best, total)
-    return math.exp(best)
+    return min(math.exp(best) + 5e-324, 1.0)
 
 
 def _largest_loss(parts: Parts, gdp: float) -> float:
@@ -144,6 +146,11 @@ def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | 
         return DeltaBracket(value * (1 - _GDP_ACCURACY), value, upper, log_delta, math.nan, _CLOSED)
     if _largest_loss(parts, gdp) * (1 + 1e-12) <= epsilon:
         return DeltaBracket(0.0, 0.0, 0.0, -math.inf, math.nan, "largest loss")
+    if gdp == 0 and [(len(pair.branches), steps) for pair, steps in parts] == [(1, 1)]:
+        with contextlib.suppress(OverflowError):
+            single = single_delta(epsilon, parts[0][0])
+            if single.upper <= (1 + _NARROW) * single.lower:
+                return single
     found = []
     methods: tuple[Callable[[], DeltaBracket], ...] = (
         lambda: delta_bracket(epsilon, parts, gdp, start=start),
@@ -174,9 +181,12 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                 found = delta_estimate(epsilon, parts, gdp, start=tau)
                 if found is not None:
                     return found
-                point = grid_delta(epsilon, parts, gdp, points=_SEARCH_POINTS)
-                if point.upper <= (1 + _NARROW) * point.lower:
-                    return point.log_value, None
+            for points in _SEARCH_POINTS:
+                with contextlib.suppress(OverflowError):
+                    point = grid_delta(epsilon, parts, gdp, points=points)
+                    if point.upper <= 1.2 * point.lower:
+                        return point.log_value, None
+            return rough_log_delta(epsilon, parts, gdp), None
         point = direction_delta(epsilon, parts, gdp, start=tau)
         return point.log_value if point.lower > 0 else -math.inf, point.tau if point.tau > 0 else None
 

@@ -95,7 +95,8 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
             lower = crossing([add_remove], start / unit.sensitivity, slope, delta)[0]
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     above, below = compositions([unit]), compositions([unit], attained=True)
-    lower, upper, point = crossing(_curves(unit, epsilon, len(above), attained=False), start, slope, delta)
+    curves = _curves(unit, epsilon, len(above), attained=False)
+    lower, upper, point = crossing(curves, start, slope, delta, roomy=True)
     if below != above:
         lower = crossing(_curves(unit, epsilon, len(below), attained=True), start, slope, delta)[0]
     return Bracket(lower, upper, upper, point.method, notes([unit]))

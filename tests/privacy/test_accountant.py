@@ -227,3 +227,43 @@ def test_one_relation_and_a_delta_where_there_is_gaussian_noise():
     assert epsilon_of_history([pure], 0.0).upper == pytest.approx(1 / 3)
     assert epsilon_of_history([], 0.0).upper == 0
     assert delta_of_history([], 0.0).upper == 0
+
+
+def sampled(multiplier, steps, q, relation="add-remove", sampling="poisson"):
+    return [Release(multiplier, steps, sampling=sampling, relation=relation, sample_rate=q)]
+
+
+@pytest.mark.parametrize("epsilon", [30.0, 200.0, 1e4, 1e6])
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("steps", [1, 2, 1000])
+def test_an_upper_end_is_zero_only_where_the_truth_is(steps, relation, epsilon):
+    """Truths from e^-300 to e^-10^9: below the smallest float, but not 0."""
+    found = delta_of_history(sampled(1.0, steps, 0.3, relation), epsilon)
+    assert found.upper > 0
+    assert found.lower <= found.value <= found.upper
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "steps", "q", "epsilon", "relation"),
+    [
+        (0.5, 10**6, 1e-6, 1.0, "add-remove"),
+        (1.2, 3, 1e-5, 0.1, "add-remove"),
+        (0.72, 44_751, 1.33e-6, 0.22, "add-remove"),
+        (0.79, 3_928, 6.68e-6, 0.1188, "replace-one"),
+        (0.92, 374, 5.9e-7, 0.012, "add-remove"),
+    ],
+)
+def test_rare_events_have_narrow_brackets(multiplier, steps, q, epsilon, relation):
+    """Deltas from 1e-10 to 1e-24 that are the work of one unlikely output; about one large loss, to first order."""
+    found = delta_of_history(sampled(multiplier, steps, q, relation), epsilon)
+    assert 0 < found.lower <= found.upper < 1.05 * found.lower
+    more = delta_of_history(sampled(multiplier, 2 * steps, q, relation), epsilon)
+    assert more.lower > 1.9 * found.upper
+
+
+@pytest.mark.parametrize("delta", [1e-30, 1e-100, 1e-200])
+def test_deltas_far_below_the_unit_of_rounding(delta):
+    for history in (sampled(1.0, 1, 0.01), sampled(1.0, 2, 0.01, "replace-one")):
+        found = epsilon_of_history(history, delta)
+        assert 0 < found.lower <= found.upper < 1.001 * found.lower
+        assert delta_of_history(history, found.upper).upper <= delta < delta_of_history(history, found.lower).upper

@@ -26,6 +26,7 @@ _MOST = 2**21
 class Cells:
     """Weights at the losses k H, k = first, first + 1, ..., tilted: times e^{tau k H}, and times e^{k H} more under Q.
 
+    All weights are to be multiplied by e^{log_scale}, so that none overflows.
     dominating: a law under P that dominates the release, its losses raised by at most `slip`.
     nearest_p, nearest_q: masses under P and Q of the losses in [(k - 1/2) H, (k + 1/2) H).
     error: relative error of every mass.
@@ -37,9 +38,10 @@ class Cells:
     nearest_q: Array
     slip: float
     error: float
+    log_scale: float
 
 
-def _inverse(pair: Pair, branch: Branch, level: Array) -> Array:
+def inverse(pair: Pair, branch: Branch, level: Array) -> Array:
     """x with log A(x) = level, or log A(x) - log A(-x) = level; both rise in x. Near enough: the caller measures."""
     q, square = pair.sample_rate, pair.noise**2
     if not branch.b_slope:
@@ -57,9 +59,28 @@ def _inverse(pair: Pair, branch: Branch, level: Array) -> Array:
     return np.asarray(square * (level / 2 + np.sign(level) * found))
 
 
-def interval(pair: Pair, branch: Branch, reach: float) -> tuple[float, float]:
-    """Values of x beyond which N(0, s^2) and N(1, s^2) have at most Phi(-reach) on each side."""
-    return max(-pair.noise * reach, branch.start), 1 + pair.noise * reach
+@dataclass(frozen=True)
+class Span:
+    """Outputs of one release, in units of s from the means: the side of large losses up to `near`, the other to `far`.
+
+    With `outside` the side of large losses from `near` to `far` instead, and no atom. N(0, s^2) and N(1, s^2) have at
+    most Phi(-near) beyond `near`, and Phi(-far) beyond `far`.
+    """
+
+    near: float
+    far: float
+    outside: bool = False
+
+    def interval(self, pair: Pair, branch: Branch) -> tuple[float, float]:
+        """Values of x; empty (the same twice) where the branch has none."""
+        s, rising = pair.noise, branch.a_slope > 0
+        if self.outside:
+            if branch.start > -math.inf and not rising:
+                return branch.start, branch.start
+            low, high = (1 + s * self.near, 1 + s * self.far) if rising else (-s * self.far, -s * self.near)
+        else:
+            low, high = (-s * self.far, 1 + s * self.near) if rising else (-s * self.near, 1 + s * self.far)
+        return max(low, branch.start), max(high, branch.start)
 
 
 @dataclass(frozen=True)
@@ -73,9 +94,9 @@ class _Nodes:
     error: float
 
 
-def _nodes(pair: Pair, branch: Branch, width: float, reach: float, lowest: float) -> _Nodes:
+def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) -> _Nodes:
     s, sign = pair.noise, branch.a_slope
-    low, high = interval(pair, branch, reach)
+    low, high = span.interval(pair, branch)
     ends, _, ends_error, _ = losses(pair, branch, np.array([low, high]), np.zeros(2))
     first, last = (math.floor(v / (width / 2)) for v in sign * ends)
     bottom = math.floor(lowest / (width / 2))
@@ -83,7 +104,7 @@ def _nodes(pair: Pair, branch: Branch, width: float, reach: float, lowest: float
     if last - first > _MOST:
         raise OverflowError("too many cells")
     levels = np.arange(first + 1, last + 1) * (width / 2)
-    inner = np.clip(_inverse(pair, branch, levels), low, high)
+    inner = np.clip(inverse(pair, branch, levels), low, high)
     at_inner, _, inner_error, _ = losses(pair, branch, inner, np.zeros(len(inner)))
     slip = float(np.max(np.abs(sign * at_inner - levels) + inner_error, initial=float(np.max(ends_error))))
     edges = np.maximum.accumulate(np.concatenate([[low], inner, [high]]))
@@ -107,15 +128,16 @@ def _nodes(pair: Pair, branch: Branch, width: float, reach: float, lowest: float
     )
 
 
-def cells(pair: Pair, tau: float, width: float, reach: float, lowest: float) -> Cells:
-    """The release on the grid of spacing `width`, x restricted to `interval`, tilted by tau > 0.
+def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Cells:
+    """The release on the grid of spacing `width`, x restricted to `span`, tilted by tau > 0.
 
     Losses below `lowest` count as if they were there: raised in the dominating law, one event in the other.
 
     Raises:
         OverflowError: more than two million pieces would be needed.
     """
-    nodes = [_nodes(pair, branch, width, reach, lowest) for branch in pair.branches]
+    used = [branch for branch in pair.branches if len(set(span.interval(pair, branch))) == 2]
+    nodes = [_nodes(pair, branch, width, span, lowest) for branch in used]
     half, loss, log_mass = (np.concatenate([getattr(n, name) for n in nodes]) for name in ("half", "loss", "log_mass"))
     first = min(int(half.min()) >> 1, 0)
     count = max(int(half.max()) + 1 >> 1, 0) - first + 2
@@ -123,13 +145,15 @@ def cells(pair: Pair, tau: float, width: float, reach: float, lowest: float) -> 
     slip = max(n.slip for n in nodes)
     error = max(n.error for n in nodes) + slip + _UNIT * (16 + 8 * (1 + tau) * largest)
 
+    log_scale = float(np.max(log_mass + tau * width * (half >> 1)))
+
     def masses(cell: NDArray[np.int64], *, raised: bool) -> tuple[Array, Array]:
         base = cell * width
-        p = np.exp(log_mass + tau * base)
+        p = np.exp(log_mass + tau * base - log_scale)
         ratio = np.exp(base - np.maximum(loss, base) if raised else base - loss)
         found = [np.bincount(cell - first, mass, count).astype(np.float64) for mass in (p, p * ratio)]
         for law in found:
-            law[-first] += pair.atom
+            law[-first] += 0.0 if span.outside else pair.atom * math.exp(-log_scale)
         return found[0], found[1]
 
     # the share at a cell's upper end that keeps the masses of P and Q
@@ -138,4 +162,4 @@ def cells(pair: Pair, tau: float, width: float, reach: float, lowest: float) -> 
     up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
     dominating = p - up
     dominating[1:] += up[:-1] * math.exp(tau * width)
-    return Cells(first, dominating, *masses((half + 1) >> 1, raised=False), slip, error)
+    return Cells(first, dominating, *masses((half + 1) >> 1, raised=False), slip, error, log_scale)

@@ -93,7 +93,7 @@ def delta_bracket(
         raise OverflowError("rounding errors exceed the answer")
     scale = math.exp(found.log_scale)
     lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
-    upper = min(scale * high * (1 + scale_error), 1.0)
+    upper = min(scale * high * (1 + scale_error) + 5e-324, 1.0)
     middle = max(total, low, 1e-300)
     value = min(max(scale * middle, lower), upper)
     return DeltaBracket(lower, value, upper, found.log_scale + math.log(middle), tau, "contour")

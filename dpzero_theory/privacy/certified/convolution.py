@@ -24,9 +24,9 @@ _EXTENDED = 2**19
 """Longest transform done in extended precision (where the machine has it): it is five times slower."""
 
 
-def transform(law: Array, first: int, size: int) -> Spectrum:
+def transform(law: Array, first: int, size: int, *, extended: bool = True) -> Spectrum:
     """Transform of length `size` (a power of two) of the law with weight law[k] at first + k, taken modulo size."""
-    folded: NDArray[Any] = np.zeros(size, dtype=np.longdouble if size <= _EXTENDED else np.float64)
+    folded: NDArray[Any] = np.zeros(size, dtype=np.longdouble if extended and size <= _EXTENDED else np.float64)
     start = first % size
     for begin in range(-start, len(law), size):
         piece = law[max(begin, 0) : begin + size]

@@ -10,12 +10,22 @@ MARGIN = 1e-14
 """Relative, of the target, by which a curve exceeds it at the lower end of `crossing`."""
 
 
+_TRIES = 60
+"""Evaluations after which a search for an end gives up."""
+_MENDS = 4
+"""Evaluations after which an end that holds is near enough."""
+_FINE = 5e-10
+_SHARE = 0.1
+_RELATIVE = 1e-6
+"""How near to the target an end is sought: in log delta, as a share of its bracket's width, or relative in x."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """A curve of delta, decreasing in x > 0; `tau` is a guess of the contour, for speed.
 
     bracket(x, tau) is certified; estimate(x, tau) gives (log delta, tau) without a certificate, -inf for a delta
-    that is too small to be resolved.
+    that is too small to be resolved, and no tau where it is a rough one.
     """
 
     bracket: Callable[[float, float | None], DeltaBracket]
@@ -23,7 +33,8 @@ class Curve:
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
-    """(x, log delta(x), d log delta / d log x, tau), log delta within 1e-5 of the target or as near as it gets."""
+    """(x, log delta(x), d log delta / d log x, tau), log delta within 1e-5 of the target (0.01 where it is a rough
+    estimate) or as near as it gets."""
     low, high = 0.0, math.inf
     x = start
     previous: tuple[float, float] | None = None
@@ -39,7 +50,7 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
         if previous is not None and abs(x / previous[0] - 1) > 1e-5:
             chord = (miss - previous[1]) / math.log(x / previous[0])
             slope = chord if chord < -1e-6 else -1e-6
-        if abs(miss) < 1e-5 or low > high * (1 - 1e-8):
+        if abs(miss) < (0.01 if tau is None else 1e-5) or low > high * (1 - 1e-8):
             break
         low, high = (x, high) if miss > 0 else (low, x)
         previous = (x, miss)
@@ -50,32 +61,87 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
     return x, log_target + miss, slope, tau
 
 
-def _certify(curve: Curve, start: float, slope: float, target: float) -> tuple[float, float, DeltaBracket]:
+def _width(point: DeltaBracket) -> float:
+    """Of log delta; at most 1."""
+    return min(math.log(point.upper / point.lower), 1.0) if point.lower > 0 else 1.0
+
+
+def _end(
+    bracket: Callable[[float], DeltaBracket],
+    start: float,
+    slope: float,
+    excess: Callable[[DeltaBracket], float],
+    fine: float,
+) -> tuple[float, DeltaBracket] | None:
+    """(x, bracket there) with excess <= 0 and nearly 0 (`fine`), from a start near it; None if there is none.
+
+    `excess` is in log delta and has about the slope `slope` in log x.
+    """
+    x, good, bad = start, None, None
+    least, factor, mends = 1e-10, 1.0, 0
+    previous: tuple[float, float] | None = None
+    for _ in range(_TRIES):
+        point = bracket(x)
+        found = excess(point)
+        near = fine + _SHARE * _width(point)
+        if previous is not None and abs(found - previous[1]) > 1e-6:
+            chord = (found - previous[1]) / math.log(x / previous[0])
+            slope = chord if 0.2 < chord / slope < 5 else slope
+        if found <= 0:
+            good, mends = (x, point), mends + 1
+            if found >= -near or mends >= _MENDS:
+                return good
+        else:
+            bad = x
+        previous = (x, found)
+        # beyond the root by a little, more each time it was not enough
+        aim = least + 0.02 * _width(point)
+        change = -(factor * found + aim) / slope if found > 0 else -(found + near / 2) / slope
+        new = x * math.exp(min(max(change, -1.0), 1.0))
+        if good is not None and bad is not None and not min(good[0], bad) < new < max(good[0], bad):
+            new = math.sqrt(good[0] * bad)
+            if abs(good[0] / bad - 1) < 1e-13:
+                return good
+        if found > 0:
+            least, factor = 2 * least, 1.3 * factor
+        x = new
+    return good
+
+
+def _certify(
+    curve: Curve, start: float, slope: float, target: float, *, roomy: bool
+) -> tuple[float, float, DeltaBracket]:
     """(lower, upper, bracket at upper): delta(lower) > target and delta(upper) <= target, both certified."""
     log_target = math.log(target)
     x, log_delta, slope, tau = _secant(curve, start, slope, log_target)
-    x *= math.exp(-(log_delta - log_target) / slope)
-    least = 1e-10 / abs(slope) + 1e-14
-    factor = 1.02
-    upper = x * math.exp(least)
+
+    def above(point: DeltaBracket) -> float:
+        if point.upper <= 0:
+            return -1.0
+        room = 2 * _FINE + 2 * _SHARE * _width(point) if roomy else 0.0
+        return max(math.log(point.upper) - log_target + room, -math.inf if point.upper <= target else 5e-324)
+
+    def below(point: DeltaBracket) -> float:
+        if point.lower <= 0:
+            return 1.0
+        return max(log_target - math.log(point.lower), -math.inf if point.lower > target * (1 + MARGIN) else 1e-15)
+
+    room = (2 if roomy else 0) * _FINE
+    x *= math.exp(min(max((log_target - room - 1e-10 - log_delta) / slope, -0.7), 0.7))
     # from its own start, so that anyone who evaluates delta at `upper` again finds the same bracket
-    at_upper = curve.bracket(upper, None)
-    while not at_upper.upper <= target:
-        step = max((math.log(at_upper.upper) - log_target) / abs(slope), least)
-        upper *= math.exp(min(factor * step, 1.0) + least)
-        at_upper = curve.bracket(upper, None)
-        least, factor = 2 * least, 2 * factor
-    factor = 1.02
-    lower, at_lower = upper, at_upper
-    while lower > 0 and not at_lower.lower > target * (1 + MARGIN):
-        step = max((log_target - math.log(max(at_lower.lower, 5e-324))) / abs(slope), least)
-        lower *= math.exp(-min(factor * step, 1.0) - least)
-        at_lower = curve.bracket(lower, tau)
-        least, factor = 2 * least, 2 * factor
-    return lower, upper, at_upper
+    fine = max(_RELATIVE * abs(slope), _FINE) if roomy else _FINE
+    top = _end(lambda x: curve.bracket(x, None), x, slope, above, fine)
+    if top is None:
+        raise OverflowError("no certified end")
+    upper, at_upper = top
+    start = upper * math.exp(min(max((below(at_upper) + 1e-10) / slope, -1.0), 0.0))
+    bottom = _end(lambda x: curve.bracket(x, tau), start, -slope, below, max(_RELATIVE * abs(slope), _FINE))
+    return bottom[0] if bottom is not None else 0.0, upper, at_upper
 
 
-def crossing(curves: Sequence[Curve], start: float, slope: float, target: float) -> tuple[float, float, DeltaBracket]:
+def crossing(
+    curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool = False
+) -> tuple[float, float, DeltaBracket]:
     """Bracket of the least x at which every curve is at most `target`.
 
     Args:
@@ -83,15 +149,17 @@ def crossing(curves: Sequence[Curve], start: float, slope: float, target: float)
         start: a guess of x > 0.
         slope: a guess of d log delta / d log x < 0 there.
         target: 0 < target < 1, above the limit of every curve at infinity and below that of one of them at 0.
+        roomy: leave room at `upper`, so that a search along another variable through the same point, which stops
+            when it is this near to the target, does not go beyond the point.
 
     Returns:
         (lower, upper, bracket at upper); every curve's upper end is at most `target` at `upper`, and one curve's
         lower end exceeds it at `lower`, by `MARGIN` at least.
     """
-    lower, upper, top = _certify(curves[0], start, slope, target)
+    lower, upper, top = _certify(curves[0], start, slope, target, roomy=roomy)
     for curve in curves[1:]:
         if curve.bracket(upper, None).upper > target:
-            low, high, point = _certify(curve, upper, slope, target)
+            low, high, point = _certify(curve, upper, slope, target, roomy=roomy)
             lower = max(lower, low)
             upper, top = (high, point) if high > upper else (upper, top)
     return lower, upper, top

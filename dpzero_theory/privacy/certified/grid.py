@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.optimize import brentq
+from scipy.special import ndtri_exp
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.certified.cells import Cells, cells, interval
+from dpzero_theory.privacy.certified.cells import Cells, Span, cells
 from dpzero_theory.privacy.certified.contour import DeltaBracket, log_c
 from dpzero_theory.privacy.certified.convolution import compose, log_law, log_sum, transform
 from dpzero_theory.privacy.certified.pairs import Pair
@@ -23,8 +24,16 @@ from dpzero_theory.privacy.certified.quadrature import losses
 
 _UNIT = 2.0**-53
 _LOG_TAIL = math.log(1e-15)
-_CUT = 1e-22
-"""Probability that some step's x is beyond the interval that is cut into cells: added to delta."""
+_CUT = 1e-9
+"""Share of delta, about, that may be left out and added to the upper end."""
+_ROUNDED = 1e-6
+"""Share of the answer that rounding may have before extended precision is used, which is five times slower."""
+_LEAST, _MOST = -1e4, -1.0
+"""Range of logs of the probability of large losses."""
+_GAP = 12.0
+"""Log of the most that Chernoff's bound may exceed delta by; beyond, large losses are counted apart."""
+_FAR = 40.0
+"""How much less likely, in logs, are outputs that are left out altogether."""
 _CELLS = 2**17
 """Cells for the losses of one step, at most."""
 
@@ -44,15 +53,25 @@ class _Sketch:
         return float(weights @ self.loss), weights
 
 
-def _sketch(pair: Pair, steps: int, reach: float) -> _Sketch:
-    found = []
-    for branch in pair.branches:
-        x = np.linspace(*interval(pair, branch, reach), 4000)
-        log_width = math.log((x[1] - x[0]) / (pair.noise * math.sqrt(2 * math.pi)))
-        found.append(losses(pair, branch, x, np.full(len(x), log_width))[:2])
-    if pair.atom > 0:
-        found.append((np.zeros(1), np.log([pair.atom])))
-    return _Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), steps)
+@dataclass(frozen=True)
+class _Slice:
+    """`steps` releases of `pair` with outputs in `span` only."""
+
+    pair: Pair
+    steps: int
+    span: Span
+
+    def sketch(self, size: int) -> _Sketch:
+        pair, found = self.pair, []
+        for branch in pair.branches:
+            low, high = self.span.interval(pair, branch)
+            if low < high:
+                x = np.linspace(low, high, size)
+                log_width = math.log((x[1] - x[0]) / (pair.noise * math.sqrt(2 * math.pi)))
+                found.append(losses(pair, branch, x, np.full(size, log_width))[:2])
+        if pair.atom > 0 and not self.span.outside:
+            found.append((np.zeros(1), np.log([pair.atom])))
+        return _Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), self.steps)
 
 
 def _saddle(epsilon: float, sketches: Sequence[_Sketch]) -> float:
@@ -65,11 +84,61 @@ def _saddle(epsilon: float, sketches: Sequence[_Sketch]) -> float:
     return low
 
 
+def _reach(log_cut: float, steps: int) -> float:
+    """z with 2 steps Phi(-z) = e^{log_cut}."""
+    return -float(ndtri_exp(log_cut - math.log(2 * steps)))
+
+
+def rough_log_delta(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0) -> float:
+    """Log of about delta(epsilon), mostly too large by a small factor; always finite."""
+    return _balance(epsilon, _everything(parts, gdp))[1]
+
+
+def _split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) -> tuple[float, float]:
+    """Logs of two parts of delta, by sketches: what Chernoff's bound says where no step has a large loss, and what one
+    large loss beside the others' mean says; e^{log_cut} bounds twice the probability of large losses."""
+    steps = sum(count for _, count in parts)
+    near, far = _reach(log_cut, steps), _reach(log_cut - _FAR, steps)
+    small = [_Slice(pair, count, Span(near, far)).sketch(300) for pair, count in parts]
+    tau = _saddle(epsilon, small)
+    moment = math.fsum(k.steps * log_sum(k.log_mass, tau, k.loss) for k in small)
+    rest = epsilon - math.fsum(k.steps * k.tilted(0.0)[0] for k in small)
+    alone = -math.inf
+    for pair, count in parts:
+        large = _Slice(pair, count, Span(near, far, outside=True)).sketch(100)
+        beyond = large.loss > rest
+        if beyond.any():
+            gain = large.log_mass[beyond] + np.log(-np.expm1(rest - large.loss[beyond]))
+            alone = float(np.logaddexp(alone, math.log(count) + np.logaddexp.reduce(gain)))
+    return moment - tau * epsilon + log_c(tau), alone
+
+
+def _balance(epsilon: float, parts: Sequence[tuple[Pair, int]]) -> tuple[float, float]:
+    """(log_cut, log of about delta) where the parts of `_split` are equal; the one falls in log_cut, the other rises."""
+
+    def excess(log_cut: float) -> float:
+        small, large = _split(epsilon, parts, log_cut)
+        return small - max(large, 2 * log_cut)
+
+    if excess(_MOST) > 0:
+        return _MOST, min(_split(epsilon, parts, _MOST)[0], 0.0)
+    if excess(_LEAST) < 0:
+        return _LEAST, _LEAST
+    log_cut = float(brentq(excess, _LEAST, _MOST, xtol=0.02))
+    return log_cut, _split(epsilon, parts, log_cut)[0] + math.log(2)
+
+
+def _everything(parts: Sequence[tuple[Pair, int]], gdp: float) -> list[tuple[Pair, int]]:
+    return [*parts, *([(Pair("remove", 1.0, 1 / gdp), 1)] if gdp > 0 else [])]
+
+
 def _window(tau: float, sketches: Sequence[_Sketch]) -> tuple[float, float, Array]:
     """(lowest, highest) sum of losses that matters under the tilted law, and Chernoff's best rates for its tails."""
     laws = [(k, *k.tilted(tau)) for k in sketches]
     mean = math.fsum(k.steps * centre for k, centre, _ in laws)
     variance = math.fsum(k.steps * float(weights @ (k.loss - centre) ** 2) for k, centre, weights in laws)
+    if not (math.isfinite(variance) and variance > 0):
+        raise OverflowError("losses that a sketch does not resolve")
     rates = np.geomspace(0.02, 50, 24) / math.sqrt(variance)
 
     def reach(rate: float) -> float:
@@ -95,20 +164,31 @@ class _Sum:
     tail: float
 
 
-def _compose(laws: Sequence[tuple[int, Array, int]], width: float, bottom: float, size: int, rates: Array) -> _Sum:
-    """The sum of the laws (first, mass, steps) on a window of `size` points from `bottom`; tails by Chernoff."""
+def _compose(
+    laws: Sequence[tuple[int, Array, float, int]],
+    width: float,
+    bottom: float,
+    size: int,
+    rates: Array,
+    *,
+    extended: bool,
+) -> _Sum:
+    """The sum of the laws (first, mass, its log scale, steps) on `size` points from `bottom`; tails by Chernoff."""
     start = math.floor(bottom / width)
-    totals = [float(np.sum(mass)) for _, mass, _ in laws]
+    totals = [float(np.sum(mass)) for _, mass, _, _ in laws]
     spectra = [
-        (transform(mass / total, first, size), steps) for (first, mass, steps), total in zip(laws, totals, strict=True)
+        (transform(mass / total, first, size, extended=extended), steps)
+        for (first, mass, _, steps), total in zip(laws, totals, strict=True)
     ]
     law, error = compose(spectra, start)
     tails = [-float(rates[0]) * width * (start + size), float(rates[1]) * width * start]
-    for (first, mass, steps), total in zip(laws, totals, strict=True):
+    for (first, mass, _, steps), total in zip(laws, totals, strict=True):
         points = (first + np.arange(len(mass), dtype=np.float64)) * width
         for k, rate in enumerate((float(rates[0]), -float(rates[1]))):
             tails[k] += steps * log_sum(log_law(mass / total), rate, points)
-    log_scale = math.fsum(steps * math.log(total) for (_, _, steps), total in zip(laws, totals, strict=True))
+    log_scale = math.fsum(
+        steps * (math.log(total) + scale) for (_, _, scale, steps), total in zip(laws, totals, strict=True)
+    )
     return _Sum(start, law, log_scale, error / math.sqrt(size), sum(math.exp(min(tail, 0.0)) for tail in tails))
 
 
@@ -130,10 +210,59 @@ def grid_delta(
     Raises:
         OverflowError: outside the range of the method.
     """
-    everything = [*parts, *([(Pair("remove", 1.0, 1 / gdp), 1)] if gdp > 0 else [])]
+    everything = _everything(parts, gdp)
     steps = sum(count for _, count in everything)
-    reach = -float(ndtri(_CUT / (2 * steps)))
-    sketches = [_sketch(pair, count, reach) for pair, count in everything]
+    log_cut, rough = _balance(epsilon, everything)
+    for _ in range(2):
+        enough = rough + math.log(_CUT)
+        if _split(epsilon, everything, enough)[0] - rough < _GAP:
+            span = Span(_reach(enough, steps), _reach(enough, steps))
+            terms = [_bracket(epsilon, [_Slice(pair, count, span) for pair, count in everything], points)]
+            left_out = 2 * math.exp(enough)
+        else:
+            terms, left_out = _apart(epsilon, everything, points, min(log_cut, (enough + math.log(8)) / 2))
+        found = math.fsum(term.lower for term in terms)
+        if not 0 < found < 1e3 * left_out:
+            break
+        rough = math.log(found)
+    lower = math.fsum(term.lower for term in terms)
+    upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * _UNIT) + 5e-324, 1.0)
+    lower = min(lower * (1 - 4 * _UNIT), upper)
+    # the variance of the loss is too large by up to H^2/4 a step above, and too small by H^2/12 below
+    value = lower + (upper - lower) / 3
+    log_value = math.log(value) if value > 0 else -math.inf
+    return DeltaBracket(lower, value, upper, log_value, terms[0].tau, "grid")
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A bracket of the part of delta that some outputs give, and the tilt it was found with."""
+
+    lower: float
+    upper: float
+    tau: float
+
+
+def _apart(epsilon: float, parts: Sequence[tuple[Pair, int]], points: int, log_cut: float) -> tuple[list[_Term], float]:
+    """The parts of delta where no step's output has a large loss, and where one step of each pair has; and the rest.
+
+    At most e^{log_cut}/2 is the probability that any output has a large loss.
+    """
+    steps = sum(count for _, count in parts)
+    near, far = _reach(log_cut, steps), _reach(log_cut - _FAR, steps)
+    inside, outside = Span(near, far), Span(near, far, outside=True)
+    terms = [_bracket(epsilon, [_Slice(pair, count, inside) for pair, count in parts], points)]
+    for one, (pair, steps_of_pair) in enumerate(parts):
+        others = [_Slice(p, count - (k == one), inside) for k, (p, count) in enumerate(parts)]
+        slices = [_Slice(pair, 1, outside), *(other for other in others if other.steps > 0)]
+        term = _bracket(epsilon, slices, points)
+        terms.append(_Term(steps_of_pair * term.lower, steps_of_pair * term.upper, term.tau))
+    return terms, math.exp(2 * log_cut) / 8 + 2 * math.exp(log_cut - _FAR)
+
+
+def _bracket(epsilon: float, slices: Sequence[_Slice], points: int, *, extended: bool = False) -> _Term:
+    """The part of delta where every output is in its slice."""
+    sketches = [part.sketch(4000) for part in slices]
     tau = _saddle(epsilon, sketches)
     bottom, top, rates = _window(tau, sketches)
     # a loss below `lowest` counts as if it were there
@@ -142,28 +271,27 @@ def grid_delta(
     # the laws on the grid are a little broader than the exact one
     bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
     width = max((top - bottom) / points, broadest * max(1 / _CELLS, 4 / points))
-    laws = [(cells(pair, tau, width, reach, lowest), count) for pair, count in everything]
+    laws = [(cells(part.pair, tau, width, part.span, lowest), part.steps) for part in slices]
     common = math.fsum(count * (c.error + 40 * _UNIT) for c, count in laws)
     common = 1.1 * common + 16 * _UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
     shift = math.fsum(count * c.slip for c, count in laws) * 1.01
     if common > 0.1:
         raise OverflowError("rounding errors exceed the answer")
 
-    dominating = [(c.first, c.dominating, count) for c, count in laws]
-    above = _compose(dominating, width, bottom, points, rates)
+    dominating = [(c.first, c.dominating, c.log_scale, count) for c, count in laws]
+    above = _compose(dominating, width, bottom, points, rates, extended=extended)
     beyond = (above.first + np.arange(points)) * width - (epsilon - shift)
     positive = beyond > 0
     gain = np.exp(-tau * beyond[positive]) * -np.expm1(-beyond[positive])
     log_scale = above.log_scale - tau * (epsilon - shift)
     lost = above.error * float(np.linalg.norm(gain)) + above.tail * math.exp(log_c(tau))
     found = float(above.mass[positive] @ gain) * (1 + 1e-9) + 1.01 * lost
-    upper = math.exp(min(log_scale, 700.0)) * found * (1 + common)
-    upper = min(upper + 2 * _CUT, 1.0)
-    lower = min(_lower(epsilon, tau, sketches, laws, (bottom, width, points), rates, common), upper)
-    # the variance of the loss is too large by up to H^2/4 a step above, and too small by H^2/12 below
-    value = lower + (upper - lower) / 3
-    log_value = math.log(value) if value > 0 else -math.inf
-    return DeltaBracket(lower, value, upper, log_value, tau, "grid")
+    if not extended and lost > _ROUNDED * found:
+        return _bracket(epsilon, slices, points, extended=True)
+    upper = math.exp(min(log_scale + math.log(found), 700.0)) * (1 + common) if found > 0 else 0.0
+    window = (bottom, width, points)
+    lower = min(_lower(epsilon, tau, sketches, laws, window, rates, common, extended=extended), upper)
+    return _Term(lower, upper, tau)
 
 
 def _lower(
@@ -174,6 +302,8 @@ def _lower(
     window: tuple[float, float, int],
     rates: Array,
     error: float,
+    *,
+    extended: bool,
 ) -> float:
     """max over k of P(sum of cells >= k) - e^epsilon Q(sum of cells >= k), less the errors of the composition."""
     bottom, width, points = window
@@ -184,16 +314,19 @@ def _lower(
         offset += count * (sketch.tilted(tau)[0] - float(at @ c.nearest_p) / float(np.sum(c.nearest_p)))
     p, q = (
         _compose(
-            [(c.first, mass, count) for (c, count), mass in zip(laws, masses, strict=True)],
+            [(c.first, mass, c.log_scale, count) for (c, count), mass in zip(laws, masses, strict=True)],
             width,
             bottom - offset,
             points,
             rates,
+            extended=extended,
         )
         for masses in ([c.nearest_p for c, _ in laws], [c.nearest_q for c, _ in laws])
     )
     beyond = (p.first + np.arange(points)) * width + offset - epsilon
     near = beyond > -20 / (1 + tau)
+    if not near.any():
+        return 0.0
     beyond = beyond[near]
     fall_p = np.exp(p.log_scale + tau * (offset - epsilon - beyond))
     fall_q = np.exp(q.log_scale + tau * (offset - epsilon - beyond) + offset - beyond)

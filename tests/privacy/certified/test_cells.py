@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from dpzero_theory.privacy.certified import cells as cells_module
-from dpzero_theory.privacy.certified.cells import cells
+from dpzero_theory.privacy.certified.cells import Span, cells
 from dpzero_theory.privacy.certified.grid import grid_delta
 from dpzero_theory.privacy.certified.pairs import Pair
 from tests.privacy.oracle import closed_form
@@ -16,10 +16,10 @@ POINTS = 2**16
 @pytest.mark.parametrize(("kind", "q", "s"), [("remove", 0.06, 3.0), ("add", 0.2, 0.8), ("replace", 0.01, 0.5)])
 def test_cells_have_the_masses_of_the_normal_law_and_the_spread_law_keeps_them(kind, q, s):
     pair, tau, width, reach = Pair(kind, q, s), 1.7, 0.01, 9.0
-    found = cells(pair, tau, width, reach, -100.0)
+    found = cells(pair, tau, width, Span(reach, reach), -100.0)
     losses = (found.first + np.arange(len(found.dominating))) * width
-    under_p = found.nearest_p * np.exp(-tau * losses)
-    under_q = found.nearest_q * np.exp(-(1 + tau) * losses)
+    under_p = found.nearest_p * np.exp(found.log_scale - tau * losses)
+    under_q = found.nearest_q * np.exp(found.log_scale - (1 + tau) * losses)
     # the same events from a fine grid of x and the normal distribution function
     x = np.linspace(-s * reach, 1 + s * reach, 2_000_001)
     branch = pair.branches[0]
@@ -36,7 +36,7 @@ def test_cells_have_the_masses_of_the_normal_law_and_the_spread_law_keeps_them(k
         assert np.all(counted <= law * (1 + 1e-9) + 1e-13)
         assert float(np.sum(counted)) == pytest.approx(float(np.sum(law)), abs=1e-2)
         assert float(np.sum(law)) == pytest.approx(1.0, abs=1e-12)
-    dominating = found.dominating * np.exp(-tau * losses)
+    dominating = found.dominating * np.exp(found.log_scale - tau * losses)
     assert float(np.sum(dominating)) == pytest.approx(1.0, abs=1e-12)
     assert float(dominating @ np.exp(-losses)) == pytest.approx(1.0, abs=1e-9)
 
