@@ -114,7 +114,7 @@ def _split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) ->
 
 
 def _balance(epsilon: float, parts: Sequence[tuple[Pair, int]]) -> tuple[float, float]:
-    """(log_cut, log of about delta) where the parts of `_split` are equal; the one falls in log_cut, the other rises."""
+    """(log_cut, log of about delta) where the parts of `_split` are equal; one falls in log_cut, the other rises."""
 
     def excess(log_cut: float) -> float:
         small, large = _split(epsilon, parts, log_cut)
