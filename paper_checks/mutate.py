@@ -1,9 +1,14 @@
-"""Does a wrong constant in the library make a check fail?  python -m paper_checks.mutate [--list]
+"""Can the checks fail?  python -m paper_checks.mutate [--list | --turned [ID ...]]
 
-Each numeric constant of the library's Theorems 1-3, Corollaries 1-3 and lemmas is raised by 10%, one at a time,
-and the checks that call the library run against the changed code (in a forked process; no file is written).
-Constants that are zero, indices, array axes and tolerances are not constants of a statement and are left out.
-Prints what no check noticed and the share caught; exit status 1 if that is below 95%.
+With --turned: for each check (or those named) the smallest change of one of its inputs, a number of tables.toml, of a
+formula, of committed rows or of the check itself, that turns its verdict; written to mutations.csv. Exit status 1 if
+a check is constant. It takes some minutes.
+
+Without: does a wrong constant in the library make a check fail? Each numeric constant of the library's Theorems 1-3,
+Corollaries 1-3 and lemmas is raised by 10%, one at a time, and the checks that call the library run against the changed
+code (in a forked process; no file is written). Constants that are zero, indices, array axes and tolerances are not
+constants of a statement and are left out. Prints what no check noticed and the share caught; exit status 1 if that is
+below 95%.
 """
 
 import ast
@@ -172,14 +177,40 @@ def _caught(mutant: Mutant | None) -> str:
 def _parser() -> Parser:
     parser = Parser("paper_checks.mutate", __doc__)
     parser.add_argument("--list", action="store_true", help="only list the constants")
+    parser.add_argument("--turned", nargs="*", metavar="ID", help="search for what turns each check, or these")
     parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
     return parser
+
+
+def _turned(parser: Parser, ids: Sequence[str], jobs: int) -> int:
+    from paper_checks import registry, turned
+    from paper_checks.__main__ import load_checks
+
+    load_checks()
+    stated = {c.id: c.status for c in registry.load_claims() if c.status != registry.NOT_TESTABLE}
+    if unknown := [id for id in ids if id not in stated]:
+        parser.error(f"--turned must be ids of claims with a check; got {unknown[0]!r}")
+    chosen = [claim for claim in registry.load_claims() if claim.id in stated and (not ids or claim.id in ids)]
+    found = {id: row for id, row in turned.read().items() if id not in {claim.id for claim in chosen}}
+    constant = []
+    for claim, row in turned.search(chosen, jobs):
+        if row is None:
+            constant.append(claim.id)
+        else:
+            found[claim.id] = row
+            turned.write(found, stated)
+        change = f"{row.change.kind}, {row.change.place}: {row.change.old} -> {row.change.new}" if row else "CONSTANT"
+        print(f"{claim.id}: {change}", file=sys.stderr, flush=True)
+    print(f"{len(constant)} constant checks of {len(chosen)}" + "".join(f"\n{id}" for id in constant))
+    return 1 if constant else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all mutants; returns the exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
+    if options.turned is not None:
+        return _turned(parser, options.turned, options.jobs)
     chosen = mutants()
     if options.list:
         print("\n".join(map(str, chosen)))

@@ -5,7 +5,7 @@ from html import escape
 from itertools import groupby
 
 from paper_checks.mathml import mathml, readable
-from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim, Result
+from paper_checks.registry import NOT_TESTABLE, REMARK, STATUSES, Claim, Result
 from paper_checks.svg import svg
 
 __all__ = ["page"]
@@ -59,6 +59,7 @@ svg polyline { fill: none; stroke-width: 2; }
 .verified { border-left-color: #1a7f37; } .verified .verdict { color: #1a7f37; }
 .corrected { border-left-color: #bc8c00; } .corrected .verdict { color: #9a6700; }
 .contradicted { border-left-color: #d1242f; } .contradicted .verdict { color: #d1242f; }
+.remark { border-left-color: #1f6feb; } .remark .verdict { color: #1f6feb; }
 .not-testable-here { border-left-color: #818b98; } .not-testable-here .verdict { color: var(--faint); }
 .failed { border-left-color: #8250df; } .failed .verdict { color: #8250df; }
 @media (prefers-color-scheme: dark) {
@@ -70,7 +71,7 @@ svg polyline { fill: none; stroke-width: 2; }
 
 def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, seconds: float) -> str:
     """The whole document. `counts`: number of claims by verdict."""
-    present = [status for status in (*STATUSES, "failed") if any(r.verdict == status for r in results)]
+    present = [status for status in (*STATUSES, REMARK, "failed") if any(r.standing == status for r in results)]
     filters = ["<label><input type=radio name=show id=show-all checked>all</label>"]
     rules = []
     for status in present:
@@ -94,8 +95,9 @@ def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, secon
 </head>
 <body>
 <h1>DPZero: the paper's claims, checked</h1>
-<p>{len(results)} claims of "DPZero: Private Fine-Tuning of Language Models without Backpropagation", each with the
-check that decides it: {state}. {"Full" if full else "Quick"} run, {seconds:.0f} seconds. Line numbers are those of
+<p>{len(results) - counts[REMARK]} claims of "DPZero: Private Fine-Tuning of Language Models without
+Backpropagation" and {counts[REMARK]} remarks of ours on it, each with the check that decides it: {state}.
+{"Full" if full else "Quick"} run, {seconds:.0f} seconds. Line numbers are those of
 the paper's LaTeX source. Tap a claim for the formula, the method and the numbers.</p>
 <nav aria-label="Show claims by verdict">{" ".join(filters)}</nav>
 {_contradicted(results)}
@@ -118,10 +120,10 @@ def _class(verdict: str) -> str:
 def _card(result: Result) -> str:
     claim = result.claim
     where = ", ".join([claim.label] * bool(claim.label) + [f"line {claim.line}"] * bool(claim.line))
-    head = f"<span class=verdict>{result.verdict}</span> <span class=where>{escape(where)}</span>"
+    head = f"<span class=verdict>{result.standing}</span> <span class=where>{escape(where)}</span>"
     opened = " open" if result.verdict in ("contradicted", "failed") else ""
     return (
-        f'<details class="{_class(result.verdict)}" id="{claim.id}"{opened}><summary><div class=head>{head}</div>'
+        f'<details class="{_class(result.standing)}" id="{claim.id}"{opened}><summary><div class=head>{head}</div>'
         f"{readable(claim.claim)}{_shown(claim)}</summary><div class=body>{_body(result)}</div></details>"
     )
 
@@ -147,6 +149,8 @@ def _body(result: Result) -> str:
     if finding and finding.plot:
         parts.append(svg(finding.plot))
     parts.append(_method(claim))
+    if claim.anchor:
+        parts.append(f"<p class=where>Line {claim.line}: <code>{escape(claim.anchor)}</code></p>")
     parts.append(f"<p class=id>{claim.id} ({claim.kind})</p>")
     return "".join(parts)
 

@@ -7,6 +7,9 @@ A claim is an entry of `claims.toml`. A check is a function registered under the
     corrected      it does not, and the correction given with the claim does;
     contradicted   neither does.
 
+A claim of kind 'remark' is no sentence of the paper but our own, about the passage at its line: it is stated as it
+holds, so its status is 'verified', and it is counted apart.
+
 A claim with status 'not testable here' has no check, but a reason and, where one exists, the command that
 would test it. A check that compares the library with the paper raises `Disagreement` when they differ, which
 is a failure whatever the verdict.
@@ -27,6 +30,7 @@ from numpy.typing import ArrayLike
 __all__ = [
     "KINDS",
     "NOT_TESTABLE",
+    "REMARK",
     "STATUSES",
     "Claim",
     "Disagreement",
@@ -42,21 +46,22 @@ __all__ = [
 
 NOT_TESTABLE = "not testable here"
 STATUSES = ("verified", "corrected", "contradicted", NOT_TESTABLE)
-KINDS = ("definition", "identity", "bound", "rate", "privacy", "parameter", "table arithmetic", "experiment")
+REMARK = "remark"
+KINDS = ("definition", "identity", "bound", "rate", "privacy", "parameter", "table arithmetic", "experiment", REMARK)
 CLAIMS = Path(__file__).with_name("claims.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim of the paper.
+    """One claim of the paper, or a remark of ours on it.
 
     Attributes:
         id: name of the claim and of its check.
         section: heading it is listed under.
         label: the paper's label nearest to it ('' where there is none).
         line: line of the paper's source.
-        anchor: a fragment of that line.
-        claim: what the paper says, in our words.
+        anchor: a fragment of that line, as printed.
+        claim: what the paper says, in our words; for a remark, what we say.
         formula: the statement in LaTeX ('' where words suffice).
         kind: one of KINDS.
         status: one of STATUSES.
@@ -87,6 +92,8 @@ class Claim:
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.status not in STATUSES:
             raise ValueError(f"claim {self.id}: unknown kind {self.kind!r} or status {self.status!r}")
+        if self.kind == REMARK and self.status != "verified":
+            raise ValueError(f"claim {self.id}: a remark of ours must be 'verified'; got {self.status!r}")
         needed = ["reason"] if self.status == NOT_TESTABLE else ["method", "tolerance", "evidence"]
         if self.status == "corrected":
             needed.append("correction")
@@ -145,6 +152,11 @@ class Result:
         if self.error:
             return "failed"
         return self.finding.verdict if self.finding else NOT_TESTABLE
+
+    @property
+    def standing(self) -> str:
+        """What the claim is counted as: its verdict, or 'remark' for a remark of ours that holds."""
+        return REMARK if self.claim.kind == REMARK and self.verdict == "verified" else self.verdict
 
     @property
     def agrees(self) -> bool:

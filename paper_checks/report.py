@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from paper_checks.page import page
-from paper_checks.registry import STATUSES, Result
+from paper_checks.registry import REMARK, STATUSES, Result
 
 __all__ = ["FORMATS", "as_json", "summary", "table"]
 
@@ -17,9 +17,9 @@ _WIDTH = 118
 
 
 def summary(results: Sequence[Result]) -> dict[str, int]:
-    """Number of claims by verdict, in the order of STATUSES, then 'failed' if there are any, and 'disagree'."""
-    counts = Counter(result.verdict for result in results)
-    numbers = {status: counts[status] for status in STATUSES}
+    """Claims of the paper by verdict, in the order of STATUSES, our remarks, 'failed' if any are, and 'disagree'."""
+    counts = Counter(result.standing for result in results)
+    numbers = {status: counts[status] for status in (*STATUSES, REMARK)}
     if counts["failed"]:
         numbers["failed"] = counts["failed"]
     numbers["disagree"] = sum(not result.agrees for result in results)
@@ -35,7 +35,7 @@ def table(results: Sequence[Result], full: bool, seconds: float) -> str:
             claim = result.claim
             where = f" (line {claim.line})" if claim.line else ""
             mark = "  " if result.agrees else "! "
-            lines += _wrapped(f"{mark}{result.verdict:17} {claim.id}: {claim.claim}{where}", 20)
+            lines += _wrapped(f"{mark}{result.standing:17} {claim.id}: {claim.claim}{where}", 20)
             if result.error:
                 lines += _wrapped(f"{result.error}", 20, first=20)
             elif not result.agrees:
@@ -47,7 +47,8 @@ def table(results: Sequence[Result], full: bool, seconds: float) -> str:
                 lines += _wrapped(f"$ {claim.command}", 22, first=20) if claim.command else []
     counts = ", ".join(f"{number} {name}" for name, number in summary(results).items())
     mode = "full" if full else "quick"
-    return "\n".join([*lines, "", f"{len(results)} claims ({mode}, {seconds:.0f} s): {counts}."]).lstrip("\n")
+    total = f"{len(results)} claims and remarks ({mode}, {seconds:.0f} s): {counts}."
+    return "\n".join([*lines, "", total]).lstrip("\n")
 
 
 def _wrapped(text: str, hang: int, first: int = 0) -> list[str]:

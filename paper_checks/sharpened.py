@@ -26,7 +26,7 @@ def register() -> list[Claim]:
                 line=0,
                 anchor="",
                 claim=f"Step {name} of the sharpened theorem.",
-                kind="bound",
+                kind="remark",
                 status="verified",
                 method="See paper_checks/sharp.",
                 tolerance="fixed in the check",

@@ -4,19 +4,14 @@ As in the paper, a method's value in a cell is the best of its grid on the train
 mean over the seeds that all three methods have. `python -m benchmarks.synthetic --preset paper` makes the rows.
 """
 
-import csv
-import gzip
-import io
 import math
-from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
+from paper_checks import rows
 from paper_checks.registry import Finding, Plot, check
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 METHODS = ("dpzero", "dpgd-0th", "dpgd")
 GRID = ("method", "mode", "d", "steps", "step_size", "clip")
 MEASURED = (
@@ -28,21 +23,13 @@ MEASURED = (
 )
 
 
-def _rows(folder: str) -> Iterator[dict[str, str]]:
-    """The rows as text; the checks run without pandas, which the benchmarks' own reader needs."""
-    path = RESULTS / folder / "rows.csv"
-    text = path.read_bytes() if path.exists() else gzip.decompress(path.with_suffix(".csv.gz").read_bytes())
-    yield from csv.DictReader(io.StringIO(text.decode()))
-
-
 @lru_cache(maxsize=1)
 def _all_best() -> dict[str, dict[tuple[str, str, int], float]]:
     """For each measurement the smallest mean over seeds in each cell (method, mode, d)."""
     runs = {method: dict[str, list[tuple[tuple[str, ...], list[float]]]]() for method in METHODS}  # by seed
-    for row in (row for folder in ("synthetic", "synthetic_dpgd") for row in _rows(folder)):
-        if row["status"] == "ok":
-            values = tuple(row[name] for name in GRID), [float(row[name]) for name in MEASURED]
-            runs[row["method"]].setdefault(row["seed"], []).append(values)
+    for row in (row for folder in ("synthetic", "synthetic_dpgd") for row in rows.read(folder)):
+        values = tuple(row[name] for name in GRID), [float(row[name]) for name in MEASURED]
+        runs[row["method"]].setdefault(row["seed"], []).append(values)
     seeds = set.intersection(*(set(found) for found in runs.values()))
     lanes: dict[tuple[str, ...], list[list[float]]] = {}
     for found in runs.values():

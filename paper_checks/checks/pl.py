@@ -15,18 +15,22 @@ def _(full: bool) -> Finding:
     """L-Lipschitz, ell-smooth and PL on all of R^d force F to be constant.
 
     Along the ascent flow x' = grad F (which exists for ever, grad F being Lipschitz) y = F - F* has
-    y' = |grad F|^2 >= 2 mu y, so y grows at least as e^{2 mu t}; but y <= |grad F|^2/(2 mu) <= L^2/(2 mu).
-    The check solves the comparison equation, and follows the flow of two Lipschitz losses: their PL constant
-    along it, |grad F|^2/(2 (F - F*)), falls below every positive number.
+    y' = |grad F|^2 >= 2 mu y, so y grows at least as e^{2 mu t}; but y <= |grad F|^2/(2 mu) <= L^2/(2 mu). So y passes
+    its bound by the time log(L^2/(2 mu y_0))/(2 mu), exactly (sympy). Two Lipschitz losses show it: their PL constant,
+    |grad F|^2/(2 (F - F*)), falls like L^2/(2 |x - x*|), within 1% of it at distances from 1e3 on.
     """
-    t, mu, start = sp.symbols("t mu y_0", positive=True)
+    t, mu, start, lipschitz = sp.symbols("t mu y_0 L", positive=True)
     y = sp.Function("y")
     solution = sp.dsolve(sp.Eq(y(t).diff(t), 2 * mu * y(t)), y(t), ics={y(0): start}).rhs
-    grows = sp.simplify(solution - start * sp.exp(2 * mu * t)) == 0
+    most = lipschitz**2 / (2 * mu)
+    end = sp.log(most / start) / (2 * mu)
+    passes = sp.simplify(solution.subs(t, end) - most) == 0 and sp.simplify(solution.diff(t) / solution).is_positive
     distance = np.geomspace(0.1, 1e6, 200)
     huber = (distance**2 / (1 + distance**2)) / (2 * (np.sqrt(1 + distance**2) - 1))
     logcosh = np.tanh(distance) ** 2 / (2 * (distance + np.log1p(np.exp(-2 * distance)) - math.log(2)))
     constants = {"pseudo-Huber": huber, "log cosh": logcosh}
+    far = distance >= 1e3
+    off = max(float(np.max(np.abs(v[far] * 2 * distance[far] - 1))) for v in constants.values())
     plot = Plot(
         "PL constant of two Lipschitz losses",
         "|x - x*|",
@@ -36,8 +40,7 @@ def _(full: bool) -> Finding:
         log_y=True,
     )
     smallest = max(float(v[-1]) for v in constants.values())
-    holds = smallest > 1e-3 and not grows
-    return Finding(holds, numbers={"PL constant at distance 1e6": smallest}, plot=plot)
+    return Finding(bool(passes and off < 0.01), numbers={"PL constant at distance 1e6": smallest}, plot=plot)
 
 
 @check("pl-gradient-typo")
@@ -108,18 +111,22 @@ def _(full: bool) -> Finding:
 
 @check("pl-contraction")
 def _(full: bool) -> Finding:
-    """0 <= 1 - mu alpha/2 < 1 as mu <= ell: F - F* <= (ell/2) dist^2 and PL's quadratic growth F - F* >= (mu/2) dist^2.
+    """0 <= 1 - mu alpha/2 < 1 as mu <= ell: mu alpha/2 = 1/(8 kappa k) <= 1/8 with k >= 1 and kappa >= 1.
 
-    mu alpha/2 = 1/(8 kappa k) <= 1/8 with k >= 1 and kappa >= 1; kappa < 1 is impossible: numerically the PL constant
-    of random convex quadratics (seed 95) is at most their smoothness.
+    kappa >= 1: the PL constant of a convex quadratic, the least |grad F|^2/(2 (F - F*)) over its eigenvectors and 200
+    points (seed 95), is its least eigenvalue and never above its smoothness.
     """
-    rng, worst = np.random.default_rng(95), 0.0
+    rng, worst, ratios = np.random.default_rng(95), 0.0, list[float]()
     for _ in range(50):
-        m = rng.standard_normal((4, 4))
-        values = np.linalg.eigvalsh(m @ m.T)
-        worst = max(worst, float(values[0] / values[-1]))
+        eigenvalues, rotation = np.sort(rng.uniform(0.1, 3, 3)), np.linalg.qr(rng.standard_normal((3, 3)))[0]
+        h = rotation @ np.diag(eigenvalues) @ rotation.T
+        x = np.concatenate([rotation.T, rng.standard_normal((200, 3))])
+        gaps = np.einsum("ki,ij,kj->k", x, h, x) / 2
+        least = float(np.min(np.sum((x @ h) ** 2, axis=1) / (2 * gaps)))
+        worst, ratios = max(worst, least / float(eigenvalues[-1])), [*ratios, least / float(eigenvalues[0])]
     rates = [f.value(f.mu * s.alpha / 2, p) for s in f.COROLLARIES for p in f.paper_points(30)]
-    return Finding(worst <= 1 and 0 < max(rates) <= 1 / 8, numbers={"largest mu alpha/2": max(rates)})
+    holds = worst <= 1 and abs(min(ratios) - 1) < 1e-9 and max(ratios) < 1 + 1e-9 and 0 < max(rates) <= 1 / 8
+    return Finding(holds, numbers={"largest mu alpha/2": max(rates), "largest mu/ell": worst})
 
 
 @check("pl-proof-equality")
@@ -139,22 +146,27 @@ def _(full: bool) -> Finding:
 
 @check("cor3-min-entry")
 def _(full: bool) -> Finding:
-    """The first entry of Corollary 3's minimum over lambda is never the smaller one.
+    """The first entry of Corollary 3's minimum over lambda is never the smaller one where the corollary applies.
 
-    Where the corollary applies, r K/(n eps)^2 < 1/kappa <= 1, so the second is at most 4L/sqrt(d), the first at least
-    (2 - sqrt 2) 8 L sqrt(log(32 sqrt(2 pi) 3)) = 11 L. Random settings, seed 96, as a check of the argument.
+    There r K/(n eps)^2 < 1/kappa <= 1, so the second is at most 4L/sqrt(d) and the first at least
+    (2 - sqrt 2) 8 L sqrt(log(32 sqrt(2 pi) 3)) = 11 L (in units of 1/(2 ell d)). 800 random settings, seed 96.
     """
-    least = (2 - math.sqrt(2)) * 8 * math.sqrt(math.log(32 * math.sqrt(2 * math.pi) * 3))
-    rng, smaller = np.random.default_rng(96), 0
+    rng, smaller, cells, first_least, second_most = np.random.default_rng(96), 0, 0, math.inf, 0.0
     s = f.STATEMENTS["cor3"]
     for _ in range(800):
         d = float(10 ** rng.uniform(0, 5))
         point = {**f.SYNTHETIC, "d": d, "r": float(d ** rng.uniform(0, 1)), "n": float(10 ** rng.uniform(0, 7))}
         point["mu"], point["eps"] = float(10 ** rng.uniform(-4, 0)), float(10 ** rng.uniform(-2, 1))
         if f.value(s.log_argument, point) > 1:
-            first, second = (f.value(x, point) for x in s.lam)
-            smaller += first < second
-    return Finding(smaller > 0 or least < 4, repaired=least > 4, numbers={"first entry at least (units of L)": least})
+            first, second = (f.value(x, point) * 2 * d for x in s.lam)
+            cells, smaller = cells + 1, smaller + (first < second)
+            first_least, second_most = min(first_least, first), max(second_most, second * math.sqrt(d))
+    numbers = {
+        "settings": float(cells),
+        "least first entry (L)": first_least,
+        "largest second, times sqrt(d)": second_most,
+    }
+    return Finding(cells > 100 and smaller == 0 and first_least > 11 and second_most <= 4, numbers=numbers)
 
 
 @check("pl-trivial")
@@ -172,26 +184,53 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """L-tilde of Corollary 3 against Theorem 3's at the same setting: 64 times the square, times a ratio of logarithms.
 
-    Stated: one symbol, one quantity (ratio within 10%). Repaired: C differs by the logarithms only.
+    The two thresholds C agree up to the logarithms: within 10% at the synthetic setting.
     """
     s, t = f.STATEMENTS["cor3"], f.STATEMENTS["thm3"]
-    ratio = f.value(64 * sp.log(s.tail_argument) / sp.log(t.tail_argument), f.SYNTHETIC)
+    squares = (2 * s.C) ** 2, (t.C / 4) ** 2
+    ratio = f.value(squares[0] / squares[1], f.SYNTHETIC)
+    logarithms = f.value(sp.log(s.tail_argument) / sp.log(t.tail_argument), f.SYNTHETIC)
     clips = f.value(s.C / t.C, f.SYNTHETIC)
     numbers = {"ratio of the squares": ratio, "ratio of C": clips}
-    return Finding(abs(ratio - 1) < 0.1, repaired=abs(clips - 1) < 0.1, numbers=numbers)
+    return Finding(abs(ratio / (64 * logarithms) - 1) < 1e-9 and abs(clips - 1) < 0.1, numbers=numbers)
 
 
 @check("pl-quadratic-growth")
 def _(full: bool) -> Finding:
-    """PL holds locally: on |x| <= 3 pseudo-Huber sums with independent a_i (n = d = 3) have a positive PL constant.
+    """PL holds locally: on |x| <= R pseudo-Huber sums with independent a_i have a PL constant that R bounds from below.
 
-    So the corollaries' recursion is meaningful while the iterates stay there; seed 97, 40,000 points each.
+    With s_i = a_i'x - b_i and h_i = sqrt(1 + s_i^2): |grad F|^2 >= lambda_min(A A') sum (c_i s_i/h_i)^2/n^2 and
+    F - F* = sum c_i s_i^2/(h_i + 1)/n, so mu >= lambda_min(A A') min_i c_i (h_i + 1)/h_i^2/(2n). Measured on 40,000
+    points (n = 2, d = 4, R = 3, seed 97): never below, and within a factor of 10 of it.
     """
-    rng, least = np.random.default_rng(97), math.inf
+    rng, ratios, radius, n, d = np.random.default_rng(97), [], 3.0, 2, 4
     for _ in range(5):
-        problem = random_instance(rng, 3, 3, wave=False)
-        x = rng.standard_normal((40_000, 3))
-        x *= 3 * rng.uniform(size=(40_000, 1)) ** (1 / 3) / np.linalg.norm(x, axis=1, keepdims=True)
+        problem = random_instance(rng, n, d, wave=False)
+        x = rng.standard_normal((40_000, d))
+        x *= radius * rng.uniform(size=(40_000, 1)) ** (1 / d) / np.linalg.norm(x, axis=1, keepdims=True)
         gaps = problem.loss(x) - problem.minimum()
-        least = min(least, float(np.min(np.sum(problem.gradient(x) ** 2, axis=1) / (2 * gaps))))
-    return Finding(least > 0, numbers={"smallest local PL constant": least})
+        measured = float(np.min(np.sum(problem.gradient(x) ** 2, axis=1) / (2 * gaps)))
+        h = np.hypot(1, radius * np.linalg.norm(problem.a, axis=1) + np.abs(problem.b))
+        smallest = float(np.linalg.eigvalsh(problem.a @ problem.a.T)[0])
+        ratios.append(measured / (smallest * float(np.min(problem.c * (h + 1) / h**2)) / (2 * n)))
+    return Finding(
+        min(ratios) >= 1 and max(ratios) < 10, numbers={"measured/lower bound": min(ratios), "most": max(ratios)}
+    )
+
+
+@check("remark-pl")
+def _(full: bool) -> Finding:
+    """Corollary 3's bound tends to 0 (1/n^2 up to logarithms) and, at fixed r, grows only as log d; n = 1e8.
+
+    And Theorem k's inequality with PL gives Corollary k for k = 1, 2, 3 (utility, one-step and pl-recursion).
+    """
+    bound = f.STATEMENTS["cor3"].bound
+    sizes = [10.0**k for k in range(3, 16, 2)]
+    values = [f.value(bound, {**f.SYNTHETIC, "n": 1e8, "d": d}) for d in sizes]
+    steps = np.diff(values)
+    order = -math.log(
+        f.value(bound, {**f.SYNTHETIC, "n": 1e12}) / f.value(bound, {**f.SYNTHETIC, "n": 1e8})
+    ) / math.log(1e4)
+    linear = bool(np.max(steps) / np.min(steps) < 1.02 and np.min(steps) > 0)
+    numbers = {"d = 1e15 over d = 1e3": values[-1] / values[0], "power of 1/n": order}
+    return Finding(linear and values[-1] < 4 * values[0] and order > 1.9, numbers=numbers)

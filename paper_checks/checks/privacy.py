@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
 
 from dpzero_theory.optim.estimator import clip_scalars, clip_vectors
 from dpzero_theory.privacy import gaussian
+from paper_checks import formulas as f
 from paper_checks.checks.divergence import DELTAS, hockey_stick, least_epsilon, lemma_gdp, lemma_limit, region
 from paper_checks.registry import Finding, Plot, agree, check
 
@@ -84,8 +86,9 @@ def _(full: bool) -> Finding:
 
 @check("composition-slack")
 def _(full: bool) -> Finding:
-    """How much more noise than needed: mu_exact/mu_lemma over the paper's budgets; and the epsilon really given."""
+    """The lemma asks for 2.2 to 2.5 times the noise needed: mu_exact/mu_lemma over the paper's budgets."""
     numbers: dict[str, float | str] = {}
+    ratios = []
     for epsilon, delta in ((2, 1e-6), (2, 1e-5), (6, 1e-5)):
         given = least_epsilon(lemma_gdp(epsilon, delta), delta)
         low, high = 0.0, 10.0
@@ -93,28 +96,53 @@ def _(full: bool) -> Finding:
             middle = (low + high) / 2
             low, high = (middle, high) if hockey_stick(epsilon, middle) <= delta else (low, middle)
         agree("gaussian.gdp_from_epsilon", gaussian.gdp_from_epsilon(epsilon, delta), low, 1e-9)
-        numbers[f"({epsilon}, {delta:g}): noise over what is needed"] = low / lemma_gdp(epsilon, delta)
+        ratios.append(low / lemma_gdp(epsilon, delta))
+        numbers[f"({epsilon}, {delta:g}): noise over what is needed"] = ratios[-1]
         numbers[f"({epsilon}, {delta:g}): epsilon really given"] = given
-    ratios = [v for k, v in numbers.items() if "noise" in k and isinstance(v, float)]
-    return Finding(stated=max(ratios) < 1.1, repaired=min(ratios) > 2.2 and max(ratios) < 2.5, numbers=numbers)
+    return Finding(min(ratios) > 2.2 and max(ratios) < 2.5, numbers=numbers)
+
+
+_LOSSES = 100_000
+
+
+def _adaptive_delta(
+    rng: np.random.Generator, shift: float, steps: int, epsilon: float, stops: bool
+) -> tuple[float, float]:
+    """delta(epsilon) of `steps` vector releases in R^3 whose direction is chosen from what was released; its error.
+
+    The next query turns with the last release, and with `stops` it is empty once the privacy loss has passed its mean:
+    every sensitivity is at most `shift`. Mean and standard error of (1 - e^{epsilon - loss})_+ under the first dataset.
+    """
+    direction = np.tile(np.eye(3)[0], (_LOSSES, 1))
+    loss, length = np.zeros(_LOSSES), np.full(_LOSSES, shift)
+    for t in range(steps):
+        mean = length[:, None] * direction
+        y = mean + rng.standard_normal(mean.shape)
+        loss += np.sum(y**2 - (y - mean) ** 2, axis=1) / 2  # log of N(mean, I) over N(0, I)
+        direction = np.cross(y, direction) if t % 2 else y[:, [1, 2, 0]]
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        if stops:
+            length = np.where(loss > (t + 1) * shift**2 / 2, 0.0, shift)
+    gain = np.maximum(1 - np.exp(epsilon - loss), 0)
+    return float(gain.mean()), float(gain.std()) / math.sqrt(_LOSSES)
 
 
 @check("composition-adaptive-vectors")
 def _(full: bool) -> Finding:
-    """T = 2 releases in R^2 with shifts s_1, s_2: delta by two- and four-dimensional quadrature, against one number.
+    """T = 4 releases in R^3, each query chosen from the releases before: delta against one scalar of sqrt(T) the shift.
 
-    The divergence of N(s, I) from N(0, I) depends on |s| only: a rotation makes the pair differ in one coordinate.
+    Queries of full length attain it whatever their direction (within 4.5 standard errors, seed 39); an adversary who
+    stops early stays below. Each loss is the ratio of the two densities, with nothing said about their sum.
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(160)
-    weights = weights / math.sqrt(2 * math.pi)
-    worst = 0.0
-    for shift, epsilon in (((0.6, 0.8), 0.5), ((1.2, -0.3), 1.0), ((0.1, 0.4), 0.2)):
-        a, b = shift
-        loss = a * nodes[:, None] + b * nodes[None, :] + (a * a + b * b) / 2
-        gain = np.maximum(1 - np.exp(epsilon - loss), 0)
-        delta = float(weights @ gain @ weights)
-        worst = max(worst, abs(delta - hockey_stick(epsilon, math.hypot(a, b))))
-    return Finding(worst < 2e-3, numbers={"largest difference": worst})
+    rng, steps, scores, below = np.random.default_rng(39), 4, [], []
+    for shift, epsilon in ((0.5, 0.5), (0.8, 1.0)):
+        claimed = hockey_stick(epsilon, math.sqrt(steps) * shift)
+        delta, error = _adaptive_delta(rng, shift, steps, epsilon, stops=False)
+        scores.append(abs(delta - claimed) / error)
+        delta, error = _adaptive_delta(rng, shift, steps, epsilon, stops=True)
+        below.append((delta - claimed) / error)
+    numbers = {"largest z-score": max(scores), "z-score of one who stops": max(below)}
+    return Finding(max(scores) < 4.5 and max(below) < 4.5, numbers=numbers)
 
 
 @check("variance-sigma")
@@ -142,25 +170,66 @@ def _(full: bool) -> Finding:
     )
 
 
-def _region_finding(full: bool, id: str) -> Finding:
-    everywhere, below = region(full)
+def _largest_change(algorithm: int, clip: float, n: int) -> float:
+    """The largest change of what the algorithm averages when one record is replaced: brute force, seed 40, d = 3."""
+    rng, largest = np.random.default_rng(40), 0.0
+    for _ in range(200):
+        u, gradients = rng.standard_normal(3), 10 * clip * rng.standard_normal((n, 3))
+        u *= math.sqrt(3) / np.linalg.norm(u)
+        other = gradients.copy()
+        other[0] = -gradients[0]
+        averages = []
+        for rows in (gradients, other):
+            released = (rows @ u)[:, None] * (u if algorithm == 1 else np.ones(1))
+            factors = np.minimum(1, clip / np.linalg.norm(released, axis=1, keepdims=True))
+            averages.append((released * factors).mean(axis=0))
+        largest = max(largest, float(np.linalg.norm(averages[0] - averages[1])))
+    return largest
+
+
+def _theorem_privacy(id: str) -> Finding:
+    """mu of the whole algorithm from its parts: the theorem's C and T, sensitivity by brute force, sigma as printed.
+
+    Then delta(epsilon) of mu-GDP with 60 digits over epsilon from 0.01 to 2,000, three delta, and close to the lemma's
+    limit in epsilon. Stated: never above the delta asked for. Repaired: not below the limit, and above it just past it.
+    """
+    statement, everywhere, below, past, n = f.STATEMENTS[id], 0.0, 0.0, math.inf, 5
+    point = f.paper_points(1)[0] | {"n": n}
+    for delta in (0.1, 1e-5, 1e-10):
+        limit = lemma_limit(delta)
+        for epsilon in [*np.geomspace(0.01, 2000, 12).tolist(), 0.999 * limit, 1.001 * limit]:
+            free = {**point, "eps": epsilon, "delta": delta, "n": 10**6}
+            steps, clip = max(1, round(f.value(statement.T, free))), f.value(statement.C, free)
+            sigma = f.value(f.noise, {**free, "n": n, "T": steps, "C": clip})
+            gdp = math.sqrt(steps) * _relative_change(id[-1], n) * clip / sigma
+            ratio = hockey_stick(epsilon, gdp) / delta
+            everywhere = max(everywhere, ratio)
+            if epsilon <= limit:
+                below = max(below, ratio)
+            elif epsilon < 1.01 * limit:
+                past = min(past, ratio)
     numbers: dict[str, float | str] = {
         "largest delta/claimed, any epsilon": everywhere,
         "the same below the lemma's limit": below,
         "limit at delta = 1e-6": lemma_limit(1e-6),
     }
-    return Finding(everywhere <= 1, repaired=below <= 1 + 1e-6, numbers=numbers)
+    return Finding(everywhere <= 1, repaired=below <= 1 < past, numbers=numbers)
+
+
+@cache
+def _relative_change(theorem: str, n: int) -> float:
+    return _largest_change(2 if theorem == "3" else 1, 1.0, n)
 
 
 for _id in ("thm1-privacy", "thm2-privacy", "thm3-privacy"):
-    check(_id)(lambda full, _id=_id: _region_finding(full, _id))  # type: ignore[misc]
+    check(_id)(lambda full, _id=_id: _theorem_privacy(_id.partition("-")[0]))  # type: ignore[misc]
 
 
 @check("direction-public")
 def _(full: bool) -> Finding:
     """Any data-independent u_t: given u the release is a scalar Gaussian with the same sensitivity for every law of u.
 
-    Sphere, a fixed basis vector, heavy tails: the clipped mean's largest change is 2C/n for each.
+    Sphere, a fixed basis vector, heavy tails: the clipped mean's largest change is 2C/n for each, and attained.
     """
     rng, n, clip, ratios = np.random.default_rng(37), 4, 0.6, []
     for law in ("sphere", "fixed", "cauchy"):
@@ -173,4 +242,5 @@ def _(full: bool) -> Finding:
             means = [np.clip(g @ u, -clip, clip).mean() for g in (gradients, other)]
             largest = max(largest, abs(float(means[0] - means[1])))
         ratios.append(largest / (2 * clip / n))
-    return Finding(max(ratios) <= 1 + 1e-12, numbers={"largest change/(2C/n)": max(ratios)})
+    holds = max(ratios) <= 1 + 1e-12 and min(ratios) > 0.999
+    return Finding(holds, numbers={"largest change/(2C/n)": max(ratios), "least over the laws": min(ratios)})

@@ -1,13 +1,17 @@
 """How the bounds depend on d, r and n: the discussion of DPZero, Table tab:compare, DP-GD."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import sympy as sp
 
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.sharp.certificate import prescribe
 from paper_checks import formulas as f
+from paper_checks.checks.instances import DIMENSIONS, spectrum
 from paper_checks.registry import Finding, Plot, check
+from paper_checks.tables import printed
 
 
 @check("scalar-noise-gain")
@@ -141,11 +145,111 @@ def _(full: bool) -> Finding:
     return Finding(sp.simplify(ratio - 2 * (f.r + 2)) == 0, numbers={"ratio at r = 200": float(ratio.subs(f.r, 200))})
 
 
+def _times_more(r: float) -> float:
+    """T of Theorem 3 over T of DP-GD at step size 1/(2 ell), at equal alpha T."""
+    alpha = f.STATEMENTS["thm3"].alpha
+    return f.value(1 / (2 * f.ell * alpha), {**f.SYNTHETIC, "r": r})
+
+
 @check("iterations-o-r")
 def _(full: bool) -> Finding:
-    """O(r) times more iterations: T_3/T_DPGD <= c r with c = 3(r+2)/(3r) <= 3; the observed factor 10 is below it.
+    """O(r) times more iterations than DP-GD: between 2 r and 6 r, at r = 1 to 1e6.
 
-    Only the order is tested: with r = 200, the figure the paper cites for RoBERTa, the theory's factor is about 400.
+    The paper's experiment took 10 times more, fewer than the 404 that the theory gives at the r = 200 it cites.
     """
-    ratios = [2 * (r + 2) / r for r in (1.0, 2.0, 10.0, 200.0, 1e6)]
-    return Finding(max(ratios) <= 6 and 10 <= 2 * 202, numbers={"theory at r = 200": 404.0, "observed": 10.0})
+    ratios = [_times_more(r) / r for r in (1.0, 2.0, 10.0, 200.0, 1e6)]
+    cited = _times_more(printed("dimensions of RoBERTa")[0])
+    observed = printed("iterations, DPZero")[0] / printed("iterations, first order")[0]
+    holds = min(ratios) >= 2 and max(ratios) <= 6 and 1 < observed <= cited
+    return Finding(holds, numbers={"theory at r = 200": cited, "observed": observed})
+
+
+def _power(values: Sequence[float], sizes: Sequence[float]) -> float:
+    """Slope of log(value) in log(size) between the ends."""
+    return math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
+
+
+def _sharp(d: int) -> Prescription:
+    """The library's parameters and certificate for DPGD-0th at r = 5 (n = 1e8, mu = 0.2, unit constants)."""
+    problem = Problem(n=10**8, d=d, r=5.0, lipschitz=1.0, smoothness=1.0, gap=1.0)
+    return prescribe(problem, 0.2, algorithm="dpgd-0th")
+
+
+@check("dpgd0th-persists")
+def _(full: bool) -> Finding:
+    """A guarantee for DPGD-0th that grows with d at a fixed rank: Theorem 2's is linear in d, Theorem 1's d^{3/2}.
+
+    Slopes of log(bound) in log d at r = 1, 10, 100, d = 1e3 to 1e9 (exactly 1; r = d: 3/2). The sharpened certificate,
+    too, grows at fixed r (slope above 0.4 from d = 1e4 to 1e6).
+    """
+    sizes = [10.0**k for k in range(3, 10)]
+    theorem = f.STATEMENTS["thm2"].bound
+    low = [
+        _power([f.value(theorem, {**f.SYNTHETIC, "d": d, "r": r}) for d in sizes], sizes) for r in (1.0, 10.0, 100.0)
+    ]
+    full_rank = _power([f.value(f.STATEMENTS["thm1"].bound, {**f.SYNTHETIC, "d": d}) for d in sizes], sizes)
+    sharp = _power([_sharp(d).bound for d in (10**4, 10**6)], (1e4, 1e6))
+    holds = max(abs(s - 1) for s in low) < 1e-9 and abs(full_rank - 1.5) < 1e-9 and sharp > 0.4
+    numbers = {"power of d, Theorem 2": low[0], "Theorem 1": full_rank, "sharpened": sharp}
+    return Finding(holds, numbers=numbers)
+
+
+@check("onestep2-linear")
+def _(full: bool) -> Finding:
+    """The rate of DPGD-0th under low rank is linear in d, 'due to the clipping threshold C = O(d)'.
+
+    Stated: the certified bound at the best parameters grows faster than d^{0.9} too. Repaired: at r = 5, from d = 1e4
+    to 1e6, it grows as sqrt(d) with a clip that grows as sqrt(d) (powers within 0.05: logarithms).
+    """
+    found = [_sharp(d) for d in (10**4, 10**6)]
+    power, clip = (_power(values, (1e4, 1e6)) for values in ([p.bound for p in found], [p.clip for p in found]))
+    numbers = {"power of d, certified bound": power, "power of d, its clip": clip}
+    return Finding(power > 0.9, repaired=abs(power - 0.5) < 0.05 and abs(clip - 0.5) < 0.05, numbers=numbers)
+
+
+@check("clip-consistent-thm3")
+def _(full: bool) -> Finding:
+    """Theorem 3's C = 4 L-tilde against the C = L that is enough for DP-GD: larger at every setting, 10 to 100 times.
+
+    n, d from 1e2 to 1e12 and r in {1, sqrt d, d}, other constants 1.
+    """
+    ratio = f.STATEMENTS["thm3"].C / f.L
+    values = [
+        f.value(ratio, {**f.SYNTHETIC, "n": 10.0**a, "d": 10.0**b, "r": 10.0 ** (b * c)})
+        for a in range(2, 13, 2)
+        for b in range(2, 13, 2)
+        for c in (0, 0.5, 1)
+    ]
+    return Finding(min(values) > 10 and max(values) < 100, numbers={"least C/L": min(values), "largest": max(values)})
+
+
+@check("clip-high-probability")
+def _(full: bool) -> Finding:
+    """At Theorem 3's C and T the union bound on P(any clipping) is sqrt(r K)/(4 n eps (d + 8 ell B (r + 2)/L^2)).
+
+    In sympy, with C_0 = C/sqrt(2); below 1% in each of the 21 cells of the synthetic experiment.
+    """
+    s = f.STATEMENTS["thm3"]
+    bound = f.tail_probability().subs({f.C0: s.C / sp.sqrt(2), f.T: s.T})
+    closed = sp.sqrt(f.r * f.K) / (4 * f.n * f.eps * (f.d + 8 * f.ell * f.B * (f.r + 2) / f.L**2))
+    same = all(abs(f.value(bound / closed, p) - 1) < 1e-9 for p in f.paper_points())
+    largest = max(
+        f.value(bound, {**f.SYNTHETIC, "d": d, "r": float(np.sum(spectrum(mode, d)))})
+        for mode in "abc"
+        for d in DIMENSIONS
+    )
+    return Finding(same and largest < 0.01, numbers={"largest P(any clipping)": largest})
+
+
+@check("glm-match")
+def _(full: bool) -> Finding:
+    """'Matches' sqrt(r log(1/delta))/(n eps): Theorem 3 over DP-GD's bound by the same proof at rank r.
+
+    Stated: it grows by less than 1.5 from small to large n and d at r = 10. Repaired: as log(n d), within
+    a factor of 1.5 above and 2 below.
+    """
+    ratio = f.STATEMENTS["thm3"].bound / f.dpgd_bound()
+    near, far = (f.value(ratio, {**f.SYNTHETIC, "r": 10, "d": d, "n": n}) for d, n in ((20.0, 1e3), (1e12, 1e12)))
+    growth, logarithms = far / near, math.log(1e24) / math.log(2e4)
+    numbers = {"ratio, small": near, "ratio, large": far, "ratio of log(n d)": logarithms}
+    return Finding(growth < 1.5, repaired=0.5 < growth / logarithms < 1.5, numbers=numbers)

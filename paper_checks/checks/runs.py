@@ -7,6 +7,7 @@ import numpy as np
 
 from paper_checks.checks.divergence import lemma_gdp
 from paper_checks.checks.instances import Array, Instance, random_instance
+from paper_checks.checks.sphere import exact_tail
 from paper_checks.registry import Finding, check
 
 
@@ -161,3 +162,27 @@ def _(full: bool) -> Finding:
             worst = max(worst, float((gaps[-1] - right) / run.loss_error[-1]))
             ratios.append(float(gaps[-1] / right))
     return Finding(worst < 5, numbers={"largest measured/bound": max(ratios), "largest z-score": worst})
+
+
+@check("clip-union-bound")
+def _(full: bool) -> Finding:
+    """P(any clipping) <= 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)) with C = C_0 + ell lambda d/2: 20,000 runs of 4 steps.
+
+    d = n = 3, bounded losses (seed 49), at thresholds where the bound is 1, 0.5 and 0.1; and for one step of a linear
+    loss at d = 200, where the exact chance is a Beta tail (C_0 = 1 to 5 L). At most 5 standard errors above.
+    """
+    rng, worst, runs, steps, n = np.random.default_rng(49), -math.inf, 20_000, 4, 3
+    shares = []
+    for k in range(2):
+        problem, x0 = random_instance(rng, n, 3, wave=True), rng.standard_normal(3)
+        lipschitz, lam = problem.lipschitz, 0.05
+        for bound in (1.0, 0.5, 0.1):
+            threshold = math.sqrt(8 * math.log(2 * math.sqrt(2 * math.pi) * n * steps / bound)) * lipschitz
+            trace = simulate(problem, x0, algorithm=2, runs=runs, steps=steps, alpha=0.2, lam=lam,
+                             clip=threshold + problem.smoothness * lam * 3 / 2, sigma=0.3, seed=90 + k)  # fmt: skip
+            worst = max(worst, (trace.clipped - bound) / math.sqrt(bound * max(1 - bound, 1e-3) / runs))
+    for c in np.linspace(1, 5, 9).tolist():
+        chance = exact_tail(c, 200)
+        shares.append(chance / (2 * math.sqrt(2 * math.pi) * math.exp(-(c**2) / 8)))
+    holds = worst < 5 and max(shares) <= 1
+    return Finding(holds, numbers={"largest exact/bound, one step": max(shares), "largest z-score": worst})

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 
 from paper_checks import __main__ as runner
 from paper_checks import mathml, registry, report, svg
-from paper_checks.registry import NOT_TESTABLE, Claim, Disagreement, Finding, Plot, Result
+from paper_checks.registry import NOT_TESTABLE, REMARK, Claim, Disagreement, Finding, Plot, Result
+from paper_checks.tables import FACTS, SENTENCES, fact, load
 
-PAPER = Path(__file__).parents[2].parent / "shared" / "paper.tex"
+SHARED = Path(__file__).parents[2].parent / "shared"
+PAPER, TREC = SHARED / "paper.tex", SHARED / "data" / "trec_train.label"
 needs_paper = pytest.mark.skipif(not PAPER.exists(), reason="the paper's LaTeX source is not beside this checkout")
 
 
@@ -105,6 +108,8 @@ def test_the_tables_are_the_papers() -> None:
     with Path(registry.__file__).with_name("tables.toml").open("rb") as file:
         tables = tomllib.load(file)
     for label, rows in tables.items():
+        if label in (SENTENCES, FACTS):
+            continue
         end = next(k for k, line in enumerate(source) if f"\\label{{{label}}}" in line)
         start = max(k for k in range(end) if "\\begin{tabular}" in source[k])
         body = " ".join(source[start + 1 : end]).split("\\end{tabular}")[0]
@@ -116,6 +121,39 @@ def test_the_tables_are_the_papers() -> None:
             pairs = zip(values, errors, strict=True) if errors else ((value,) for value in values)
             ours = [x for pair in pairs for x in pair if x]
             assert ours in printed or ours == [], (label, name)
+
+
+@needs_paper
+def test_the_numbers_of_sentences_are_in_their_lines() -> None:
+    source = PAPER.read_text().splitlines()
+    for name, entry in load()[SENTENCES].items():
+        line = source[entry["line"] - 1].replace(",000", "000").replace("10^{-3}", "0.001")
+        there = [float(x) for x in re.findall(r"\d+(?:\.\d+)?", line)]
+        assert set(entry["values"]) <= set(there), name
+
+
+@pytest.mark.skipif(not TREC.exists(), reason="the data are not beside this checkout")
+def test_the_classes_of_trec_are_counted() -> None:
+    counts = Counter(line.split(b":")[0].decode() for line in TREC.read_bytes().splitlines())
+    assert [float(counts[name]) for name in sorted(counts)] == fact("TREC, questions per class")
+
+
+def test_remarks_are_ours_and_hold(claims: list[Claim]) -> None:
+    remarks = {claim.id for claim in claims if claim.kind == REMARK}
+    ours = {"thm3-informative", "pl-setting", "mini-batch-outside", "toy-assumptions", "thm3-shift", "asp-trace"}
+    assert ours | {"composition-slack", "pl-tilde-redefined"} <= remarks
+    assert [claim.id for claim in claims if claim.status == "contradicted"] == [
+        "extension-one-point",
+        "clipping-dpgd0th-costly",
+    ]
+
+
+def test_the_readme_counts_claims_and_remarks(claims: list[Claim]) -> None:
+    counts = Counter(REMARK if claim.kind == REMARK else claim.status for claim in claims)
+    of_paper = ", ".join(f"{counts[status]} {status}" for status in registry.STATUSES)
+    counted = f"{len(claims) - counts[REMARK]} claims of the paper: {of_paper}; {counts[REMARK]} remarks"
+    text = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+    assert counted in text, counted
 
 
 def _numbers(row: str) -> list[float]:
@@ -165,7 +203,14 @@ def test_an_exception_is_a_failure_not_a_verdict(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     "changes",
-    [{"status": "true"}, {"kind": "idea"}, {"method": ""}, {"status": "corrected"}, {"status": NOT_TESTABLE}],
+    [
+        {"status": "true"},
+        {"kind": "idea"},
+        {"method": ""},
+        {"status": "corrected"},
+        {"status": NOT_TESTABLE},
+        {"kind": REMARK, "status": "contradicted"},
+    ],
 )
 def test_an_incomplete_claim_is_refused(changes: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="claim example"):

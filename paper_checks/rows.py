@@ -1,0 +1,18 @@
+"""Committed rows of benchmarks, as text: the checks run without pandas, which the benchmarks' own reader needs."""
+
+import csv
+import gzip
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["RESULTS", "read"]
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+
+
+def read(folder: str) -> Iterator[dict[str, str]]:
+    """The rows of `benchmarks/results/FOLDER` with status ok."""
+    path = RESULTS / folder / "rows.csv"
+    text = path.read_bytes() if path.exists() else gzip.decompress(path.with_suffix(".csv.gz").read_bytes())
+    return (row for row in csv.DictReader(io.StringIO(text.decode())) if row["status"] == "ok")

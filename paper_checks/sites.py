@@ -1,0 +1,307 @@
+"""What a mutation may change in a check: its inputs, by kind.
+
+Kinds:
+
+    table      a number of `tables.toml`;
+    rows       a measured column of committed rows, where one grouping column has one value;
+    statement  a constant, a product or a sum of a formula in `paper_checks.formulas`;
+    check      a constant in the check, or in a function of `paper_checks.checks` that it uses.
+
+Thresholds are never changed (a comparator that is a plain number), nor are seeds, tolerances, sizes from 1,000 on,
+zeros, and what is only shown. So a check whose verdict no site changes does not depend on what it says it tests.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from types import FunctionType
+
+from paper_checks import registry, rows, tables
+from paper_checks.registry import Claim
+
+__all__ = [
+    "FORMULAS",
+    "GROUPS",
+    "SWAPS",
+    "Change",
+    "changes",
+    "check_node",
+    "constants_in",
+    "definitions_in",
+    "function_of",
+    "imports_of",
+    "operators_in",
+    "own_formula",
+    "source_of",
+    "tree_of",
+]
+
+FORMULAS = "paper_checks.formulas"
+FACTORS: tuple[float, ...] = (1.1, 2, 10, 1000)
+"""Each is tried both ways, the smallest first; integers are also raised and lowered by 1."""
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "synthetic": ("method", "d"),
+    "synthetic_dpgd": ("method", "d"),
+    "llm_clip_lr": ("clip", "step_size"),
+    "optimizer_step": ("method",),
+}
+"""The folders of rows that checks read, with the columns that a mutation picks rows by."""
+SWAPS: Mapping[type[ast.operator], type[ast.operator]] = {
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+}
+_NO_FORMULAS = {"SYNTHETIC", "STATEMENTS", "Statement", "paper_points", "value", "_compiled", "same"}
+_UNCHANGED = {"Plot", "default_rng", "agree", "isclose", "allclose", "round"}
+"""Calls whose plain numbers are sizes, seeds, tolerances or axes."""
+_SHOWN = {"numbers", "plot", "rtol", "atol", "size", "axis", "dtype", "repeat"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One changed input: its kind, its place and the how-manieth there it is, what it was and what it becomes."""
+
+    kind: str
+    place: str
+    index: int
+    old: str
+    new: str
+
+
+def changes(claim: Claim) -> Iterator[Change]:
+    """Every change that the claim's check may notice, the smallest first within a kind, the likeliest kind first.
+
+    Claims of kind 'table arithmetic' may only be turned by numbers of tables, and a part of a theorem (thm1-alpha)
+    only by the formula it is named after: those are what they are about.
+    """
+    own = own_formula(claim.id)
+    if claim.kind == "table arithmetic":
+        yield from _by_size(_table_sites(claim))
+    elif own:
+        yield from _by_size(_statement_sites({own.partition(":")[2]}))
+    else:
+        parts = list(_parts(claim.id))
+        constants = (site for place, node in parts for site in _constant_sites("check", place, node))
+        statements = _statement_sites(_named([node for _, node in parts]))
+        yield from _by_size(chain(_row_sites(claim), statements, constants))
+        yield from _by_size(_table_sites(claim))
+
+
+def own_formula(id: str) -> str:
+    """The formula that the claim `id` is about, as a place in `formulas` ('' if it is about none alone)."""
+    name, _, part = id.partition("-")
+    fields = {"utility": "bound", "alpha": "alpha", "steps": "T", "clip": "C", "evaluations": "order"}
+    if name[:3] not in ("thm", "cor") or name[3:] not in ("1", "2", "3"):
+        return ""
+    if part in ("noise", "privacy"):
+        return f"{FORMULAS}:noise"
+    if part == "smoothing":
+        return f"{FORMULAS}:{name}.lam"
+    return f"{FORMULAS}:{name}.{fields[part]}" if part in fields else ""
+
+
+Site = tuple[Change, float | None]
+"""A place (its Change without `new`) and its number, None for an operator."""
+
+
+def _by_size(sites: Iterable[Site]) -> Iterator[Change]:
+    listed = list(sites)
+    for factor in FACTORS:
+        for site, value in listed:
+            if value is None:
+                new = [site.new] if factor == FACTORS[0] else []
+            else:
+                new = [f"{x:.17g}" for x in _values(value, factor)]
+            for text in new:
+                yield Change(site.kind, site.place, site.index, site.old, text)
+
+
+def _values(value: float, factor: float) -> list[float]:
+    if value == 0:  # only numbers of tables
+        return [factor * 1000]
+    if isinstance(value, int):
+        return [value + 1, value - 1, value * factor] if factor == FACTORS[0] else [value * int(factor)]
+    return [value * factor, value / factor]
+
+
+# --- tables and rows ---
+
+
+def _table_sites(claim: Claim) -> Iterator[Site]:
+    data = tables.load()
+    order = sorted(data, key=lambda label: (label != claim.label, label not in (tables.SENTENCES, tables.FACTS)))
+    for label in order:
+        for name, content in data[label].items():
+            numbers = content["values"] if isinstance(content, dict) else content
+            if name == "columns":
+                continue
+            for k, number in enumerate(numbers):
+                yield Change("table", f"{label}/{name}", k, f"{number:g}", ""), float(number)
+
+
+def _row_sites(claim: Claim) -> Iterator[Site]:
+    source = inspect.getsource(sys.modules[registry.registered()[claim.id].__module__])
+    for folder, columns in GROUPS.items():
+        if f'"{folder}"' in source:
+            for column in columns:
+                for value in sorted({row[column] for row in rows.read(folder)}):
+                    yield Change("rows", f"{folder}/{column}={value}", 0, "measured", ""), 1.0
+
+
+# --- source ---
+
+
+@cache
+def source_of(module: str) -> str:
+    return Path(inspect.getsourcefile(sys.modules[module]) or "").read_text()
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(source_of(module))
+
+
+def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
+    """The functions, classes and constants at the top of a module, by name; statements of theorems by id and field."""
+    found: dict[str, ast.AST] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                names = target.elts if isinstance(target, ast.Tuple) else [target]
+                found |= {name.id: node for name in names if isinstance(name, ast.Name)}
+    for name in ("THEOREMS", "COROLLARIES"):
+        for call in ast.walk(found.pop(name, ast.Pass())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Statement":
+                id = call.args[0]
+                assert isinstance(id, ast.Constant)
+                found |= {f"{id.value!s}.{keyword.arg}": keyword.value for keyword in call.keywords}
+    return found
+
+
+@cache
+def imports_of(module: str) -> dict[str, str]:
+    """The modules of this package's checks that a module imports, by the name that it knows them or their parts by."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree_of(module)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paper_checks"):
+            for name in node.names:
+                whole = f"{node.module}.{name.name}"
+                home = whole if whole in sys.modules else str(node.module)
+                if home == FORMULAS or home.startswith("paper_checks.checks."):
+                    found[name.asname or name.name] = home
+    return found
+
+
+def check_node(tree: ast.Module, function: FunctionType) -> ast.AST:
+    line = function.__code__.co_firstlineno
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+            if line in (node.lineno, *(d.lineno for d in decorators)):
+                return node
+    raise ValueError(f"no source for the check in line {line}")
+
+
+def function_of(id: str) -> FunctionType:
+    function = registry.registered()[id]
+    assert isinstance(function, FunctionType)
+    return function
+
+
+def _parts(id: str) -> Iterator[tuple[str, ast.AST]]:
+    """The check, then what it uses in its module and in the others of `checks`, each with its place."""
+    function = function_of(id)
+    module = function.__module__
+    node = check_node(tree_of(module), function)
+    yield f"{module}:{id}", node
+    helpers = [d.__name__ for d in function.__defaults__ or () if isinstance(d, FunctionType)]
+    waiting, seen = [(module, name) for name in [*helpers, *_names(node)]], set[tuple[str, str]]()
+    while waiting:
+        home, name = waiting.pop(0)
+        home = imports_of(home).get(name, home)
+        if home == FORMULAS or (home, name) in seen:
+            continue
+        seen.add((home, name))
+        if definition := definitions_in(tree_of(home)).get(name):
+            yield f"{home}:{name}", definition
+            waiting += [(home, other) for other in _names(definition)]
+
+
+def _named(nodes: Iterable[ast.AST]) -> set[str]:
+    """The formulas that code names, as `f.noise` or by the id of a theorem, and those that these are made of."""
+    everything = definitions_in(tree_of(FORMULAS))
+    walked = [node for root in nodes for node in ast.walk(root)]
+    used = {n.attr for n in walked if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "f"}
+    ids = {n.value for n in walked if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    statements = {name for name in everything if "." in name}
+    chosen = {name for name in statements if name.partition(".")[0] in ids}
+    if used & {"STATEMENTS", "THEOREMS", "COROLLARIES"}:
+        used |= chosen or statements
+    waiting, found = list(used), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in everything and name not in found:
+            found.add(name)
+            waiting += _names(everything[name])
+    return found
+
+
+def _statement_sites(names: set[str]) -> Iterator[Site]:
+    for name, node in definitions_in(tree_of(FORMULAS)).items():
+        if name in names - _NO_FORMULAS:
+            place = f"{FORMULAS}:{name}"
+            yield from _constant_sites("statement", place, node)
+            for k, operator in enumerate(operators_in(node)):
+                yield Change("statement", place, -1 - k, ast.unparse(operator), ast.unparse(_swapped(operator))), None
+
+
+def _names(node: ast.AST) -> list[str]:
+    return [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+
+
+def _constant_sites(kind: str, place: str, node: ast.AST) -> Iterator[Site]:
+    for k, constant in enumerate(constants_in(node)):
+        value = constant.value
+        assert isinstance(value, int | float)
+        yield Change(kind, place, k, f"{value:g}", ""), value
+
+
+def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
+    """In source order, what may be changed of a definition."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool) and 1e-5 < abs(node.value) < 1000:
+            yield node
+    elif isinstance(node, ast.Compare):
+        for part in (node.left, *node.comparators):
+            if any(isinstance(n, ast.Name | ast.Call | ast.Attribute) for n in ast.walk(part)):
+                yield from constants_in(part)
+    elif isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name != "Plot":
+            yield from constants_in(node.func)
+            for argument in node.args:
+                if name not in _UNCHANGED or not isinstance(argument, ast.Constant):
+                    yield from constants_in(argument)
+            for keyword in node.keywords:
+                if keyword.arg not in _SHOWN:
+                    yield from constants_in(keyword.value)
+    elif not isinstance(node, ast.JoinedStr | ast.Slice | ast.arguments):
+        for child in ast.iter_child_nodes(node):
+            if not (isinstance(node, ast.FunctionDef) and child in node.decorator_list):
+                yield from constants_in(child)
+
+
+def operators_in(node: ast.AST) -> list[ast.BinOp]:
+    return [n for n in ast.walk(node) if isinstance(n, ast.BinOp) and type(n.op) in SWAPS]
+
+
+def _swapped(node: ast.BinOp) -> ast.BinOp:
+    return ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
