@@ -38,11 +38,13 @@ def _mills_slope(x: Array) -> Array:
 
     Above 5 by the continued fraction R(x) = 1/(x + k), k = 1/(x + 2/(x + 3/(x + ...))), as k/(x + k).
     """
-    k = np.zeros_like(x)
-    tail = np.maximum(x, 5.0)
-    for j in range(60, 0, -1):
-        k = j / (tail + k)
-    return np.where(x > 5, k / (tail + k), 1 - x * _mills(x))
+    slope = np.asarray(1 - x * _mills(x))
+    if (far := x > 5).any():
+        tail, k = x[far], np.zeros(())
+        for j in range(60, 0, -1):
+            k = j / (tail + k)
+        slope[far] = k / (tail + k)
+    return slope
 
 
 def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:

@@ -95,6 +95,7 @@ def calculate(
     unmet: list[Unmet] = []
     check.choice("direction", direction, DIRECTIONS)
     gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
+    privacy = {calibration: _privacy_notes(epsilon, delta, calibration, gdp) for calibration, gdp in gdps.items()}
     for id in applicable(problem) if results is None else results:
         result = RESULTS[check.choice("result", id, RESULTS)]
         for calibration, gdp in gdps.items():
@@ -112,7 +113,7 @@ def calculate(
             except check.PreconditionError as error:
                 unmet.append(Unmet(result=result, calibration=calibration, reason=str(error)))
                 continue
-            notes = _privacy_notes(epsilon, delta, calibration, gdp) + prescription.notes
+            notes = privacy[calibration] + prescription.notes
             if prescription.vacuous:
                 notes += (f"vacuous: the bound is not below the trivial {prescription.trivial_bound:.4g}",)
             answers.append(

@@ -22,6 +22,7 @@ Parameters may be arrays (they broadcast); inadmissible points are infinite, so 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,6 +49,11 @@ class Inequality:
     growth: float
     trace: float
     clips: bool
+
+    @cached_property
+    def _noise(self) -> float:
+        """sigma of one release at clip 1."""
+        return float(noise_std(self.gdp, 1, 1.0, self.problem.n, "replace-one"))
 
     def of(self, guarantee: Guarantee) -> Callable[..., Array]:
         """The right-hand side for this guarantee: `gradient` or `last_iterate`."""
@@ -108,7 +114,7 @@ class Inequality:
         p = self.problem
         smoothing, clip = np.asarray(smoothing, dtype=float), np.asarray(clip, dtype=float)
         progress = 1 - 2 * self.growth * p.smoothness * alpha
-        variance = t * (clip * noise_std(self.gdp, 1, 1.0, p.n, "replace-one")) ** 2
+        variance = t * (clip * self._noise) ** 2
         error = (p.smoothness * smoothing) ** 2 * float(p.d) ** 3 / 4
         error = error + p.smoothness * alpha * self.trace * variance / 2
         largest = clip - p.smoothness * smoothing * p.d / 2
