@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-fast coverage lint clean
 
 # $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt
 $(VENV)/.%: pyproject.toml constraints.txt
@@ -18,10 +18,16 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -n 2
 
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
+
+coverage: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 --cov
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,11 +1,14 @@
 """Property tests draw the same examples on every machine and are not timed; without a GPU, kernels are interpreted.
 
+The files and tests that `slow.txt` lists are marked `slow`: `make test-fast` leaves them out.
+
 TRITON_INTERPRET is read when Triton is first imported, which other packages do: too late for the tests that need it.
 """
 
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("reproducible", derandomize=True, deadline=None)
@@ -13,3 +16,11 @@ settings.load_profile("reproducible")
 
 if not any(Path("/dev").glob("nvidia*")):
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().split())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not SLOW.isdisjoint((item.nodeid.partition("::")[0], item.nodeid.partition("[")[0])):
+            item.add_marker("slow")

@@ -192,3 +192,11 @@ def test_tests_mirror_the_library() -> None:
 @pytest.mark.parametrize("name", SOURCES)
 def test_no_module_is_long(name: str) -> None:
     assert len(SOURCES[name].read_text().splitlines()) <= LONGEST
+
+
+def test_the_tests_listed_as_slow_exist() -> None:
+    lines = (ROOT / "tests" / "slow.txt").read_text().splitlines()
+    assert lines == sorted(set(lines))
+    for path, _, name in (line.partition("::") for line in lines):
+        assert (ROOT / path).is_file(), path
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), (path, name)
