@@ -1,0 +1,180 @@
+"""What it costs to run a private mechanism a random number of times and release the best outcome only.
+
+A run with outcome y and score g(y) is repeated K times, K drawn from a law that does not depend on the data, and the
+outcome with the highest score is released: not K, not the others (Liu and Talwar 2019; Papernot and Steinke 2022,
+whose laws these are). One run has the history H, a setting drawn at random from a public list included, and H's
+delta(x).
+
+Statement. Let f(x) = E x^K, m = E K, and let ties be broken by a random number that is part of y. Then the release
+is (epsilon, delta)-DP for
+
+    delta = m delta(e),    epsilon = e + (shape + 1) log(e^b + (1/gamma - 1) delta(b)),    any e, b >= 0,
+
+for the truncated negative binomial law with that shape > -1 (1: geometric, 0: logarithmic) and gamma in (0, 1), and
+
+    delta = m delta(e),    epsilon = e + m delta(0)
+
+for the Poisson law (shape infinite; nothing is released where K = 0).
+
+Proof. With q = Q(g <= g(y)) under one data set and q' under its neighbour, A(y) = Q(y) f'(q), as d(q^K) = K q^(K-1) dq.
+Where f'(q) <= R f'(q'), A(y) - e^epsilon A'(y) <= f'(q) (Q(y) - e^e Q'(y)) for epsilon = e + log R, and
+f' <= f'(1) = m: integrated over any set this is at most m delta(e). For the negative binomial law f'(x) is
+proportional to (1 - (1-gamma) x)^-(shape+1), and with 1-q' <= e^b (1-q) + delta(b)
+
+    gamma + (1-gamma)(1-q') <= (gamma + (1-gamma)(1-q)) (e^b + (1-gamma) delta(b)/gamma).
+
+For the Poisson law f'(q)/f'(q') = e^(m (q-q')) and q - q' <= delta(0), the total variation distance. For K = 0 the
+release is the same for both. The bound in terms of privacy profiles is that of Koskela, Redberg and Wang (2024).
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from scipy.optimize import brentq, minimize_scalar
+
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.release import Bracket, Release
+
+MOST_RUNS = 1e4
+_NOTE = "selection: an upper end; the number of runs and every run but the best stay secret"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The law of the number of runs K, by its mean m and shape.
+
+    mean: 1 < m <= 10^4; Poisson: 0 < m. shape: eta > -1, 1 for the geometric law, 0 for the logarithmic one, infinite
+    for Poisson. Raises ValueError.
+    """
+
+    mean: float
+    shape: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.shape != math.inf:
+            check.real("shape", self.shape, above=-1, at_most=1e3)
+        check.real("mean", self.mean, above=0.0 if self.shape == math.inf else 1.0, at_most=MOST_RUNS)
+
+    @cached_property
+    def gamma(self) -> float:
+        """gamma in (0, 1) of the negative binomial law with this mean; 0 for Poisson."""
+        if self.shape == math.inf:
+            return 0.0
+        found = brentq(lambda x: _mean(math.exp(x), self.shape) - self.mean, -60.0, -1e-12, xtol=1e-15, rtol=1e-15)
+        return math.exp(float(found))
+
+    def draw(self, source: random.Random) -> int:
+        """K, by inversion of its distribution function in float64; `source` must be secret."""
+        left = source.random()
+        if self.shape == math.inf:
+            number, mass = 0, math.exp(-self.mean)
+        else:
+            number, mass = 1, self._first()
+        while left >= mass and mass > 0:
+            left -= mass
+            number += 1
+            if self.shape == math.inf:
+                mass *= self.mean / number
+            else:
+                mass *= (1 - self.gamma) * (number - 1 + self.shape) / number
+        return number
+
+    def _first(self) -> float:
+        """P(K = 1) = f'(0)."""
+        g = self.gamma
+        if self.shape == 0:
+            return (1 - g) / -math.log(g)
+        return self.shape * (1 - g) / math.expm1(-self.shape * math.log(g))
+
+
+def _mean(gamma: float, shape: float) -> float:
+    if shape == 0:
+        return (1 / gamma - 1) / -math.log(gamma)
+    return shape * (1 - gamma) / (gamma * -math.expm1(shape * math.log(gamma)))
+
+
+def selection_epsilon(history: Sequence[Release], delta: float, runs: Runs) -> Bracket:
+    """epsilon at delta of the best of a random number of runs, each with the history; the module's statement.
+
+    Args:
+        history: of one run, the release of its score included where that is of private data.
+        delta: 0 < delta < 1, of the selection.
+        runs: the law of the number of runs.
+
+    Returns:
+        A bracket of which only the upper end is meant (lower 0), with value = upper.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    target = check.real("delta", delta, above=0, below=1)
+    least = epsilon_of_history(history, min(target / runs.mean, 0.5)).upper
+    if runs.shape == math.inf:
+        found = least + runs.mean * delta_of_history(history, 0.0).upper
+        return Bracket(0.0, found, found, "selection", (_NOTE,))
+    odds = 1 / runs.gamma - 1
+
+    def beyond(b: float) -> float:
+        spent = delta_of_history(history, b).upper
+        return (runs.shape + 1) * (b + math.log1p(odds * spent * math.exp(-b)))
+
+    best = minimize_scalar(beyond, bounds=(0.0, max(least, 1e-6)), method="bounded", options={"xatol": 1e-3})
+    found = (least + min(float(best.fun), beyond(0.0), beyond(least))) * (1 + 1e-12)
+    return Bracket(0.0, found, found, "selection", (_NOTE,))
+
+
+def calibrate_selection(
+    runs: Runs,
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    steps: int,
+    sampling: str,
+    relation: str,
+    sample_rate: float | None = None,
+    coordinates: int = 1,
+) -> Bracket:
+    """The noise multiplier of each run, for which the best of `runs` is (target_epsilon, target_delta)-DP.
+
+    Arguments as `calibration.calibrate_noise_multiplier`'s, of one run with Gaussian noise on a lattice. Returns a
+    bracket with value = upper, certified; `lower` is within 10^-4 of it and does not meet the target by the module's
+    statement. Raises ValueError.
+    """
+    goal = check.real("target_epsilon", target_epsilon, above=0)
+    least = calibrate_noise_multiplier(
+        target_epsilon=goal,
+        target_delta=target_delta,
+        steps=steps,
+        sampling=sampling,
+        relation=relation,
+        sample_rate=sample_rate,
+        mechanism="discrete-gaussian",
+        coordinates=coordinates,
+    ).value
+
+    def excess(log_noise: float) -> float:
+        release = Release(
+            math.exp(log_noise),
+            steps,
+            sampling=sampling,
+            relation=relation,
+            sample_rate=sample_rate,
+            mechanism="discrete-gaussian",
+            coordinates=coordinates,
+        )
+        return math.log(selection_epsilon([release], target_delta, runs).upper / goal)
+
+    low = math.log(least)
+    high = low + 1.0
+    while excess(high) > 0:
+        high += 1.0
+    root = float(brentq(excess, low, high, xtol=2e-5))
+    while excess(root) > 0:
+        root += 2e-5
+    noise = math.exp(root)
+    return Bracket(noise * (1 - 1e-4), noise, noise, "selection", (_NOTE,))
