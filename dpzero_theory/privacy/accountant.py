@@ -21,7 +21,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.certified.allocation import Run, allocation_curve, allocation_delta
 from dpzero_theory.privacy.certified.contour import DeltaBracket, delta_bracket, delta_estimate
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
-from dpzero_theory.privacy.certified.grid import grid_delta, rough_log_delta
+from dpzero_theory.privacy.certified.grid import FEW, grid_delta, rough_log_delta
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.single import single_delta
 from dpzero_theory.privacy.certified.tilting import cumulant
@@ -37,6 +37,12 @@ _NARROW = 0.03
 """Relative width of a contour's bracket beyond which a grid is tried."""
 _SEARCH_POINTS = (2**12, 2**15)
 """Of grids that only guide a search."""
+
+_FIRST_BUDGET = 5e7
+"""Of the contour before the grid is tried."""
+_LEAST_POINTS, _MOST_POINTS = 2**14, 2**18
+_WANTED, _WANTED_OF_FEW, _FEW_STEPS = 1e-3, 1e-6, 10
+"""Relative width of delta at which a grid has points enough: of many steps, and of few."""
 
 _CLOSED = "closed form"
 _GDP_ACCURACY = 1e-11
@@ -115,8 +121,9 @@ def compositions(releases: Sequence[Release], *, attained: bool = False) -> tupl
     return tuple(found)
 
 
-def _chernoff(epsilon: float, parts: Parts, gdp: float) -> float:
-    """An upper bound on delta(epsilon): the least of prod M_j(tau) e^{-tau epsilon} over some tau (c(tau) <= 1)."""
+def _chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> float:
+    """An upper bound on delta(epsilon): prod M_j(tau) e^{-tau epsilon} (c(tau) <= 1) at the best of some tau, or at
+    the first that says less than `enough`."""
     best = 0.0
     for tau in np.geomspace(1.0, 4.0**9, 10):
         total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
@@ -126,7 +133,11 @@ def _chernoff(epsilon: float, parts: Parts, gdp: float) -> float:
                 total += steps * (value + error)
         except OverflowError:
             break
-        best = min(best, total)
+        if total > best:  # convex in tau
+            break
+        best = total
+        if math.exp(best) < enough:
+            break
     return min(math.exp(best) + 5e-324, 1.0)
 
 
@@ -151,11 +162,12 @@ def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | 
             single = single_delta(epsilon, parts[0][0])
             if single.upper <= (1 + _NARROW) * single.lower:
                 return single
-    found = []
     methods: tuple[Callable[[], DeltaBracket], ...] = (
+        lambda: delta_bracket(epsilon, parts, gdp, start=start, budget=_FIRST_BUDGET),
+        lambda: _grid(epsilon, parts, gdp),
         lambda: delta_bracket(epsilon, parts, gdp, start=start),
-        lambda: grid_delta(epsilon, parts, gdp),
     )
+    found = []
     for method in methods:
         with contextlib.suppress(OverflowError):
             found.append(method())
@@ -167,8 +179,22 @@ def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | 
     return DeltaBracket(0.0, upper, upper, math.log(max(upper, 5e-324)), math.nan, "Chernoff bound")
 
 
+def _grid(epsilon: float, parts: Parts, gdp: float) -> DeltaBracket:
+    """The grid with as many points as `_WANTED` needs, or the most."""
+    wanted = _WANTED if sum(steps for _, steps in parts) > _FEW_STEPS else _WANTED_OF_FEW
+    points = _LEAST_POINTS
+    while True:
+        found = grid_delta(epsilon, parts, gdp, points=points)
+        excess = (found.upper / found.lower - 1) / wanted if found.lower > 0 else math.inf
+        if excess <= 1 or points == _MOST_POINTS:
+            return found
+        # the width falls as the square of the number of points, or more slowly
+        points = min(points * 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2), _MOST_POINTS)
+
+
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
     """The curve of delta over x, where parts_at(x) = (epsilon, composition, gdp)."""
+    failed: list[float] = []
 
     def bracket(x: float, tau: float | None) -> DeltaBracket:
         epsilon, parts, gdp = parts_at(x)
@@ -177,10 +203,12 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
         epsilon, parts, gdp = parts_at(x)
         if parts and epsilon < _largest_loss(parts, gdp):
-            with contextlib.suppress(OverflowError):
-                found = delta_estimate(epsilon, parts, gdp, start=tau)
-                if found is not None:
-                    return found
+            if len(failed) < 2:
+                with contextlib.suppress(OverflowError):
+                    found = delta_estimate(epsilon, parts, gdp, start=tau)
+                    if found is not None:
+                        return found
+                failed.append(x)
             for points in _SEARCH_POINTS:
                 with contextlib.suppress(OverflowError):
                     point = grid_delta(epsilon, parts, gdp, points=points)
@@ -190,7 +218,12 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
         point = direction_delta(epsilon, parts, gdp, start=tau)
         return point.log_value if point.lower > 0 else -math.inf, point.tau if point.tau > 0 else None
 
-    return Curve(bracket, estimate)
+    def bound(x: float, enough: float) -> float:
+        epsilon, parts, gdp = parts_at(x)
+        few = math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
+        return _chernoff(epsilon, parts, gdp, enough) if parts and few else math.inf
+
+    return Curve(bracket, estimate, bound)
 
 
 def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:

@@ -13,6 +13,8 @@ from dpzero_theory.privacy.certified.tilting import Tilted, cumulant_error
 
 _UNIT = 2.0**-53
 _BLOCK = 1_000_000
+_DIRECT = 300_000
+"""Products of (node in t) and (node in x) up to which each has its own sine."""
 _MANY = 20_000
 """Steps from which rounding matters more than the number of nodes."""
 _CHUNK = 32
@@ -54,15 +56,20 @@ def _angles(pair: Pair) -> list[float]:
 
 
 def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.complex128], Array]:
-    """log of chi(t) e^{-i t mean} on the real line of x, and a bound on the relative error of chi(t)."""
+    """log of chi(t) e^{-i t mean} on the real line of x, and a bound on the relative error of chi(t); t equispaced."""
     keep = part.weights > 1e-26 / part.steps
     v, d = part.weights[keep], part.centred[keep]
     error, loss_error = part.law.mass_error[keep], part.law.loss_error[keep]
     bound = np.minimum(t * float(v @ (np.abs(d) * error)), 2 * float(v @ error)) + t * float(v @ loss_error)
     bound += 2 * quadrature + 2 * float(np.sum(part.weights[~keep]))
-    half = 0.5 * t[:, None] * d
-    sine = np.sin(half)
-    change = -2 * (sine**2 @ v) + 2j * ((sine * np.cos(half)) @ v)
+    if len(t) * len(d) > _DIRECT:
+        change = _equispaced(v.astype(np.complex128), d.astype(np.complex128), t, excess=True)
+        size = float(v @ np.abs(d))
+        bound += np.minimum(t * size, 2.0) * 2 * (_CHUNK + len(d) / _CHUNK + 40) * _UNIT + 4 * _UNIT * t * size
+    else:
+        half = 0.5 * t[:, None] * d
+        sine = np.sin(half)
+        change = -2 * (sine**2 @ v) + 2j * ((sine * np.cos(half)) @ v)
     log_chi, relative = _log_one_plus(change, bound)
     return log_chi, relative + float(v @ error) * np.abs(change) * np.exp(-log_chi.real)
 
@@ -114,8 +121,16 @@ def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple
 
 
 def _expm1(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    real = np.expm1(z.real) * np.cos(z.imag) - 2 * np.sin(z.imag / 2) ** 2
-    return np.asarray(real + 1j * np.exp(z.real) * np.sin(z.imag), dtype=np.complex128)
+    sine, cosine = np.sin(z.imag / 2), np.cos(z.imag / 2)
+    fall = 2 * sine * sine
+    result = np.empty(z.shape, dtype=np.complex128)
+    if not np.any(z.real):
+        result.real, result.imag = -fall, 2 * sine * cosine
+        return result
+    growth = np.expm1(z.real)
+    result.real = growth * (1 - fall) - fall
+    result.imag = 2 * (1 + growth) * sine * cosine
+    return result
 
 
 def _equispaced(

@@ -26,8 +26,12 @@ from dpzero_theory.privacy.certified.quadrature import Contour, build
 from dpzero_theory.privacy.certified.tilting import cumulant_error, saddle, tilt, tilt_all
 
 _UNIT = 2.0**-53
-_TOLERANCE = 1e-11
+_TOLERANCE = 1e-14
 _NEAR = 400
+_ROUGH = 4000
+"""Most nodes in t of an estimate."""
+_ESTIMATE = -23.0
+"""Log of the error of a characteristic function, times steps, in an estimate."""
 _MAX_NODES = 3_000_000
 _REAL_LINE = 1000.0
 
@@ -224,22 +228,34 @@ def delta_estimate(
     variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
     scale = math.sqrt(variance)
-    target = 1e-10 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
+    target = 1e-16 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     period = max(float(np.logaddexp(0, -log_scale - math.log(target))) / tau, 16 * scale, 30 / (tau + 0.5))
+    if 16 * scale < 30 / (tau + 0.5):  # near a wall of the cumulant
+        log_target = log_scale + math.log(target)
+        shift, log_second = _second_alias(
+            epsilon, parts, gdp, tau, variance, log_target, _ESTIMATE - math.log(steps_total)
+        )
+        period = max(period, float(np.logaddexp(0, log_second - log_target)) / shift)
     step = 2 * math.pi / period
-    if 9 / scale > _NEAR * step:
-        return None
-    t: Array = step * np.arange(math.ceil(9 / (scale * step)) + 1.0)
-    exponent = -(gdp**2) * t**2 / 2 + 1j * t * (gdp**2 * (tau + 0.5) - epsilon)
-    for part in tilted:
-        exponent = exponent + part.steps * (log_near(part, t, 0.0)[0] + 1j * t * part.mean)
-    z = tau + 1j * t
-    terms = np.exp(exponent) / (z * (z + 1))
-    terms[0] /= 2
-    total = float(np.sum(terms.real))
-    if not step / math.pi * total > 1e8 * target or not abs(terms[-1]) < 1e-9 * total:
-        return None
-    return log_scale + math.log(step / math.pi * total), tau
+    stop = 9 / scale
+    while stop <= _ROUGH * step:
+        t: Array = step * np.arange(math.ceil(stop / step) + 1.0)
+        if stop > 9 / scale:
+            contour = Contour(tau, 0.0, float(t[-1]))
+            tilted = [tilt(build(pair, contour, _ESTIMATE - math.log(steps)), steps, tau) for pair, steps in parts]
+        exponent = -(gdp**2) * t**2 / 2 + 1j * t * (gdp**2 * (tau + 0.5) - epsilon)
+        for part in tilted:
+            exponent = exponent + part.steps * (log_near(part, t, 0.0)[0] + 1j * t * part.mean)
+        z = tau + 1j * t
+        terms = np.exp(exponent) / (z * (z + 1))
+        terms[0] /= 2
+        total = float(np.sum(terms.real))
+        if not step / math.pi * total > 1e6 * target:
+            return None
+        if abs(terms[-1]) < 1e-9 * total:
+            return log_scale + math.log(step / math.pi * total), tau
+        stop *= 3
+    return None
 
 
 def _second_alias(

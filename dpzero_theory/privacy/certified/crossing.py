@@ -12,7 +12,7 @@ MARGIN = 1e-14
 
 _TRIES = 60
 """Evaluations after which a search for an end gives up."""
-_MENDS = 4
+_MENDS = 3
 """Evaluations after which an end that holds is near enough."""
 _FINE = 5e-10
 _SHARE = 0.1
@@ -25,11 +25,13 @@ class Curve:
     """A curve of delta, decreasing in x > 0; `tau` is a guess of the contour, for speed.
 
     bracket(x, tau) is certified; estimate(x, tau) gives (log delta, tau) without a certificate, -inf for a delta
-    that is too small to be resolved, and no tau where it is a rough one.
+    that is too small to be resolved, and no tau where it is a rough one; bound(x, enough) is a
+    certified upper end that costs less, perhaps infinite, and need not be sharper than `enough`.
     """
 
     bracket: Callable[[float, float | None], DeltaBracket]
     estimate: Callable[[float, float | None], tuple[float, float | None]]
+    bound: Callable[[float, float], float] = lambda *_: math.inf
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
@@ -158,7 +160,7 @@ def crossing(
     """
     lower, upper, top = _certify(curves[0], start, slope, target, roomy=roomy)
     for curve in curves[1:]:
-        if curve.bracket(upper, None).upper > target:
+        if curve.bound(upper, target) > target and curve.bracket(upper, None).upper > target:
             low, high, point = _certify(curve, upper, slope, target, roomy=roomy)
             lower = max(lower, low)
             upper, top = (high, point) if high > upper else (upper, top)

@@ -26,12 +26,14 @@ _UNIT = 2.0**-53
 _LOG_TAIL = math.log(1e-15)
 _CUT = 1e-9
 """Share of delta, about, that may be left out and added to the upper end."""
-_ROUNDED = 1e-6
+_ROUNDED = 1e-5
 """Share of the answer that rounding may have before extended precision is used, which is five times slower."""
 _LEAST, _MOST = -1e4, -1.0
 """Range of logs of the probability of large losses."""
 _GAP = 12.0
 """Log of the most that Chernoff's bound may exceed delta by; beyond, large losses are counted apart."""
+FEW = 50
+"""Batches with the record, on average, from which no losses are rare."""
 _FAR = 40.0
 """How much less likely, in logs, are outputs that are left out altogether."""
 _CELLS = 2**17
@@ -91,7 +93,7 @@ def _reach(log_cut: float, steps: int) -> float:
 
 def rough_log_delta(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0) -> float:
     """Log of about delta(epsilon), mostly too large by a small factor; always finite."""
-    return _balance(epsilon, _everything(parts, gdp))[1]
+    return _balance(epsilon, _everything(parts, gdp), 0.02)[1]
 
 
 def _split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) -> tuple[float, float]:
@@ -113,7 +115,7 @@ def _split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) ->
     return moment - tau * epsilon + log_c(tau), alone
 
 
-def _balance(epsilon: float, parts: Sequence[tuple[Pair, int]]) -> tuple[float, float]:
+def _balance(epsilon: float, parts: Sequence[tuple[Pair, int]], accuracy: float) -> tuple[float, float]:
     """(log_cut, log of about delta) where the parts of `_split` are equal; one falls in log_cut, the other rises."""
 
     def excess(log_cut: float) -> float:
@@ -124,7 +126,7 @@ def _balance(epsilon: float, parts: Sequence[tuple[Pair, int]]) -> tuple[float, 
         return _MOST, min(_split(epsilon, parts, _MOST)[0], 0.0)
     if excess(_LEAST) < 0:
         return _LEAST, _LEAST
-    log_cut = float(brentq(excess, _LEAST, _MOST, xtol=0.02))
+    log_cut = float(brentq(excess, _LEAST, _MOST, xtol=accuracy))
     return log_cut, _split(epsilon, parts, log_cut)[0] + math.log(2)
 
 
@@ -212,7 +214,7 @@ def grid_delta(
     """
     everything = _everything(parts, gdp)
     steps = sum(count for _, count in everything)
-    log_cut, rough = _balance(epsilon, everything)
+    log_cut, rough = _balance(epsilon, everything, 0.5)
     for _ in range(2):
         enough = rough + math.log(_CUT)
         if _split(epsilon, everything, enough)[0] - rough < _GAP:

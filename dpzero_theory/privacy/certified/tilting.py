@@ -11,6 +11,8 @@ from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build
 
 _UNIT = 2.0**-53
+_PRICE = 5.0
+"""Log of the precision that is given for fewer nodes."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start:
     """A point near the minimiser over tau > 0 of sum T_j K_j(tau) + gdp^2 tau(tau+1)/2 - tau epsilon - log tau(tau+1).
 
     Any tau > 0 gives a correct bracket; a good one a narrow bracket. K can be all but flat and then rise like a
-    wall (rare events). Just before the wall the tilted law has two far modes, so tau is moved back while that costs
-    little and halves the variance.
+    wall (rare events). Just before the wall the tilted law has two far modes, so that its characteristic function
+    hardly decays, and there is no room for the second alias: 0.8 or 0.9 of the saddle need 10 to 300 times fewer nodes.
     """
 
     def moments(tau: float) -> tuple[float, float, float, float]:
@@ -80,11 +82,9 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start:
         if not low < new < high:
             new = math.sqrt(low * high) if low > 0 else tau / 4
         tau = new
-    for _ in range(0 if flat else 6):
-        height_back, _, variance_back, _ = moments(0.85 * tau)
-        if not (height_back < height + 0.5 and variance_back < 0.5 * variance):
-            break
-        tau, height, variance = 0.85 * tau, height_back, variance_back
+    for share in () if flat else (0.8, 0.9):
+        if moments(share * tau)[0] < height + _PRICE:
+            return share * tau
     return tau
 
 
