@@ -26,7 +26,7 @@ from dpzero_theory.privacy.certified.quadrature import Contour, build
 from dpzero_theory.privacy.certified.tilting import cumulant_error, saddle, tilt, tilt_all
 
 _UNIT = 2.0**-53
-_TOLERANCE = 1e-14
+_TOLERANCE, _TOLERANCE_OF_FEW, _FEW_STEPS = 1e-14, 1e-11, 50
 _NEAR = 400
 _ROUGH = 4000
 """Most nodes in t of an estimate."""
@@ -132,7 +132,7 @@ class _Nodes:
 def _planned(
     epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start: float | None, budget: float
 ) -> _Nodes:
-    """The nodes for a target error of `_TOLERANCE` times an estimate of delta. Arguments and errors as above."""
+    """The nodes for a target error of a small share of an estimate of delta. Arguments and errors as above."""
     tau = saddle(epsilon, parts, gdp, start)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -141,7 +141,7 @@ def _planned(
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
     # relative to S_0 = exp(log_scale)
     estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
-    target = _TOLERANCE * estimate
+    target = (_TOLERANCE if steps_total > _FEW_STEPS else _TOLERANCE_OF_FEW) * estimate
 
     decay = Decay(tilted, tau, gdp)
     period = float(np.logaddexp(0, -log_scale - math.log(target))) / tau

@@ -26,7 +26,7 @@ _UNIT = 2.0**-53
 _LOG_TAIL = math.log(1e-15)
 _CUT = 1e-9
 """Share of delta, about, that may be left out and added to the upper end."""
-_ROUNDED = 1e-5
+_ROUNDED = 1e-6
 """Share of the answer that rounding may have before extended precision is used, which is five times slower."""
 _LEAST, _MOST = -1e4, -1.0
 """Range of logs of the probability of large losses."""
