@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -210,12 +209,12 @@ def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
         variable: key of the swept value in each row.
         rows: rows of a sweep.
     """
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from dpzero_theory.privacy.plot import save
 
-    figure, axes = plt.subplots(figsize=(7.0, 4.4), layout="constrained")
+    figure = Figure(figsize=(7.0, 4.4), layout="constrained")
+    axes = figure.subplots()
     ids = list(dict.fromkeys(item["id"] for item in rows))
     for i, id in enumerate(ids):
         color, marker = PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]
@@ -242,10 +241,4 @@ def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.set(xscale="log", yscale="log", xlabel=variable, ylabel="bound on " + " or ".join(guarantees))
     axes.grid(which="major", color="0.9", linewidth=0.6)
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.09, 0.5))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
-    try:
-        figure.savefig(temporary, dpi=200)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-        plt.close(figure)
+    save(figure, path, dpi=200)

@@ -2,9 +2,8 @@
 
 The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian and Rademacher (random sign)
 directions share E[u] = 0 and E[u u^T] = I and differ in the fourth moments, so the moments of Lemma
-lm:sphere are one function, for every law of `DIRECTIONS`, of E[u_i^4] and E[u_i^2 u_j^2]. Tails and excess
-moments are those of the sphere; by symmetry they need only the first coordinate u_1, with
-u_1^2/d ~ Beta(1/2, (d-1)/2).
+lm:sphere are one function, for every law of `DIRECTIONS`, of E[u_i^4] and E[u_i^2 u_j^2]. Tails are
+those of the sphere; by symmetry they need only the first coordinate u_1, with u_1^2/d ~ Beta(1/2, (d-1)/2).
 """
 
 import math
@@ -14,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
+from scipy.special import betainc, betaincc, ndtri
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
@@ -22,10 +21,6 @@ from dpzero_theory.registry import Registry
 
 GRID = 2.0**-16
 """What the coordinates of a table are multiples of, so that sums of up to 2^20 squares are exact in float64."""
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
-_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # on [0, 1]
-_NEGLIGIBLE = 60.0  # the integrals stop where the density has fallen by exp(-60)
 
 
 def _generator(rng: object) -> np.random.Generator:
@@ -171,8 +166,16 @@ def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
     threshold: C >= 0, a number or an array; norm: ||a|| > 0. Relative error below 1e-12; below 1e-308 the
     value underflows gradually to 0. Raises ValueError.
     """
-    c = _scaled(threshold, norm)
-    return np.minimum(np.exp(_log_partial_moment(c, check.integer("d", d), 0, 0)), 1.0)
+    c, dimension = _scaled(threshold, norm), check.integer("d", d)
+    if dimension == 1:
+        return np.where(c <= 1, 1.0, 0.0)[()]
+    near = np.minimum(c, 2 * math.sqrt(dimension))
+    high = near.astype(np.float32).astype(np.float64)
+    low = near - high
+    gap = np.maximum(((dimension - high * high) - 2 * high * low) - low * low, 0.0)  # d - c^2 without cancellation
+    a, b = (dimension - 1) / 2, 0.5
+    small = near * near < dimension / 2
+    return np.where(small, betaincc(b, a, near * near / dimension), betainc(a, b, gap / dimension))[()]
 
 
 def subgaussian_tail(threshold: ArrayLike, norm: float) -> Array:
@@ -194,18 +197,6 @@ def paper_tail(threshold: ArrayLike, norm: float) -> Array:
     return 2 * math.sqrt(2 * math.pi) * np.exp(-0.125 * _squared(_scaled(threshold, norm)))
 
 
-def excess_moments(c: ArrayLike, d: int) -> tuple[Array, Array]:
-    """Return (E[(|u_1| - c)_+^2], E[(|u_1| - c)_+^2 u_1^2]) for u uniform on sqrt(d) S^{d-1}.
-
-    What clipping at c times the gradient norm removes from a directional derivative. c >= 0, a number or an
-    array (the results then have its shape). Relative error below 1e-12; values below 1e-308 underflow
-    gradually to 0, and both are exactly 0 for c >= sqrt(d). Raises ValueError.
-    """
-    x, dimension = check.real_array("c", c, at_least=0), check.integer("d", d)
-    second, weighted = (np.exp(_log_partial_moment(x, dimension, 2, power)) for power in (0, 2))
-    return second, weighted
-
-
 def _scaled(threshold: ArrayLike, norm: float) -> Array:
     with np.errstate(over="ignore"):
         return check.real_array("threshold", threshold, at_least=0) / check.real("norm", norm, above=0)
@@ -214,58 +205,3 @@ def _scaled(threshold: ArrayLike, norm: float) -> Array:
 def _squared(x: Array) -> Array:
     with np.errstate(over="ignore"):
         return x * x
-
-
-def _log_density_at_zero(d: int) -> float:
-    """log of the density of |u_1| at 0, 2 Gamma(d/2)/(sqrt(pi d) Gamma((d-1)/2)), for d >= 2.
-
-    For large d from log Gamma(w + 3/4) - log Gamma(w + 1/4) = log(w)/2 + 1/(64 w^2) - 5/(2048 w^4) + O(w^-6)
-    (Bernoulli polynomials at 3/4 and 1/4); gammaln and betaln cancel there.
-    """
-    if d < 200:
-        ratio = math.log(math.gamma(d / 2) / math.gamma((d - 1) / 2) / math.sqrt(d))
-    else:
-        w = d / 2 - 0.75
-        ratio = 0.5 * math.log(w / d) + 1 / (64 * w**2) - 5 / (2048 * w**4)
-    return ratio + math.log(2 / math.sqrt(math.pi))
-
-
-def _log_partial_moment(c: Array, d: int, excess_power: int, power: int) -> Array:
-    """log E[(|u_1| - c)_+^k |u_1|^j] with k = excess_power, j = power (k = 0: the event |u_1| >= c).
-
-    |u_1| has density p(x) = p(0) (1 - x^2/d)^((d-3)/2) on [0, sqrt(d)]. With x = c + t, g = d - c^2 and
-    m = sqrt(d) - c, 1 - x^2/d = (g/d) (1 - t(2c + t)/g); and t = m v (2 - v) turns the factor
-    (m - t)^((d-3)/2) into (1 - v)^(d-3), which with dt = 2 m (1 - v) dv is smooth up to the end for every
-    d >= 2. One Gauss-Legendre rule over the range where the integrand matters then suffices.
-    """
-    if d == 1:
-        with np.errstate(divide="ignore"):
-            at_one = np.log(np.maximum(1 - c, 0)) * excess_power if excess_power else np.zeros_like(c)
-            return np.where(c <= 1, at_one, -np.inf)
-    root = math.sqrt(d)
-    near = np.where(c < 2 * root, c, 0.0)
-    high = near.astype(np.float32).astype(np.float64)
-    low = near - high
-    gap = ((d - high * high) - 2 * high * low) - low * low  # d - c^2 without cancellation
-    inside = (c < 2 * root) & (gap > 0)
-    near, gap = np.where(inside, near, 0.0)[..., None], np.where(inside, gap, float(d))[..., None]
-
-    exponent = (d - 3) / 2
-    span = gap / (root + near)
-    cut = np.ones_like(span)
-    if exponent > 0:
-        decay = _NEGLIGIBLE * gap / exponent
-        cut = np.minimum(1.0, decay / (near + np.sqrt(near * near + decay)) / span)
-    v_max = cut / (1 + np.sqrt(1 - cut))
-    v = v_max * _NODES
-    t = span * v * (2 - v)
-    ratio = t * (2 * near + t) / gap
-    factored = 2 * np.log1p(-v) + np.log1p(t / (root + near))
-    shape = np.where(ratio < 0.5, np.log1p(-np.minimum(ratio, 0.5)), factored)
-    log_integrand = exponent * shape + np.log1p(-v) + excess_power * np.log(t) + power * np.log(near + t)
-    peak = log_integrand.max(axis=-1, keepdims=True)
-    integral = np.sum(_WEIGHTS * np.exp(log_integrand - peak), axis=-1, keepdims=True) * 2 * span * v_max
-    small = near * near < 0.5 * d
-    at_c = np.where(small, np.log1p(-np.where(small, near * near / d, 0.0)), np.log(gap / d))
-    result = _log_density_at_zero(d) + exponent * at_c + peak + np.log(integral)
-    return np.where(inside, result[..., 0], -np.inf)

@@ -1,7 +1,7 @@
-"""The privacy of a history in other currencies: trade-off curve (f-DP), Renyi DP, zero-concentrated DP.
+"""The privacy of a history in other currencies: trade-off curve (f-DP) and Renyi DP.
 
-delta(epsilon) is the whole story; each of these is a summary of it. Renyi and zCDP are needed where other results
-are stated in them, and both throw privacy away: converted back to (epsilon, delta) they ask for more noise.
+delta(epsilon) is the whole story; each of these is a summary of it. Renyi is needed where other results are stated
+in it, and throws privacy away: converted back to (epsilon, delta) it asks for more noise.
 """
 
 import math
@@ -49,21 +49,6 @@ def rdp_of_history(history: Sequence[Release], order: float) -> Bracket:
         if high > best.upper:
             best = Bracket(low, high, high, "quadrature")
     return best
-
-
-def zcdp_of_history(history: Sequence[Release]) -> float:
-    """rho of zero-concentrated DP: the least rho with D_a <= rho a for every order a > 1 (Bun and Steinke 2016).
-
-    rho = sum_j T_j Delta_j^2 / (2 s_j^2), Delta = 1 clip for add-remove and 2 for replace-one: at high orders
-    subsampling does not amplify, so zCDP sees none of it. The discrete Gaussian has the same rho (Canonne, Kamath and
-    Steinke 2020, Proposition 5). Raises ValueError for other noise.
-    """
-    return sum(_unamplified(r) for r in gaussian_part(history)[0]) / 2
-
-
-def _unamplified(r: Release) -> float:
-    releases = (r.terms.gdp * r.noise_multiplier / r.sensitivity) ** 2 if r.terms.gdp > 0 else r.steps
-    return releases * (r.sensitivity / r.noise_multiplier) ** 2
 
 
 def trade_off(history: Sequence[Release], type_one: ArrayLike, *, points: int = 60) -> Array:

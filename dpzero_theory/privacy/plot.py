@@ -107,7 +107,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         right.set_xlabel("type I error of the attack")
         right.set_ylabel("type II error")
         right.legend(frameon=False, loc="upper right")
-        _save(figure, path)
+        save(figure, path)
 
 
 LABELS = {
@@ -138,13 +138,14 @@ def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], variable: str, sou
         known = ", ".join(f"{name.replace('_', ' ')} {getattr(question, name):g}" for name in given)
         axes.set_title(f"{known}\n{question.sampling} batches, {question.relation}", fontsize=9)
         axes.legend(frameon=False)
-        _save(figure, path)
+        save(figure, path)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Write the figure in whole or not at all; the suffix of `path` says how."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
-        figure.savefig(temporary, dpi=150)
+        figure.savefig(temporary, dpi=dpi)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.conversions import rdp_of_history, trade_off, zcdp_of_history
+from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Mechanism
 from dpzero_theory.privacy.relation import Relation
@@ -204,7 +204,6 @@ def test_a_mechanism_that_nobody_accounts_for_is_refused(loose):
     entries = (
         lambda history: epsilon_of_history(history, 1e-5),
         lambda history: delta_of_history(history, 1.0),
-        zcdp_of_history,
         lambda history: rdp_of_history(history, 2.0),
         lambda history: trade_off(history, 0.1),
     )

@@ -1,4 +1,4 @@
-"""Renyi and zero-concentrated DP and the trade-off curve of a history."""
+"""Renyi DP and the trade-off curve of a history."""
 
 import math
 
@@ -9,7 +9,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
 from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.conversions import rdp_of_history, trade_off, zcdp_of_history
+from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
@@ -32,13 +32,12 @@ def test_renyi_divergence_against_dp_accounting():
         assert ours.upper == pytest.approx(theirs, rel=1e-9)
 
 
-def test_zcdp_bounds_the_other_currencies():
+def test_zcdp_bounds_the_currencies():
     history = [
         Release(1.3, 500, sampling="poisson", relation="zero-out", sample_rate=0.03),
         Release(9.0, 100, sampling="fixed-order", relation="zero-out", sample_rate=0.1),
     ]
-    rho = zcdp_of_history(history)
-    assert rho == pytest.approx(500 / (2 * 1.69) + 10 / (2 * 81))
+    rho = 500 / (2 * 1.69) + 10 / (2 * 81)
     for order in (1.5, 10.0):
         assert rdp_of_history(history, order).upper <= rho * order
     for epsilon in (0.5, 3.0):
@@ -82,16 +81,8 @@ def test_renyi_divergence_of_either_gaussian_law_against_its_integral(relation, 
 def test_laplace_has_no_gaussian_summary_and_is_refused_by_name(relation):
     gaussian, laplace = release("gaussian", 9.0, 3, 1.0, relation), release("laplace", 9.0, 3, 1.0, relation)
     for history in ([laplace], [gaussian, laplace]):
-        for summary in (zcdp_of_history, lambda history: rdp_of_history(history, 2.0)):
-            with pytest.raises(ValueError, match=r"^history must have Gaussian noise only; got mechanism laplace$"):
-                summary(history)
-
-
-def test_zcdp_of_the_discrete_law_is_that_of_the_continuous_one():
-    continuous, discrete = (
-        [release(mechanism, 4.0, 8, 1.0, "replace-one")] for mechanism in ("gaussian", "discrete-gaussian")
-    )
-    assert zcdp_of_history(continuous) == zcdp_of_history(discrete) == pytest.approx(8 * 4 / 16 / 2)
+        with pytest.raises(ValueError, match=r"^history must have Gaussian noise only; got mechanism laplace$"):
+            rdp_of_history(history, 2.0)
 
 
 def best_test(couples, levels):
