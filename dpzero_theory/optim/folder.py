@@ -16,6 +16,7 @@ number (a cloned machine), a transcript that lacks no more than its last payment
 Everything but data.key may be seen.
 """
 
+import math
 import os
 import shutil
 from collections import defaultdict
@@ -25,9 +26,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice
-from dpzero_theory.optim.identity import new_key, of_records
+from dpzero_theory.optim.identity import KEY_BYTES, new_key, of_records, versions
 from dpzero_theory.optim.transcript import Content, Header, Transcript, TranscriptError, contents
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.journal import content
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
 
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
@@ -56,16 +58,21 @@ class Folder:
     @classmethod
     def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
         """Start a run in a folder that is new or empty."""
-        path = path.absolute()
+        path = _resolved(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FileExistsError(f"{path} is there and not empty: resume the run in it, or use another folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-        new.mkdir()
+        if path.is_mount() or path == Path.cwd():
+            raise ValueError(f"folder must not be the working directory or a mount point; got {path}: use one in it")
+        new = path.with_name(f".{path.name:.200}.{os.urandom(4).hex()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new.mkdir()
+        except OSError as error:
+            raise type(error)(f"{path}: the folder cannot be made ({error.strerror}): use another") from None
         try:
             key = new_key()
             _write(new / KEY, key)
-            header = replace(header, records=of_records(data, key))
+            header = replace(header, records=of_records(data, key), software=versions())
             if budget is not None:
                 Ledger.create(
                     new / LEDGER,
@@ -90,7 +97,7 @@ class Folder:
 
         data: None leaves the records unchecked. moved: whether the folder may be a copy, the only one that goes on.
         """
-        path = path.absolute()
+        path = _resolved(path)
         _require_there(path)
         transcript = Transcript.open(path / TRANSCRIPT)
         try:
@@ -99,12 +106,11 @@ class Folder:
             if budget is not None:
                 account = read(path / LEDGER)
                 require_fit(contents(path / TRANSCRIPT), account, path)
-                if account.block != budget.paid_at_once:
-                    raise ValueError(
-                        f"paid_at_once must be {account.block}, as the run was begun; got {budget.paid_at_once}"
-                    )
-            if data is not None and found.records and of_records(data, (path / KEY).read_bytes()) != found.records:
-                raise ValueError("data must be the records of the run that is resumed; these are others")
+                _require_budget(account, budget)
+            if data is not None and found.records and of_records(data, _key(path / KEY)) != found.records:
+                raise ValueError(
+                    "data must be the records of the run that is resumed; these are others, or data.key is"
+                )
             ledger = None if budget is None else Ledger.open(path / LEDGER, moved=moved)
             return cls(found, ledger, transcript)
         except BaseException:
@@ -112,19 +118,19 @@ class Folder:
             raise
 
 
-def require_fit(content: Content, account: Account, path: Path) -> None:
+def require_fit(found: Content, account: Account, path: Path) -> None:
     """Raise LedgerError or TranscriptError unless this transcript and this ledger are of one run, and all of it."""
-    plan, back = content.header.plan, "put back the files that belong together"
-    if account.run != content.header.digest or (account.settings, account.steps) != (plan.settings, plan.steps):
+    plan, back = found.header.plan, "put back the files that belong together"
+    if account.run != found.digest or (account.settings, account.steps) != (plan.settings, plan.steps):
         raise LedgerError(f"{path}: ledger and transcript are of different runs: {back}")
-    if content.records and content.records[-1].release >= account.spent:
+    if found.records and found.records[-1].release >= account.spent:
         raise LedgerError(
-            f"{path}: the transcript has release {content.records[-1].release}, but the ledger counts only"
+            f"{path}: the transcript has release {found.records[-1].release}, but the ledger counts only"
             f" {account.spent}: it was rolled back; {back}, never an older ledger"
         )
-    if account.state and not content.holds(account.state):
+    if account.state and not found.holds(account.state):
         raise TranscriptError(
-            f"{path}: the transcript has {len(content.records)} records and is not the one of which the ledger has seen"
+            f"{path}: the transcript has {len(found.records)} records and is not the one of which the ledger has seen"
             f" {account.state.partition(':')[0]}: it was cut off or replaced; {back}"
         )
 
@@ -140,13 +146,13 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
     settings = {}
     for folder in map(Path, folders):
-        account, content = read(folder / LEDGER), contents(folder / TRANSCRIPT)
-        require_fit(content, account, folder)
+        account, found = read(folder / LEDGER), contents(folder / TRANSCRIPT)
+        require_fit(found, account, folder)
         settings[account.run] = account.settings
         for spend in account.spends:
             for release in range(spend.release, spend.release + spend.count):
                 payments[account.run, release].add(spend.check)
-        for release, sums in content.records:
+        for release, sums in found.records:
             shown[account.run, release].add(sums)
     counts: dict[str, int] = defaultdict(int)
     for (run, release), checks in payments.items():
@@ -154,12 +160,39 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
 
 
+def _resolved(path: Path) -> Path:
+    """Where a folder really is, so that a link to it is the folder."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OSError(f"{path} must be a folder that can be reached; got {error}") from None
+
+
 def _require_there(path: Path) -> None:
     names = {name for name in (TRANSCRIPT, LEDGER, KEY) if (path / name).exists()}
     if not names:
         raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
-    for name in {TRANSCRIPT, KEY} - names:
-        raise FileNotFoundError(f"{path / name} is missing: put it back, or start in another folder")
+    for name in (TRANSCRIPT, KEY):
+        if name not in names:
+            raise FileNotFoundError(f"{path / name} is missing: put it back, or start in another folder")
+
+
+def _require_budget(account: Account, budget: Budget) -> None:
+    if account.block != budget.paid_at_once:
+        raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {budget.paid_at_once}")
+    for name, begun, given in (
+        ("target_delta", account.target_delta, budget.delta),
+        ("target_epsilon", account.target_epsilon, budget.epsilon),
+    ):
+        if not math.isclose(begun, given, rel_tol=1e-5):
+            raise ValueError(f"{name} must be {begun:g}, as the run was begun; got {given:g}")
+
+
+def _key(path: Path) -> bytes:
+    found = content(path)
+    if len(found) != KEY_BYTES:
+        raise ValueError(f"{path} must hold {KEY_BYTES} bytes; got {len(found)}: put it back")
+    return found
 
 
 def _require_begun_with(found: Header, given: Header) -> None:

@@ -11,17 +11,21 @@ import hmac
 import inspect
 import os
 import pickle
+import platform
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from torch.utils.data import TensorDataset
 
+import dpzero_theory
 from dpzero_theory.optim.module import Weights
 
+KEY_BYTES = 32
 RECORDS = 1000
 """How many records of a data set are compared, evenly spread, where they are read one by one."""
 
@@ -53,7 +57,14 @@ def of_losses(losses: Callable[..., object]) -> str:
 
 def new_key() -> bytes:
     """For `of_records`."""
-    return os.urandom(32)
+    return os.urandom(KEY_BYTES)
+
+
+def versions() -> str:
+    """Of this package and of what computes in it."""
+    packages = (dpzero_theory, torch, np, scipy)
+    found = [f"{package.__name__} {package.__version__}" for package in packages]
+    return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 def of_records(data: Any, key: bytes) -> str:
@@ -63,18 +74,18 @@ def of_records(data: Any, key: bytes) -> str:
 
     data: with a length. key: secret.
     """
+    if isinstance(data, TensorDataset):
+        return _digest(data.tensors, key)
+    count = min(len(data), RECORDS)
     try:
-        first, second = (b"".join(_bytes(data[0])) for _ in range(2))
+        first, second = (_digest((data[i * len(data) // count] for i in range(count)), key) for _ in range(2))
     except (pickle.PicklingError, TypeError, AttributeError):
         return ""
-    if first != second:
-        return ""
+    return first if first == second else ""
+
+
+def _digest(parts: Iterable[Any], key: bytes) -> str:
     found = hmac.new(key, digestmod="sha256")
-    if isinstance(data, TensorDataset):
-        parts: Any = data.tensors
-    else:
-        count = min(len(data), RECORDS)
-        parts = (data[index * len(data) // count] for index in range(count))
     for part in parts:
         for piece in _bytes(part):
             found.update(piece)

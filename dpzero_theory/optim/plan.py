@@ -88,6 +88,9 @@ class Plan:
         if law is not None:
             check.integer("directions_per_step", self.directions_per_step, at_most=law.coordinates)
             self.settings.release(self.steps)
+            if rule.lattice:
+                check.integer("levels", self.levels)
+                check.integer("scale", self.scale, at_least=int(law.scale(self.noise_multiplier, self.levels)))
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
         for alpha in self.step_sizes:

@@ -94,12 +94,14 @@ class Run:
             self._current = False  # until the weights are where the transcript is
             release, batch = self._ranks.lead(self._begin)
             total = self._total(release, batch)
-            sums = self._ranks.lead(lambda: self._release(release, total))
-            record = Record(release, tuple(sums.tolist()))
             if self.plan.scalars:
+                sums = self._ranks.lead(lambda: self._release(release, self.plan.noisy(total, self._noise)))
+                record = Record(release, tuple(sums.tolist()))
                 self._move(record)
-            else:
+            else:  # kept nowhere but in the weights: recorded once they have it
                 self._move_by_vector(release, total)
+                self._ranks.lead(lambda: self._release(release, total[:0]))
+                record = Record(release, ())
             self._current = True
             return record
         except BaseException:
@@ -124,26 +126,21 @@ class Run:
         if self._current:
             return
         if self._position is None:
-            if self.weights.fingerprint() != self._header.fingerprint:
+            self._require_initial()
+            if self._ranks.lead(self._records) and not self.plan.scalars:
                 raise TranscriptError(
-                    "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
+                    f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint, or go on from"
+                    " the initial weights without what was made (begin_again)"
                 )
-            self.weights.forget()
             self._position = 0
         position, records = self._position, self._ranks.lead(self._records)
         if self._transcript and position > (records[-1].release + 1 if records else 0):
             raise TranscriptError(
                 f"the checkpoint is after release {position - 1}, which the transcript lacks: it was cut off, or rolled"
-                " back with the ledger; put back the newest files"
+                " back with the ledger; put back the newest files, or load an earlier one"
             )
-        for record in records:
+        for record in records if self.plan.scalars else ():
             if record.release >= position:
-                if not self.plan.scalars:
-                    if position == 0:
-                        raise TranscriptError(
-                            f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint"
-                        )
-                    break
                 self._move(record)
         self._ranks.require_equal("weights", self.weights.fingerprint())
         self._current = True
@@ -192,11 +189,26 @@ class Run:
         self.weights.load_state_dict(state["weights"])
         self._position = position
 
+    def begin_again(self) -> None:
+        """Go on from the initial weights where only a checkpoint would have what was released, and there is none.
+
+        The releases that were made stay paid for and are not used. Raises TranscriptError for other weights.
+        """
+        self._require_initial()
+        self._position, self._current = 0, self.plan.scalars == 0
+
     def close(self) -> None:
         """Give up the files; safe to repeat."""
         for file in (self._ledger, self._transcript):
             if file is not None:
                 file.close()
+
+    def _require_initial(self) -> None:
+        if self.weights.fingerprint() != self._header.fingerprint:
+            raise TranscriptError(
+                "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
+            )
+        self.weights.forget()
 
     def _records(self) -> list[Record]:
         return self._transcript.records() if self._transcript else []
@@ -251,9 +263,8 @@ class Run:
             columns.append(two_point_difference(plus, minus, smoothing))
         return np.stack(columns, axis=1)
 
-    def _release(self, release: int, total: Sums) -> Sums:
-        """Noise, then the transcript; no numbers where the release is a vector."""
-        sums = self.plan.noisy(total, self._noise) if self.plan.scalars else total[:0]
+    def _release(self, release: int, sums: Sums) -> Sums:
+        """Into the transcript; no numbers where the release is a vector."""
         if self._transcript:
             self._transcript.append(release, sums)
         return sums

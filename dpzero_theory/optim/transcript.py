@@ -17,6 +17,7 @@ refused. (The checks are no signature.)
 import hashlib
 import json
 import os
+import re
 import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,11 +26,13 @@ from typing import NamedTuple, Self
 
 from torch import nn
 
+from dpzero_theory.check import choice
 from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.privacy.journal import Journal
+from dpzero_theory.optim.precision import PRECISIONS
+from dpzero_theory.privacy.journal import Journal, content
 
 FORMAT = "dpzero-transcript-2"
 _CHECK = 8
@@ -45,7 +48,8 @@ class Header:
 
     key: the public run key, 32 hexadecimal digits; fingerprint: of the initial weights; precision: of `Weights`;
     private: whether its noise and its batches come from the operating system. isolation: how a record's loss was kept
-    its own, see `isolation`; empty where it was not looked at. layout, losses, records: of `identity`.
+    its own, see `isolation`; empty where it was not looked at. layout, losses, records: of `identity`. software: with
+    which the run was begun.
     """
 
     plan: Plan
@@ -57,6 +61,7 @@ class Header:
     layout: str = ""
     losses: str = ""
     records: str = ""
+    software: str = ""
 
     @property
     def digest(self) -> str:
@@ -77,7 +82,14 @@ class Header:
         values = json.loads(line)
         if values.pop("format") != FORMAT:
             raise ValueError(f"the format must be {FORMAT}")
-        return cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})
+        header = cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})
+        words = {name: value for name, value in vars(header).items() if name not in ("plan", "private")}
+        if not (isinstance(header.private, bool) and all(isinstance(word, str) for word in words.values())):
+            raise ValueError("private must be true or false, the others words")
+        if not re.fullmatch("[0-9a-f]{32}", header.key):
+            raise ValueError("key must be 32 hexadecimal digits")
+        choice("precision", header.precision, PRECISIONS)
+        return header
 
 
 class Record(NamedTuple):
@@ -88,17 +100,24 @@ class Record(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A transcript as it was read. checks: of the header and of each record; size: where the next record goes."""
+    """A transcript as it was read.
+
+    checks: of the header and of each record; size: where the next record goes.
+    """
 
     header: Header
     records: list[Record]
     checks: list[bytes]
     size: int
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the header line as it stands in the file (`Header.digest` when it was written)."""
+        return self.checks[0].hex()
+
     def holds(self, state: str) -> bool:
         """Whether it goes on from where `Transcript.state` was this."""
-        count = int(state.partition(":")[0])
-        return count < len(self.checks) and _state(count, self.checks[count]) == state
+        return any(_state(count, self.checks[count]) == state for count in reversed(range(len(self.checks))))
 
 
 class Transcript:
@@ -123,12 +142,12 @@ class Transcript:
         """
         journal = Journal.open(path, TranscriptError)
         try:
-            content = _parse(journal.path, journal.content)
-            journal.keep(content.size)  # what is torn is shorter than a record, and written over by the next one
+            found = _parse(journal.path, journal.content)
+            journal.keep(found.size)  # what is torn is shorter than a record, and written over by the next one
         except BaseException:
             journal.close()
             raise
-        return cls(journal, content.header, len(content.records), content.checks[-1])
+        return cls(journal, found.header, len(found.records), found.checks[-1])
 
     @property
     def state(self) -> str:
@@ -177,7 +196,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
 
 def contents(path: str | os.PathLike[str]) -> Content:
     """As `read`, with the checks."""
-    return _parse(Path(path), Path(path).read_bytes())
+    return _parse(Path(path), content(path))
 
 
 def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
@@ -214,22 +233,23 @@ def _state(count: int, check: bytes) -> str:
     return f"{count}:{check[:_CHECK].hex()}"
 
 
-def _parse(path: Path, content: bytes) -> Content:
-    line, end, _ = content.partition(b"\n")
+def _parse(path: Path, text: bytes) -> Content:
+    line, end, _ = text.partition(b"\n")
     try:
         header = Header.parse(line)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise TranscriptError(f"{path}: no header of a transcript ({error}): put the file back") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        said = " ".join(str(error).split())
+        raise TranscriptError(f"{path}: no header of a transcript ({said:.200}): put the file back") from None
     layout, start = _layout(header.plan), len(line) + len(end)
-    checks, size = [hashlib.sha256(content[:start]).digest()], layout.size + _CHECK
+    checks, size = [hashlib.sha256(text[:start]).digest()], layout.size + _CHECK
     records: list[Record] = []
-    for offset in range(start, len(content) - size + 1, size):
-        body = content[offset : offset + layout.size]
+    for offset in range(start, len(text) - size + 1, size):
+        body = text[offset : offset + layout.size]
         checks.append(_next_check(checks[-1], body))
         release, *sums = layout.unpack(body)
         after = records[-1].release if records else -1
-        if checks[-1] != content[offset + layout.size : offset + size] or not after < release < header.plan.steps:
-            last = offset + 2 * size > len(content)
+        if checks[-1] != text[offset + layout.size : offset + size] or not after < release < header.plan.steps:
+            last = offset + 2 * size > len(text)
             how = f", or cut it to its first {offset} bytes: what it lacks stays paid for" if last else ""
             raise TranscriptError(f"{path}: record {len(records)} does not match its check: put the file back{how}")
         records.append(Record(release, tuple(sums)))

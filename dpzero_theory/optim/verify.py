@@ -2,14 +2,15 @@
 
 Every number of the claim is computed again from the transcript and the ledger: that they belong together, that the
 noise on the lattice is no less than the multiplier that is accounted for, what is paid for and what was recorded, and
-epsilon of both the releases so far and the whole plan. With --initial, a file of the trainable parameters by name
-(`torch.save`; a checkpoint's are taken), the run is replayed, and with --final compared bit for bit. Exit status 1
-where anything does not fit. Nothing is written, and the run may go on meanwhile.
+epsilon of both the releases so far and the whole plan. Then the privacy statement is written (`optim.statement`) as
+text, JSON or one HTML page with the spending curve. With --initial, a file of the trainable parameters by name
+(`torch.save`; a checkpoint's are taken), the run is replayed, and with --final compared bit for bit: with all of it,
+or where FILE is a checkpoint with the run up to there. Where anything does not fit: exit status 1, and one line on
+standard error. Nothing is written elsewhere, and the run may go on meanwhile.
 
 What it cannot tell: whether the noise was random, the losses kept records apart, or the records were n.
 """
 
-import html
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,11 @@ from torch import Tensor, nn
 
 from dpzero_theory.cli import Parser, input_file, input_folder
 from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT, require_fit
-from dpzero_theory.optim.transcript import TranscriptError, contents, replay
-from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.ledger import LedgerError, read
+from dpzero_theory.optim.identity import versions
+from dpzero_theory.optim.page import page
+from dpzero_theory.optim.statement import Statement, spending_curve, statement
+from dpzero_theory.optim.transcript import Content, TranscriptError, contents, require_initial
+from dpzero_theory.privacy.ledger import Account, LedgerError, read
 
 
 class Finding(NamedTuple):
@@ -34,17 +37,43 @@ class Finding(NamedTuple):
     holds: bool | None = None
 
 
-def verify(folder: Path, initial: Mapping[str, Tensor] | None, final: Mapping[str, Tensor] | None) -> list[Finding]:
+class Weights(NamedTuple):
+    """Trainable parameters by name from a file; of a checkpoint also the run's key and where in it they are."""
+
+    parameters: Mapping[str, Tensor]
+    key: str | None = None
+    position: int | None = None
+
+
+class Report(NamedTuple):
+    """What was found; statement and curve where the files can be read and belong together."""
+
+    findings: list[Finding]
+    statement: Statement | None = None
+    account: Account | None = None
+
+    @property
+    def fault(self) -> str:
+        """What does not hold, in one line; "" if everything does."""
+        return "; ".join(f"{f.name}: {f.value}" for f in self.findings if f.holds is False)
+
+
+def verify(folder: Path, initial: Weights | None, final: Weights | None) -> Report:
     """What is found; files that cannot be read, or do not belong together, are a finding that does not hold."""
-    found: list[Finding] = []
     try:
-        content, account = contents(folder / TRANSCRIPT), read(folder / LEDGER)
+        content = contents(folder / TRANSCRIPT)
+        if not content.header.private:
+            return Report([Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
+        account = read(folder / LEDGER)
         require_fit(content, account, folder)
+        claimed = statement(content, account)
     except (TranscriptError, LedgerError, OSError, ValueError) as error:
-        return [Finding("files", str(error), holds=False)]
-    plan, header, delta = content.header.plan, content.header, account.target_delta
-    found.append(Finding("files", "the transcript and the ledger are of one run, and whole", holds=True))
-    found.append(Finding("private", str(header.private), header.private))
+        return Report([Finding("files", " ".join(str(error).split()), holds=False)])
+    plan, header, cost = content.header.plan, content.header, claimed.costs[0]
+    found = [
+        Finding("files", "the transcript and the ledger are of one run, and whole", holds=True),
+        Finding("private", str(header.private), header.private),
+    ]
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
     found += [Finding(name, getattr(plan, name)) for name in said]
     found.append(Finding("isolation", header.isolation or "not looked at"))
@@ -53,34 +82,47 @@ def verify(folder: Path, initial: Mapping[str, Tensor] | None, final: Mapping[st
         least = law.scale(plan.noise_multiplier, plan.levels)
         found.append(Finding("noise on the lattice", plan.scale, plan.scale >= least))
     found.append(Finding("releases paid for", account.spent, account.spent <= account.steps))
-    found.append(Finding("releases recorded", len(content.records)))
+    made = len(content.records)
+    found.append(Finding("releases recorded", made, made <= account.spent))
     found.append(Finding("moved to another disk", account.moves))
-    history = [account.settings.release(account.spent)] if account.spent else []
-    spent = epsilon_of_history(history, delta).upper
-    whole = epsilon_of_history([account.settings.release(account.steps)], delta).upper
     target = account.target_epsilon * (1 + 1e-9)
-    found.append(Finding("delta", delta))
-    found.append(Finding("epsilon spent", spent, spent <= target))
-    found.append(Finding("epsilon of the plan", whole, whole <= target))
+    found.append(Finding("delta", account.target_delta))
+    found.append(Finding("epsilon spent", cost.paid.upper, cost.paid.upper <= target))
+    found.append(Finding("epsilon of the plan", cost.planned.upper, cost.planned.upper <= target))
     found.append(Finding("target epsilon", account.target_epsilon))
+    found.append(Finding("verified with", versions()))
     if initial is not None:
-        found += _replayed(folder, initial, final)
-    return found
+        found += _replayed(content, initial, final)
+    return Report(found, claimed, account)
 
 
-def _replayed(folder: Path, initial: Mapping[str, Tensor], final: Mapping[str, Tensor] | None) -> list[Finding]:
-    module = _module(initial)
+def _replayed(content: Content, initial: Weights, final: Weights | None) -> list[Finding]:
+    """Whether the initial weights are the run's, and the final ones those of the replay up to where they are of."""
+    header = content.header
+    module = _module(initial.parameters)
     try:
-        replay(folder / TRANSCRIPT, module)
+        weights = header.weights(module)
+        require_initial(header, weights)
     except (TranscriptError, ValueError) as error:
-        return [Finding("initial weights", str(error), holds=False)]
+        return [Finding("initial weights", " ".join(str(error).split()), holds=False)]
     found = [Finding("initial weights", "those that the run began with", holds=True)]
-    if final is not None:
-        names = dict(module.named_parameters())
-        equal = set(final) == set(names) and all(torch.equal(names[name], value) for name, value in final.items())
-        said = "those of the replay, bit for bit" if equal else "not those of the replay"
-        found.append(Finding("final weights", said, equal))
-    return found
+    if final is None:
+        return found
+    if final.key not in (None, header.key):
+        return [*found, Finding("final weights", "a checkpoint of another run", holds=False)]
+    if not header.plan.scalars:
+        text = f"cannot be replayed: releases of {header.plan.algorithm} are vectors and are not kept"
+        return [*found, Finding("final weights", text, holds=False)]
+    last = header.plan.steps if final.position is None else final.position
+    for release, sums in content.records:
+        if release < last:
+            weights.move_(header.plan.moves(release, sums))
+    values = weights.values()
+    equal = set(final.parameters) == set(values) and all(
+        torch.equal(values[name], value) for name, value in final.parameters.items()
+    )
+    replay = "the replay" if final.position is None else f"the replay of the first {final.position} steps"
+    return [*found, Finding("final weights", f"{'' if equal else 'not '}those of {replay}, bit for bit", equal)]
 
 
 def _module(values: Mapping[str, Tensor]) -> nn.Module:
@@ -97,36 +139,52 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
     return root
 
 
-def _load(path: Path | None) -> Mapping[str, Tensor] | None:
+def _load(path: Path | None) -> Weights | None:
     if path is None:
         return None
     state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    state = state.get("parameters", state) if isinstance(state, Mapping) else None
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, Mapping):
         raise ValueError(f"{path} must hold the trainable parameters by name")
-    return state
+    found = Weights(state)
+    if isinstance(state.get("parameters"), Mapping):
+        found = Weights(state["parameters"], state.get("key"), state.get("position"))
+    if not found.parameters or not all(isinstance(value, Tensor) for value in found.parameters.values()):
+        raise ValueError(f"{path} must hold the trainable parameters by name")
+    return found
 
 
-def _shown(found: Sequence[Finding], form: str) -> str:
-    if form == "json":
-        return json.dumps({"holds": _holds(found), "findings": [finding._asdict() for finding in found]}, indent=2)
-    marks = {None: "", True: "holds", False: "DOES NOT HOLD"}
+def _shown(report: Report, form: str) -> str:
+    """The report; as text nothing where there is a fault."""
+    findings, claimed, account = report
+    curve = spending_curve(account) if account and form != "text" else []
     if form == "html":
-        cells = "".join(
-            f"<tr><th>{html.escape(f.name)}</th><td>{html.escape(str(f.value))}</td><td>{marks[f.holds]}</td></tr>"
-            for f in found
-        )
-        return f"<!doctype html><meta charset=utf-8><title>A private run</title><table>{cells}</table>"
-    return "\n".join(f"{f.name:24} {f.value!s:64} {marks[f.holds]}".rstrip() for f in found)
-
-
-def _holds(found: Sequence[Finding]) -> bool:
-    return all(finding.holds is not False for finding in found)
+        checks = [(f.name, str(f.value), f.holds) for f in findings]
+        spent, target = (account.spent, account.target_epsilon) if account else (0, 0.0)
+        return page(claimed, checks, curve, spent, target)
+    if form == "json":
+        values: dict[str, Any] = {"holds": not report.fault, "findings": [finding._asdict() for finding in findings]}
+        if claimed:
+            costs = [
+                {
+                    "delta": c.delta,
+                    "paid": {"lower": c.paid.lower, "upper": c.paid.upper},
+                    "planned": {"lower": c.planned.lower, "upper": c.planned.upper},
+                }
+                for c in claimed.costs
+            ]
+            values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs}
+            values |= {"assumed": claimed.assumed, "curve": curve}
+        return json.dumps(values, indent=2)
+    if report.fault or not claimed:
+        return ""
+    marks = {None: "", True: "holds"}
+    lines = [f"{f.name:24} {f.value!s:64} {marks.get(f.holds, '')}".rstrip() for f in findings]
+    return "\n".join([claimed.text(), "", "checked", *lines])
 
 
 def _parser() -> Parser:
     parser = Parser("dpzero_theory.optim.verify", __doc__)
-    parser.add_argument("folder", type=input_folder(), help="of the run")
+    parser.add_argument("folder", type=input_folder(), help="of the run, or the Trainer's output folder")
     parser.add_argument("--initial", type=input_file, metavar="FILE", help="the trainable parameters at the start")
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
     parser.add_argument("--format", choices=("text", "json", "html"), default="text")
@@ -144,9 +202,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             initial, final = _load(options.initial), _load(options.final)
         except Exception as error:
             raise ValueError(f"--initial and --final must be files of torch.save; {error}") from None
-    found = verify(options.folder, initial, final)
-    print(_shown(found, options.format))
-    return int(not _holds(found))
+    inside = options.folder / "dpzero"
+    folder = (
+        inside if (inside / TRANSCRIPT).is_file() and not (options.folder / TRANSCRIPT).exists() else options.folder
+    )
+    found = verify(folder, initial, final)
+    shown = _shown(found, options.format)
+    if shown:
+        print(shown)
+    if found.fault:
+        print(f"{parser.prog}: {options.folder}: DOES NOT HOLD: {found.fault}", file=sys.stderr)
+    return int(bool(found.fault))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,74 @@
 """A file that is only appended to, whose every write is on disk before it counts, with one writer at a time."""
 
+import errno
 import fcntl
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
+
+_CURES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it readable and writable, then resume"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room, then resume"),
+    errno.EIO: "the disk failed; resume where the files can be read",
+}
+
+
+def content(path: str | os.PathLike[str]) -> bytes:
+    """What a file holds. Raises OSError, with one line that says what to do, also for what is no plain file."""
+    with explained(path):
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(file, "rb") as opened:
+            _require_plain(file)
+            return opened.read()
+
+
+@contextmanager
+def explained(path: str | os.PathLike[str]) -> Iterator[None]:
+    """The block's OSErrors, FileExistsError apart, say in one line which file it is and what to do."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        said = type(error)(f"{path}: {error.strerror or error}: {_CURES.get(error.errno or 0, 'put it back')}")
+        said.errno = error.errno
+        raise said from None
+
+
+def _require_plain(file: int) -> None:
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        raise OSError("not a plain file")
 
 
 class Journal:
     """An append-only file open for writing by this process; `create` starts one, `open` resumes one.
 
     The file is locked (flock) before anything is read. `content` is what was found. After a write that failed, or was
-    interrupted, the journal is unusable until it is opened again. error: the exception that refusals raise, with one
-    line.
+    interrupted, the journal is unusable until it is opened again, and one that nobody holds any more is closed. error:
+    the exception that refusals raise, with one line.
 
     Raises FileExistsError, FileNotFoundError and other OSErrors, and `error` where another process has the file.
     """
+
+    _file = -1
 
     def __init__(self, path: str | os.PathLike[str], error: type[Exception], flags: int) -> None:
         self.path = Path(path)
         self._error = error
         self._pid = os.getpid()
         self._usable = True
-        self._file = os.open(self.path, os.O_RDWR | flags, 0o644)
         try:
+            with explained(self.path):
+                self._file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | flags, 0o644)
+                _require_plain(self._file)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.content = self.path.read_bytes()
+            self.content = content(self.path)
         except BlockingIOError:
             self.close()
-            raise error(f"{self.path}: another process has this file open") from None
+            raise error(f"{self.path}: another process has this file open, or another run here: close it") from None
         except BaseException:
             self.close()
             raise
@@ -63,7 +103,7 @@ class Journal:
         held = os.fstat(self._file)
         try:
             in_place = os.path.samestat(held, os.stat(self.path))
-        except FileNotFoundError:
+        except OSError:
             in_place = False
         if not in_place or held.st_size != self._length:
             raise self._error(f"{self.path}: the file was moved or changed by something else: put it back, resume")
@@ -72,13 +112,14 @@ class Journal:
         """Write `data`; returns when it is on disk and `written`, which notes that, is done."""
         self.require_writable()
         self._usable = False
-        if os.pwrite(self._file, data, self._size) != len(data):
-            raise self._error(f"{self.path}: written in part (disk full?): open it again")
-        os.fsync(self._file)
-        self._size += len(data)
-        if self._length > self._size:
-            os.ftruncate(self._file, self._size)
+        with explained(self.path):
+            if os.pwrite(self._file, data, self._size) != len(data):
+                raise self._error(f"{self.path}: written in part (disk full?): make room, then resume")
             os.fsync(self._file)
+            self._size += len(data)
+            if self._length > self._size:
+                os.ftruncate(self._file, self._size)
+                os.fsync(self._file)
         self._length = self._size
         written()
         self._usable = True
@@ -90,6 +131,12 @@ class Journal:
 
     def close(self) -> None:
         """Give up the lock; safe to repeat."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._usable = -1, False
+        file, self._file, self._usable = self._file, -1, False
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        try:  # noqa: SIM105
+            self.close()
+        except AttributeError:  # at the very end of the process, whose end closes it
+            pass

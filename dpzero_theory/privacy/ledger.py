@@ -30,9 +30,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from dpzero_theory.check import integer, real
+from dpzero_theory.check import choice, integer, real
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.journal import Journal
+from dpzero_theory.privacy.journal import Journal, content
 from dpzero_theory.privacy.release import Release
 
 _START = "0" * 64
@@ -141,7 +141,7 @@ class Ledger:
     def __init__(self, journal: Journal) -> None:
         self.path = journal.path
         self._journal = journal
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # an interrupt may leave it held, by its own thread
         self._check = _START
         self._budget: dict[str, Any] = {}
         self._settings: Settings | None = None
@@ -287,8 +287,8 @@ class Ledger:
         self._journal.append(line, written)
 
     def _load(self, moved: bool) -> None:
-        content, size = self._journal.content, 0
-        for record, check, size in _lines(self.path, content):  # noqa: B007
+        found, size = self._journal.content, 0
+        for record, check, size in _lines(self.path, found):  # noqa: B007
             self._apply(record)
             self._check = check
         if self._settings is None:
@@ -298,11 +298,11 @@ class Ledger:
                 f"{self.path}: a copy, or brought from another disk: copies that each go on cost more than any says; "
                 "if this one alone goes on, open it as moved (resume='moved')"
             )
-        if size < len(content):
+        if size < len(found):
             # written over the torn bytes, which stay torn, and counted, until this line is whole
             self._journal.keep(size)
             count = min(self._block, self.releases_left)
-            self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(content) - size})
+            self._append({"kind": "torn", "release": self._spent, "count": count, "bytes": len(found) - size})
         if self._inode != self._journal.inode:
             self._append({"kind": "moved", "inode": self._journal.inode})
 
@@ -324,10 +324,10 @@ def read(path: str | os.PathLike[str]) -> Account:
 
     Raises LedgerError and OSError.
     """
-    found, content = Path(path), Path(path).read_bytes()
-    lines = list(_lines(found, content))
+    text = content(path)
+    lines = list(_lines(Path(path), text))
     if len(lines) < 2:
-        raise LedgerError(f"{found}: no complete plan: put the file back")
+        raise LedgerError(f"{path}: no complete plan: put the file back")
     budget, plan, later = lines[0][0], lines[1][0], lines[2:]
     paid = [(record, check) for record, check, _ in later if record["kind"] != "moved"]
     account = Account(
@@ -341,7 +341,7 @@ def read(path: str | os.PathLike[str]) -> Account:
         moves=len(later) - len(paid),
         spends=tuple(Spend(record["release"], record["count"], check) for record, check in paid),
     )
-    torn = content[lines[-1][2] :]
+    torn = text[lines[-1][2] :]
     if not torn:
         return account
     count = min(account.block, account.steps - account.spent)
@@ -349,15 +349,29 @@ def read(path: str | os.PathLike[str]) -> Account:
     return account._replace(spends=(*account.spends, Spend(account.spent, count, check)))
 
 
-def _lines(path: Path, content: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
+def _lines(path: Path, text: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
     """Each whole line's record and check, and where it ends; a last line that a crash may have torn is left out."""
-    lines, check, size = content.split(b"\n"), _START, 0
-    torn = lines.pop()
+    lines, check, size = text.split(b"\n"), _START, 0
+    torn, spent, steps, block = lines.pop(), 0, 0, 0
     for number, line in enumerate(lines, start=1):
         last = number == len(lines) and not torn
         record, check = _decode(line, check, f"{path}, line {number}", last)
         if record is None:
             return
+        try:
+            kind = choice("kind", record["kind"], ("budget", "plan")[number - 1 : number] or ("spend", "torn", "moved"))
+            if kind == "budget":
+                real("target_epsilon", record["target_epsilon"], above=0.0)
+                real("target_delta", record["target_delta"], at_least=0.0, below=1.0)
+            elif kind == "plan":
+                Settings(**record["settings"])
+                steps, block = integer("steps", record["steps"]), integer("block", record["block"])
+            elif kind != "moved":
+                integer("release", record["release"], at_least=spent, at_most=spent)
+                spent += integer("count", record["count"], at_least=0, at_most=min(block, steps - spent))
+        except (ValueError, TypeError, KeyError) as error:
+            said = " ".join(str(error).split())
+            raise LedgerError(f"{path}, line {number}: not what a ledger says ({said}): put the file back") from None
         size += len(line) + 1
         yield record, check, size
 
@@ -373,10 +387,14 @@ def _decode(line: bytes, previous: str, where: str, last: bool) -> tuple[dict[st
     try:
         record = json.loads(line)
         check = record.pop("check")
-    except (ValueError, AttributeError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         if last:
             return None, previous
-        raise LedgerError(f"{where}: not a line of a ledger; the file is damaged") from None
-    if not isinstance(check, str) or line + b"\n" != _encode(record, previous)[0]:
-        raise LedgerError(f"{where}: the checksum does not match; a line was edited, lost or repeated")
+        raise LedgerError(f"{where}: not a line of a ledger; the file is damaged: put it back") from None
+    try:
+        matches = isinstance(check, str) and line + b"\n" == _encode(record, previous)[0]
+    except (ValueError, RecursionError):  # NaN, infinity
+        matches = False
+    if not matches:
+        raise LedgerError(f"{where}: the checksum does not match; a line was edited, lost or repeated: put it back")
     return record, check

@@ -1,11 +1,11 @@
-"""Ctrl-C at every line of a step: the weights are the transcript's, or the run says that they are not."""
+"""Ctrl-C at any instruction of a step: the weights are the transcript's, or the run says that they are not.
+
+A sample of the instructions, another in each test; all of them: `python -m benchmarks.run_faults`.
+"""
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -13,63 +13,14 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-import dpzero_theory
+from benchmarks.kit.interrupts import instructions, interrupt
 from dpzero_theory.optim.folder import TRANSCRIPT
+from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.transcript import TranscriptError, read, replay
 from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET, FULL, STEP, data
-
-LIBRARY = str(Path(dpzero_theory.__file__).parent)
-OTHERS = ("contextlib.py", "_python_dispatch.py", "grad_mode.py", "autocast_mode.py")
-
-
-Line = tuple[str, int]
-
-
-@contextmanager
-def traced(event: Callable[[Line], None]) -> Iterator[None]:
-    """`event` is told each line that is reached in the library's code, or in what it leans on to tidy up."""
-
-    def trace(frame: FrameType, kind: str, argument: object) -> Any:
-        name = frame.f_code.co_filename
-        if not (name.startswith(LIBRARY) or name.endswith(OTHERS)):
-            return None
-        if kind == "line":
-            event((name, frame.f_lineno))
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-def lines(work: Callable[[], object]) -> list[Line]:
-    found: dict[Line, None] = {}
-    with traced(lambda line: found.setdefault(line)):
-        work()
-    return list(found)
-
-
-def interrupt(work: Callable[[], object], line: Line, time: int) -> bool:
-    """Ctrl-C when a line is reached for the time-th time; whether it came to that."""
-    reached = 0
-
-    def event(found: Line) -> None:
-        nonlocal reached
-        reached += found == line
-        if found == line and reached == time:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-
-    with suppress(KeyboardInterrupt), traced(event):
-        work()
-        return False
-    return True
 
 
 def module(dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -134,10 +85,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (torch.float32, {}, 1),
         (torch.float32, {"direction": "gaussian", "directions_per_step": 2, "paid_at_once": 3}, 2),
-        (torch.bfloat16, {"precision": "master"}, 3),
+        (torch.bfloat16, {"precision": "master"}, 1),
     ],
 )
-def test_an_interrupt_at_any_line_of_a_step(
+def test_an_interrupt_at_any_instruction_of_a_step(
     tmp_path: Path, dtype: torch.dtype, changes: dict[str, Any], time: int
 ) -> None:
     """Afterwards either the next step goes on from the transcript's weights, or it refuses and a resumption does."""
@@ -145,10 +96,12 @@ def test_an_interrupt_at_any_line_of_a_step(
     run = made(model, tmp_path, **changes)
     follower = Follower(tmp_path, module(dtype))
     interrupts, refusals, shown = 0, [], set()
-    for line in lines(run.step)[:: 1 if time == 1 else 4]:
+    found = instructions(run.step)
+    assert len(found) > 3000
+    for instruction in found[time :: len(found) // 45]:
         follower.follow()
         before = follower.done
-        if not interrupt(run.step, line, time):
+        if not interrupt(run.step, instruction, time):
             continue
         interrupts += 1
         require_tidy(model)
@@ -163,7 +116,7 @@ def test_an_interrupt_at_any_line_of_a_step(
             run.load_state_dict(follower.state())
             run.step()
         follower.follow()
-        assert torch.equal(parameters(model), parameters(follower.model)), line
+        assert torch.equal(parameters(model), parameters(follower.model)), instruction
         shown.add(follower.done - before)
     assert interrupts > 20
     assert 0 < len(refusals) < interrupts / 2
@@ -183,12 +136,13 @@ def test_an_interrupted_catching_up_is_begun_again_from_the_initial_weights(
     run.close()
     final, refusals = parameters(run.weights.module), []
     run = made(module(), tmp_path, steps=8, resume=True)
-    found = lines(lambda: work(run))[:: 2 if work is Run.catch_up else 5]
-    for line in found:
+    found = instructions(lambda: work(run))
+    found = found[:: len(found) // 25]
+    for instruction in found:
         run.close()
         model = module()
         run = made(model, tmp_path, steps=8, resume=True)
-        assert interrupt(lambda run=run: work(run), line, 1)
+        assert interrupt(lambda run=run: work(run), instruction)
         try:
             run.catch_up()
         except TranscriptError as error:
@@ -200,3 +154,75 @@ def test_an_interrupted_catching_up_is_begun_again_from_the_initial_weights(
     assert len(found) > 15
     assert refusals
     assert all("load a checkpoint (load_state_dict), or those" in text for text in refusals)
+
+
+class Leader:
+    """Of an Algorithm 1 that is interrupted: what it does next is done by another one too, from the same weights."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.model = folder, module()
+        self.run = made(self.model, folder, algorithm="dpgd-0th")
+
+    def again(self, state: dict[str, Any]) -> None:
+        self.run.close()
+        self.run = made(self.model, self.folder, algorithm="dpgd-0th", resume=True)
+        self.run.load_state_dict(state)
+
+
+def test_an_interrupt_at_any_instruction_of_a_step_of_algorithm_1(tmp_path: Path) -> None:
+    """The weights have moved exactly by what the transcript says was released since the last checkpoint, or refuse."""
+    leader = Leader(tmp_path)
+    moves: list[int] = []
+    add = Weights.add_
+
+    def counted(self: Weights, values: Any, number: int) -> None:
+        add(self, values, number)
+        moves.append(number)
+
+    refusals, whole = [], 0
+    found = instructions(leader.run.step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Weights, "add_", counted)
+        for instruction in found[:: len(found) // 60]:
+            state = leader.run.state_dict()
+            state["parameters"] = {name: value.clone() for name, value in state["parameters"].items()}
+            before, made_before = parameters(leader.model), len(read(tmp_path / TRANSCRIPT)[1])
+            moves.clear()
+            if not interrupt(leader.run.step, instruction):
+                continue
+            require_tidy(leader.model)
+            records = [record.release for record in read(tmp_path / TRANSCRIPT)[1][made_before:]]
+            try:
+                leader.run.catch_up()
+            except TranscriptError as error:
+                refusals.append(str(error))
+                leader.again(state)
+                leader.run.step()
+                continue
+            whole += 1
+            assert moves == records
+            assert torch.equal(parameters(leader.model), before) is (moves == [])
+            try:
+                leader.run.step()
+            except (TranscriptError, LedgerError) as error:
+                refusals.append(str(error))
+                leader.again(state)
+    assert whole > 15
+    assert len(refusals) > 5
+    assert all("load a" in text or "open it again" in text for text in refusals)
+
+
+def test_a_run_of_vectors_without_a_checkpoint_begins_again_when_that_is_said(tmp_path: Path) -> None:
+    run = made(module(), tmp_path, algorithm="dpgd-0th", steps=6)
+    for _ in range(2):
+        run.step()
+    run.close()
+    model = module()
+    run = made(model, tmp_path, algorithm="dpgd-0th", steps=6, resume=True)
+    with pytest.raises(TranscriptError, match=r"not kept: load a checkpoint, or go on from .*begin_again"):
+        run.step()
+    run.begin_again()
+    assert run.step().release == 2
+    with pytest.raises(TranscriptError, match="not this run's initial ones"):
+        run.begin_again()
+    assert run.step().release == 3

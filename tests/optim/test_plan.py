@@ -175,8 +175,8 @@ def test_json_and_back(changes: dict[str, Any]) -> None:
 def test_another_plan_is_refused_by_the_field_that_differs() -> None:
     begun = plan()
     plan(clip=begun.clip).require_same(begun)
-    replace(begun, noise_multiplier=begun.noise_multiplier * (1 + 1e-7)).require_same(begun)
-    for name, value in {"clip": 2.0, "smoothing": 1e-2, "noise_multiplier": begun.noise_multiplier * 1.001}.items():
+    replace(begun, noise_multiplier=begun.noise_multiplier * (1 - 1e-7)).require_same(begun)
+    for name, value in {"clip": 2.0, "smoothing": 1e-2, "noise_multiplier": begun.noise_multiplier * 0.999}.items():
         with pytest.raises(ValueError, match=f"^{name} must be that of the run that is resumed, "):
             replace(begun, **{name: value}).require_same(begun)
 

@@ -1,3 +1,5 @@
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +8,11 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
+from benchmarks.kit.interrupts import instructions, interrupt  # noqa: E402
 from dpzero_theory.optim.trainer import DPZeroTrainer, classification_losses  # noqa: E402
 from dpzero_theory.optim.transcript import replay  # noqa: E402
+from dpzero_theory.optim.verify import main  # noqa: E402
+from dpzero_theory.privacy.ledger import LedgerError  # noqa: E402
 
 PRIVATE: dict[str, Any] = {
     "target_epsilon": 4.0,
@@ -98,3 +103,95 @@ def test_classification_losses_are_one_for_each_record() -> None:
     assert found.shape == (5,)
     alone = classification_losses(model().eval(), transformers.default_data_collator(ROWS[:1]))
     torch.testing.assert_close(found[:1], alone)
+
+
+def state_of(folder: Path, step: int) -> Path:
+    return folder / f"checkpoint-{step}" / "dpzero.pt"
+
+
+def test_the_model_card_has_the_statement_that_verify_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = trainer(tmp_path, StopAt(3))
+    with pytest.raises(ValueError, match=r"^create_model_card must come after train"):
+        made.create_model_card()
+    made.train()
+    made.create_model_card(model_name="A model", tags="mine", license="mit", finetuned_from="base", dataset="rows")
+    card = (tmp_path / "README.md").read_text()
+    capsys.readouterr()
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.partition("\n\nchecked\n")[0] in card
+    assert "# A model" in card
+    for word in ("Adam", "scheduler", "epoch", "learning_rate"):
+        assert word.lower() not in card.lower()
+    about = json.loads(card.split("---")[1])
+    assert about["tags"] == ["mine", "differential-privacy", "dpzero"]
+    assert (about["license"], about["base_model"], about["datasets"]) == ("mit", "base", "rows")
+    assert "steps made            3 in the transcript" in card
+
+
+def test_a_checkpoint_that_was_cut_short_is_passed_over_or_named(tmp_path: Path) -> None:
+    trainer(tmp_path, StopAt(5)).train()
+    state = state_of(tmp_path, 4)
+    state.rename(state.with_name("dpzero.pt.part"))  # as after a crash
+    last = trainer(tmp_path, StopAt(-1))
+    assert last._last_checkpoint() == str(tmp_path / "checkpoint-2")
+    assert last.train(resume_from_checkpoint=True).global_step == 6
+    state_of(tmp_path, 6).write_bytes(b"PK damaged\n")
+    with pytest.raises(ValueError, match=r"dpzero.pt must be a checkpoint of this run; name an earlier one") as found:
+        trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=True)
+    assert "\n" not in str(found.value)
+    with pytest.raises(ValueError, match=r"name an earlier one"):
+        trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "transcript.bin"])
+def test_a_file_that_is_missing_is_said_by_its_name(tmp_path: Path, name: str) -> None:
+    trainer(tmp_path, StopAt(3)).train()
+    (tmp_path / "dpzero" / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{name}.* put it back"):
+        trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=True)
+
+
+def test_a_copied_folder_goes_on_when_that_is_said(tmp_path: Path) -> None:
+    trainer(tmp_path / "a", StopAt(3)).train()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(LedgerError, match="a copy"):
+        trainer(tmp_path / "b", StopAt(-1)).train(resume_from_checkpoint=True)
+    assert trainer(tmp_path / "b", StopAt(-1), resume="moved").train(resume_from_checkpoint=True).global_step == 6
+    with pytest.raises(ValueError, match=r"^resume must be 'moved' in private, or left out; got False"):
+        trainer(tmp_path / "c", StopAt(-1), resume=False).train()
+
+
+def test_algorithm_1_goes_on_from_a_checkpoint_or_from_the_start(tmp_path: Path) -> None:
+    assert trainer(tmp_path, StopAt(1), algorithm="dpgd-0th").train().global_step == 1
+    assert trainer(tmp_path, StopAt(3), algorithm="dpgd-0th").train(resume_from_checkpoint=True).global_step == 3
+    outcome = trainer(tmp_path, StopAt(-1), algorithm="dpgd-0th").train(resume_from_checkpoint=True)
+    assert outcome.global_step == 6
+    assert outcome.metrics["epsilon"] <= 4.0
+    assert main([str(tmp_path)]) == 0
+
+
+def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    """At a sample of the instructions of a step inside the Trainer."""
+    probe = trainer(tmp_path / "probe", StopAt(-1), steps=10**4)
+    seen: list[Any] = []
+
+    def first() -> None:
+        seen.extend(instructions(probe.run.step))
+        raise KeyboardInterrupt
+
+    probe._loop = first  # type: ignore[method-assign,assignment]
+    with pytest.raises(KeyboardInterrupt):
+        probe.train()
+    for number, instruction in enumerate(seen[7 :: len(seen) // 4]):
+        folder = tmp_path / str(number)
+        cut = trainer(folder, StopAt(-1))
+        assert interrupt(cut.train, instruction, 2)
+        assert all(part.training == cut.model.training for part in cut.model.modules())
+        last = trainer(folder, StopAt(-1))
+        begun = (folder / "dpzero").exists()
+        assert last.train(resume_from_checkpoint=begun).global_step == 6
+        again = model()
+        replay(folder / "dpzero" / "transcript.bin", again)
+        assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())

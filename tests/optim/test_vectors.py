@@ -156,6 +156,35 @@ def test_weights_before_and_after_fit_every_sum_alike_for_scalars(dtype: torch.d
         assert (before + wide(step * float(noise + s)) * u.astype(wide) == after).all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "precision", "directions"),
+    [
+        (torch.float64, "nearest", 3),
+        (torch.float32, "nearest", 3),
+        (torch.bfloat16, "master", 1),
+        (torch.bfloat16, "master", 3),
+        (torch.bfloat16, "stochastic", 1),
+    ],
+)
+@pytest.mark.parametrize("start", [0.0, 1e-3, 1.0])
+def test_weights_after_are_a_function_of_what_is_released(
+    dtype: torch.dtype, precision: str, directions: int, start: float
+) -> None:
+    """With the noise that each neighbouring sum would need, which is as likely as any, they are the same to the bit."""
+    run = wide_run(dtype, start, precision, directions_per_step=directions)
+    rows = run._differences(0, np.arange(N))
+    total = run.plan.contributions(rows, WIDTH)
+    record = run.step()
+    for sums in (total, total + run.plan.levels // 3, total + 1):
+        noise = np.array(record.sums, dtype=np.int64) - sums
+        assert (np.abs(noise) < 8 * run.plan.scale).all()
+        other = wide_run(dtype, start, precision, directions_per_step=directions)
+        other.weights.move_(other.plan.moves(0, noise + sums))
+        assert torch.equal(other.weights.parameters[0], run.weights.parameters[0])
+        kept = other.weights.state_dict(), run.weights.state_dict()
+        assert all(torch.equal(kept[0][name], value) for name, value in kept[1].items())
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_attack_finds_the_sum_under_floating_point_noise(dtype: type) -> None:
     """What was done before: x_1 = (x_0 - a s u) - a z in floating point. Only the true sum fits everywhere."""

@@ -1,13 +1,15 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.transcript import Transcript
 from dpzero_theory.optim.verify import main
-from tests.optim.small import Logistic, private
+from tests.optim.small import BUDGET, POISSON, Logistic, data, losses, plan, private
 
 
 @pytest.fixture
@@ -25,8 +27,10 @@ def folder(tmp_path: Path) -> Path:
 
 def found(folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, tuple[object, object]]]:
     status = main([str(folder), "--format", "json", *more])
-    report = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    report = json.loads(said.out)
     assert report["holds"] is (status == 0)
+    assert said.err.count("\n") == status
     return status, {line["name"]: (line["value"], line["holds"]) for line in report["findings"]}
 
 
@@ -63,11 +67,77 @@ def test_what_does_not_fit_is_said(folder: Path, capsys: pytest.CaptureFixture[s
     content[-1] ^= 1
     (folder / TRANSCRIPT).write_bytes(content)
     assert main([str(folder)]) == 1
-    assert "DOES NOT HOLD" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "DOES NOT HOLD: files: " in said.err
+    assert "or cut it to its first" in said.err
+    assert said.err.count("\n") == 1
     assert main([str(folder), "--format", "html"]) == 1
-    assert "<td>DOES NOT HOLD</td>" in capsys.readouterr().out
+    assert "<span class=bad>DOES NOT HOLD</span>" in capsys.readouterr().out
     with pytest.raises(RuntimeError):
         Transcript.open(folder / TRANSCRIPT)
+
+
+def test_a_checkpoint_is_compared_with_the_run_up_to_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = private(folder, resume=True)
+    for _ in range(2):
+        again.step()
+    again.close()
+    initial, final = files(folder)[1], files(folder)[3]  # after 5 steps of 7
+    status, lines = found(folder, capsys, *files(folder))
+    assert (status, lines["final weights"]) == (0, ("those of the replay of the first 5 steps, bit for bit", True))
+    state = torch.load(final, weights_only=True)
+    torch.save(state["parameters"], final)
+    assert found(folder, capsys, "--initial", initial, "--final", final)[0] == 1
+    torch.save({**state, "key": "0" * 32}, final)
+    status, lines = found(folder, capsys, "--initial", initial, "--final", final)
+    assert (status, lines["final weights"][0]) == (1, "a checkpoint of another run")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": "dpgd-0th"},
+        {"directions_per_step": 3, "direction": "gaussian", "paid_at_once": 4},
+        {"noise": "laplace", "target_delta": 0.0},
+        POISSON,
+        {"sampling": "fixed-size", "expected_batch": 10},
+    ],
+)
+def test_every_kind_of_run_is_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
+) -> None:
+    module = Logistic()
+    torch.save(dict(module.named_parameters()), tmp_path / "initial.pt")
+    run = private(tmp_path / "run", module, **changes)
+    for _ in range(3):
+        run.step()
+    torch.save(run.state_dict(), tmp_path / "final.pt")
+    run.close()
+    status, lines = found(tmp_path / "run", capsys, "--initial", str(tmp_path / "initial.pt"))
+    assert status == 0
+    assert lines["initial weights"][1] is True
+    assert lines["epsilon spent"][0] == run.get_epsilon(changes.get("target_delta", BUDGET["target_delta"]))
+    assert lines["releases recorded"][0] == 3
+    assert lines["releases paid for"][0] == changes.get("paid_at_once", 3)
+    status, lines = found(tmp_path / "run", capsys, *files(tmp_path / "run"))
+    assert status == (changes.get("algorithm") == "dpgd-0th")
+    if status:
+        assert "cannot be replayed: releases of dpgd-0th are vectors and are not kept" in lines["final weights"]
+    assert main([str(tmp_path / "run"), "--format", "html"]) == 0
+
+
+def test_a_run_from_a_seed_is_not_private(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_from_seed_not_private(Logistic(), losses, data(), plan(), seed=1, folder=tmp_path / "run").close()
+    status, lines = found(tmp_path / "run", capsys)
+    assert (status, list(lines)) == (1, ["private"])
+
+
+def test_the_trainers_output_folder_is_taken_for_the_folder_in_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.rename(folder.parent / "dpzero")
+    assert found(folder.parent, capsys)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""Ctrl-C before a chosen instruction of the library, or of what it leans on to tidy up."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import dpzero_theory
+
+LIBRARY = str(Path(dpzero_theory.__file__).parent)
+OTHERS = ("contextlib.py", "_python_dispatch.py", "grad_mode.py", "autocast_mode.py")
+
+Instruction = tuple[str, str, int, int]
+"""File, function, the function's first line, and the place of the instruction in its code."""
+
+
+@contextmanager
+def traced(event: Callable[[Instruction], None]) -> Iterator[None]:
+    """`event` is told each instruction before it is run."""
+
+    def trace(frame: FrameType, kind: str, argument: object) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(LIBRARY) and not code.co_filename.endswith(OTHERS):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if kind == "opcode":
+            event((code.co_filename, code.co_name, code.co_firstlineno, frame.f_lasti))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def instructions(work: Callable[[], object]) -> list[Instruction]:
+    """Those that `work` runs, each once, in the order of their first time."""
+    found: dict[Instruction, None] = {}
+    with traced(lambda instruction: found.setdefault(instruction)):
+        work()
+    return list(found)
+
+
+def interrupt(work: Callable[[], object], instruction: Instruction, time: int = 1) -> bool:
+    """KeyboardInterrupt before an instruction is run for the time-th time; whether it came to that."""
+    reached = 0
+
+    def event(found: Instruction) -> None:
+        nonlocal reached
+        reached += found == instruction
+        if found == instruction and reached == time:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), traced(event):
+        work()
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""A run whose releases are told to a file outside its folder, by Algorithm 2, Algorithm 1 or inside the Trainer."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
+from torch.utils.data import TensorDataset
+
+from dpzero_theory.cli import extra
+from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.run import Run
+from dpzero_theory.privacy.noise import SystemNoise
+
+with extra("hf", "benchmarks.run_faults"):
+    import transformers
+
+    from dpzero_theory.optim.trainer import DPZeroTrainer
+
+SEED, RECORDS, STEPS = 20262, 12, 24
+METHODS = ("dpzero", "dpgd-0th", "trainer")
+TARGET: dict[str, Any] = {
+    "target_epsilon": 4.0, "target_delta": 1e-5, "steps": STEPS, "expected_batch": RECORDS, "clip": 1.0,
+    "step_size": 0.01, "smoothing": 1e-3, "relation": "replace-one", "sampling": "full",
+}  # fmt: skip
+FEATURES = torch.randn(RECORDS, 3, generator=torch.Generator().manual_seed(SEED))
+DATA = TensorDataset(FEATURES)
+ROWS = [{"x": row} for row in FEATURES]
+
+
+def fresh() -> nn.Module:
+    torch.manual_seed(SEED)
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1))
+
+
+def losses(module: nn.Module, batch: Any) -> torch.Tensor:
+    found: torch.Tensor = (module(batch["x"] if isinstance(batch, dict) else batch[0])[:, 0] - 1) ** 2
+    return found
+
+
+class Told(SystemNoise):  # type: ignore[misc]
+    """System noise; that a release was made goes to a file before anything else."""
+
+    def __init__(self, path: Path, run: Run) -> None:
+        super().__init__()
+        self.path, self.run, self.last = path, run, -1
+
+    def discrete_gaussian(self, scale: Any, size: Any = None) -> Any:
+        found = super().discrete_gaussian(scale, size)
+        release = (self.run._ledger._spent if self.run._ledger else 0) - len(self.run._paid) - 1
+        if release != self.last:  # not a further block of a vector
+            self.last = release
+            with self.path.open("ab", buffering=0) as file:
+                file.write(b"%d\n" % release)
+        return found
+
+
+class Stop(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+    """Ends training after so many further steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        control.should_training_stop = self.steps == 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        self.steps -= 1
+        control.should_training_stop |= self.steps == 0
+
+
+class Trial:
+    """One run, one fault. root: what is copied and moved. block: releases that are paid for at once."""
+
+    def __init__(self, place: Path, method: str, rng: np.random.Generator) -> None:
+        self.place, self.root, self.method, self.rng = place, place / "run", method, rng
+        self.block, self.made = int(rng.choice([1, 1, 4])), int(rng.integers(1, STEPS - 2))
+        self.told, self.checkpoint = place / "told", place / "checkpoint.pt"
+        self.target = {**TARGET, "paid_at_once": self.block}
+        if method == "dpgd-0th":
+            self.target["algorithm"] = method
+        self.module = fresh()
+
+    def folder(self, root: Path | None = None) -> Path:
+        where = root or self.root
+        return where / "dpzero" if self.method == "trainer" else where
+
+    def start(self, *, resume: bool | str, root: Path | None = None) -> Run:
+        """The run itself; of the Trainer's, what is in its folder."""
+        self.module = fresh()
+        data: Any = ROWS if self.method == "trainer" else DATA
+        run = make_private_with_epsilon(
+            self.module, losses, data, folder=self.folder(root), resume=resume, **self.target
+        )
+        run._noise = Told(self.told, run)
+        if self.method == "dpgd-0th":
+            if resume:
+                run.load_state_dict(torch.load(self.checkpoint, weights_only=True))
+            else:
+                torch.save(run.state_dict(), self.checkpoint)
+        return run
+
+    def train(self, count: int, *, resume: bool | str, root: Path | None = None) -> None:
+        """So many further steps, all that are left if they are fewer, and the files closed."""
+        if self.method != "trainer":
+            run = self.start(resume=resume, root=root)
+            try:
+                run.catch_up()
+                for _ in range(min(count, run.releases_left)):
+                    run.step()
+                if self.method == "dpgd-0th":
+                    torch.save(run.state_dict(), self.checkpoint)
+            finally:
+                run.close()
+            return
+        trial, self.module = self, fresh()
+
+        class Telling(DPZeroTrainer):
+            def _resume(self, checkpoint: Any) -> None:
+                self.run._noise = Told(trial.told, self.run)
+                super()._resume(checkpoint)
+
+        arguments = transformers.TrainingArguments(
+            str(root or self.root), save_steps=7, report_to="none", use_cpu=True, disable_tqdm=True,
+            remove_unused_columns=False, save_total_limit=None,
+        )  # fmt: skip
+        moved = {"resume": "moved"} if resume == "moved" else {}
+        Telling(
+            self.module, arguments, train_dataset=ROWS, losses=losses, callbacks=[Stop(count)],
+            data_collator=torch.utils.data.default_collate, private={**self.target, **moved},
+        ).train(resume_from_checkpoint=bool(resume))  # fmt: skip
+
+    def end(self, resume: bool | str = True, root: Path | None = None) -> None:
+        self.train(STEPS, resume=resume, root=root)
+
+    def child(self, work: Callable[[], object], after: float | None, number: int) -> None:
+        """`work` in a process that is sent a signal after some seconds (none if None)."""
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                work()
+            finally:
+                os._exit(0)
+        if after is not None:
+            time.sleep(after)
+            os.kill(child, number)
+        os.waitpid(child, 0)
+
+    def untidy(self) -> int:
+        """Whether the module, or what torch is to do with operations, is not as it was."""
+        module: Any = self.module
+        shown, there = module[1].weight.detach().clone(), module[1].weight.detach()
+        same = (shown.numpy() == there.numpy()).all()
+        tidy = all(part.training for part in module.modules()) or self.method == "trainer"
+        return int(not (same and tidy and torch.is_grad_enabled() and _len_torch_dispatch_stack() == 0))

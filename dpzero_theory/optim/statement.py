@@ -1,0 +1,149 @@
+"""The privacy statement of a run, from its transcript and its ledger: what is claimed, of what, and what is assumed.
+
+`optim.verify` prints it after checking every number of it; a model card carries the same text.
+"""
+
+import textwrap
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from pathlib import Path
+
+import numpy as np
+
+from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT, require_fit
+from dpzero_theory.optim.transcript import Content, contents
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.ledger import Account, read
+from dpzero_theory.privacy.release import Bracket
+
+DELTAS = (1e-4, 1e-6, 1e-8)
+"""Where epsilon is given beside the target's delta."""
+_POINTS = 32
+_RELATIONS = {
+    "replace-one": "neighbours differ in the value of one record",
+    "add-remove": "neighbours differ by one record more or less; n is a public number, the same for both",
+    "zero-out": "neighbours differ in one record, which adds nothing in one of them; n is a public number",
+}
+_SAMPLINGS = {
+    "full": "all records in every step",
+    "poisson": "each record in each step independently with probability {rate:g}; batches are secret",
+    "fixed-size": "{batch:g} records of n in each step, uniformly without replacement; batches are secret",
+}
+_ASSUMED = (
+    "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
+    " weights and what is computed from them was shown: no losses, batches or timings",
+    "each record is one entry of the data set, and its loss depends on it alone; whoever has several records is"
+    " covered for each of them, not for all together",
+    "n, the clip and all other settings do not depend on the records; runs that were made to choose them count too"
+    " (optim.folder.epsilon_of_runs)",
+    "the operating system's entropy cannot be foreseen",
+    "ledger and transcript were not rolled back together, and no copy of the folder went on elsewhere",
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Brackets of epsilon at a delta: of what is paid for, and of the whole plan."""
+
+    delta: float
+    paid: Bracket
+    planned: Bracket
+
+
+@dataclass(frozen=True)
+class Statement:
+    """facts: name and value. costs: the target's delta first. assumed: one sentence each."""
+
+    facts: dict[str, str]
+    costs: tuple[Cost, ...]
+    assumed: tuple[str, ...]
+
+    @property
+    def claim(self) -> str:
+        """The statement in one sentence."""
+        first, facts = self.costs[0], self.facts
+        pair = f"({rounded_up(first.paid.upper)}, {first.delta:g})"
+        return f"What was released is {pair}-differentially private under {facts['relation']}."
+
+    def text(self) -> str:
+        """All of it, 100 characters wide."""
+        lines = [self.claim, ""]
+        for name, value in self.facts.items():
+            lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
+        lines += ["", "epsilon, from below and from above", f"{'delta':10}{'of what is paid for':30}of the whole plan"]
+        lines += [f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs]
+        lines += ["", "assumed"]
+        for sentence in self.assumed:
+            lines += textwrap.wrap(f"- {sentence}", 100, subsequent_indent="  ")
+        return "\n".join(lines)
+
+
+def shown(bracket: Bracket) -> str:
+    """Both ends, rounded outwards; the upper one alone where they are the same to six digits."""
+    high = rounded_up(bracket.upper)
+    return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
+
+
+def rounded_up(epsilon: float) -> str:
+    """To six digits, never less than it is."""
+    return _rounded(epsilon, 1)
+
+
+def _rounded(value: float, side: int) -> str:
+    near = f"{value:.6g}"
+    rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
+    outside = Context(prec=6, rounding=rounding).create_decimal_from_float(value)
+    return near if side * (float(near) - value) >= 0 else f"{float(outside):.6g}"
+
+
+def statement_of_folder(folder: Path) -> Statement:
+    """The statement of the run in this folder, which may be going on. Raises LedgerError, TranscriptError, OSError."""
+    content, account = contents(folder / TRANSCRIPT), read(folder / LEDGER)
+    require_fit(content, account, folder)
+    return statement(content, account)
+
+
+def statement(content: Content, account: Account) -> Statement:
+    """The statement of a transcript and the ledger that belongs to it. Raises ValueError for a run without noise."""
+    header, plan, settings = content.header, content.header.plan, account.settings
+    law = plan.law
+    assert law is not None
+    sampling = _SAMPLINGS.get(plan.sampling, "").format(rate=plan.sample_rate, batch=plan.expected_batch)
+    vectors = "a vector, one number a weight" if not plan.scalars else "one number"
+    if plan.scalars > 1:
+        vectors = f"{plan.scalars} numbers, clipped together"
+    on_lattice = f", drawn with parameter {plan.scale}" if plan.levels else ""
+    facts = {
+        "relation": f"{plan.relation} ({_RELATIONS.get(plan.relation, 'see privacy.relation')})",
+        "sampling": f"{plan.sampling} ({sampling})" if sampling else plan.sampling,
+        "n": f"{plan.n} records",
+        "record": "one entry of the data set",
+        "algorithm": f"{plan.algorithm}: a step releases {vectors}",
+        "mechanism": f"{law.name}: {law.exactness}",
+        "isolation": header.isolation or "not looked at",
+        "clip": f"{plan.clip:g} on what a record adds, in L2 norm",
+        "lattice": f"{plan.levels} steps between 0 and the clip" if plan.levels else "none",
+        "noise": f"{plan.noise_multiplier:.8g} times the clip on each sum{on_lattice}",
+        "steps planned": str(account.steps),
+        "steps paid for": f"{account.spent}, {account.block} at a time",
+        "steps made": f"{len(content.records)} in the transcript",
+        "directions": f"{plan.direction}, {plan.directions_per_step} a step, smoothing {plan.smoothing:g}",
+        "software": f"{header.software or 'not recorded'} when the run was begun",
+        "run": f"{header.key}, files {content.digest[:16]}, {account.moves} times moved to another disk",
+    }
+    pure = [0.0] if law.noise == "laplace" else []
+    deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
+
+    def cost(count: int, delta: float) -> Bracket:
+        return epsilon_of_history([settings.release(count)] if count else [], delta)
+
+    costs = tuple(Cost(delta, cost(account.spent, delta), cost(account.steps, delta)) for delta in deltas)
+    return Statement(facts, costs, _ASSUMED)
+
+
+def spending_curve(account: Account) -> list[tuple[int, float]]:
+    """Releases and what so many cost at most at the target's delta, from 0 to all of the plan; what is paid for too."""
+    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser where it is steep
+    counts = {0, account.spent, *places.round().astype(int).tolist()}
+    history = {count: [account.settings.release(count)] if count else [] for count in sorted(counts)}
+    return [(count, epsilon_of_history(releases, account.target_delta).upper) for count, releases in history.items()]
