@@ -10,9 +10,9 @@ it. After each fault the run must be
   twice (`twice`), and at the end, where it is kept, the weights that the transcript's replay gives (`unequal` if not).
 
     kill, signal              SIGKILL, or another signal, at a random moment of a child; after SIGINT it tries to go on
-    instruction, opening      KeyboardInterrupt at a random instruction of a step, or of resuming; the run tries to go on,
-                              and the module must be as it was (`untidy`)
-    cut-, flip-, delete-, swap-   random bytes off the end, a random bit, all of a file, another run's file in its place
+    instruction, opening      KeyboardInterrupt at a random instruction of a step, or of resuming; the run tries to go
+                              on, and the module must be as it was (`untidy`)
+    cut-, flip-, delete-, swap-   random bytes off the end, a random bit, all of a file, a file of another run
     back-                     the ledger, the transcript, or both put back as they were some releases before
     twice, copy, move         a second start while the first runs; a copy of the folder; the folder elsewhere
     full                      a disk that is full after a random number of bytes (RLIMIT_FSIZE, in a child)
@@ -269,7 +269,7 @@ def _parser() -> Parser:
 @contextlib.contextmanager
 def _without_fsync() -> Iterator[None]:
     fsync = os.fsync
-    os.fsync = lambda file: None
+    os.fsync = lambda fd: None
     try:
         yield
     finally:
@@ -301,7 +301,7 @@ def _random(faults: int, seconds: int | None, out: Path) -> int:
     with results:
         rows: list[dict[str, Any]] = []
         for number, (fault, trial) in enumerate(cases):
-            method = METHODS[trial % len(METHODS)]
+            method = METHODS[(FAULTS.index(fault) + trial) % len(METHODS)]
             key: dict[str, Any] = {"fault": fault, "algorithm": method, "trial": trial}
             if results.done(**key):
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.cli import extra
@@ -61,7 +61,7 @@ class Told(SystemNoise):  # type: ignore[misc]
         return found
 
 
-class Stop(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+class Stop(transformers.TrainerCallback):  # type: ignore[misc]
     """Ends training after so many further steps."""
 
     def __init__(self, steps: int) -> None:
@@ -160,4 +160,4 @@ class Trial:
         shown, there = module[1].weight.detach().clone(), module[1].weight.detach()
         same = (shown.numpy() == there.numpy()).all()
         tidy = all(part.training for part in module.modules()) or self.method == "trainer"
-        return int(not (same and tidy and torch.is_grad_enabled() and _len_torch_dispatch_stack() == 0))
+        return int(not (same and tidy and torch.is_grad_enabled() and not _get_current_dispatch_mode_stack()))
