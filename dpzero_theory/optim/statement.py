@@ -6,6 +6,7 @@
 import textwrap
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from dpzero_theory.privacy.release import Bracket
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """Where epsilon is given beside the target's delta."""
-_POINTS = 32
+_POINTS = 12
 _RELATIONS = {
     "replace-one": "neighbours differ in the value of one record",
     "add-remove": "neighbours differ by one record more or less; n is a public number, the same for both",
@@ -134,6 +135,7 @@ def statement(content: Content, account: Account) -> Statement:
     pure = [0.0] if law.noise == "laplace" else []
     deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
 
+    @cache
     def cost(count: int, delta: float) -> Bracket:
         return epsilon_of_history([settings.release(count)] if count else [], delta)
 
