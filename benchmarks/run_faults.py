@@ -34,6 +34,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -42,10 +43,11 @@ from benchmarks.kit.interrupts import instructions, interrupt
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.kit.trials import METHODS, RECORDS, SEED, STEPS, Trial, fresh
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.optim import plan
 from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT
 from dpzero_theory.optim.transcript import TranscriptError, read, replay
 from dpzero_theory.privacy import ledger
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.ledger import LedgerError
 
 REFUSALS = (LedgerError, TranscriptError, ValueError, OSError)
@@ -110,7 +112,7 @@ def instruction(trial: Trial) -> int:
         run.run()
     if trial.method == "dpgd-0th":
         with contextlib.suppress(*REFUSALS):
-            torch.save(run.state_dict(), trial.checkpoint)
+            trial.keep(run)
     run.close()
     return untidy
 
@@ -271,15 +273,15 @@ def _parser() -> Parser:
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
     """No fsync, and what costs the same each time is worked out once."""
-    fsync, calibrate, epsilon = os.fsync, plan.calibrate_noise_multiplier, ledger.epsilon_of_history
-    os.fsync = lambda fd: None
-    plan.calibrate_noise_multiplier = cache(calibrate)
-    priced = cache(lambda history, delta: epsilon(list(history), delta))
-    ledger.epsilon_of_history = lambda history, delta: priced(tuple(history), delta)
-    try:
+    priced = cache(lambda history, delta: epsilon_of_history(list(history), delta))
+    with (
+        mock.patch("os.fsync", return_value=None),
+        mock.patch("dpzero_theory.optim.plan.calibrate_noise_multiplier", cache(calibrate_noise_multiplier)),
+        mock.patch(
+            "dpzero_theory.privacy.ledger.epsilon_of_history", lambda history, delta: priced(tuple(history), delta)
+        ),
+    ):
         yield
-    finally:
-        os.fsync, plan.calibrate_noise_multiplier, ledger.epsilon_of_history = fsync, calibrate, epsilon
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -87,6 +87,12 @@ class Trial:
             self.target["algorithm"] = method
         self.module = fresh()
 
+    def keep(self, run: Run) -> None:
+        """A checkpoint, whole or not at all."""
+        part = self.checkpoint.with_suffix(".part")
+        torch.save(run.state_dict(), part)
+        part.replace(self.checkpoint)
+
     def folder(self, root: Path | None = None) -> Path:
         where = root or self.root
         return where / "dpzero" if self.method == "trainer" else where
@@ -103,7 +109,7 @@ class Trial:
             if resume:
                 run.load_state_dict(torch.load(self.checkpoint, weights_only=True))
             else:
-                torch.save(run.state_dict(), self.checkpoint)
+                self.keep(run)
         return run
 
     def train(self, count: int, *, resume: bool | str, root: Path | None = None) -> None:
@@ -115,7 +121,7 @@ class Trial:
                 for _ in range(min(count, run.releases_left)):
                     run.step()
                 if self.method == "dpgd-0th":
-                    torch.save(run.state_dict(), self.checkpoint)
+                    self.keep(run)
             finally:
                 run.close()
             return

@@ -181,6 +181,13 @@ def test_another_plan_is_refused_by_the_field_that_differs() -> None:
             replace(begun, **{name: value}).require_same(begun)
 
 
+def test_noise_that_is_less_than_what_is_accounted_for_is_no_plan() -> None:
+    chosen = plan()
+    for changes in ({"scale": chosen.scale - 1}, {"levels": 0}, {"noise_multiplier": 2 * chosen.noise_multiplier}):
+        with pytest.raises(ValueError, match=r"^(scale|levels) must be an integer"):
+            replace(chosen, **changes)
+
+
 def test_the_sums_of_a_release_move_the_weights_by_the_mean_over_its_directions() -> None:
     chosen = plan(directions_per_step=2, step_size=lambda t: 0.5 / (t + 1), clip=3.0)
     unit = 3.0 / chosen.levels / N

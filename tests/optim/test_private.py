@@ -69,11 +69,13 @@ def released(signs: NDArray[np.int64], share: float) -> NDArray[np.float64]:
     slopes = np.random.default_rng(0).normal(size=(10, 3))
     slopes[0] = [CANARY * signs[0], 0, 0]
     data = TensorDataset(torch.tensor(slopes))
+    plan = replace(AUDITED)
+    object.__setattr__(plan, "scale", int(AUDITED.scale * share))  # which no plan that is checked can have
     run = private._make(
         Point(),
         lambda module, batch: batch[0] @ module.x,
         data,
-        replace(AUDITED, scale=int(AUDITED.scale * share)),
+        plan,
         private._Sources(SystemNoise(), private.Batches("full", 10, 1.0), bytes(16)),
         budget=None,
         folder=None,
