@@ -8,7 +8,10 @@ Corollary 3.3), and a mu-GDP mechanism is (epsilon, delta)-DP if and only if del
 
 (their Corollary 2.13; Balle and Wang 2018, Theorem 8). Since e^epsilon phi(b) = phi(a), with Mills' ratio
 R(x) = Phi(-x)/phi(x) this is phi(a) (R(a) - R(b)): a positive factor in log space times a difference that is
-evaluated without cancellation. All functions broadcast over arrays and return float64.
+evaluated without cancellation.
+
+In all of it epsilon > 0 (a delta takes epsilon = 0 too), 0 < delta < 1 and mu > 0, numbers or arrays that broadcast;
+results are float64; an argument outside its range is a ValueError.
 """
 
 import math
@@ -53,16 +56,7 @@ def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
     log delta = log phi(a) + log(R(a) - R(b)) with the notation of the module. The difference is the integral
     of 1 - x R(x) over [a, b] by Gauss-Legendre when b - a = mu <= 1, a plain difference otherwise, and
     1 - delta = phi(a) (R(-a) + R(b)) where a < 0 < 1 < mu.
-
-    Args:
-        epsilon: privacy parameter, epsilon >= 0.
-        gdp: mu of Gaussian differential privacy, mu > 0.
-
-    Returns:
-        log delta (at most 0; relative error of delta below 1e-11 for epsilon up to 1e4 and delta >= 1e-300).
-
-    Raises:
-        ValueError: an argument outside its range.
+    At most 0; the relative error of delta is below 1e-11 for epsilon up to 1e4 and delta >= 1e-300.
     """
     eps = check.real_array("epsilon", epsilon, at_least=0)
     gdp = check.real_array("gdp", gdp, above=0)
@@ -95,10 +89,7 @@ def _log_delta_above(eps: Array, gdp: Array) -> Array:
 
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2).
-
-    Arguments and errors as for `log_delta_from_gdp`.
-    """
+    """delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)."""
     return np.exp(log_delta_from_gdp(epsilon, gdp))
 
 
@@ -118,17 +109,8 @@ def _root(function: Callable[[Array], Array], low: Array, high: Array, rising: b
 def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP: the exact calibration.
 
-    The root in mu of delta(epsilon; mu) = delta (increasing in mu). Valid for every epsilon > 0.
-
-    Args:
-        epsilon: epsilon > 0.
-        delta: 0 < delta < 1.
-
-    Returns:
-        mu_exact, rounded down: delta(epsilon; mu) <= delta whatever the rounding, within 1e-11 relative of the root.
-
-    Raises:
-        ValueError: an argument outside its range.
+    The root in mu of delta(epsilon; mu) = delta (increasing in mu), for every epsilon > 0, rounded down:
+    delta(epsilon; mu) <= delta whatever the rounding, within 1e-11 relative of the root.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -151,17 +133,8 @@ def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
     """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP.
 
-    The root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already.
-
-    Args:
-        gdp: mu > 0.
-        delta: 0 < delta < 1.
-
-    Returns:
-        epsilon, rounded up: delta(epsilon; mu) <= delta whatever the rounding.
-
-    Raises:
-        ValueError: an argument outside its range.
+    The root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already, rounded up:
+    delta(epsilon; mu) <= delta whatever the rounding.
     """
     gdp = check.real_array("gdp", gdp, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -186,13 +159,6 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 
     The lemma claims (epsilon, delta)-DP for any epsilon > 0. That is true where this mu is at most
     `gdp_from_epsilon(epsilon, delta)`, that is up to `paper_lemma_limit(delta)`, and false above.
-
-    Args:
-        epsilon: epsilon > 0.
-        delta: 0 < delta < 1.
-
-    Raises:
-        ValueError: an argument outside its range.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     dlt = check.real_array("delta", delta, above=0, below=1)
@@ -205,9 +171,6 @@ def paper_lemma_limit(delta: float) -> float:
     The root of paper_gdp(epsilon, delta) = gdp_from_epsilon(epsilon, delta); about 91 at delta = 0.1 and 189
     at delta = 1e-6. The ratio of the two sides rises with epsilon (without limit, since mu_exact grows as
     sqrt(2 epsilon) and mu_paper as epsilon / sqrt(8 log epsilon)).
-
-    Raises:
-        ValueError: delta outside (0, 1).
     """
     dlt = check.real("delta", delta, above=0, below=1)
 
@@ -229,15 +192,8 @@ def sensitivity(clip: float, n: int, relation: str) -> float:
     """Sensitivity Delta of the average (1/n) sum_i clip_C(.) of n clipped contributions.
 
     Replace-one: 2 C/n (the paper, after Definition def:dp). Add-remove: C/n, the sum changing by one clipped
-    term while the denominator n stays fixed and public.
-
-    Args:
-        clip: C > 0, bound on each contribution (absolute value of a scalar, Euclidean norm of a vector).
-        n: the denominator, number of samples.
-        relation: a `Relation`.
-
-    Raises:
-        ValueError: an argument outside its range.
+    term while the denominator n stays fixed and public. C > 0 bounds each contribution (absolute value of a scalar,
+    Euclidean norm of a vector); relation: a `Relation`.
     """
     c = check.real("clip", clip, above=0)
     count = check.integer("n", n)
@@ -249,17 +205,8 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
 
     sigma = sqrt(T) Delta / mu with Delta from `sensitivity`. The paper writes 'variance sigma' in Algorithms
     1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases
-    (Algorithm 1) it is the standard deviation of each coordinate.
-
-    Args:
-        gdp: mu > 0 of the whole run.
-        steps: T > 0, number of releases (a real number: the theorems' T is one).
-        clip: C > 0.
-        n: number of samples.
-        relation: a `Relation`.
-
-    Raises:
-        ValueError: an argument outside its range.
+    (Algorithm 1) it is the standard deviation of each coordinate. gdp: of the whole run; steps: T > 0, a real number as
+    the theorems' T is one.
     """
     gdp = check.real("gdp", gdp, above=0)
     t = check.real("steps", steps, above=0)

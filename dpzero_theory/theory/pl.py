@@ -2,7 +2,10 @@
 
 With kappa = ell/mu_PL and v as in `theorems`, each needs the argument X of its logarithm above 1, the paper's
 unstated side condition n^2 epsilon^2 > kappa d^3 log(...), kappa r d^2 log(...) and kappa r log(...).
-Full batches, replace-one relation, last iterate.
+Full batches, replace-one relation, last iterate. `results.RESULTS` shows each formula in words.
+
+gdp is mu > 0 of the whole run (ValueError otherwise); without pl, with X <= 1 and for a result outside the range of
+float64 they raise PreconditionError.
 """
 
 import math
@@ -54,16 +57,7 @@ def _dpgd_0th(
 def corollary_1(problem: Problem, gdp: float) -> Prescription:
     """Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
 
-    bound = (ell gap + 64 L^2 kappa log X + 2 L^2) d^3 v^2/(mu n^2), X = n^2/(kappa d^3 v^2), with
-    alpha = 1/(4 ell d), T = 8 kappa d log X, lambda <= 2 L v/(ell n), C = L d.
-
-    Args:
-        problem: n, d, lipschitz, smoothness, gap and pl are used.
-        gdp: mu > 0 of Gaussian differential privacy, of the whole run.
-
-    Raises:
-        ValueError: gdp outside its range.
-        PreconditionError: pl is None; X <= 1; a result outside the range of float64.
+    X = n^2/(kappa d^3 v^2). Of the problem n, d, lipschitz, smoothness, gap and pl are used.
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
@@ -81,10 +75,7 @@ def corollary_1(problem: Problem, gdp: float) -> Prescription:
 def corollary_2(problem: Problem, gdp: float) -> Prescription:
     """Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
 
-    bound = (ell gap + 64 L^2 kappa log X + 2 L^2) r d^2 v^2/(mu n^2), X = n^2/(kappa r d^2 v^2), with
-    alpha = 1/(4 ell (r + 2)), T = 8 kappa (r + 2) log X, lambda <= (2 L/(ell sqrt(d))) sqrt(r) v/n, C = L d.
-
-    Arguments and errors as for `corollary_1`; r is used too.
+    X = n^2/(kappa r d^2 v^2). Of the problem n, d, r, lipschitz, smoothness, gap and pl are used.
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
@@ -102,13 +93,8 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
 def corollary_3(problem: Problem, gdp: float) -> Prescription:
     """Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl, |F_S(x_t)| and |F_S^*| <= B.
 
-    bound = (ell gap + log X (L^2 + 16 Lt^2 kappa) + 2 L^2) r v^2/(mu n^2), X = n^2/(kappa r v^2), with
-    alpha = 1/(4 ell (r + 2)), T = 8 kappa (r + 2) log X, C = Lt/2 and
-    lambda <= (1/(2 ell d)) min((2 - sqrt(2)) Lt, (4 L/sqrt(d)) sqrt(r) v/n), where
-    Lt^2 = 64 L^2 log(32 sqrt(2 pi) kappa n^3 (r + 2)(d + (8 ell (r + 2) + mu) B/L^2)/(r v^2)).
-
-    Arguments and errors as for `corollary_1`; every constant is used. PreconditionError also for gap > 2 B, which
-    |F_S(x_0)|, |F_S^*| <= B exclude, and where the logarithm in Lt is not positive.
+    X = n^2/(kappa r v^2). Every constant is used. Raises PreconditionError also for gap > 2 B, which |F_S(x_0)|,
+    |F_S^*| <= B exclude, and where the logarithm in Lt is not positive.
     """
     p, v = problem, noise_level(gdp)
     kappa = p.condition_number

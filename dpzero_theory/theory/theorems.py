@@ -2,7 +2,9 @@
 
 In the formulas v = sqrt(log(e + epsilon/delta))/epsilon, which is 1/(2 sqrt(2) mu) (`noise_level`); everything
 else is as displayed. All three are for full batches and the replace-one relation, and every bound is on
-E||grad F_S(x_tau)||^2 with tau uniform on 0, ..., T - 1.
+E||grad F_S(x_tau)||^2 with tau uniform on 0, ..., T - 1. `results.RESULTS` shows each formula in words.
+
+gdp is mu > 0 of the whole run (ValueError otherwise); a result outside the range of float64 is a PreconditionError.
 """
 
 import math
@@ -16,16 +18,7 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 def theorem_1(problem: Problem, gdp: float) -> Prescription:
     """Theorem 1 (thm:d-dependent, Eq. eq:d-dependent): Algorithm 1 under Assumption asp:smooth.
 
-    bound = 16 (gap ell + 2 L^2) d sqrt(d) v/n, with alpha = 1/(4 ell d), T = n/(sqrt(d) v),
-    lambda <= (4 L/(ell d)) sqrt(sqrt(d) v/n), C = L d.
-
-    Args:
-        problem: n, d, lipschitz, smoothness and gap are used.
-        gdp: mu > 0 of the whole run.
-
-    Raises:
-        ValueError: gdp outside its range.
-        PreconditionError: a result outside the range of float64.
+    Of the problem n, d, lipschitz, smoothness and gap are used.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.d) * v / p.n
@@ -46,10 +39,7 @@ def theorem_1(problem: Problem, gdp: float) -> Prescription:
 def theorem_2(problem: Problem, gdp: float) -> Prescription:
     """Theorem 2 (thm:d-dependent-rank, Eq. eq:d-dependent-rank): Algorithm 1 under Assumption asp:rank.
 
-    bound = 16 (gap ell + 2 L^2) d sqrt(r) v/n, with alpha = 1/(4 ell (r + 2)), T = n (r + 2)/(d sqrt(r) v),
-    lambda <= (4 L/(ell d)) sqrt(sqrt(r) v/n), C = L d.
-
-    Arguments and errors as for `theorem_1`; r is used too.
+    Of the problem n, d, r, lipschitz, smoothness and gap are used.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n
@@ -70,12 +60,7 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
 def theorem_3(problem: Problem, gdp: float) -> Prescription:
     """Theorem 3 (thm:d-free, Eq. eq:d-free): Algorithm 2 under Assumption asp:rank with |F_S(x_t)| <= B.
 
-    bound = (64 (gap ell + Lt^2) + 2 L^2) sqrt(r) v/n, with alpha = 1/(4 ell (r + 2)),
-    T = n (r + 2)/(4 sqrt(r) v), C = 4 Lt and lambda <= (1/(ell d)) min(4 (2 - sqrt(2)) Lt, (L/sqrt(d))
-    sqrt(sqrt(r) v/n)), where Lt^2 = L^2 log(2 sqrt(2 pi) n^3 (r + 2)(d + 8 ell B (r + 2)/L^2)/(r v^2)).
-
-    Arguments and errors as for `theorem_1`; every constant but pl is used. PreconditionError also where the logarithm
-    in Lt is not positive.
+    Every constant but pl is used. Raises PreconditionError also where the logarithm in Lt is not positive.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n
