@@ -9,6 +9,7 @@ and the sentence encoder that needs no download. A run that is interrupted resum
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from benchmarks.kit.device import chosen_device
@@ -34,11 +35,12 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS, "task": names(), "method": METHODS, "relation": tuple(Relation), "sampling": runnable(),
     "schedule": SCHEDULES, "direction": tuple(DIRECTIONS), "weights": SUBSETS, "dtype": tuple(DTYPES),
 }  # fmt: skip
+_FIELDS = [field.name for field in fields(Configuration)]
 _positive, _count = number(at_least=1e-30, at_most=1e30), integer()
 _TYPES: dict[str, Callable[[str], Any]] = {
     "model": model_name, "epsilon": number(above=0, at_most=1e4), "delta": number(above=0, below=1),
     "clip": _positive, "step_size": _positive, "smoothing": _positive,
-    "steps": _count, "batch": _count, "directions": integer(1, 10**6), "lora_rank": integer(1, 10**4),
+    "steps": _count, "batch": _count, "directions_per_step": integer(1, 10**6), "lora_rank": integer(1, 10**4),
     "lora_alpha": integer(1, 10**6), "per_class": _count, "total": _count, "min_words": integer(0, 10**6),
     "dev": integer(0), "test": _count, "max_length": integer(1, 10**6), "seed": integer(0, 2**32 - 1),
 }  # fmt: skip
@@ -47,7 +49,7 @@ _HELP = {
     "per_class": "training records of each class (default 512)",
     "total": "training records in all, instead of per class",
     "min_words": "only records with at least so many words",
-    "directions": "directions per step, clipped jointly",
+    "directions_per_step": "directions, clipped jointly",
     "dev": "at most so many dev records",
     "test": "at most so many test records",
     "seed": "picks the records, and the randomness of methods that are not private",
@@ -56,14 +58,14 @@ _HELP = {
 
 def _parser() -> Parser:
     aliases = {"target_epsilon": "--epsilon", "target_delta": "--delta", "expected_batch": "--batch"}
-    parser = Parser("benchmarks.llm", __doc__, aliases={**aliases, "directions_per_step": "--directions-per-step"})
+    parser = Parser("benchmarks.llm", __doc__, aliases=aliases)
     defaults = Configuration()
     selected = parser.add_mutually_exclusive_group()
-    for name in Configuration.columns():
+    for name in _FIELDS:
         place = selected if name in ("per_class", "total") else parser
         place.add_argument(
             f"--{name.replace('_', '-')}",
-            *(["--directions-per-step"] if name == "directions" else []),
+            *(["--directions"] if name == "directions_per_step" else []),  # as it was called
             dest=name,
             type=_TYPES.get(name, str),
             choices=_CHOICES.get(name),
@@ -97,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = vars(parser.parse_args(argv))
     device = chosen_device(parser, options["device"])
-    values = {name: options[name] for name in Configuration.columns()}
+    values = {name: options[name] for name in _FIELDS}
     if options["all_records"] or values["total"] is not None:
         values["per_class"] = None
     if options["config"] is not None and options["init"] != "random":

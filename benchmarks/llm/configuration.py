@@ -21,6 +21,9 @@ PRIVATE = ("dpzero", "dpgd-0th", "dp-adamw", "dp-lora")
 SCHEDULES = ("constant", "linear")
 """Step sizes along a run: the same, or falling linearly to zero after the last step."""
 
+_COLUMNS = {"directions_per_step": "directions"}
+"""Fields whose column in the rows, those committed too, has another name."""
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -28,9 +31,9 @@ class Configuration:
 
     model: `minilm`, a folder or an id; kind: one of `tasks.KINDS`, empty for what the model was trained as.
     epsilon, delta, relation, clip: of private methods. sampling: of all but zero-shot; batch: its expected size.
-    direction, directions, smoothing: of zeroth-order methods; direction None is the paper's gaussian, and sphere for
-    dpgd-0th, whose clip needs a known length. lora_rank, lora_alpha: of LoRA. weights: which are trained, one of
-    `encoder.SUBSETS` (LoRA trains its own). seed: picks the records; and everything else of methods that are not
+    direction, directions_per_step, smoothing: of zeroth-order methods; direction None is the paper's gaussian, and
+    sphere for dpgd-0th, whose clip needs a known length. lora_rank, lora_alpha: of LoRA. weights: which are trained,
+    one of `encoder.SUBSETS` (LoRA trains its own). seed: picks the records; and everything else of methods that are not
     private. per_class, total, min_words, dev, test: see `records.Selection`; both of the first None: all records.
     max_length: of prompts, at most the task's; None for the task's. Raises ValueError.
     """
@@ -50,7 +53,7 @@ class Configuration:
     schedule: str = "constant"
     smoothing: float = 1e-3
     direction: str | None = None
-    directions: int = 1
+    directions_per_step: int = 1
     weights: str = "all"
     lora_rank: int = 8
     lora_alpha: int = 16
@@ -77,7 +80,7 @@ class Configuration:
         check.real("clip", self.clip, above=0)
         check.real("step_size", self.step_size, above=0)
         check.real("smoothing", self.smoothing, above=0)
-        for name in ("steps", "batch", "directions", "lora_rank", "lora_alpha"):
+        for name in ("steps", "batch", "directions_per_step", "lora_rank", "lora_alpha"):
             check.integer(name, getattr(self, name))
         for name in ("dev", "test", "min_words", "seed"):
             check.integer(name, getattr(self, name), at_least=0)
@@ -105,13 +108,17 @@ class Configuration:
         if not self.private:
             unused |= {"epsilon", "delta", "relation", "clip"}
         if self.method not in ZEROTH_ORDER:
-            unused |= {"smoothing", "direction", "directions"}
+            unused |= {"smoothing", "direction", "directions_per_step"}
         if "lora" not in self.method:
             unused |= {"lora_rank", "lora_alpha"}
         if self.method == "zero-shot":
             unused |= {"sampling", "steps", "batch", "step_size", "schedule", "weights"}
-        return {name: "none" if name in unused or value in (None, "") else value for name, value in values.items()}
+        return {
+            _COLUMNS.get(name, name): "none" if name in unused or value in (None, "") else value
+            for name, value in values.items()
+        }
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(cls))
+        """The names of `key`, in order."""
+        return tuple(_COLUMNS.get(field.name, field.name) for field in fields(cls))

@@ -60,7 +60,7 @@ def _made(
         "smoothing": c.smoothing,
         "sampling": c.sampling,
         "direction": c.directions_kind,
-        "directions_per_step": c.directions,
+        "directions_per_step": c.directions_per_step,
     }
     execution: dict[str, Any] = {
         "folder": folder,

@@ -67,7 +67,7 @@ def test_every_method_makes_a_row_and_leaves_the_model_alone(method: str, tmp_pa
 @pytest.mark.parametrize("direction", ["gaussian", "sphere", "rademacher"])
 def test_directions_and_their_number(direction: str, tmp_path: Path) -> None:
     data = write(task("sst2"), tmp_path)
-    c = configuration(direction=direction, directions=3, epsilon=50.0)
+    c = configuration(direction=direction, directions_per_step=3, epsilon=50.0)
     (row,) = execute(c, tiny("encoder"), folder=tmp_path / "runs", data=data).rows
     assert (row["direction"], row["directions"]) == (direction, 3)
 
@@ -118,7 +118,7 @@ def test_memorising_needs_privacy_budget(tmp_path: Path) -> None:
     change = {}
     for epsilon, step_size in ((1e4, 5e-3), (1e-3, 1e-9)):
         c = configuration(
-            epsilon=epsilon, steps=100, directions=4, direction="rademacher", weights="head", step_size=step_size,
+            epsilon=epsilon, steps=100, directions_per_step=4, direction="rademacher", weights="head", step_size=step_size,
             clip=20.0,
         )  # fmt: skip
         (row,) = execute(c, tiny("encoder", seed=1), folder=tmp_path / str(epsilon), data=data).rows

@@ -133,7 +133,7 @@ def test_the_papers_hyper_parameters() -> None:
     assert [c.clip for c in grid] == [50, 100, 150, 200, 250, 300, 400]
     c = grid[0]
     assert (c.steps, c.batch, c.smoothing, c.step_size, c.delta, c.epsilon) == (10_000, 64, 1e-3, 1e-6, 1e-5, 2.0)
-    assert (c.per_class, c.directions_kind, c.directions, c.schedule) == (512, "gaussian", 1, "constant")
+    assert (c.per_class, c.directions_kind, c.directions_per_step, c.schedule) == (512, "gaussian", 1, "constant")
     first = list(roberta.grid("m", "sst2", Row("dp-lora:6"), 42))
     assert (len(first), first[0].steps, first[0].lora_rank, first[0].lora_alpha) == (16, 1000, 8, 16)
     assert len(list(roberta.grid("m", "sst2", Row("mezo"), 42))) == 1
