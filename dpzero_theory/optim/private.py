@@ -25,8 +25,11 @@ iterate and the code, and knows all other records:
   (`privacy.discrete`; noise="laplace": target_epsilon-DP, `privacy.laplace`), K a step, or d for dpgd-0th;
 - n = len(data) and the denominator q n are public numbers, the same for both neighbours of `add-remove`.
 
-The losses must give record i a number that depends on record i alone. Modules are evaluated in eval mode, so that
-batch normalisation does not mix records and dropout does not disturb the difference.
+The losses must give record i a number that depends on record i alone, which is what bounds its share of a release.
+Modules are evaluated in eval mode, so that batch normalisation does not mix records and dropout does not disturb the
+difference. The start looks whether it is so, as far as it can be seen (`isolation`), and refuses what mixes records.
+The last bits of a loss may still depend on the other records of a micro-batch, by way of shapes; with
+isolation="exact" they do not, by fixed shapes whose kernels the start tests. The transcript says which it was.
 """
 
 import os
@@ -38,15 +41,16 @@ import numpy as np
 from torch import nn
 from torch.utils.data import default_collate
 
-from dpzero_theory.check import integer
-from dpzero_theory.optim.contributions import per_record
+from dpzero_theory.check import choice, integer
 from dpzero_theory.optim.distributed import Ranks
+from dpzero_theory.optim.evaluation import Evaluation, Losses
 from dpzero_theory.optim.folder import Budget, Folder
 from dpzero_theory.optim.identity import layout, of_losses
+from dpzero_theory.optim.isolation import ISOLATIONS, Found, probe, warn
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan, Target
-from dpzero_theory.optim.records import Collate, Data, Fetch, fetcher, require_data
-from dpzero_theory.optim.run import Losses, Run
+from dpzero_theory.optim.records import Collate, Data, fetcher, require_data
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.optim.transcript import Header
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
@@ -61,7 +65,8 @@ class Execution(TypedDict, total=False):
     a time (64); changes memory and speed. collate: records -> batch; torch's default_collate if None. resume: continue
     the run in the folder, which must have been begun with all of this; False refuses one that is there; "moved" goes on
     with a folder that was copied, or brought from another disk, when no other copy goes on. paid_at_once: releases that
-    one line of the ledger pays for (1): a crash wastes at most so many, and the calls to fsync are fewer.
+    one line of the ledger pays for (1): a crash wastes at most so many, and the calls to fsync are fewer. isolation:
+    `probed` or `exact`, see `isolation`; `probed` if not given.
     """
 
     precision: str
@@ -69,6 +74,7 @@ class Execution(TypedDict, total=False):
     collate: Collate
     resume: bool | str
     paid_at_once: int
+    isolation: str
 
 
 class _Sources(NamedTuple):
@@ -95,7 +101,7 @@ def make_private(
     Args:
         module: its parameters with requires_grad are trained, from the values that they have. Under torchrun every
             process makes the same run, of the whole module or of one that `fully_shard` has sharded over them.
-        losses: see `run.Losses`.
+        losses: see `evaluation.Losses`.
         data: the records; their number is the plan's n.
         plan: of a private algorithm.
         target_delta: 0 < delta < 1 (Laplace: 0 is allowed).
@@ -105,7 +111,7 @@ def make_private(
 
     Raises:
         ValueError: an argument outside its range, a setting that is not the resumed run's, losses that are not one
-            for each record, parameters that they do not read.
+            for each record, or not its own (`isolation`), parameters that they do not read.
         FileExistsError, FileNotFoundError: for the folder's files.
         LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
     """
@@ -127,6 +133,7 @@ def make_private_with_epsilon(
     collate: Collate = None,
     resume: bool | str = False,
     paid_at_once: int = 1,
+    isolation: str = "probed",
     **target: Unpack[Target],
 ) -> Run:
     """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
@@ -150,6 +157,7 @@ def make_private_with_epsilon(
         collate=collate,
         resume=resume,
         paid_at_once=paid_at_once,
+        isolation=isolation,
     )
 
 
@@ -188,8 +196,10 @@ def _make(
     collate: Collate = None,
     resume: bool | str = False,
     paid_at_once: int = 1,
+    isolation: str = "probed",
 ) -> Run:
     integer("micro_batch", micro_batch)
+    choice("isolation", isolation, ISOLATIONS)
     integer("paid_at_once", paid_at_once)
     if not isinstance(resume, bool) and resume != "moved":
         raise ValueError(f"resume must be True, False or 'moved'; got {resume!r}")
@@ -204,10 +214,22 @@ def _make(
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     ranks.share_(module)
     plan = first
-    header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=budget is not None))
+    private = budget is not None
+    looked = isolation if private or isolation == "exact" else ""
+    header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=private, isolation=looked))
     weights = header.weights(module)
     plan.rule.require_weights(weights, plan.n)
-    _check_losses(weights, losses, fetch, plan)
+    evaluation = Evaluation(losses, fetch)
+    if looked:
+        apart: list[Found] = []
+        ranks.every(lambda: apart.append(probe(weights, losses, data, collate, plan, micro_batch, isolation)))
+        evaluation = Evaluation(losses, fetch, apart[0].shapes)
+        if isolation == "exact":
+            ranks.require_equal("what the losses give the first records", apart[0].bits)
+        if ranks.rank == 0:
+            warn(apart[0], plan)
+    else:
+        _check_losses(weights, evaluation, plan)
     found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
     files: Folder | None = None
 
@@ -224,8 +246,7 @@ def _make(
     return Run(
         ranks.lead(lead),
         module,
-        losses,
-        fetch,
+        evaluation,
         noise=sources.noise,
         batches=sources.batches,
         ledger=files.ledger if files else None,
@@ -241,9 +262,8 @@ def _require_folder(folder: object) -> None:
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {folder!r}")
 
 
-def _check_losses(weights: Weights, losses: Losses, fetch: Fetch, plan: Plan) -> None:
-    """One evaluation on two records, thrown away: a wrong shape is found before anything is paid for."""
-    records = np.arange(min(2, plan.n))
+def _check_losses(weights: Weights, evaluation: Evaluation, plan: Plan) -> None:
+    """One evaluation on two records, thrown away: a wrong shape is found before anything is made."""
     with weights.shifted(0, plan.smoothing):
-        per_record(losses(weights.module, fetch(records)), len(records))
+        evaluation.losses(weights.module, evaluation.batch(np.arange(min(2, plan.n))))
     weights.require_used()

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.optim.contributions import Sums, per_record
+from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.estimator import two_point_difference
+from dpzero_theory.optim.evaluation import Evaluation
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.records import Fetch
 from dpzero_theory.optim.sampler import Batches
 from dpzero_theory.optim.transcript import Header, Record, Transcript, TranscriptError
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -40,12 +40,6 @@ from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import Indices
-
-Losses = Callable[[nn.Module, Any], object]
-"""(module, batch) -> a tensor of shape (batch,): entry i the loss of record i, and of no other record.
-
-The batch comes as it was collated: to bring it to the module's device is the function's business. Where the module is
-sharded, each process evaluates its own micro-batches, and the function must make as many forwards for each."""
 
 
 class Run:
@@ -61,8 +55,7 @@ class Run:
         self,
         header: Header,
         module: nn.Module,
-        losses: Losses,
-        fetch: Fetch,
+        evaluation: Evaluation,
         *,
         noise: NoiseSource,
         batches: Batches,
@@ -75,7 +68,7 @@ class Run:
         self.plan: Plan = header.plan
         self.weights = header.weights(module)
         self.private = kept and noise.private and batches.private
-        self._header, self._losses, self._fetch = header, losses, fetch
+        self._header, self._evaluation = header, evaluation
         self._noise, self._batches, self._ledger, self._transcript = noise, batches, ledger, transcript
         self._ranks = ranks
         self._micro_batch = integer("micro_batch", micro_batch)
@@ -254,12 +247,12 @@ class Run:
 
     def _differences(self, release: int, records: Indices) -> NDArray[np.float64]:
         """Shape (records, K)."""
-        batch, smoothing, columns = self._fetch(records), self.plan.smoothing, []
+        batch, smoothing, columns = self._evaluation.batch(records), self.plan.smoothing, []
         for number in range(release * self.plan.directions_per_step, (release + 1) * self.plan.directions_per_step):
             with self.weights.shifted(number, smoothing):
-                plus = per_record(self._losses(self.weights.module, batch), len(records))
+                plus = self._evaluation.losses(self.weights.module, batch)
             with self.weights.shifted(number, -smoothing):
-                minus = per_record(self._losses(self.weights.module, batch), len(records))
+                minus = self._evaluation.losses(self.weights.module, batch)
             columns.append(two_point_difference(plus, minus, smoothing))
         return np.stack(columns, axis=1)
 

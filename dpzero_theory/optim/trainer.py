@@ -27,8 +27,9 @@ from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
+from dpzero_theory.optim.evaluation import Losses
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.run import Losses, Run
+from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.shards import is_collective
 from dpzero_theory.optim.statement import statement_of_folder
 

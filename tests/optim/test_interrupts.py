@@ -22,6 +22,8 @@ from dpzero_theory.optim.transcript import TranscriptError, read, replay
 from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET, FULL, STEP, data
 
+pytestmark = pytest.mark.filterwarnings("ignore:smoothing = .* makes rounding visible")  # in bfloat16
+
 
 def module(dtype: torch.dtype = torch.float32) -> nn.Module:
     """With dropout, so that evaluation mode and back can be seen."""

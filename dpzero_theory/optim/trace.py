@@ -1,0 +1,113 @@
+"""What an evaluation does: its operations in order, their shapes, and what each of them gives every record.
+
+Two evaluations with equal operations and shapes ran the same kernels. Where a kernel computes the rows of a batch
+apart, a row's bits are the same whatever the other rows hold, and wherever it stands if they do not depend on that
+either. `first_difference` looks whether it was so, in every intermediate result and not in the losses alone, which
+are so few bits that they hide most differences.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpzero_theory.privacy.sampling import Indices
+
+Digests = dict[tuple[int, bool] | None, NDArray[np.int64]]
+"""Of one result: a number for each row in each way of finding the rows in it; under None one for the whole."""
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ODD = 0x9E3779B1
+
+
+class Trace(TorchDispatchMode):
+    """A context manager that watches the operations on tensors inside it, of a batch of `rows`; 0: not their values.
+
+    operations: name, shapes and types of the results, in order. coarsest: the largest distance from 1 to the next
+    number, of all types that floating-point results had. reads: the first operation of which the rest of the program
+    can depend on values, as it gives a number or a shape; empty if there was none.
+    """
+
+    def __init__(self, rows: int = 0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[tuple[str, ...]] = []
+        self.coarsest = 0.0
+        self.reads = ""
+        self._rows = rows
+        self._digests: list[tuple[str, Digests]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        found = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        self.operations.append((str(func), *map(_kind, found)))
+        if not self.reads and _reads(func, args):
+            self.reads = str(func)
+        for tensor in found:
+            if tensor.is_floating_point() or tensor.is_complex():
+                self.coarsest = max(self.coarsest, torch.finfo(tensor.dtype).eps, _tensor_cores(func, tensor))
+                plain = (
+                    type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_nested
+                )
+                if self._rows and plain and tensor.numel() and not func.is_view and "empty" not in str(func):
+                    self._digests.append((str(func), dict(_digests(tensor.detach(), self._rows))))
+        return result
+
+    def first_difference(self, other: "Trace", here: Indices, there: Indices) -> str:
+        """The first operation that gave rows `here` other bits than it gave rows `there` of `other`; empty if none.
+
+        A result is compared by rows in any way of finding them in it, or as a whole, as it may be of weights alone.
+        """
+        if [name for name, _ in self._digests] != [name for name, _ in other._digests]:
+            return "the operations are not the same"
+        for (name, mine), (_, theirs) in zip(self._digests, other._digests, strict=True):
+            ways = set(mine) & set(theirs) - {None}
+            if len(mine) > 1 and not (
+                np.array_equal(mine[None], theirs[None])
+                or any(np.array_equal(mine[way][here], theirs[way][there]) for way in ways)
+            ):
+                return name
+        return ""
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"nested {tensor.numel()}" if tensor.is_nested else f"{tuple(tensor.shape)} {tensor.dtype}"
+
+
+def _reads(func: Any, args: Any) -> bool:
+    if func is torch.ops.aten.index.Tensor:
+        return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+def _tensor_cores(func: Any, tensor: Tensor) -> float:
+    """How coarse float32 products may be, which the settings allow to be computed in fewer bits."""
+    coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
+    if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:
+        coarse = max(coarse, 2.0**-10)
+    return coarse if tensor.dtype == torch.float32 else 0.0
+
+
+def _digests(tensor: Tensor, rows: int) -> Iterator[tuple[tuple[int, bool] | None, NDArray[np.int64]]]:
+    """Along each dimension, with the records one after the other, or in turns (`True`)."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    yield None, _digest(tensor.reshape(1, -1))
+    for axis, size in enumerate(tensor.shape):
+        if size % rows == 0:
+            first = tensor.movedim(axis, 0)
+            yield (axis, False), _digest(first.reshape(rows, -1))
+            if size > rows > 1:
+                yield (axis, True), _digest(first.reshape(size // rows, rows, -1).movedim(1, 0).reshape(rows, -1))
+
+
+def _digest(matrix: Tensor) -> NDArray[np.int64]:
+    """A number for each row that depends on every bit of it."""
+    bits = matrix.contiguous().view(_INTEGERS[matrix.element_size()])
+    odd = torch.arange(1, 2 * bits.shape[1], 2, device=bits.device) * _ODD
+    total: NDArray[np.int64] = (bits * odd.to(bits.dtype)).sum(dim=1, dtype=torch.int64).cpu().numpy()
+    return total

@@ -1,0 +1,200 @@
+"""Couplings are refused before a release is paid for, what is sound is not; exact isolation, bit for bit."""
+
+import copy
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.transcript import read
+from dpzero_theory.optim.verify import verify
+from tests.optim import small
+from tests.optim.small import BUDGET, FULL, POISSON, STEP
+from tests.optim.zoo import (
+    COUPLED,
+    SIZES_ALONE,
+    SOUND,
+    TABLE,
+    Attention,
+    Case,
+    D,
+    Encoder,
+    N,
+    Pooled,
+    contrast,
+    cross_entropy,
+    in_training,
+    net,
+    table,
+    text,
+    to_longest,
+)
+
+MOST = 10
+"""Evaluations that a start may not reach."""
+FIXED: dict[str, Case] = {
+    **{name: SOUND[name] for name in ("linear", "bfloat16", "group norm", "layer norm", "a recurrent network")},
+    "masked mean": text(lambda: Pooled(masked=True), to_longest),
+    "an encoder": text(lambda: Encoder(nested=False), to_longest),
+}
+"""Sound ones whose batches have one shape and whose operations do not go by values."""
+
+
+def started(case: Case, folder: Path, **changes: Any) -> tuple[Any, list[int]]:
+    """The run, and the records of each evaluation that the start made."""
+    make, losses, data, collate = case
+    sizes: list[int] = []
+
+    def counted(module: nn.Module, batch: Any) -> Tensor:
+        found = losses(module, batch)
+        sizes.append(len(found))
+        return found
+
+    torch.manual_seed(0)
+    settings = {**BUDGET, **STEP, **FULL, "expected_batch": N, "collate": collate, **changes}
+    return make_private_with_epsilon(make(), counted, data, folder=folder, **settings), sizes
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_losses_that_mix_records_are_refused_before_anything_is_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"^losses must (give each record a number of its own|not change)") as found:
+        started(COUPLED[name], tmp_path / "run")
+    assert "\n" not in str(found.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", SOUND)
+def test_losses_that_do_not_mix_records_are_accepted(tmp_path: Path, name: str) -> None:
+    run, sizes = started(SOUND[name], tmp_path / "run")
+    assert run.releases_left == STEP["steps"]
+    assert len(sizes) < MOST
+    assert sum(sizes) < MOST * N
+    assert read(tmp_path / "run" / "transcript.bin")[0].isolation == "probed"
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_a_start_evaluates_no_more_records_than_a_batch_has(tmp_path: Path, batch: int) -> None:
+    """Also where micro-batches could be larger."""
+    _, sizes = started(table(), tmp_path, **{**POISSON, "expected_batch": batch})
+    assert len(sizes) < MOST
+    assert max(sizes) <= max(2, batch)
+    assert sum(sizes) < MOST * max(2, batch)
+
+
+def test_what_a_refused_start_has_put_into_buffers_is_taken_back(tmp_path: Path) -> None:
+    module = net(nn.BatchNorm1d(D))
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(ValueError, match="losses must"):
+        started((lambda: module, in_training, TABLE, None), tmp_path / "run")
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_what_a_probe_cannot_see(tmp_path: Path) -> None:
+    """A coupling that begins after the start; one through a value that none of the records looked at has."""
+    calls = count()
+
+    def later(module: nn.Module, batch: Any) -> Tensor:
+        found = cross_entropy(module, batch)
+        return found if next(calls) < MOST else found - found.mean()
+
+    def rare(module: nn.Module, batch: Any) -> Tensor:
+        found = cross_entropy(module, batch)
+        return found * (2 if (batch[0] > 1e6).any() else 1)
+
+    for losses in (later, rare):
+        started(table(losses=losses), tmp_path / losses.__name__)
+
+
+def test_one_record_a_micro_batch_has_nothing_beside_it(tmp_path: Path) -> None:
+    """What mixes the records of a batch then mixes none; a state that is kept still does."""
+    started(table(losses=contrast), tmp_path / "run", micro_batch=1)
+    with pytest.raises(ValueError, match="when it is evaluated again"):
+        started(COUPLED["a running average"], tmp_path / "other", micro_batch=1)
+
+
+@pytest.mark.parametrize("name", [name for name in COUPLED if name not in SIZES_ALONE])
+def test_exact_isolation_refuses_them_too(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"^(losses must|isolation 'exact' needs)") as found:
+        started(COUPLED[name], tmp_path / "run", isolation="exact", micro_batch=16)
+    assert "\n" not in str(found.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("micro_batch", [16, 1])
+def test_exact_isolation_gives_a_record_the_same_bits_beside_any_others(
+    tmp_path: Path, name: str, micro_batch: int
+) -> None:
+    changes = {**POISSON, "expected_batch": 12, "smoothing": 1e-6}
+    run, sizes = started(FIXED[name], tmp_path, isolation="exact", micro_batch=micro_batch, **changes)
+    assert len(sizes) < MOST
+    assert sum(sizes) < MOST * micro_batch
+    draw = np.random.default_rng(0)
+    for release in range(2):
+        alone = np.concatenate([run._differences(release, np.array([record])) for record in range(N)])
+        for _ in range(10):
+            batch = draw.permutation(N)[: draw.integers(1, micro_batch + 1)]
+            assert np.array_equal(run._differences(release, batch), alone[batch])
+    assert set(sizes[9:]) <= {16, 8, 4, 2, 1}
+    run.step()
+    run.close()
+    assert {f.name: f.value for f in verify(tmp_path, None, None)}["isolation"] == "exact"
+
+
+def by_place(module: nn.Module, batch: Any) -> Tensor:
+    """The same sums, in the second half of the batch from the other end, as a kernel may do."""
+    products = batch[0] * module[0].weight[0] + module[0].bias.sum()  # type: ignore[index]
+    half = len(products) // 2
+    columns = products.unbind(1)
+    return torch.cat([sum(each) for each in ([c[:half] for c in columns], [c[half:] for c in columns[::-1]])])  # type: ignore[misc]
+
+
+REFUSED: dict[str, tuple[Case, int, str]] = {
+    "records of several lengths": (text(lambda: Pooled(masked=True)), 16, "batches of one shape"),
+    "a path that goes by values": (
+        text(Attention, to_longest),
+        16,
+        "do not go by values; got aten._local_scalar",
+    ),
+    "a row whose sum depends on its place": (
+        table(losses=by_place),
+        16,
+        "keep records apart; aten.cat.default gives a record other bits in another place",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_exact_isolation_cannot_give_is_refused(tmp_path: Path, case: str) -> None:
+    given, rows, message = REFUSED[case]
+    with pytest.raises(ValueError, match=f"isolation 'exact' needs .*{message}") as found:
+        started(given, tmp_path / "run", isolation="exact", micro_batch=rows)
+    assert "\n" not in str(found.value)
+    assert list(tmp_path.iterdir()) == []
+    started(given, tmp_path / "run", isolation="exact", micro_batch=1)
+
+
+def test_isolation_is_one_of_two_and_stays(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="isolation must be one of probed, exact; got 'perfect'"):
+        small.private(tmp_path, isolation="perfect")
+    small.private(tmp_path).close()
+    with pytest.raises(ValueError, match="isolation must be one of probed; got 'exact'"):
+        small.private(tmp_path, isolation="exact", micro_batch=1, resume=True)
+
+
+def test_rounding_that_lambda_makes_visible_is_said_once(tmp_path: Path) -> None:
+    """In float32 the spacing at a loss of 1 is 1.2e-7, which 48 records make 5.7 at lambda = 1e-6."""
+    with pytest.warns(UserWarning, match="smoothing = 1e-06 makes rounding visible: it moves losses by 2e-07") as found:
+        started(table(), tmp_path / "a", smoothing=1e-6)
+    assert len(found) == 1
+    assert "\n" not in str(found[0].message)
+    started(SOUND["float64"], tmp_path / "b", smoothing=1e-6)
+    started(table(), tmp_path / "c", smoothing=1e-6, micro_batch=1)
+    started(table(), tmp_path / "d", smoothing=1e-6, isolation="exact")
+    started(table(), tmp_path / "e", smoothing=1e-3)

@@ -1,0 +1,443 @@
+"""A zoo of modules and losses that mix records (`COUPLED`), and of such as do not (`SOUND`)."""
+
+import math
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+N, D, WORDS, LONGEST = 48, 8, 30, 12
+Losses = Callable[[nn.Module, Any], Tensor]
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+X, Y = numbers(N, D), torch.arange(N) % 3
+TABLE = TensorDataset(X, Y)
+IMAGES = TensorDataset(numbers(N, 2, 6, 6), Y)
+SEQUENCES = TensorDataset(numbers(N, 5, D), Y)
+
+
+class Texts(Dataset[Any]):
+    """Records of 3 to 12 words, of which the first says the class."""
+
+    def __init__(self, shortest: int = 3) -> None:
+        draw = torch.Generator().manual_seed(2)
+        lengths = torch.randint(shortest, LONGEST + 1, (N,), generator=draw).tolist()
+        self.words = [torch.randint(1, WORDS, (length,), generator=draw) for length in lengths]
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return self.words[index], self.words[index][0] % 3
+
+
+class Jittered(Dataset[Any]):
+    """Records that read differently each time."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return X[index] + self.by * torch.randn(D), Y[index]
+
+
+def padded(records: Any, to: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    words, labels = zip(*records, strict=True)
+    ids = nn.utils.rnn.pad_sequence(words, batch_first=True)
+    ids = F.pad(ids, (0, max(0, to - ids.shape[1])))
+    return ids, ids > 0, torch.stack(labels)
+
+
+def to_longest(records: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return padded(records, LONGEST)
+
+
+def cross_entropy(module: nn.Module, batch: Any) -> Tensor:
+    return F.cross_entropy(module(batch[0]), batch[1], reduction="none")
+
+
+def net(*layers: nn.Module, width: int = D) -> nn.Sequential:
+    return nn.Sequential(*layers, nn.Linear(width, 3))
+
+
+def after(change: Callable[[Tensor], Tensor]) -> Losses:
+    """Cross entropy, changed afterwards."""
+    return lambda module, batch: change(cross_entropy(module, batch))
+
+
+def between(change: Callable[[Tensor], Tensor]) -> Losses:
+    """Cross entropy of changed logits."""
+    return lambda module, batch: F.cross_entropy(change(module(batch[0])), batch[1], reduction="none")
+
+
+def contrast(module: nn.Module, batch: Any) -> Tensor:
+    """In-batch negatives."""
+    z = F.normalize(module(batch[0]), dim=1)
+    return F.cross_entropy(z @ F.normalize(batch[0][:, :3], dim=1).T, torch.arange(len(z)), reduction="none")
+
+
+def in_training(module: nn.Module, batch: Any) -> Tensor:
+    module.train()
+    try:
+        return cross_entropy(module, batch)
+    finally:
+        module.eval()
+
+
+def mixup(module: nn.Module, batch: Any) -> Tensor:
+    x, y = batch
+    logits = module(0.9 * x + 0.1 * x.roll(1, 0))
+    return 0.9 * F.cross_entropy(logits, y, reduction="none") + 0.1 * F.cross_entropy(
+        logits, y.roll(1), reduction="none"
+    )
+
+
+def counting(rate: float) -> Losses:
+    calls = count()
+    return lambda module, batch: cross_entropy(module, batch) * (1 + rate * next(calls))
+
+
+def running_average() -> Losses:
+    state = [torch.zeros(3)]
+
+    def losses(module: nn.Module, batch: Any) -> Tensor:
+        logits = module(batch[0])
+        state[0] = 0.99 * state[0] + 0.01 * logits.mean(0)
+        return F.cross_entropy(logits - state[0], batch[1], reduction="none")
+
+    return losses
+
+
+def from_the_last_call() -> Losses:
+    """Centred by the batch that was evaluated before."""
+    last = [torch.tensor(0.0)]
+
+    def losses(module: nn.Module, batch: Any) -> Tensor:
+        found = cross_entropy(module, batch)
+        last[0], before = found.mean(), last[0]
+        return found - before
+
+    return losses
+
+
+def only_shifted(module: nn.Module, batch: Any) -> Tensor:
+    """Mixes records only where the weights are not the initial ones."""
+    found, weight = cross_entropy(module, batch), module[-1].weight  # type: ignore[index]
+    return found + 0.01 * found.mean() * (weight.sum() != 0)
+
+
+def only_on_side(side: int) -> Losses:
+    """At those of the two points where a bias that is 0 at first has this sign."""
+
+    def losses(module: nn.Module, batch: Any) -> Tensor:
+        found, bias = cross_entropy(module, batch), module[-1].bias  # type: ignore[index]
+        return found + 0.01 * found.mean() * (side * bias[0] > 0)
+
+    return losses
+
+
+def autocast(module: nn.Module, batch: Any) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = module(batch[0])
+    return F.cross_entropy(logits.float(), batch[1], reduction="none")
+
+
+def in_place(module: nn.Module, batch: Any) -> Tensor:
+    found = cross_entropy(module, batch)
+    batch[0].mul_(1.5)
+    return found
+
+
+def text_losses(module: nn.Module, batch: Any) -> Tensor:
+    ids, mask, labels = batch
+    return F.cross_entropy(module(ids, mask), labels, reduction="none")
+
+
+class Pooled(nn.Module):
+    """Words averaged: those of the mask, or all, the padding too."""
+
+    def __init__(self, *, masked: bool) -> None:
+        super().__init__()
+        self.words, self.head, self.masked = nn.Embedding(WORDS, 8), nn.Linear(8, 3), masked
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        found = self.words(ids)
+        if self.masked:
+            return self.head((found * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+        return self.head(found.mean(1))
+
+
+class Attention(nn.Module):
+    """Scaled dot products, whose mask is left out where a batch has no padding, as in transformers."""
+
+    def __init__(self, *, masked: bool = True) -> None:
+        super().__init__()
+        self.words, self.inside, self.head, self.masked = (
+            nn.Embedding(WORDS, 8),
+            nn.Linear(8, 24),
+            nn.Linear(8, 3),
+            masked,
+        )
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.inside(self.words(ids)).chunk(3, dim=-1)
+        allowed = None if not self.masked or mask.all() else mask[:, None, :].expand(-1, ids.shape[1], -1)
+        return self.head(F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)[:, 0])
+
+
+class Encoder(nn.Module):
+    """PyTorch's own, with its fused path over nested tensors."""
+
+    def __init__(self, *, nested: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.words, self.head = nn.Embedding(WORDS, 8), nn.Linear(8, 3)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.layers(self.words(ids), src_key_padding_mask=~mask)[:, 0])
+
+
+class Packed(nn.Module):
+    """A recurrent network on packed sequences: its products have as many rows as records have that word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.body, self.head = nn.Embedding(WORDS, 8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(self.words(ids), mask.sum(1), batch_first=True, enforce_sorted=False)
+        return self.head(self.body(packed)[1][0][0])
+
+
+class Recurrent(nn.Module):
+    def __init__(self, *, kept: bool) -> None:
+        super().__init__()
+        self.body, self.head, self.kept = nn.GRU(D, 8, batch_first=True), nn.Linear(8, 3), kept
+        self.state = torch.zeros(1, 1, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.state.expand(1, len(x), 8).contiguous() if self.kept else None
+        found = self.body(x, state)[1]
+        self.state = found.mean(1, keepdim=True)
+        return self.head(found[0])
+
+
+class Experts(nn.Module):
+    """Records go to one of two experts; with a capacity, those that come late to none."""
+
+    def __init__(self, capacity: int = N) -> None:
+        super().__init__()
+        self.route, self.capacity = nn.Linear(D, 2), capacity
+        self.experts = nn.ModuleList([nn.Linear(D, 3), nn.Linear(D, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.route(x).softmax(1)
+        out = x.new_zeros(len(x), 3)
+        for index, expert in enumerate(self.experts):
+            mine = torch.where(weights.argmax(1) == index)[0][: self.capacity]
+            out[mine] = expert(x[mine]) * weights[mine, index, None]
+        return out
+
+
+class Counter(nn.Module):
+    """A buffer that counts evaluations, which changes no loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+        self.layer = nn.Linear(D, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.layer(x)
+
+
+class Momentum(nn.Module):
+    """A frozen copy of the weights that follows them at each evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.slow = nn.Linear(D, 3), nn.Linear(D, 3).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.slow.weight.lerp_(self.layer.weight, 0.01)
+        return self.layer(x)
+
+
+class Cached(nn.Module):
+    """A table that is made at the first evaluation and stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.zeros(D))
+        self.layer = nn.Linear(D, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.table.any():
+            self.table.copy_(torch.linspace(0.5, 1.5, D))
+        return self.layer(x * self.table)
+
+
+class AcrossRecords(nn.Module):
+    """A layer that takes records for channels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x.T[None, :, :], 2)[0].T
+
+
+def still(module: nn.Module) -> nn.Module:
+    """Weights and biases of the head 0 in all."""
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    return module
+
+
+def per_tensor(x: Tensor) -> Tensor:
+    """To 8 bits, whose unit is the largest entry of the batch."""
+    unit = x.abs().max() / 127
+    return (x / unit).round() * unit
+
+
+SIZES_ALONE = ("by the batch's size", "by whether it is alone")
+"""Of `COUPLED`, which are not where every batch has one size."""
+
+Case = tuple[Callable[[], nn.Module], Losses, Any, Any]
+
+
+def table(layers: Callable[[], nn.Module] = lambda: net(), losses: Losses = cross_entropy, data: Any = TABLE) -> Case:
+    return layers, losses, data, None
+
+
+def text(module: Callable[[], nn.Module], collate: Any = padded, shortest: int = 3) -> Case:
+    return module, text_losses, Texts(shortest), collate
+
+
+class Apply(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.forward = function  # type: ignore[method-assign]
+
+
+COUPLED: dict[str, Case] = {
+    "in-batch negatives": table(losses=contrast),
+    "losses centred by the batch": table(losses=after(lambda v: v - v.mean())),
+    "losses over their sum": table(losses=after(lambda v: v / v.sum())),
+    "a batch norm that is always training": table(
+        lambda: net(Apply(lambda x: F.batch_norm(x, None, None, training=True)))
+    ),
+    "batch norm without running statistics": table(lambda: net(nn.BatchNorm1d(D, track_running_stats=False))),
+    "batch norm of images without them": table(
+        lambda: net(nn.BatchNorm2d(2, track_running_stats=False), nn.Flatten(), width=72), data=IMAGES
+    ),
+    "batch norm put into training": table(lambda: net(nn.BatchNorm1d(D)), in_training),
+    "group norm across records": table(lambda: net(AcrossRecords())),
+    "layer norm over the batch": table(losses=between(lambda z: F.layer_norm(z, z.shape))),
+    "dropout that stays on": table(lambda: net(Apply(lambda x: F.dropout(x, 0.2, training=True)))),
+    "dropout put into training": table(lambda: net(nn.Dropout(0.2)), in_training),
+    "noise from the global generator": table(losses=after(lambda v: v + 1e-3 * torch.rand_like(v))),
+    "noise from a fixed seed, by place": table(
+        losses=after(lambda v: v + 1e-2 * torch.rand(len(v), generator=torch.Generator().manual_seed(0)))
+    ),
+    "spectral norm in training": table(
+        lambda: net(nn.utils.parametrizations.spectral_norm(nn.Linear(D, D))), in_training
+    ),
+    "mixup": table(losses=mixup),
+    "largest of the batch": table(lambda: net(Apply(lambda x: x / x.abs().max()))),
+    "8 bits by the largest of the batch": table(lambda: net(Apply(per_tensor))),
+    "whitening": table(lambda: net(Apply(lambda x: x @ torch.linalg.inv(x.T @ x / len(x) + torch.eye(D))))),
+    "cosine to the mean": table(losses=between(lambda z: z * F.cosine_similarity(z, z.mean(0, keepdim=True))[:, None])),
+    "sums over the batch so far": table(losses=after(lambda v: v.cumsum(0))),
+    "the record before": table(losses=after(lambda v: v + 0.1 * v.roll(1))),
+    "pairs": table(losses=after(lambda v: v + 0.1 * v.view(-1, 2).flip(1).flatten() if len(v) % 2 == 0 else v)),
+    "ranks": table(losses=after(lambda v: v * v.argsort().argsort())),
+    "sorted": table(losses=after(lambda v: v.sort().values)),
+    "hardest half": table(losses=after(lambda v: v * (v >= v.median()))),
+    "top k": table(losses=after(lambda v: torch.zeros_like(v).scatter(0, *reversed(v.topk(min(len(v), 4)))))),
+    "softmax over the batch": table(losses=after(lambda v: v * v.softmax(0))),
+    "by the batch's size": table(losses=after(lambda v: v / len(v))),
+    "by the place in the batch": table(losses=after(lambda v: v * (1 + 0.01 * torch.arange(len(v))))),
+    "by whether it is alone": table(losses=after(lambda v: v * (1.0 if len(v) > 1 else 1.1))),
+    "a thousandth of the mean": table(losses=after(lambda v: v + 1e-3 * v.mean())),
+    "a millionth of the mean": table(losses=after(lambda v: v + 1e-6 * v.mean())),
+    "calls are counted": table(losses=counting(1e-3)),
+    "a running average": table(losses=running_average()),
+    "centred by the last call": table(losses=from_the_last_call()),
+    "a recurrent state that is kept": table(lambda: Recurrent(kept=True), data=SEQUENCES),
+    "a buffer that counts": table(Counter),
+    "a frozen copy that follows": table(Momentum),
+    "only at shifted weights": table(lambda: net(Apply(lambda x: x)), only_shifted),
+    "only at one of the points": table(lambda: still(net()), only_on_side(1)),
+    "only at the other point": table(lambda: still(net()), only_on_side(-1)),
+    "a batch changed in place": table(losses=in_place),
+    "compiled": table(lambda: torch.compile(net(Apply(lambda x: x - x.mean(0))), backend="eager")),
+    "experts of limited capacity": table(lambda: Experts(capacity=4)),
+    "padding in the mean": text(lambda: Pooled(masked=False)),
+    "padding in the attention": text(lambda: Attention(masked=False)),
+    "attention among records": table(lambda: net(Apply(lambda x: F.scaled_dot_product_attention(x, x, x)))),
+    "not a number where one is large": table(losses=after(lambda v: v * (math.nan if (v > 2.2).any() else 1))),
+    "a collate function that draws": (
+        net,
+        cross_entropy,
+        Jittered(0),
+        lambda records: default_collate([(x + 0.1 * torch.randn(D), y) for x, y in records]),
+    ),
+}
+
+SOUND: dict[str, Case] = {
+    "linear": table(),
+    "float64": table(lambda: net(nn.Linear(D, D)).double(), lambda m, b: cross_entropy(m, (b[0].double(), b[1]))),
+    "bfloat16": table(
+        lambda: net(nn.Linear(D, D), nn.GELU()).bfloat16(),
+        lambda m, b: F.cross_entropy(m(b[0].bfloat16()).float(), b[1], reduction="none"),
+    ),
+    "autocast": table(lambda: net(nn.Linear(D, D), nn.GELU()), autocast),
+    "batch norm": table(lambda: net(nn.BatchNorm1d(D))),
+    "batch norm of images": table(
+        lambda: net(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), width=64), data=IMAGES
+    ),
+    "layer norm": table(lambda: net(nn.Linear(D, D), nn.LayerNorm(D), nn.GELU())),
+    "group norm": table(lambda: net(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), width=64), data=IMAGES),
+    "instance norm": table(lambda: net(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4), nn.Flatten(), width=64), data=IMAGES),
+    "instance norm with running statistics": table(
+        lambda: net(nn.InstanceNorm2d(2, track_running_stats=True), nn.Flatten(), width=72), data=IMAGES
+    ),
+    "dropout": table(lambda: net(nn.Linear(D, D), nn.Dropout(0.5))),
+    "spectral norm": table(lambda: net(nn.utils.parametrizations.spectral_norm(nn.Linear(D, D)))),
+    "weight norm": table(lambda: net(nn.utils.parametrizations.weight_norm(nn.Linear(D, D)))),
+    "label smoothing": table(losses=lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="none", label_smoothing=0.1)),
+    "squared": table(losses=lambda m, b: (m(b[0]) - F.one_hot(b[1], 3)).square().sum(1)),
+    "hinge": table(losses=lambda m, b: F.multi_margin_loss(m(b[0]), b[1], reduction="none")),
+    "small losses": table(losses=after(lambda v: 1e-6 * v)),
+    "losses near 0": table(
+        losses=lambda m, b: F.cross_entropy(m(b[0]) + 20 * F.one_hot(b[1], 3), b[1], reduction="none")
+    ),
+    "not a number here and there": table(
+        losses=after(lambda v: torch.where(v > 1.2, math.nan, torch.where(v < 0.9, math.inf, v)))
+    ),
+    "sorted inside a record": table(lambda: net(Apply(lambda x: x.sort(1).values))),
+    "softmax inside a record": table(lambda: net(Apply(lambda x: x.softmax(1)))),
+    "a table made once": table(Cached),
+    "a recurrent network": table(lambda: Recurrent(kept=False), data=SEQUENCES),
+    "experts": table(Experts),
+    "compiled": table(lambda: torch.compile(net(nn.Linear(D, D), nn.Tanh()), backend="eager")),
+    "masked mean": text(lambda: Pooled(masked=True)),
+    "masked attention": text(Attention),
+    "masked attention, hardly any padding": text(Attention, shortest=LONGEST - 1),
+    "masked attention, one length": text(Attention, to_longest),
+    "an encoder": text(lambda: Encoder(nested=False)),
+    "an encoder over nested tensors": text(lambda: Encoder(nested=True)),
+    "packed sequences": text(Packed),
+    "a data set that draws": table(data=Jittered(0.1)),
+}
