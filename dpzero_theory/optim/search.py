@@ -28,10 +28,10 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from torch import nn
 
 from dpzero_theory import check
+from dpzero_theory.optim.evaluation import Losses
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import Place, make_private
 from dpzero_theory.optim.records import Data, require_data
-from dpzero_theory.optim.run import Losses
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.journal import Journal
