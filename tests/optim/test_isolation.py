@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.transcript import read
 from dpzero_theory.optim.verify import verify
@@ -198,3 +199,13 @@ def test_rounding_that_lambda_makes_visible_is_said_once(tmp_path: Path) -> None
     started(table(), tmp_path / "c", smoothing=1e-6, micro_batch=1)
     started(table(), tmp_path / "d", smoothing=1e-6, isolation="exact")
     started(table(), tmp_path / "e", smoothing=1e-3)
+
+
+def test_the_committed_rows_show_no_rounding_at_nearly_full_speed() -> None:
+    """A long record moved another one's difference by 0.03 and more; in exact isolation by nothing."""
+    rows = read_rows(RESULTS / "isolation").set_index("way")
+    moved = {way: rows.loc[way, ["moved_0.001", "moved_1e-06", "moved_2.6e-07"]].tolist() for way in rows.index}
+    assert moved["probed"][1] >= 0.03
+    assert moved["probed"][2] >= 0.11
+    assert all(values == [0, 0, 0] for way, values in moved.items() if way != "probed")
+    assert rows.loc["exact", "ratio"] < 1.2
