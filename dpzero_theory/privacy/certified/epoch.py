@@ -1,0 +1,176 @@
+"""One epoch of random allocation: its testing region between two polygons, for any ratio and however small a chance.
+
+Notation of `allocation`: Y_i = exp((2 x_i - 1)/(2 s^2)), and Y'_i = exp((-2 x_i - 1)/(2 s^2)) for replace-one, 1 for
+the removal of the record. The divergence at a ratio a is E_R (S - a S')_+, S and S' the averages: the positive part of a
+sum of t independent Z_i = Y_i - a Y'_i. Statements and proofs: derivation.md, section 9.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.finite import FinitePair, Profile, region
+from dpzero_theory.privacy.certified.signed import SignedGrid, Weights
+
+_CDF = 4e-15
+"""Relative error of a normal distribution function, with room."""
+_SLIP = 1e-12
+"""By how much the rounding of cells' ends may raise a loss."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One direction: with the record the outputs have ratio Y_i where `up`, without it Y'_i where `down`."""
+
+    up: int
+    down: int
+
+    @property
+    def means(self) -> tuple[int, ...]:
+        """Of a step's x: under R, and under P and Q of the record's step where that is another."""
+        return (0, *([1] if self.up else []), *([-1] if self.down else []))
+
+
+def _difference(low: Array, high: Array) -> tuple[Array, Array]:
+    """Phi(high) - Phi(low), and a bound on its error."""
+    side = low + high > 0
+    first, second = np.where(side, -high, low), np.where(side, -low, high)
+    top = ndtr(second)
+    return top - ndtr(first), _CDF * top
+
+
+def _edges(side: Side, s: float, a: Array, z: Array) -> Array:
+    """x with Y - a Y' = z, rising in z; -inf or inf where there is none."""
+    half = 1 / (2 * s * s)
+    a, z = a[:, None], z[None, :]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if side.up and side.down:
+            product = a * math.exp(-2 * half)
+            root = np.sqrt(z * z + 4 * product)
+            return np.asarray(s * s * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
+        if side.up:
+            return np.asarray(s * s * np.log(np.maximum(z + a, 0.0)) + 0.5)
+        return np.asarray(-s * s * np.log(np.maximum((1 - z) / a, 0.0)) - 0.5)
+
+
+def _spread(side: Side, s: float, a: Array, grid: SignedGrid, low: float, high: float) -> Weights:
+    """The law of Z for x in [low, high], spread to the grid with its mean kept; every error raises it."""
+    points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
+    edges = np.clip(_edges(side, s, a, points), low, high)
+    (r, r_error), (p, p_error), (q, q_error) = (
+        _difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s) for mean in (0, side.up, -side.down)
+    )
+    empty = edges[:, 1:] <= edges[:, :-1]
+    below = points[:-1]
+    excess = p + p_error - a[:, None] * np.maximum(q - q_error, 0.0)
+    excess -= below * np.where(below > 0, np.maximum(r - r_error, 0.0), r + r_error)
+    up = np.where(empty, 0.0, np.maximum(excess, 0.0) / np.diff(points))
+    down = np.where(empty, 0.0, np.maximum(r + r_error - up, 0.0))
+    law = np.zeros((len(a), len(points)))
+    law[:, :-1] += down
+    law[:, 1:] += up
+    # below the first point, raised to it
+    law[:, 0] += ndtr(edges[:, 0] / s)
+    return Weights.of(law.T)
+
+
+def _events(side: Side, s: float, a: Array, grid: SignedGrid, low: float, high: float) -> tuple[Weights, float]:
+    """The laws under R and the others of `Side.means` of the point nearest to Z, and the relative error of a weight."""
+    points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
+    edges = _edges(side, s, a, (points[1:] + points[:-1]) / 2)
+    edges = np.where(edges < low + 1e-3 * s, -np.inf, np.where(edges > high - 1e-3 * s, np.inf, edges))
+    ends = np.full((len(a), 1), np.inf)
+    edges = np.concatenate([-ends, edges, ends], axis=1)
+    laws, error = [], 0.0
+    for mean in side.means:
+        mass, wrong = _difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s)
+        laws.append(mass)
+        error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
+    return Weights.of(np.stack(laws).transpose(2, 0, 1)), error
+
+
+def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, reach: float, ratio: float) -> Profile:
+    """The profile of `released` steps of an epoch at the losses `loss` >= 0.
+
+    reach: z; outputs with an x beyond z s of its means, 2 released Phi(-z) in probability, are left out. ratio: spacing h
+    of the grid; the width is of second order in it.
+    """
+    s, a = noise, np.exp(loss)
+    variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)
+    deviation = math.sqrt(variance * (2 if side.up and side.down else 1))
+    low, high = -side.down - s * reach, side.up + s * reach
+    top = deviation * reach * math.sqrt(released)
+    top = max(top, math.exp((2 * high - 1) / (2 * s * s))) if side.up else min(top, released)
+    least = ratio * deviation
+    grid = SignedGrid(least, ratio, max(math.ceil(math.log(1.2 * top / least) / ratio), 2))
+    one = _spread(side, s, a, grid, low, high)
+    first, wrong = _events(side, s, a, grid, low, high)
+    above, lost, events, count = one, np.zeros(len(a)), first, 1
+    for digit in bin(released)[3:]:
+        above, more = grid.add(above, above)
+        lost = 2 * lost + more
+        events = grid.add(events, events[:1], nearest=True)[0]
+        count *= 2
+        if digit == "1":
+            above, more = grid.add(above, one)
+            lost = lost + more
+            share = np.array([0.0, 1.0, 1.0])[: len(side.means), None] / (count + 1)
+            # the record is in the step that is added, or in one of those before
+            last = grid.add(events[:1], first * share, nearest=True)[0]
+            events = grid.add(events * (1 - share), first[:1], nearest=True)[0] + last
+            count += 1
+    points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
+    missing = (epoch - released) * -np.expm1(loss)
+    upper = (above.rising() * np.maximum(points[:, None] + missing, 0.0)).sum(axis=0) + lost
+    part = released / epoch
+    laws = np.moveaxis(events.rising()[::-1].cumsum(axis=0), 1, 0)
+    p, q = (part * law + (1 - part) * laws[0] for law in (laws[side.up], laws[-1 if side.down else 0]))
+    best = np.argmax(p - a * q, axis=0)[None]
+    rounding = 8 * (grid.count + 16) * 2.0**-53
+    return Profile(
+        loss + _SLIP,
+        upper / epoch * math.exp(2 * released * rounding),
+        np.take_along_axis(p, best, 0)[0],
+        np.take_along_axis(q, best, 0)[0],
+        2 * released * float(ndtr(-reach)),
+        math.expm1(released * (wrong + 2 * rounding)),
+    )
+
+
+_STEP = 0.15
+"""Spacing of the losses in standard deviations of an epoch's loss."""
+_MOST = 300
+
+
+def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float) -> Array:
+    """Losses from 0 to beyond the largest that matters; from `near` standard deviations on further and further apart."""
+    both = side.up and side.down
+    variance = math.expm1(1 / s**2) * released / epoch**2
+    deviation = math.sqrt(math.log1p(variance * (4 if both else 1)))
+    spread = math.sqrt(math.log1p(variance))
+    largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
+    top = math.log1p(math.exp(largest - math.log(epoch)) + reach * math.sqrt(variance)) if side.up else 0.0
+    top += reach * spread + spread**2 / 2 if side.down else 0.0
+    found = [0.0]
+    while found[-1] < top and len(found) < _MOST:
+        found.append(found[-1] + _STEP * min(deviation + max(found[-1] - near * deviation, 0.0), max(deviation, 1 / s)))
+    return np.array(found)
+
+
+def epoch_pair(
+    noise: float, epoch: int, released: int, *, replace: bool, reach: float, near: float, ratio: float
+) -> FinitePair:
+    """The pair of one epoch of random allocation, `released` of its steps done, as two finite ones.
+
+    With `replace` the record's contribution changes its sign, else P is with the record. reach, ratio: see `profile`; near: how far, in deviations of an
+    epoch's loss, losses are equally spaced.
+    """
+    sides = (Side(1, 1),) * 2 if replace else (Side(1, 0), Side(0, 1))
+    found = [
+        profile(side, noise, epoch, released, _losses(side, noise, epoch, released, reach, near), reach, ratio)
+        for side in dict.fromkeys(sides)
+    ]
+    return region(found[0], found[-1])

@@ -1,0 +1,149 @@
+"""Sums of independent real variables on the grid 0, +-g e^{kh}: laws above them in convex order, and events.
+
+A law has weights (N, 2, ...) at the points +g e^{kh} and -g e^{kh} and one (...) at 0; the further axes are laws of
+their own. Where the sum of two points falls between its neighbours depends on the difference of their numbers only, so
+that an addition is a loop over differences. All terms are positive: errors stay relative, however small a weight is.
+The statements are derived in derivation.md, section 9.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dpzero_theory.check import Array
+
+_SLACK = 1e-14
+"""Added to every share that moves up: more than its rounding."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights at g e^{kh} (`at[k, 0]`), at -g e^{kh} (`at[k, 1]`) and at 0."""
+
+    at: Array
+    zero: Array
+
+    @classmethod
+    def of(cls, rising: Array) -> "Weights":
+        """From the weights in the order of the points, along the first axis."""
+        n = len(rising) // 2
+        return cls(np.ascontiguousarray(np.stack([rising[n + 1 :], rising[:n][::-1]], axis=1)), rising[n])
+
+    def __add__(self, other: "Weights") -> "Weights":
+        return Weights(self.at + other.at, self.zero + other.zero)
+
+    def __mul__(self, factor: Array) -> "Weights":
+        return Weights(self.at * factor, self.zero * factor)
+
+    def __getitem__(self, laws: slice) -> "Weights":
+        """Some of the laws, of the first of the further axes."""
+        return Weights(self.at[:, :, laws], self.zero[laws])
+
+    def rising(self) -> Array:
+        """The weights from the lowest point to the highest, along the first axis."""
+        return np.concatenate([self.at[::-1, 1], self.zero[None], self.at[:, 0]])
+
+
+@dataclass(frozen=True)
+class SignedGrid:
+    """The points 0 and +-`least` e^{k `ratio`}, k = 0, ..., `count` - 1."""
+
+    least: float
+    ratio: float
+    count: int
+
+    @cached_property
+    def points(self) -> Array:
+        """The positive points, rising."""
+        return np.asarray(self.least * np.exp(self.ratio * np.arange(self.count)), dtype=np.float64)
+
+    def _shares(self, sign: int) -> list[tuple[int, float]]:
+        """(k, share of k + 1) of 1 + sign e^{-dh} between e^{kh} and e^{(k+1)h}, for the first d, while it is far
+        from 1: d = 0, 1, ... for sign 1 and d = 1, 2, ... for sign -1."""
+        found = []
+        for d in range(0 if sign > 0 else 1, self.count):
+            value = math.log1p(sign * math.exp(-d * self.ratio)) / self.ratio
+            if abs(value) < 0.5:
+                break
+            low = math.floor(value)
+            found.append((low, math.expm1((value - low) * self.ratio) / math.expm1(self.ratio)))
+        return found
+
+    @cached_property
+    def _same(self) -> list[tuple[int, float]]:
+        return self._shares(1)
+
+    @cached_property
+    def _opposite(self) -> list[tuple[int, float]]:
+        return self._shares(-1)
+
+    def add(self, a: Weights, b: Weights, *, nearest: bool = False) -> tuple[Weights, Array]:
+        """The law of the sum, spread to the two neighbouring points with its mean kept, or raised a little.
+
+        With `nearest` a pair of points goes to one point, a function of the two. Sums beyond the last points go
+        there; the second result is by how much that lowers the mean.
+        """
+        n, h, both = self.count, self.ratio, a is b
+        at: Array = a.at * b.zero + b.at * a.zero
+        # equal points of opposite signs
+        zero: Array = a.zero * b.zero + (a.at * b.at[:, ::-1]).sum(axis=(0, 1))
+        lost = np.zeros(zero.shape)
+        signs = np.array([_SLACK, -_SLACK]).reshape(2, *[1] * zero.ndim)
+        # room for products: new arrays of this size cost more than what is computed
+        room, more, moved = np.empty(at.shape), np.empty(at.shape), np.empty(at.shape)
+
+        def put(index: int, weight: Array) -> None:
+            inside = min(max(n - index, 0), len(weight))
+            if inside < len(weight):
+                first = max(index - (n - 1), 1)
+                value = self.points[-1] * np.expm1(h * np.arange(first, first + len(weight) - inside))
+                at[n - 1] += weight[inside:].sum(axis=0)
+                lost[...] += np.tensordot(value, weight[inside:, 0], axes=1)
+            at[index : index + inside] += weight[:inside]
+
+        def spread(index: int, weight: Array, share: Array | float) -> None:
+            if nearest:
+                put(index + round(float(np.mean(share))), weight)
+                return
+            higher = np.multiply(weight, np.clip(share + signs, 0.0, 1.0), out=moved[: len(weight)])
+            weight -= higher
+            put(index, weight)
+            put(index + 1, higher)
+
+        pairs = ((a.at, b.at),) if both else ((a.at, b.at), (b.at, a.at))
+        for sign, shares in ((1, self._same), (-1, self._opposite)):
+            for d, (low, share) in enumerate(shares, start=(1 - sign) // 2):
+                weight = np.multiply(a.at[d:], b.at[: n - d, ::sign], out=room[: n - d])
+                if d and both:
+                    weight *= 2
+                elif d:
+                    weight += np.multiply(b.at[d:], a.at[: n - d, ::sign], out=more[: n - d])
+                # sums between 0 and the first point
+                under = min(max(-low - d, 0), n - d)
+                if under:
+                    value = np.exp(h * np.arange(d, d + under)) * -math.expm1(-d * h)
+                    value = value.reshape(under, *[1] * (at.ndim - 1))
+                    near = weight[:under] * (np.rint(value) if nearest else np.clip(value + signs, 0.0, 1.0))
+                    at[0] += near.sum(axis=0)
+                    zero += np.maximum(weight[:under] - near, 0.0).sum(axis=(0, 1))
+                spread(d + under + low, weight[under:], share)
+            far = (1 - sign) // 2 + len(shares)
+            if far >= n:
+                continue
+            scale = np.exp(h * np.arange(n - far)).reshape(n - far, *[1] * (at.ndim - 1))
+            for one, other in pairs:
+                # all that are `far` or further below
+                others = other[: n - far, ::sign] * (1 + both)
+                total = np.cumsum(others, axis=0)
+                weight = np.multiply(one[far:], total, out=room[: n - far])
+                ratio = np.cumsum(others * scale, axis=0) / (scale * math.exp(far * h))
+                ratio = np.divide(ratio, total, out=np.zeros_like(ratio), where=total > 0)
+                if nearest:
+                    put(far, weight)
+                elif sign > 0:
+                    spread(far, weight, ratio / math.expm1(h))
+                else:
+                    spread(far - 1, weight, 1 + ratio / math.expm1(-h))
+        return Weights(at, zero), lost
