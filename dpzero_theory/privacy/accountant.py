@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpzero_theory import check
-from dpzero_theory.privacy.certified.allocation import Run, allocation_curve, allocation_delta
 from dpzero_theory.privacy.certified.contour import DeltaBracket, delta_bracket, delta_estimate
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
 from dpzero_theory.privacy.certified.grid import FEW, grid_delta, rough_log_delta
+from dpzero_theory.privacy.certified.mixture import Mixture, mixture_curve, mixture_delta
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.single import single_delta
 from dpzero_theory.privacy.certified.tilting import cumulant
@@ -289,8 +289,8 @@ def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
 
 
 def _gaussian_delta(releases: Sequence[Release], epsilon: float) -> Bracket:
-    if runs := allocations(releases):
-        found = allocation_delta(epsilon, runs, relation=releases[0].relation)
+    if mixture := allocated(releases):
+        found = mixture_delta(epsilon, mixture)
         return Bracket(found.lower, found.value, found.upper, found.method, notes(releases))
     gdp = total_gdp(releases)
     above = [direction_delta(epsilon, parts, gdp) for parts in compositions(releases)]
@@ -302,11 +302,8 @@ def _gaussian_delta(releases: Sequence[Release], epsilon: float) -> Bracket:
 
 
 def _gaussian_epsilon(releases: Sequence[Release], delta: float) -> Bracket:
-    relation = releases[0].relation
-    if runs := allocations(releases):
-        lower, upper, method = _allocated_epsilon(runs, relation, delta)
-        if relation is Relation.REPLACE_ONE:
-            lower = _allocated_epsilon(runs, Relation.ADD_REMOVE, delta)[0]
+    if mixture := allocated(releases):
+        lower, upper, method = _allocated_epsilon(mixture, delta)
         return Bracket(lower, upper, upper, method, notes(releases))
     gdp = total_gdp(releases)
     above, below = compositions(releases), compositions(releases, attained=True)
@@ -316,27 +313,30 @@ def _gaussian_epsilon(releases: Sequence[Release], delta: float) -> Bracket:
     return Bracket(lower, upper, upper, method, notes(releases))
 
 
-def allocations(releases: Sequence[Release]) -> tuple[Run, ...]:
-    """The history for `allocation`, its plain Gaussian releases as one run; none unless it has a random allocation
-    alone or beside these."""
+def allocated(releases: Sequence[Release]) -> Mixture | None:
+    """The history for `mixture`, if it has a random allocation."""
     runs = tuple(r.terms.run for r in releases if r.terms.run)
+    if not runs:
+        return None
     others = [r for r in releases if r.terms.run is None]
-    if not runs or any(r.terms.pairs for r in others):
-        return ()
-    gdp = total_gdp(others) / releases[0].sensitivity
-    return (*runs, Run(1 / gdp, 1, 1)) if others else runs
+    return Mixture(
+        runs,
+        compositions(others),
+        compositions(others, attained=True),
+        total_gdp(others),
+        replaced=releases[0].relation is Relation.REPLACE_ONE,
+    )
 
 
-def _allocated_epsilon(runs: tuple[Run, ...], relation: Relation, target: float) -> tuple[float, float, str]:
-    at_zero = allocation_delta(0.0, runs, relation=relation)
+def _allocated_epsilon(mixture: Mixture, target: float) -> tuple[float, float, str]:
+    at_zero = mixture_delta(0.0, mixture, target=target)
     if at_zero.upper <= target:
         return 0.0, 0.0, at_zero.method
     if at_zero.value <= target:
         start = 1e-3 * at_zero.value
     else:
         start = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target))
-    curve = allocation_curve(lambda epsilon: (epsilon, runs), relation)
-    lower, upper, point = crossing([curve], start, -10.0, target)
+    lower, upper, point = crossing([mixture_curve(lambda epsilon: (epsilon, mixture), target)], start, -10.0, target)
     return lower, upper, point.method
 
 
@@ -364,18 +364,5 @@ def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[
 
 def notes(history: Sequence[Release]) -> tuple[str, ...]:
     """What a reader must know about the certificate of this history."""
-    sampled = [r for r in history if r.sample_rate < 1]
-    allocated = [r for r in history if r.terms.run]
-    amplified = bool(allocations([r for r in history if MECHANISMS[r.mechanism].noise == "gaussian"]))
-    found = [SAMPLINGS[r.sampling].note(r.relation) for r in sampled if r.terms.run is None or amplified]
-    if allocated and not amplified:
-        found.append(
-            "random allocation beside sampled batches: certified without amplification beyond one batch an epoch:"
-            " both ends are of that certificate, the exact number is at most the upper one"
-        )
-    elif allocated and allocated[0].relation is Relation.REPLACE_ONE:
-        found.append(
-            "replace-one: the upper end by way of the data without the record, the lower end that of removing it;"
-            " the exact number is in between"
-        )
+    found = [SAMPLINGS[r.sampling].note(r.relation) for r in history if r.sample_rate < 1]
     return tuple(dict.fromkeys(note for note in found if note))

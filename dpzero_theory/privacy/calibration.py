@@ -5,12 +5,11 @@ import math
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import compositions, direction_curve, notes
-from dpzero_theory.privacy.certified.allocation import Run, allocation_curve
+from dpzero_theory.privacy.accountant import allocated, compositions, direction_curve, notes
 from dpzero_theory.privacy.certified.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
-from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Bracket, Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
 
@@ -89,10 +88,8 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     )
     start, slope = _central_limit(unit, epsilon, delta)
     if unit.terms.run is not None:
-        lower, upper, point = crossing([_allocation(unit, epsilon, unit.relation)], start, slope, delta)
-        if unit.relation is Relation.REPLACE_ONE:
-            add_remove = _allocation(unit, epsilon, Relation.ADD_REMOVE)
-            lower = crossing([add_remove], start / unit.sensitivity, slope, delta)[0]
+        curve = mixture_curve(lambda noise: (epsilon, _mixture(unit.with_noise(noise))), delta, rough=COARSE)
+        lower, upper, point = crossing([curve], start, slope, delta)
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     above, below = compositions([unit]), compositions([unit], attained=True)
     curves = _curves(unit, epsilon, len(above), attained=False)
@@ -102,10 +99,10 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 
-def _allocation(unit: Release, epsilon: float, relation: Relation) -> Curve:
-    run = unit.terms.run
-    assert run is not None
-    return allocation_curve(lambda noise: (epsilon, [Run(noise, run.epoch, run.steps)]), relation)
+def _mixture(unit: Release) -> Mixture:
+    found = allocated([unit])
+    assert found is not None
+    return found
 
 
 def _curves(unit: Release, epsilon: float, count: int, *, attained: bool) -> list[Curve]:

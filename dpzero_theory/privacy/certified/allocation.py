@@ -17,11 +17,6 @@ Pairs of epochs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10).
 A history of several such runs composes in the same way. A run with epochs of one step is plain Gaussian noise, which
 stands for the history's full batches and fixed orders.
 
-Replace-one. Let R be the output without the record. If P(A) <= e^{a} R(A) + delta_1 and R(A) <= e^{b} Q(A) + delta_2,
-then P(A) <= e^{a+b} Q(A) + delta_1 + e^{a} delta_2, so that delta(epsilon) <= min over a + b = epsilon of
-delta_remove(a) + e^a delta_add(b), all of whole histories. The lower end is that of add-remove: a record whose
-contributions are 0 may replace it.
-
 Upper end. Y is spread to the two neighbouring points of a grid h Z, keeping its mean (larger in convex order), the sum
 of t is a power of the transform, and each atom of ratio S is split between two neighbouring ratios e^{jH}, keeping
 its masses under P and Q, which dominates too. Composition is again a power. Added to delta: tails cut off (by
@@ -36,8 +31,8 @@ hence a factor (1 +- _RHO) for every step. Densities' ratios are computed to `_K
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -48,9 +43,7 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.contour import DeltaBracket
 from dpzero_theory.privacy.certified.convolution import chernoff, compose, log_law, log_sum, transform
-from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.gaussian import delta_from_gdp
-from dpzero_theory.privacy.relation import Relation
 
 _LEAST_NOISE = 0.5
 """Smallest noise multiplier for which the quadrature is certified; below it amplification is not claimed."""
@@ -60,8 +53,9 @@ _KAPPA = 1e-13
 _LOG_TAIL = math.log(1e-14)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _FINE = 2e-3
-_COARSE = 1e-2
 _LONGEST = 2**19
+_WIDE = 0.05
+"""A spacing, in standard deviations of a ratio, that is too wide."""
 _LARGEST = 2**21
 
 
@@ -77,6 +71,11 @@ class Run:
     def epochs(self) -> int:
         """Epochs begun: the record is in at most one batch of each."""
         return -(-self.steps // self.epoch)
+
+    @property
+    def plain_gdp(self) -> float:
+        """mu of the same releases if every epoch's step were known."""
+        return math.sqrt(self.epochs) / self.noise_multiplier
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,16 @@ class _Laws:
     upper: tuple[_Law, _Law]
     lower: tuple[_Law, _Law]
     spacing: float
+
+
+def light(run: Run) -> bool:
+    """Whether the grid of this module is fine enough: with little noise its few large ratios make it coarse."""
+    s = run.noise_multiplier
+    if s < _LEAST_NOISE:
+        return False
+    high = 1 - s * float(ndtri(math.exp(_LOG_TAIL) / (4 * min(run.epoch, run.steps) * run.epochs)))
+    deviation = math.sqrt(math.expm1(1 / s**2))
+    return 2 * math.exp((2 * high - 1) / (2 * s * s)) < _WIDE * deviation * _LONGEST
 
 
 def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Array, Array]:
@@ -280,15 +289,12 @@ def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> fl
     return max(best - slack - first.error - scale * second.error, 0.0)
 
 
-def allocation_delta(
-    epsilon: float, runs: Sequence[Run], *, relation: str = "add-remove", resolution: float = _FINE
-) -> DeltaBracket:
+def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float = _FINE) -> DeltaBracket:
     """Certified bracket of the smallest delta of a history of random allocations, the larger of both directions.
 
     Args:
         epsilon: epsilon >= 0.
         runs: at least one. With a noise multiplier below 0.5 the upper end is that without amplification.
-        relation: `add-remove`, or `replace-one` (upper end: by way of the data without the record).
         resolution: spacing of both grids in standard deviations, at least; for speed.
 
     Returns:
@@ -308,12 +314,11 @@ def allocation_delta(
     )
     if not checked:
         raise ValueError("runs must have one run at least; got none")
-    through = Relation.of(relation) is Relation.REPLACE_ONE
     width = check.real("resolution", resolution, above=0, at_most=0.1)
     # one batch an epoch and every epoch's step known: a mixture of such runs, so an upper bound (joint convexity)
-    gdp = math.sqrt(math.fsum(run.epochs / run.noise_multiplier**2 for run in checked)) * (2 if through else 1)
+    gdp = math.hypot(*(run.plain_gdp for run in checked))
     fixed = min(float(delta_from_gdp(eps, gdp)) * (1 + 1e-11), 1.0)
-    single = max(_largest_output(eps, run) for run in checked)
+    single = max(largest_output(eps, run) for run in checked)
     if min(run.noise_multiplier for run in checked) < _LEAST_NOISE:
         return _answer(single, fixed, fixed)
     try:
@@ -324,32 +329,12 @@ def allocation_delta(
     losses = composed.width * (p.first + np.arange(len(p.mass), dtype=np.float64))
     backward = [_Law(0, law.mass[::-1], law.error) for law in (low_q, low_p)]
     lower = max(_lower(eps, low_p, low_q, composed), _lower(eps, backward[0], backward[1], composed), single)
-    if through:
-        upper = min(_through(eps, losses, p, q, composed), fixed)
-        return _answer(min(lower, upper), upper, upper)
     upper = max(_upper(eps, losses, p, composed), _upper(eps, -losses, q, composed))
     # both grids add h^2/6 to the variance for the upper end and take h^2/12 from it for the lower one
     return _answer(lower, min(lower + (upper - lower) / 3, fixed), min(upper, fixed))
 
 
-def _through(epsilon: float, losses: Array, p: _Law, q: _Law, composed: _Composed) -> float:
-    """min over a of delta_remove(a) + e^a delta_add(epsilon - a), a on a grid that is refined twice around the best."""
-
-    def total(a: float) -> float:
-        return _upper(a, losses, p, composed) + math.exp(min(a, 700.0)) * _upper(epsilon - a, -losses, q, composed)
-
-    low, high = 0.0, epsilon
-    best = math.inf
-    for _ in range(3):
-        at = np.linspace(low, high, 9)
-        values = [total(float(a)) for a in at]
-        best = min(best, *values)
-        k = int(np.argmin(values))
-        low, high = float(at[max(k - 1, 0)]), float(at[min(k + 1, 8)])
-    return min(best, 1.0)
-
-
-def _largest_output(epsilon: float, run: Run) -> float:
+def largest_output(epsilon: float, run: Run) -> float:
     """A lower bound: P(A) - e^epsilon Q(A) for the set A of first epochs with some x_i > c, at a good c."""
     s, t, released = run.noise_multiplier, run.epoch, min(run.steps, run.epoch)
     c = 0.5 + s * s * (epsilon + math.log(t))
@@ -361,21 +346,3 @@ def _largest_output(epsilon: float, run: Run) -> float:
 def _answer(lower: float, value: float, upper: float) -> DeltaBracket:
     log_value = math.log(value) if value > 0 else -math.inf
     return DeltaBracket(lower, value, upper, log_value, math.nan, "random allocation")
-
-
-def allocation_curve(arguments: Callable[[float], tuple[float, Sequence[Run]]], relation: str) -> Curve:
-    """The curve of `allocation_delta` over x, where arguments(x) = (epsilon, runs).
-
-    With replace-one it is the curve of the upper end, whose crossing is what is asked for.
-    """
-
-    def bracket(x: float, _: float | None) -> DeltaBracket:
-        epsilon, runs = arguments(x)
-        found = allocation_delta(epsilon, runs, relation=relation)
-        return replace(found, lower=found.upper) if relation == "replace-one" else found
-
-    def estimate(x: float, _: float | None) -> tuple[float, float | None]:
-        epsilon, runs = arguments(x)
-        return allocation_delta(epsilon, runs, relation=relation, resolution=_COARSE).log_value, None
-
-    return Curve(bracket, estimate)

@@ -1,8 +1,8 @@
 """One epoch of random allocation: its testing region between two polygons, for any ratio and however small a chance.
 
 Notation of `allocation`: Y_i = exp((2 x_i - 1)/(2 s^2)), and Y'_i = exp((-2 x_i - 1)/(2 s^2)) for replace-one, 1 for
-the removal of the record. The divergence at a ratio a is E_R (S - a S')_+, S and S' the averages: the positive part of a
-sum of t independent Z_i = Y_i - a Y'_i. Statements and proofs: derivation.md, section 9.
+the removal of the record. The divergence at a ratio a is E_R (S - a S')_+, S and S' the averages: the positive part
+of a sum of t independent Z_i = Y_i - a Y'_i. Statements and proofs: derivation.md, section 9.
 """
 
 import math
@@ -17,6 +17,8 @@ from dpzero_theory.privacy.certified.signed import SignedGrid, Weights
 
 _CDF = 4e-15
 """Relative error of a normal distribution function, with room."""
+_LEAST_NOISE = 0.1
+_MOST_WEIGHTS = 200_000
 _SLIP = 1e-12
 """By how much the rounding of cells' ends may raise a loss."""
 
@@ -36,40 +38,59 @@ class Side:
 
 def _difference(low: Array, high: Array) -> tuple[Array, Array]:
     """Phi(high) - Phi(low), and a bound on its error."""
-    side = low + high > 0
+    side = high > -low
     first, second = np.where(side, -high, low), np.where(side, -low, high)
     top = ndtr(second)
     return top - ndtr(first), _CDF * top
 
 
-def _edges(side: Side, s: float, a: Array, z: Array) -> Array:
-    """x with Y - a Y' = z, rising in z; -inf or inf where there is none."""
-    half = 1 / (2 * s * s)
-    a, z = a[:, None], z[None, :]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if side.up and side.down:
-            product = a * math.exp(-2 * half)
-            root = np.sqrt(z * z + 4 * product)
-            return np.asarray(s * s * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
-        if side.up:
-            return np.asarray(s * s * np.log(np.maximum(z + a, 0.0)) + 0.5)
-        return np.asarray(-s * s * np.log(np.maximum((1 - z) / a, 0.0)) - 0.5)
+@dataclass(frozen=True)
+class _Step:
+    """Z = Y - a Y' + `more`, of one step, for several a; `more` is what the steps that are not released add."""
+
+    side: Side
+    s: float
+    a: Array
+    more: Array
+
+    @property
+    def unit(self) -> Array:
+        """The unit of length of Z: 1, or Y where Y = a Y' if that is larger."""
+        if not self.side.up:
+            return np.ones(len(self.a))
+        at = np.sqrt(self.a) * math.exp(-1 / (2 * self.s**2)) if self.side.down else self.a
+        return np.maximum(at, 1.0)
+
+    def edges(self, z: Array) -> Array:
+        """x with Z = z units, rising in z; -inf or inf where there is none. Near enough: see `_SLIP`."""
+        s, a, side = self.s, self.a[:, None], self.side
+        z = self.unit[:, None] * z - self.more[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if side.up and side.down:
+                product = a * math.exp(-1 / s**2)
+                root = np.sqrt(z * z + 4 * product)
+                return np.asarray(s * s * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
+            if side.up:
+                return np.asarray(s * s * np.log(np.maximum(z + a, 0.0)) + 0.5)
+            return np.asarray(-s * s * np.log(np.maximum((1 - z) / a, 0.0)) - 0.5)
 
 
-def _spread(side: Side, s: float, a: Array, grid: SignedGrid, low: float, high: float) -> Weights:
+def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
     """The law of Z for x in [low, high], spread to the grid with its mean kept; every error raises it."""
+    s, side = step.s, step.side
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
-    edges = np.clip(_edges(side, s, a, points), low, high)
+    edges = np.clip(step.edges(points), low, high)
     (r, r_error), (p, p_error), (q, q_error) = (
         _difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s) for mean in (0, side.up, -side.down)
     )
     empty = edges[:, 1:] <= edges[:, :-1]
-    below = points[:-1]
-    excess = p + p_error - a[:, None] * np.maximum(q - q_error, 0.0)
-    excess -= below * np.where(below > 0, np.maximum(r - r_error, 0.0), r + r_error)
+    unit = step.unit[:, None]
+    factor = step.more[:, None] / unit - points[:-1]
+    excess = (p + p_error - step.a[:, None] * np.maximum(q - q_error, 0.0)) / unit
+    excess += factor * np.where(factor < 0, np.maximum(r - r_error, 0.0), r + r_error)
     up = np.where(empty, 0.0, np.maximum(excess, 0.0) / np.diff(points))
     down = np.where(empty, 0.0, np.maximum(r + r_error - up, 0.0))
-    law = np.zeros((len(a), len(points)))
+    law = np.zeros((len(step.a), len(points)))
     law[:, :-1] += down
     law[:, 1:] += up
     # below the first point, raised to it
@@ -77,15 +98,16 @@ def _spread(side: Side, s: float, a: Array, grid: SignedGrid, low: float, high: 
     return Weights.of(law.T)
 
 
-def _events(side: Side, s: float, a: Array, grid: SignedGrid, low: float, high: float) -> tuple[Weights, float]:
+def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Weights, float]:
     """The laws under R and the others of `Side.means` of the point nearest to Z, and the relative error of a weight."""
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
-    edges = _edges(side, s, a, (points[1:] + points[:-1]) / 2)
+    s = step.s
+    edges = step.edges((points[1:] + points[:-1]) / 2)
     edges = np.where(edges < low + 1e-3 * s, -np.inf, np.where(edges > high - 1e-3 * s, np.inf, edges))
-    ends = np.full((len(a), 1), np.inf)
+    ends = np.full((len(step.a), 1), np.inf)
     edges = np.concatenate([-ends, edges, ends], axis=1)
     laws, error = [], 0.0
-    for mean in side.means:
+    for mean in step.side.means:
         mass, wrong = _difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s)
         laws.append(mass)
         error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
@@ -95,8 +117,8 @@ def _events(side: Side, s: float, a: Array, grid: SignedGrid, low: float, high: 
 def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, reach: float, ratio: float) -> Profile:
     """The profile of `released` steps of an epoch at the losses `loss` >= 0.
 
-    reach: z; outputs with an x beyond z s of its means, 2 released Phi(-z) in probability, are left out. ratio: spacing h
-    of the grid; the width is of second order in it.
+    reach: z; outputs with an x beyond z s of its means, 2 released Phi(-z) in probability, are left out. ratio: spacing
+    h of the grid; the width is of second order in it.
     """
     s, a = noise, np.exp(loss)
     variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)
@@ -104,10 +126,13 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
     low, high = -side.down - s * reach, side.up + s * reach
     top = deviation * reach * math.sqrt(released)
     top = max(top, math.exp((2 * high - 1) / (2 * s * s))) if side.up else min(top, released)
-    least = ratio * deviation
+    least = ratio * min(deviation, 1.0)
     grid = SignedGrid(least, ratio, max(math.ceil(math.log(1.2 * top / least) / ratio), 2))
-    one = _spread(side, s, a, grid, low, high)
-    first, wrong = _events(side, s, a, grid, low, high)
+    if grid.count * len(loss) > _MOST_WEIGHTS or 2 * loss[-1] > 600:
+        raise OverflowError("the noise is too little for the grid")
+    step = _Step(side, s, a, (epoch - released) / released * -np.expm1(loss))
+    one = _spread(step, grid, low, high)
+    first, wrong = _events(step, grid, low, high)
     above, lost, events, count = one, np.zeros(len(a)), first, 1
     for digit in bin(released)[3:]:
         above, more = grid.add(above, above)
@@ -122,9 +147,7 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
             last = grid.add(events[:1], first * share, nearest=True)[0]
             events = grid.add(events * (1 - share), first[:1], nearest=True)[0] + last
             count += 1
-    points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
-    missing = (epoch - released) * -np.expm1(loss)
-    upper = (above.rising() * np.maximum(points[:, None] + missing, 0.0)).sum(axis=0) + lost
+    upper = (np.tensordot(grid.points, above.at[:, 0], axes=1) + lost) * step.unit
     part = released / epoch
     laws = np.moveaxis(events.rising()[::-1].cumsum(axis=0), 1, 0)
     p, q = (part * law + (1 - part) * laws[0] for law in (laws[side.up], laws[-1 if side.down else 0]))
@@ -140,13 +163,13 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
     )
 
 
-_STEP = 0.15
-"""Spacing of the losses in standard deviations of an epoch's loss."""
+_STEP = 2.5
+"""Spacing of the losses in standard deviations of an epoch's loss, over that of the grid."""
 _MOST = 300
 
 
-def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float) -> Array:
-    """Losses from 0 to beyond the largest that matters; from `near` standard deviations on further and further apart."""
+def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
+    """Losses from 0 to beyond the largest that matters; from `near` standard deviations on they are further apart."""
     both = side.up and side.down
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation = math.sqrt(math.log1p(variance * (4 if both else 1)))
@@ -156,21 +179,29 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
     top += reach * spread + spread**2 / 2 if side.down else 0.0
     found = [0.0]
     while found[-1] < top and len(found) < _MOST:
-        found.append(found[-1] + _STEP * min(deviation + max(found[-1] - near * deviation, 0.0), max(deviation, 1 / s)))
+        found.append(
+            found[-1] + _STEP * ratio * min(deviation + max(found[-1] - near * deviation, 0.0), max(deviation, 1 / s))
+        )
     return np.array(found)
 
 
-def epoch_pair(
-    noise: float, epoch: int, released: int, *, replace: bool, reach: float, near: float, ratio: float
-) -> FinitePair:
-    """The pair of one epoch of random allocation, `released` of its steps done, as two finite ones.
+def epoch_pairs(
+    noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
+) -> tuple[FinitePair, FinitePair]:
+    """The pairs (P, Q) and (Q, P) of one epoch of random allocation, the first `released` of its steps done.
 
-    With `replace` the record's contribution changes its sign, else P is with the record. reach, ratio: see `profile`; near: how far, in deviations of an
-    epoch's loss, losses are equally spaced.
+    With `replaced` the record's contributions change their sign, else P is with the record. reach, ratio: see
+    `profile`; near: how far, in deviations of an epoch's loss, the losses are equally spaced.
+
+    Raises:
+        OverflowError: the grid would be too long.
     """
-    sides = (Side(1, 1),) * 2 if replace else (Side(1, 0), Side(0, 1))
+    if noise < _LEAST_NOISE:
+        raise OverflowError("the noise is too little for the grid")
+    sides = (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1))
     found = [
-        profile(side, noise, epoch, released, _losses(side, noise, epoch, released, reach, near), reach, ratio)
-        for side in dict.fromkeys(sides)
+        profile(side, noise, epoch, released, _losses(side, noise, epoch, released, reach, near, ratio), reach, ratio)
+        for side in sides
     ]
-    return region(found[0], found[-1])
+    forward = region(found[0], found[-1])
+    return forward, forward if replaced else region(found[1], found[0])

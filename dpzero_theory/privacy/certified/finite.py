@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.cells import Cells
@@ -48,6 +47,14 @@ class FinitePair:
     p: Array
     q: Array
 
+    def delta(self, epsilon: float) -> tuple[float, float, float]:
+        """(lower, estimate, upper) of one release's delta(epsilon)."""
+        beyond = self.loss > epsilon
+        upper = self.infinite + float(self.mass[beyond] @ -np.expm1(epsilon - self.loss[beyond])) * (1 + _ROUNDING)
+        gain = self.p - math.exp(min(epsilon, 700.0)) * self.q
+        lower = float(np.sum(gain[gain > 0])) * (1 - _ROUNDING)
+        return lower, (lower + upper) / 2, min(upper, 1.0)
+
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
         """The release on the grid of spacing `width`, tilted by tau > 0; see `cells.cells`."""
         loss = np.maximum(self.loss, lowest)
@@ -58,14 +65,20 @@ class FinitePair:
         first = min(int(low.min()), int(nearest.min()))
         count = max(int(low.max()) + 1, int(nearest.max())) - first + 1
 
-        def law(at: NDArray[np.int64], log_mass: Array, tilt: float) -> Array:
-            return np.asarray(np.bincount(at - first, np.exp(log_mass + tilt * width * at), count), dtype=np.float64)
-
-        dominating = law(low, log_law(self.mass * (1 - share)), tau) + law(low + 1, log_law(self.mass * share), tau)
+        terms = (
+            (low, log_law(self.mass * (1 - share)) + tau * width * low),
+            (low + 1, log_law(self.mass * share) + tau * width * (low + 1)),
+            (nearest, np.log(self.p) + tau * width * nearest),
+            (nearest, np.log(self.q) + (1 + tau) * width * nearest),
+        )
+        log_scale = max(float(np.max(log_weight)) for _, log_weight in terms)
+        below, above, p, q = (
+            np.asarray(np.bincount(at - first, np.exp(log_weight - log_scale), count), dtype=np.float64)
+            for at, log_weight in terms
+        )
         largest = width * max(abs(first), abs(first + count))
         error = _ROUNDING + _UNIT * (16 + 8 * (1 + tau) * largest)
-        p, q = law(nearest, np.log(self.p), tau), law(nearest, np.log(self.q), 1 + tau)
-        return Cells(first, dominating, p, q, 0.0, error)
+        return Cells(first, below + above, p, q, 0.0, error, log_scale)
 
 
 def _convex(x: Array, y: Array) -> list[int]:
@@ -96,7 +109,7 @@ def _joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     kept: list[tuple[float, float]] = []
     for segment in points:
         p, q = segment
-        while kept and not (p > 0 and q > 0 and kept[-1][0] * q > p * kept[-1][1]):
+        while kept and not (p > 0 and q > 0 and kept[-1][1] > 0 and kept[-1][0] * q > p * kept[-1][1]):
             p, q = p + kept[-1][0], q + kept[-1][1]
             kept.pop()
         kept.append((p, q))
@@ -106,8 +119,8 @@ def _joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 def region(forward: Profile, backward: Profile) -> FinitePair:
     """The pair (P, Q) from the profiles of (P, Q) and of (Q, P)."""
     at_zero = min(forward.above[0], backward.above[0])
-    loss, p, q, infinite = _weights(forward, at_zero)
-    loss_back, q_back, p_back, _ = _weights(backward, at_zero)
+    loss, p, _, infinite = _weights(forward, at_zero)
+    loss_back, _, p_back, _ = _weights(backward, at_zero)
     middle = max(1.0 - float(np.sum(p) + np.sum(p_back)) - infinite, 0.0)
     losses = np.concatenate([-loss_back[::-1], [0.0], loss])
     mass = np.concatenate([p_back[::-1], [middle], p])

@@ -19,6 +19,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.cells import Cells, Span, cells
 from dpzero_theory.privacy.certified.contour import DeltaBracket, log_c
 from dpzero_theory.privacy.certified.convolution import compose, log_law, log_sum, transform
+from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import losses
 
@@ -74,6 +75,23 @@ class _Slice:
         if pair.atom > 0 and not self.span.outside:
             found.append((np.zeros(1), np.log([pair.atom])))
         return _Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), self.steps)
+
+    def cells(self, tau: float, width: float, lowest: float) -> Cells:
+        return cells(self.pair, tau, width, self.span, lowest)
+
+
+@dataclass(frozen=True)
+class _Finite:
+    """`steps` releases of a finite pair, but for what is beyond all its losses."""
+
+    pair: FinitePair
+    steps: int
+
+    def sketch(self, size: int) -> _Sketch:
+        return _Sketch(self.pair.loss, log_law(self.pair.mass), self.steps)
+
+    def cells(self, tau: float, width: float, lowest: float) -> Cells:
+        return self.pair.cells(tau, width, lowest)
 
 
 def _saddle(epsilon: float, sketches: Sequence[_Sketch]) -> float:
@@ -236,6 +254,31 @@ def grid_delta(
     return DeltaBracket(lower, value, upper, log_value, terms[0].tau, "grid")
 
 
+def grid_delta_beside(
+    epsilon: float,
+    finite: Sequence[tuple[FinitePair, int]],
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float,
+    log_cut: float,
+    *,
+    points: int,
+) -> DeltaBracket:
+    """`grid_delta` for compositions with finite pairs: outputs of probability e^{log_cut} are left out.
+
+    Raises:
+        OverflowError: outside the range of the method.
+    """
+    everything = _everything(parts, gdp)
+    reach = _reach(log_cut, max(sum(count for _, count in everything), 1))
+    slices = [_Slice(pair, count, Span(reach, reach)) for pair, count in everything]
+    term = _bracket(epsilon, [*(_Finite(pair, count) for pair, count in finite), *slices], points)
+    left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
+    upper = min((term.upper + left_out) * (1 + 4 * _UNIT) + 5e-324, 1.0)
+    value = term.lower + (upper - term.lower) / 3
+    log_value = math.log(value) if value > 0 else -math.inf
+    return DeltaBracket(min(term.lower, upper), value, upper, log_value, term.tau, "grid")
+
+
 @dataclass(frozen=True)
 class _Term:
     """A bracket of the part of delta that some outputs give, and the tilt it was found with."""
@@ -262,7 +305,7 @@ def _apart(epsilon: float, parts: Sequence[tuple[Pair, int]], points: int, log_c
     return terms, math.exp(2 * log_cut) / 8 + 2 * math.exp(log_cut - _FAR)
 
 
-def _bracket(epsilon: float, slices: Sequence[_Slice], points: int, *, extended: bool = False) -> _Term:
+def _bracket(epsilon: float, slices: Sequence[_Slice | _Finite], points: int, *, extended: bool = False) -> _Term:
     """The part of delta where every output is in its slice."""
     sketches = [part.sketch(4000) for part in slices]
     tau = _saddle(epsilon, sketches)
@@ -273,7 +316,7 @@ def _bracket(epsilon: float, slices: Sequence[_Slice], points: int, *, extended:
     # the laws on the grid are a little broader than the exact one
     bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
     width = max((top - bottom) / points, broadest * max(1 / _CELLS, 4 / points))
-    laws = [(cells(part.pair, tau, width, part.span, lowest), part.steps) for part in slices]
+    laws = [(part.cells(tau, width, lowest), part.steps) for part in slices]
     common = math.fsum(count * (c.error + 40 * _UNIT) for c, count in laws)
     common = 1.1 * common + 16 * _UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
     shift = math.fsum(count * c.slip for c, count in laws) * 1.01

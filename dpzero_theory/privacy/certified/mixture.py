@@ -1,0 +1,166 @@
+"""Histories with random allocations among other releases: brackets of delta(epsilon), on one grid of losses.
+
+A history of random allocations and plain Gaussian releases goes to `allocation` where that is sharp; every other, and
+the replacement of a record, by `epoch`: the finite pairs of its epochs and the pairs of the other releases are laws on
+one grid of losses, and their transforms are multiplied.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scipy.special import ndtri_exp
+
+from dpzero_theory.privacy.certified.allocation import Run, allocation_delta, largest_output, light
+from dpzero_theory.privacy.certified.contour import DeltaBracket
+from dpzero_theory.privacy.certified.crossing import Curve
+from dpzero_theory.privacy.certified.epoch import epoch_pairs
+from dpzero_theory.privacy.certified.finite import FinitePair
+from dpzero_theory.privacy.certified.grid import grid_delta_beside
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.gaussian import delta_from_gdp
+
+Parts = tuple[tuple[Pair, int], ...]
+
+_CUT = 1e-4
+"""Share of delta that may be of outputs that are left out."""
+_NARROW = 0.03
+"""Relative width of a bracket of delta that needs no other."""
+_SHORTEST, _LONGEST = 2**14, 2**18
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Random allocations beside releases with dominating pairs and a `gdp`-GDP mechanism.
+
+    parts, attained: compositions of the pairs, and of pairs that data attain; one, or one for each direction.
+    replaced: the record's contributions change their sign, else they are there or not.
+    """
+
+    runs: tuple[Run, ...]
+    parts: tuple[Parts, ...]
+    attained: tuple[Parts, ...]
+    gdp: float
+    replaced: bool
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Spacings: of the signed grid, and of `allocation`'s grids."""
+
+    ratio: float
+    resolution: float
+
+
+FINE, COARSE = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2)
+
+
+@lru_cache(maxsize=8)
+def _epochs(
+    runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float
+) -> tuple[tuple[tuple[FinitePair, int], ...], ...]:
+    """The pairs of all epochs with their numbers, for each direction."""
+    near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
+    found: tuple[list[tuple[FinitePair, int]], ...] = ([], [])
+    for run in runs:
+        whole, rest = divmod(run.steps, run.epoch)
+        for released, count in ((run.epoch, whole), (rest, 1)):
+            if released and count:
+                pairs = epoch_pairs(
+                    run.noise_multiplier, run.epoch, released, replaced=replaced, reach=reach, near=near, ratio=ratio
+                )
+                for direction, pair in zip(found, pairs, strict=True):
+                    direction.append((pair, count))
+    return tuple(map(tuple, found))
+
+
+def _on_grid(epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy) -> DeltaBracket:
+    """The larger of the directions; what is left out is `_CUT` of `delta`."""
+    steps = math.fsum(run.steps for run in mixture.runs)
+    log_cut = math.log(delta) + math.log(_CUT)
+    reach = math.ceil(-2 * float(ndtri_exp(log_cut - math.log(2 * steps)))) / 2
+    epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio)
+    lower = value = upper = 0.0
+    for index in range(1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2):
+        others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
+        found = _composed(epsilon, epochs[index], others, mixture.gdp, log_cut)
+        upper = max(upper, found.upper)
+        if below != others:
+            found = _composed(epsilon, epochs[index], below, mixture.gdp, log_cut)
+        lower, value = max(lower, found.lower), max(value, found.value)
+    return _bracket(lower, value, upper)
+
+
+def _largest(pair: Pair | FinitePair) -> float:
+    """An upper bound on the losses, but for what is infinite."""
+    if isinstance(pair, FinitePair):
+        return float(pair.loss[-1])
+    return -math.log1p(-pair.sample_rate) if pair.kind == "add" else math.inf
+
+
+def _composed(
+    epsilon: float, finite: Sequence[tuple[FinitePair, int]], parts: Parts, gdp: float, log_cut: float
+) -> DeltaBracket:
+    """One direction."""
+    everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
+    if gdp == 0 and math.fsum(count * _largest(pair) for pair, count in everything) * (1 + 1e-12) <= epsilon:
+        return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
+    steps = sum(count for _, count in everything)
+    if steps == 1 and gdp == 0:
+        return _bracket(*finite[0][0].delta(epsilon))
+    points = min(max(2 ** math.ceil(math.log2(450 * math.sqrt(steps))), _SHORTEST), _LONGEST)
+    return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points)
+
+
+def _bracket(lower: float, value: float, upper: float) -> DeltaBracket:
+    value = min(max(value, lower), upper)
+    return DeltaBracket(lower, value, upper, math.log(value) if value > 0 else -math.inf, math.nan, "random allocation")
+
+
+def mixture_delta(
+    epsilon: float, mixture: Mixture, *, target: float | None = None, accuracy: Accuracy = FINE
+) -> DeltaBracket:
+    """Certified bracket of delta(epsilon), the larger of both directions.
+
+    Args:
+        epsilon: epsilon >= 0.
+        mixture: with one run at least.
+        target: the delta that is sought, if it is known: what is left out is small beside it.
+        accuracy: of the grids.
+    """
+    lower, upper = 0.0 if mixture.replaced else max(largest_output(epsilon, run) for run in mixture.runs), 1.0
+    plain = not any(mixture.parts)
+    full = Run(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
+    if plain:
+        known = math.hypot(mixture.gdp, *((2 if mixture.replaced else 1) * run.plain_gdp for run in mixture.runs))
+        upper = min(float(delta_from_gdp(epsilon, known)) * (1 + 1e-11), 1.0)
+    resolved = target is None or epsilon < math.log(target) + 25
+    if plain and not mixture.replaced and resolved and all(light(run) for run in mixture.runs):
+        runs = (*mixture.runs, full) if full else mixture.runs
+        found = allocation_delta(epsilon, runs, resolution=accuracy.resolution)
+        if found.upper <= (1 + _NARROW) * found.lower:
+            return found
+        lower, upper = max(lower, found.lower), min(upper, found.upper)
+    guess = target or max(lower, 1e-6)
+    try:
+        while True:
+            found = _on_grid(epsilon, mixture, guess, accuracy)
+            if target or found.lower > guess / 10 or guess < 1e-280:
+                break
+            guess = found.lower or guess * guess
+        return _bracket(max(lower, found.lower), found.value, min(upper, found.upper))
+    except OverflowError:
+        return _bracket(lower, upper, upper)
+
+
+def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
+    """The curve of `mixture_delta` over x, where at(x) = (epsilon, mixture); rough: for estimates."""
+
+    def bracket(x: float, _: float | None) -> DeltaBracket:
+        return mixture_delta(*at(x), target=target)
+
+    def estimate(x: float, _: float | None) -> tuple[float, float | None]:
+        return mixture_delta(*at(x), target=target, accuracy=rough).log_value, None
+
+    return Curve(bracket, estimate)
