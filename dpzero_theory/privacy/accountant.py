@@ -6,8 +6,7 @@ adaptive composition gives epsilon <= epsilon' + 2 G + epsilon_p (`discrete.py` 
 
 Gaussian releases that amount to plain ones (full batch, fixed order, q = 1) contribute mu^2 to one mu-GDP term; the
 others contribute their dominating pairs. Both directions of the relation are composed separately and delta is the
-larger of the two. A history of random allocations and plain releases is answered by `allocation`; beside Poisson or
-fixed-size batches a random allocation counts as one batch an epoch.
+larger of the two. A history with a random allocation is answered by `mixture`.
 """
 
 import contextlib

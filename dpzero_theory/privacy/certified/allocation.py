@@ -1,4 +1,7 @@
-"""Random allocation (balls in bins) with Gaussian noise: certified brackets of delta(epsilon).
+"""Random allocation (balls in bins), Gaussian noise that is not small: certified brackets of delta(epsilon).
+
+On evenly spaced grids of the ratio and its logarithm: sharp where no ratio is large and delta is above rounding.
+`mixture` asks here first, and `epoch` for the rest: the replacement of a record, little noise, other releases beside.
 
 In each epoch of t steps every record takes part in exactly one step, uniformly random and independent of the other
 records. Lengths are in clips; s = `noise_multiplier`.

@@ -19,8 +19,8 @@ _CDF = 4e-15
 """Relative error of a normal distribution function, with room."""
 _LEAST_NOISE = 0.1
 _MOST_WEIGHTS = 200_000
-_SLIP = 1e-12
-"""By how much the rounding of cells' ends may raise a loss."""
+_MISPLACED = 2e-13
+"""Share of a tail that the rounding of a cell's end may put into the neighbouring cell."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Step:
         return np.maximum(at, 1.0)
 
     def edges(self, z: Array) -> Array:
-        """x with Z = z units, rising in z; -inf or inf where there is none. Near enough: see `_SLIP`."""
+        """x with Z = z units, rising in z; -inf or inf where there is none. Near enough: see `_MISPLACED`."""
         s, a, side = self.s, self.a[:, None], self.side
         z = self.unit[:, None] * z - self.more[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -93,6 +93,10 @@ def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
     law = np.zeros((len(step.a), len(points)))
     law[:, :-1] += down
     law[:, 1:] += up
+    # what belongs to the cell above
+    misplaced = np.where(empty, 0.0, r_error * (_MISPLACED / _CDF))
+    law[:, 2:] += misplaced[:, :-1]
+    law[:, -1] += misplaced[:, -1]
     # below the first point, raised to it
     law[:, 0] += ndtr(edges[:, 0] / s)
     return Weights.of(law.T)
@@ -124,8 +128,9 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
     variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)
     deviation = math.sqrt(variance * (2 if side.up and side.down else 1))
     low, high = -side.down - s * reach, side.up + s * reach
+    largest = math.exp((2 * high - 1) / (2 * s * s)) if side.up else -math.expm1(-(2 * high + 1) / (2 * s * s))
     top = deviation * reach * math.sqrt(released)
-    top = max(top, math.exp((2 * high - 1) / (2 * s * s))) if side.up else min(top, released)
+    top = max(top if side.up else min(top, released), largest)
     least = ratio * min(deviation, 1.0)
     grid = SignedGrid(least, ratio, max(math.ceil(math.log(1.2 * top / least) / ratio), 2))
     if grid.count * len(loss) > _MOST_WEIGHTS or 2 * loss[-1] > 600:
@@ -154,7 +159,7 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
     best = np.argmax(p - a * q, axis=0)[None]
     rounding = 8 * (grid.count + 16) * 2.0**-53
     return Profile(
-        loss + _SLIP,
+        loss,
         upper / epoch * math.exp(2 * released * rounding),
         np.take_along_axis(p, best, 0)[0],
         np.take_along_axis(q, best, 0)[0],
