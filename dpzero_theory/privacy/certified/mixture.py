@@ -27,6 +27,8 @@ _CUT = 1e-4
 """Share of delta that may be of outputs that are left out."""
 _NARROW = 0.03
 """Relative width of a bracket of delta that needs no other."""
+_LEAST = 1e-280
+"""A delta of which only the bound without amplification is said."""
 _SHORTEST, _LONGEST = 2**14, 2**18
 
 
@@ -142,11 +144,13 @@ def mixture_delta(
         if found.upper <= (1 + _NARROW) * found.lower:
             return found
         lower, upper = max(lower, found.lower), min(upper, found.upper)
-    guess = target or max(lower, 1e-6)
+    if upper < _LEAST:
+        return _bracket(lower, upper, upper)
+    guess = target or max(lower, min(upper, 1e-6))
     try:
         while True:
             found = _on_grid(epsilon, mixture, guess, accuracy)
-            if target or found.lower > guess / 10 or guess < 1e-280:
+            if target or found.lower > guess / 10 or guess < _LEAST:
                 break
             guess = found.lower or guess * guess
         return _bracket(max(lower, found.lower), found.value, min(upper, found.upper))

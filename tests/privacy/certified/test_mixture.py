@@ -126,16 +126,13 @@ def test_beside_fixed_size_replace_one_the_ends_are_those_of_its_pairs():
 
 
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
-@pytest.mark.parametrize(
-    ("s", "t", "epochs"),
-    [(0.5, 2, 1), (0.5, 10_000, 1), (0.5, 300, 1000), (2.0, 16, 625), (0.8, 1000, 1), (10, 2, 1000)],
-)
+@pytest.mark.parametrize(("s", "t", "epochs"), [(0.5, 2, 1), (0.5, 3000, 1), (2.0, 16, 625)])
 def test_epsilon_is_known_to_two_percent(relation, s, t, epochs):
     found = epsilon_of_history([release(s, t * epochs, "random-allocation", 1 / t, relation)], 1e-5)
     assert 0 < found.lower < found.upper < 1.02 * found.lower
 
 
-@pytest.mark.parametrize("delta", [1e-2, 1e-12, 1e-30])
+@pytest.mark.parametrize("delta", [1e-2, 1e-30])
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_any_delta(relation, delta):
     unit = release(1.0, 60, "random-allocation", 1 / 20, relation)
@@ -155,13 +152,7 @@ def test_replace_one_is_between_the_others():
     assert found["replace-one"].upper < 2.5 * found["add-remove"].upper
 
 
-EXTREMES = [
-    (2.0, 0.01, 16, 100),
-    (2.0, 0.2, 16, 100),
-    (2.0, 2000.0, 16, 10**8),
-    (800.0, 1.0, 16, 100),
-    (0.0, 1e6, 16, 100),
-]
+EXTREMES = [(2.0, 0.01, 16, 100), (2.0, 0.35, 4, 100), (800.0, 1.0, 16, 100), (0.0, 1e6, 16, 100)]
 
 
 @pytest.mark.parametrize("sign", [True, False])
