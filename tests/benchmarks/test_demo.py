@@ -1,11 +1,34 @@
 """The demo's sweep leaves rows and the picture of them, which another process draws."""
 
+import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from benchmarks import demo
 from benchmarks.kit.rows import read_rows
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_extra_of_the_demo_is_all_that_it_imports() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    def needed(extra: str) -> set[str]:
+        found: set[str] = set()
+        for line in extras[extra]:
+            inner = re.fullmatch(r"dpzero-theory\[(.*)\]", line)
+            found |= set().union(*map(needed, inner[1].split(","))) if inner else {re.split(r"[><;= ]", line)[0]}
+        return found
+
+    missing = [name.replace("-", "_") for name in needed("dev") - needed("demo")]
+    assert "transformers" in missing
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import benchmarks.demo, figures.demo"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_rows_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

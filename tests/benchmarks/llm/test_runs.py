@@ -118,8 +118,8 @@ def test_memorising_needs_privacy_budget(tmp_path: Path) -> None:
     change = {}
     for epsilon, step_size in ((1e4, 5e-3), (1e-3, 1e-9)):
         c = configuration(
-            epsilon=epsilon, steps=100, directions_per_step=4, direction="rademacher", weights="head", step_size=step_size,
-            clip=20.0,
+            epsilon=epsilon, steps=100, directions_per_step=4, direction="rademacher", weights="head",
+            step_size=step_size, clip=20.0,
         )  # fmt: skip
         (row,) = execute(c, tiny("encoder", seed=1), folder=tmp_path / str(epsilon), data=data).rows
         change[epsilon] = row["dev_loss"] / start["dev_loss"]
