@@ -1,15 +1,17 @@
 """Do the certificates hold, and how far are they from what runs do?  python -m benchmarks.certificates
 
-DPZero is run with three parameter sets on losses that satisfy Assumption 2, and the measured mean of
+DPZero is run with four parameter sets on losses that satisfy Assumption 2, and the measured mean of
 ||grad F_S(x_tau)||^2 is put beside what is certified:
 
 - paper: Theorem 3's own parameters, with the paper's calibration of the noise;
 - paper-best: the best parameters of the paper's inequality, with the exact calibration;
-- sharp: the best parameters of the sharpened theorem, with the exact calibration.
+- sharp: the best parameters of the sharpened theorem with one direction a step, with the exact calibration;
+- sharp-best-k: the same with K directions a step, clipped jointly, and the K of the smallest bound.
 
-The last two may use as many steps as the first. Where even those are too many to run, `max_steps` caps them
-and the paper's own parameters are certified, but not run. Directions, noise and data come from seeds: the data
-are synthetic or public, and nothing here is a private release. x_0 = 0.
+The others may evaluate every record as often as the first: T directions in all. Where even those are too many to run,
+`max_steps` caps them and the paper's own parameters are certified, but not run. The preset `directions` is the paper's
+setting with ten times its evaluations, 46,720 of a record, for several K (`sharp-k4`: K = 4). Directions, noise and
+data come from seeds: the data are synthetic or public, and nothing here is a private release. x_0 = 0.
 """
 
 import argparse
@@ -31,10 +33,9 @@ from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.datasets import binary_digits, sst2
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
-from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import nonlinear
 from dpzero_theory.synthetic.data import gaussian_data, hashed_words
-from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.lanes import Lanes, directions_of
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
 from dpzero_theory.theory import inequalities
 from dpzero_theory.theory.minimise import minimised
@@ -48,11 +49,20 @@ DELTA = 1e-6
 SENTENCES = Path(__file__).parents[2] / "shared" / "data" / "sst2_train.tsv"
 SENTENCE_FEATURES = 1 << 14
 LARGE = 10_000  # samples from which runs are in float32: it moves the measurements by less than 1e-4 of them
-PARAMETERS = ("paper", "paper-best", "sharp")
+ONE = ("paper", "paper-best", "sharp")
+PARAMETERS = (*ONE, "sharp-best-k")
+SHARP: dict[str, int | str] = {
+    "sharp": 1,
+    "sharp-best-k": "best",
+    **{f"sharp-k{k}": k for k in (4, 16, 64)},
+}
+"""Parameter sets of the sharpened theorem: K."""
+LANE = ("steps", "step_size", "smoothing", "clip", "noise_std")
 KEY = ("problem", "mode", "n", "d", "epsilon", "parameters", "seed")
 FIELDS = (
     *("r", "lipschitz", "smoothness", "gap", "loss_bound", "delta", "relation", "calibration", "gdp"),
-    *("step_size", "steps", "smoothing", "clip", "noise_std", "bound", "sharp_bound", "trivial_bound"),
+    *("step_size", "steps", "directions_per_step", "smoothing", "clip", "noise_std"),
+    *("bound", "sharp_bound", "trivial_bound"),
     *("gradient_squared", "last_gradient_squared", "dtype", "seconds"),
 )
 
@@ -61,7 +71,7 @@ Loss = PseudoHuber | LogisticRegression
 
 @dataclass(frozen=True)
 class Cell:
-    """One data set and the privacy budgets to run on it; mode is empty for logistic regression."""
+    """One data set, the privacy budgets and the parameter sets to run on it; mode is empty for logistic regression."""
 
     problem: str
     mode: str
@@ -69,11 +79,17 @@ class Cell:
     d: int
     epsilons: tuple[float, ...]
     max_steps: int | None = None
+    parameters: tuple[str, ...] = PARAMETERS
 
-    def rows(self, seed: int) -> Iterator[dict[str, Any]]:
-        """The keys of this cell's rows."""
+    def shares(self) -> list[tuple[str, ...]]:
+        """The parameter sets that run at a time: those of one direction on equal randomness, and the others."""
+        one = tuple(name for name in self.parameters if name in ONE)
+        return [one, *((name,) for name in self.parameters if name not in ONE)]
+
+    def rows(self, seed: int, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The keys of this cell's rows of these parameter sets."""
         for epsilon in self.epsilons:
-            for name in PARAMETERS:
+            for name in names:
                 values = (self.problem, self.mode or "-", self.n, self.d, epsilon, name, seed)
                 yield dict(zip(KEY, values, strict=True))
 
@@ -101,7 +117,15 @@ _FULL = [
     Cell("pseudo-huber", "c", 1_000_000, 20, (2.0,), max_steps=2_000),
 ]
 _SMOKE = [*_pseudo_huber("c", 1_000, 20, 200), Cell("digits", "", 1_797, 65, (2.0,))]
-PRESETS = {"smoke": _SMOKE, "full": _FULL}
+_DIRECTIONS = [
+    Cell("pseudo-huber", "c", 10_000, 2_000, (2.0,), 46_720, ("sharp", "sharp-k4", "sharp-k16", "sharp-k64")),
+]
+PRESETS = {"smoke": _SMOKE, "full": _FULL, "directions": _DIRECTIONS}
+FOLDERS = {
+    "smoke": Path("out") / "certificates",
+    "full": RESULTS / "certificates",
+    "directions": RESULTS / "certificates_directions",
+}
 
 
 @lru_cache(maxsize=1)
@@ -115,22 +139,27 @@ def _loss(problem: str, mode: str, n: int, d: int) -> Loss:
 
 
 def prescriptions(
-    problem: Problem, epsilon: float, max_steps: int | None = None
+    problem: Problem, epsilon: float, max_steps: int | None = None, names: Sequence[str] = PARAMETERS
 ) -> dict[str, tuple[str, Prescription]]:
     """The calibration and the prescription of each parameter set; max_steps: by default as many as the paper's."""
+    found: dict[str, tuple[str, Prescription]] = {}
     exact = float(gdp_from_epsilon(epsilon, DELTA))
     paper = theorem_3(problem, float(paper_gdp(epsilon, DELTA)))
     cap = paper.steps if max_steps is None else max_steps
-    best = minimised(inequalities.dpzero(problem, exact), theorem_3(problem, exact), max_steps=cap)
-    return {
-        "paper": ("paper", paper),
-        "paper-best": ("exact", best),
-        "sharp": ("exact", sharp.prescribe(problem, exact, max_steps=cap)),
-    }
+    for name in names:
+        if name == "paper":
+            found[name] = "paper", paper
+        elif name == "paper-best":
+            inequality = inequalities.dpzero(problem, exact)
+            found[name] = "exact", minimised(inequality, theorem_3(problem, exact), max_steps=cap)
+        else:
+            k, most = SHARP[name], cap * problem.n
+            found[name] = "exact", sharp.prescribe(problem, exact, max_evaluations=most, directions_per_step=k)
+    return found
 
 
-def run_cell(cell: Cell, seed: int) -> list[dict[str, Any]]:
-    """The rows of one cell and seed: all budgets and parameter sets, on shared directions and noise."""
+def run_cell(cell: Cell, seed: int, names: Sequence[str] = ONE) -> list[dict[str, Any]]:
+    """The rows of one cell, seed and share of its parameter sets, all budgets: of each K on shared randomness."""
     started = time.perf_counter()
     loss = _loss(cell.problem, cell.mode, cell.n, cell.d)
     x0 = np.zeros(loss.d)
@@ -144,9 +173,10 @@ def run_cell(cell: Cell, seed: int) -> list[dict[str, Any]]:
         loss_bound=max(loss.loss(x0), 1.0),
     )
     rows = []
-    for key in cell.rows(seed):
-        calibration, chosen = prescriptions(constants, key["epsilon"], cell.max_steps)[key["parameters"]]
-        at = {name: getattr(chosen, name) for name in ("step_size", "steps", "smoothing", "clip", "noise_std")}
+    for key in cell.rows(seed, names):
+        name = key["parameters"]
+        calibration, chosen = prescriptions(constants, key["epsilon"], cell.max_steps, [name])[name]
+        at = {name: getattr(chosen, name) for name in (*LANE, "directions_per_step")}
         fields = {name: getattr(constants, name) for name in ("r", "lipschitz", "smoothness", "gap", "loss_bound")}
         rows.append(
             {
@@ -162,21 +192,24 @@ def run_cell(cell: Cell, seed: int) -> list[dict[str, Any]]:
                 "trivial_bound": chosen.trivial_bound,
             }
         )
-    to_run = [row for row in rows if cell.max_steps is None or row["steps"] <= cell.max_steps]
-    names = ("steps", "step_size", "smoothing", "clip", "noise_std")
     dtype = "float32" if loss.n >= LARGE else "float64"
-    directions, noise, picks = (np.random.default_rng([seed, stream]) for stream in range(3))
-    outcome = nonlinear.dpzero(
-        loss,
-        x0,
-        Lanes.of(**{name: [row[name] for row in to_run] for name in names}),
-        directions=lambda count: sample_sphere(directions, count, loss.d),
-        noise=noise.standard_normal,
-        rng=picks,
-        dtype=getattr(torch, dtype),
-    )
-    for row, mean, last in zip(to_run, outcome.gradient_squared, outcome.last_gradient_squared, strict=True):
-        row["gradient_squared"], row["last_gradient_squared"] = float(mean), float(last)
+    for k in sorted({row["directions_per_step"] for row in rows}):
+        part = [row for row in rows if row["directions_per_step"] == k]
+        part = [row for row in part if cell.max_steps is None or row["steps"] <= cell.max_steps]
+        stream = [] if name in ONE else [k]
+        directions, noise, picks = (np.random.default_rng([seed, number, *stream]) for number in range(3))
+        outcome = nonlinear.dpzero(
+            loss,
+            x0,
+            Lanes.of(**{name: [row[name] for row in part] for name in LANE}),
+            directions=directions_of("sphere", directions, loss.d),
+            noise=noise.standard_normal,
+            rng=picks,
+            directions_per_step=k,
+            dtype=getattr(torch, dtype),
+        )
+        for row, mean, last in zip(part, outcome.gradient_squared, outcome.last_gradient_squared, strict=True):
+            row["gradient_squared"], row["last_gradient_squared"] = float(mean), float(last)
     for row in rows:
         row["dtype"] = dtype
         row["seconds"] = round(time.perf_counter() - started, 2)
@@ -185,18 +218,18 @@ def run_cell(cell: Cell, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _job(cell: Cell, seed: int) -> list[dict[str, Any]]:
+def _job(cell: Cell, seed: int, names: Sequence[str]) -> list[dict[str, Any]]:
     try:
-        return run_cell(cell, seed)
+        return run_cell(cell, seed, names)
     except Exception as error:
-        return [{**key, "status": f"{type(error).__name__}: {error}"} for key in cell.rows(seed)]
+        return [{**key, "status": f"{type(error).__name__}: {error}"} for key in cell.rows(seed, names)]
 
 
 def _parser() -> Parser:
     parser = Parser("benchmarks.certificates", __doc__)
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
     parser.add_argument(
-        "--out", type=output_folder, help="folder (default: out/NAME, for full benchmarks/results/NAME)"
+        "--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME[_PRESET])"
     )
     parser.add_argument("--seeds", type=integer(1, 1000), default=5)
     parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
@@ -217,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(cells: Sequence[Cell], options: argparse.Namespace, parser: Parser) -> None:
     results = Results(
-        options.out or (RESULTS if options.preset == "full" else Path("out")) / "certificates",
+        options.out or FOLDERS[options.preset],
         key=KEY,
         fields=FIELDS,
         seeds=range(options.seeds),
@@ -227,16 +260,18 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace, parser: Parser) -> 
     )
     with parser.opened("--out", results):
         todo = [
-            (cell, seed)
+            (cell, seed, names)
             for cell in cells
+            for names in cell.shares()
             for seed in range(options.seeds)
-            if not all(results.done(**key) for key in cell.rows(seed))
+            if not all(results.done(**key) for key in cell.rows(seed, names))
         ]
-        for count, ((cell, seed), rows) in enumerate(completed(_job, todo, options.jobs), start=1):
+        for count, ((cell, seed, names), rows) in enumerate(completed(_job, todo, options.jobs), start=1):
             results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
             note = next((row["status"] for row in rows if row.get("status", OK) != OK), OK)
             print(
-                f"{count}/{len(todo)} {cell.problem} {cell.mode} n={cell.n} d={cell.d} seed={seed}: {note}", flush=True
+                f"{count}/{len(todo)} {cell.problem} {cell.mode} n={cell.n} d={cell.d} seed={seed} {names[-1]}: {note}",
+                flush=True,
             )
 
 
