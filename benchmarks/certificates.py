@@ -196,7 +196,7 @@ def run_cell(cell: Cell, seed: int, names: Sequence[str] = ONE) -> list[dict[str
     for k in sorted({row["directions_per_step"] for row in rows}):
         part = [row for row in rows if row["directions_per_step"] == k]
         part = [row for row in part if cell.max_steps is None or row["steps"] <= cell.max_steps]
-        stream = [] if name in ONE else [k]
+        stream = [] if names[-1] in ONE else [k]
         directions, noise, picks = (np.random.default_rng([seed, number, *stream]) for number in range(3))
         outcome = nonlinear.dpzero(
             loss,
