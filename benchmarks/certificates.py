@@ -54,7 +54,7 @@ PARAMETERS = (*ONE, "sharp-best-k")
 SHARP: dict[str, int | str] = {
     "sharp": 1,
     "sharp-best-k": "best",
-    **{f"sharp-k{k}": k for k in (4, 16, 64)},
+    **{f"sharp-k{k}": k for k in (4, 64)},
 }
 """Parameter sets of the sharpened theorem: K."""
 LANE = ("steps", "step_size", "smoothing", "clip", "noise_std")
@@ -118,7 +118,7 @@ _FULL = [
 ]
 _SMOKE = [*_pseudo_huber("c", 1_000, 20, 200), Cell("digits", "", 1_797, 65, (2.0,))]
 _DIRECTIONS = [
-    Cell("pseudo-huber", "c", 10_000, 2_000, (2.0,), 46_720, ("sharp", "sharp-k4", "sharp-k16", "sharp-k64")),
+    Cell("pseudo-huber", "c", 10_000, 2_000, (2.0,), 46_720, ("sharp", "sharp-best-k", "sharp-k4", "sharp-k64")),
 ]
 PRESETS = {"smoke": _SMOKE, "full": _FULL, "directions": _DIRECTIONS}
 FOLDERS = {

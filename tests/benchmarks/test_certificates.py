@@ -1,6 +1,7 @@
 """The benchmark of certificates: rows, resume, and certificates that hold on small cells."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,10 @@ import pytest
 
 from benchmarks import certificates
 from benchmarks.kit.rows import read_manifest, read_rows
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.certificate import prescribe
+from dpzero_theory.theory.theorems import theorem_3
 
 TINY = [certificates.Cell("pseudo-huber", "c", 400, 10, (2.0, 8.0)), certificates.Cell("digits", "", 1797, 65, (0.5,))]
 
@@ -22,23 +26,39 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_hold_their_certificates_and_are_resumed(tmp_path: Path) -> None:
     certificates.main(["--preset", "smoke", "--out", str(tmp_path), "--seeds", "2", "--jobs", "1"])
     rows = read_rows(tmp_path)
-    assert len(rows) == 2 * 3 * 3
+    assert len(rows) == 2 * 3 * 4
     assert set(rows["parameters"]) == set(certificates.PARAMETERS)
     assert (rows["gradient_squared"] <= rows["bound"]).all()
     assert (rows["gradient_squared"] > 0).all()
-    at_most = rows.groupby(["problem", "epsilon"])["steps"].agg(["min", "max"])
-    assert (at_most["min"] == at_most["max"]).all()
+    rows["evaluations"] = rows["steps"] * rows["directions_per_step"]
+    for _, cell in rows.groupby(["problem", "epsilon"]):
+        allowed = cell["evaluations"].max()
+        assert set(cell["evaluations"][cell["directions_per_step"] == 1]) == {allowed}
+        assert (cell["evaluations"] > allowed - cell["directions_per_step"]).all()
+    best = rows[rows["parameters"] == "sharp-best-k"]
+    assert (best["directions_per_step"] > 1).any()
     before = (tmp_path / "rows.csv").read_bytes()
     certificates.main(["--preset", "smoke", "--out", str(tmp_path), "--seeds", "2", "--jobs", "1"])
     assert (tmp_path / "rows.csv").read_bytes() == before
     assert read_manifest(tmp_path)["failed"] == 0
 
 
-def test_a_cell_gives_the_same_rows_again() -> None:
-    first, second = (certificates.run_cell(TINY[0], 3) for _ in range(2))
+@pytest.mark.parametrize("names", TINY[0].shares())
+def test_a_cell_gives_the_same_rows_again(names: tuple[str, ...]) -> None:
+    first, second = (certificates.run_cell(TINY[0], 3, names) for _ in range(2))
     for row, again in zip(first, second, strict=True):
         assert {**row, "seconds": 0} == {**again, "seconds": 0}
-    assert first[0]["gradient_squared"] != certificates.run_cell(TINY[0], 4)[0]["gradient_squared"]
+    assert first[0]["gradient_squared"] != certificates.run_cell(TINY[0], 4, names)[0]["gradient_squared"]
+
+
+def test_the_best_k_is_the_calculators() -> None:
+    row = certificates.run_cell(TINY[1], 0, ["sharp-best-k"])[0]
+    problem = Problem(**{name: row[name] for name in ("n", "d", "r", "lipschitz", "smoothness", "gap", "loss_bound")})
+    most = theorem_3(problem, float(paper_gdp(0.5, certificates.DELTA))).steps * problem.n
+    gdp = float(gdp_from_epsilon(0.5, certificates.DELTA))
+    wanted = prescribe(problem, gdp, max_evaluations=most, directions_per_step="best")
+    for name in (*certificates.LANE, "directions_per_step", "bound"):
+        assert row[name] == getattr(wanted, name)
 
 
 def test_capped_cells_certify_the_papers_parameters_without_running_them() -> None:
@@ -63,7 +83,7 @@ def test_prescriptions_at_the_papers_setting() -> None:
 @pytest.mark.usefixtures("tiny")
 def test_a_failed_cell_is_kept_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def fail(cell: certificates.Cell, seed: int) -> list[dict[str, object]]:
+    def fail(cell: certificates.Cell, seed: int, names: Sequence[str]) -> list[dict[str, object]]:
         raise FloatingPointError("no luck")
 
     monkeypatch.setattr(certificates, "run_cell", fail)

@@ -29,6 +29,29 @@ def test_choices_are_the_theorys_and_the_grid() -> None:
     assert found[2].clip == pytest.approx(median, rel=1e-3)
 
 
+@pytest.mark.parametrize(("task", "several"), [("digits", [3]), ("digits-long", [6, 16])])
+def test_the_best_k_has_as_many_evaluations(task: str, several: list[int]) -> None:
+    setting = prescription.SETTINGS[task]
+    found = {choice.name: choice for choice in prescription.choices(setting, problem_file.read(FILE), 1200)}
+    best = {name: choice for name, choice in found.items() if name.endswith("-best-k")}
+    assert [choice.directions_per_step for choice in best.values()] == several
+    for name, choice in best.items():
+        one = found[name.removesuffix("-best-k")]
+        k = choice.directions_per_step
+        assert one.bound is not None
+        assert choice.bound is not None
+        assert choice.bound < one.bound
+        assert setting.steps - k < k * choice.steps <= setting.steps == one.steps
+
+
+def test_a_run_of_several_directions() -> None:
+    choice = prescription.Choice("x", 0.01, 1.0, 2, 1e-6, 1.0, directions_per_step=5)
+    work = prescription.digits()
+    row = prescription.run(work, prescription.Setting(10, None), "digits", choice, 0, (1.0, 0.5))
+    assert (row["steps"], row["directions_per_step"]) == (2, 5)
+    assert row["gradient_squared"] > 0
+
+
 def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(prescription.SETTINGS, "digits", QUICK)
     words = ["--problem", str(FILE), "--seeds", "1", "--out", str(tmp_path)]
