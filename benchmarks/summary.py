@@ -40,27 +40,67 @@ def _markdown(header: list[str], lines: list[list[str]]) -> str:
 
 
 def certificates() -> str:
-    """Certified and measured ||grad F||^2, the mean over seeds, for the paper's parameters and ours."""
+    """Certified and measured ||grad F||^2, the mean over seeds: ours with one and with the best K, and the paper's."""
     rows = read_rows(RESULTS / "certificates")
     cell = ["problem", "mode", "n", "d", "epsilon"]
     values = rows.groupby([*cell, "parameters"])[["bound", "gradient_squared", "last_gradient_squared"]].mean()
     mean = dict(values.iterrows())
+    best_k = dict(rows[rows["parameters"] == "sharp-best-k"].groupby(cell)["directions_per_step"].first().items())
     lines = []
     for key in CERTIFIED:
-        paper, ours = mean[*key, "paper"], mean[*key, "sharp"]
+        paper, ours, best = (mean[*key, name] for name in ("paper", "sharp", "sharp-best-k"))
         problem, mode, n, d, epsilon = key
         cells = [
             f"{ours['bound']:.2g}",
             f"{ours['gradient_squared']:.2g}",
             f"{ours['last_gradient_squared']:.2g}",
+            str(best_k[key]),
+            f"{best['bound']:.2g}",
+            f"{best['gradient_squared']:.2g}",
+            f"{best['last_gradient_squared']:.2g}",
             f"{paper['bound']:.2g}",
             f"{paper['gradient_squared']:.2g}",
             f"{paper['gradient_squared'] / ours['gradient_squared']:.1f}",
             f"{paper['last_gradient_squared'] / ours['last_gradient_squared']:.0f}",
         ]
         lines.append([problem if mode == "-" else f"{problem} ({mode})", f"{n:,}", f"{d:,}", f"{epsilon:g}", *cells])
-    header = ["problem", "n", "d", "epsilon", "certified", "measured", "last", "paper certified", "paper measured"]
-    return _markdown([*header, "paper/ours", "paper/ours, last"], lines) + "\n\n" + _held(rows, [*cell, "parameters"])
+    header = ["problem", "n", "d", "epsilon", *(f"K = 1 {name}" for name in ("certified", "measured", "last"))]
+    header += ["best K", *(f"best K {name}" for name in ("certified", "measured", "last"))]
+    header += ["paper certified", "paper measured", "paper/K = 1", "paper/K = 1, last"]
+    return _markdown(header, lines) + "\n\n" + _held(rows, [*cell, "parameters"])
+
+
+def directions() -> str:
+    """K = 1 and larger K at equal evaluations, ten times the paper's at its setting, and the optimizer's runs."""
+    rows = read_rows(RESULTS / "certificates_directions")
+    lines = []
+    for k in sorted({int(k) for k in rows["directions_per_step"]}):
+        part = rows[rows["directions_per_step"] == k]
+        shown = [_measured(part[column]) for column in ("gradient_squared", "last_gradient_squared")]
+        lines.append([f"{k}", f"{int(part['steps'].iloc[0]):,}", f"{part['bound'].iloc[0]:.2g}", *shown])
+    return _markdown(["K", "steps", "certified", "measured", "last"], lines)
+
+
+def optimizer_directions() -> str:
+    """What measured constants prescribe, K = 1 beside the best K at equal evaluations (`benchmarks.prescription`)."""
+    lines = []
+    for task in ("digits", "digits_long", "minilm_long"):
+        rows = read_rows(RESULTS / f"prescription_{task}")
+        for name in ("theory", "theory-estimates"):
+            both = [rows[rows["choice"] == choice] for choice in (name, f"{name}-best-k")]
+            if both[1].empty:
+                continue
+            for part in both:
+                first = part.iloc[0]
+                shown = [_measured(part[column]) for column in ("gradient_squared", "loss", "accuracy")]
+                cells = [task.replace("_", ", "), name.removeprefix("theory").lstrip("-") or "upper ends"]
+                cells += [f"{first['directions_per_step']}", f"{first['steps']:,}", f"{first['bound']:.2g}"]
+                lines.append([*cells, *shown])
+    return _markdown(["task", "constants", "K", "steps", "certified", "measured", "loss", "accuracy"], lines)
+
+
+def _measured(values: "pd.Series[float]") -> str:
+    return f"{values.mean():.3g} +- {values.sem():.1g}"
 
 
 def _held(rows: pd.DataFrame, key: list[str]) -> str:
@@ -142,6 +182,8 @@ def calculator() -> str:
 TABLES = {
     "calculator": calculator,
     "certificates": certificates,
+    "directions": directions,
+    "optimizer_directions": optimizer_directions,
     "accounting": accounting,
     "sweep_speed": sweep_speed,
     "language_models": language_models,

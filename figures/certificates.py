@@ -36,13 +36,14 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         error=("gradient_squared", "sem"),
         last=("last_gradient_squared", "mean"),
         steps=("steps", "first"),
+        directions=("directions_per_step", "first"),
         seeds=("gradient_squared", "count"),
     )
 
 
 def draw(rows: pd.DataFrame) -> Figure:
     """The figure of these rows (`benchmarks.certificates`, preset full)."""
-    table = summarise(rows)
+    table = summarise(rows[rows["parameters"].isin(LOOKS)])
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.9))
     huber = table[table["problem"] == "pseudo-huber"]
     for axis, mode, trace in zip(grid[0], "abc", ("d", r"\sqrt{d}", r"\log d"), strict=True):

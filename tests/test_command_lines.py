@@ -184,6 +184,7 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
     "figures.curvature": [("--rows", ["--rows", "folder"])],
     "figures.demo": [("--rows", ["--rows", "folder"])],
     "figures.dimension": [("--rows", ["--rows", "folder"]), ("--slopes", ["--slopes", "folder"])],
+    "figures.k_directions": [("--rows", ["--rows", "folder"])],
     "figures.llm": [("--accuracy", ["--accuracy", "folder"]), ("--clip-lr", ["--clip-lr", "folder"])],
     "figures.synthetic": [("--rows", ["--rows", "folder"])],
     "paper_checks": [

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from figures import certificates, synthetic
+from figures import certificates, k_directions, synthetic
 from figures.style import use_style
 
 
@@ -16,11 +17,18 @@ def cells() -> pd.DataFrame:
     return certificates.summarise(read_rows(RESULTS / "certificates"))
 
 
+@pytest.fixture(scope="module")
+def long() -> pd.DataFrame:
+    return certificates.summarise(read_rows(RESULTS / "certificates_directions")).set_index("parameters")
+
+
 def test_every_certificate_holds(cells: pd.DataFrame) -> None:
-    """Mean over at least 5 seeds + 3 standard errors <= bound, in every cell that was run."""
+    """Mean + 3 standard errors <= bound, in every cell that was run: 5 seeds or more for K = 1, 3 for the best K."""
     ran = cells[cells["seeds"] > 0]
-    assert len(ran) > 100
-    assert (ran["seeds"] >= 5).all()
+    several = ran["parameters"] == "sharp-best-k"
+    assert several.sum() >= 39
+    assert (~several).sum() > 100
+    assert (ran["seeds"] >= np.where(several, 3, 5)).all()
     assert (ran["mean"] + 3 * ran["error"] <= ran["bound"]).all()
 
 
@@ -38,6 +46,17 @@ def test_the_sharp_prescription_wins_at_the_papers_setting(cells: pd.DataFrame) 
     assert paper["mean"] >= 5 * sharp["mean"]
     assert paper["last"] >= 20 * sharp["last"]
     assert paper["bound"] >= 100 * sharp["bound"]
+
+
+def test_the_best_k_wins_at_equal_evaluations(long: pd.DataFrame) -> None:
+    """Pseudo-Huber, mode (c), d = 2,000, 46,720 evaluations: mean over the run 1.4 times lower, the last no worse."""
+    one, best = long.loc["sharp"], long.loc["sharp-best-k"]
+    assert one["steps"] == 46_720 >= best["steps"] * best["directions"] > 46_720 - best["directions"]
+    ratio = one["mean"] / best["mean"]
+    error = ratio * np.hypot(one["error"] / one["mean"], best["error"] / best["mean"])
+    assert ratio - 3 * error >= 1.4
+    assert best["last"] <= one["last"]
+    assert (long["mean"] + 3 * long["error"] <= long["bound"]).all()
 
 
 def test_the_cells_cover_what_was_asked(cells: pd.DataFrame) -> None:
@@ -78,6 +97,9 @@ def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
     rows, slopes = read_rows(RESULTS / "synthetic"), read_rows(RESULTS / "slopes")
     figures = [
         certificates.draw(read_rows(RESULTS / "certificates")),
+        k_directions.draw(
+            *(read_rows(RESULTS / name) for name in ("k_directions", "certificates_directions", "certificates"))
+        ),
         synthetic.draw_best(rows, "gradient"),
         synthetic.draw_grid(rows, "c", int(rows["d"].min())),
         synthetic.draw_slopes(slopes[slopes["sweep"] == "synthetic"]),

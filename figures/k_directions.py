@@ -1,0 +1,117 @@
+"""K directions a step: certified and measured, at equal evaluations.  python -m figures.k_directions
+
+(a) Certified bounds on ||grad F||^2 against K at the paper's setting (`benchmarks.k_directions`, sphere), a line for
+each number of evaluations of a record; stars are the best K. (b) Runs beside certificates on pseudo-Huber of mode (c)
+with ten times the paper's evaluations (`benchmarks.certificates --preset directions`): mean over the run and last
+iterate, means over seeds with standard errors. (c) Every cell of `benchmarks.certificates`: by what factor the best K
+lowers the bound and the measured mean over the run, with standard errors. On the line both fall alike.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
+from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+
+__all__ = ["draw", "gains", "main"]
+
+CELL = ["problem", "mode", "n", "d", "epsilon"]
+PROBLEMS = {"pseudo-huber": "pseudo-Huber", "digits": "digits", "sst2": "SST-2"}
+
+
+def gains(rows: pd.DataFrame) -> pd.DataFrame:
+    """By cell, K = 1 over the best K (where that is not 1): bound, mean over the run, last iterate, and their errors.
+
+    rows: `benchmarks.certificates`. error_NAME is the standard error of the ratio of means.
+    """
+    groups = rows.dropna(subset="gradient_squared").groupby([*CELL, "parameters"])
+    values = groups[["bound", "gradient_squared", "last_gradient_squared"]]
+    mean, error = values.mean(), values.sem()
+    best_k = groups["directions_per_step"].first().xs("sharp-best-k", level="parameters")
+    one, best = (mean.xs(name, level="parameters") for name in ("sharp", "sharp-best-k"))
+    ratio = one / best
+    relative = (error / mean) ** 2
+    spread = ratio * np.sqrt(sum(relative.xs(name, level="parameters") for name in ("sharp", "sharp-best-k")))
+    table = ratio.join(spread.add_prefix("error_")).join(best_k).dropna()
+    return table[table["directions_per_step"] > 1].reset_index()
+
+
+def draw(certified: pd.DataFrame, long: pd.DataFrame, cells: pd.DataFrame) -> Figure:
+    """Rows of `benchmarks.k_directions`, and of `benchmarks.certificates` with the presets directions and full."""
+    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9))
+    _draw_certified(axes[0], certified)
+    _draw_measured(axes[1], long)
+    _draw_gains(axes[2], gains(cells))
+    for axis in axes[:2]:
+        axis.set(xscale="log", yscale="log", xlabel="$K$, directions a step")
+        ks = sorted(long["directions_per_step"].unique()) if axis is axes[1] else (1, 4, 16, 64, 256)
+        axis.set_xticks(ks, [str(k) for k in ks])
+        axis.minorticks_off()
+    label_panels(axes)
+    return figure
+
+
+def _draw_certified(axis: Axes, rows: pd.DataFrame) -> None:
+    part = rows[(rows["law"] == "sphere") & (rows["chosen"] == "K")]
+    for index, budget in enumerate(sorted(part["budget"].unique(), key=lambda budget: budget or np.inf)):
+        line = part[part["budget"] == budget]
+        text = f"{budget:,} evaluations" if budget else "no cap"
+        axis.plot(line["K"], line["bound"], **series(index).line(label=text))
+        low = line.sort_values("bound").iloc[0]
+        axis.plot(low["K"], low["bound"], "*", color=series(index).color, markersize=9, zorder=5)
+    axis.set(title="certified", ylabel=r"$\|\nabla F_S\|^2$", ylim=(1.5e-3, 0.6))
+    axis.legend(loc="upper left", fontsize=6, handlelength=2)
+
+
+def _draw_measured(axis: Axes, rows: pd.DataFrame) -> None:
+    table = rows.groupby("directions_per_step")
+    axis.plot(table["bound"].first(), **series(3).line(label="certified", markerfacecolor="white"))
+    for index, (column, text) in enumerate(
+        {"gradient_squared": "mean over the run", "last_gradient_squared": "last iterate"}.items()
+    ):
+        found = table[column].agg(["mean", "sem"])
+        axis.errorbar(found.index, found["mean"], yerr=found["sem"], **series(index).line(label=text))
+    axis.set(title=f"runs, {int(rows['steps'].max()):,} evaluations")
+    axis.legend(loc="best", fontsize=6, handlelength=2)
+
+
+def _draw_gains(axis: Axes, table: pd.DataFrame) -> None:
+    for index, (problem, text) in enumerate(PROBLEMS.items()):
+        part = table[table["problem"] == problem]
+        look = series(index).line(linestyle="none", label=text)
+        axis.errorbar(part["bound"], part["gradient_squared"], yerr=part["error_gradient_squared"], **look)
+    line = [1.0, 1.05 * float(table["bound"].max())]
+    axis.plot(line, line, color="0.4", linewidth=0.8, label="equal")
+    axis.axhline(1, color="0.4", linewidth=0.8, linestyle=(0, (1, 1.5)))
+    axis.set(title="$K = 1$ over the best $K$", xlabel="certified", ylabel="measured, mean over the run")
+    axis.legend(loc="upper left", fontsize=6, handlelength=1.5)
+
+
+def _parser() -> Parser:
+    parser = Parser("figures.k_directions", __doc__)
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
+    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw the figure from benchmarks/results."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--rows"):
+        names = ("k_directions", "certificates_directions", "certificates")
+        rows = [read_rows(options.rows / name) for name in names]
+    use_style()
+    save(draw(*rows), "k_directions", options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
