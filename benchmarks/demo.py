@@ -23,10 +23,9 @@ from dpzero_theory.datasets import binary_digits
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
-from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.data import gaussian_data
-from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.lanes import Lanes, directions_of
 from dpzero_theory.synthetic.problems import LogisticRegression, Quadratic, paper_spectrum
 from dpzero_theory.theory import theorems
 from dpzero_theory.theory.problem import Prescription, Problem
@@ -150,7 +149,7 @@ def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
             problem,
             np.zeros(d),
             lanes,
-            directions=lambda k: sample_sphere(rng, k, d),
+            directions=directions_of("sphere", rng, d),
             noise=lambda k, vector=vector: rng.standard_normal((k, d) if vector else k),
         )
         best[name] = float(np.linalg.norm(problem.spectrum * (outcome.last - problem.center), axis=1).min())

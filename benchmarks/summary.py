@@ -100,7 +100,9 @@ def optimizer_directions() -> str:
 
 
 def _measured(values: "pd.Series[float]") -> str:
-    return f"{values.mean():.3g} +- {values.sem():.1g}"
+    """Mean over seeds and its standard error."""
+    seen = values.to_numpy(dtype=np.float64)
+    return f"{seen.mean():.3g} +- {seen.std(ddof=1) / np.sqrt(len(seen)):.1g}"
 
 
 def _held(rows: pd.DataFrame, key: list[str]) -> str:

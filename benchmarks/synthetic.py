@@ -45,11 +45,10 @@ from benchmarks.kit.jobs import completed
 from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.cli import Parser, Several, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std, paper_gdp
-from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.first_order import dpgd
-from dpzero_theory.synthetic.lanes import Lanes
+from dpzero_theory.synthetic.lanes import Lanes, directions_of
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
 
 __all__ = ["METHODS", "PRESETS", "Cell", "Place", "Preset", "main", "paper_lanes", "run_cell", "run_method"]
@@ -121,22 +120,29 @@ def paper_lanes(preset: Preset, calibration: str) -> Lanes:
 
 
 def run_method(
-    method: str, problem: Quadratic, x0: Array, lanes: Lanes, seed: int, centers: Sequence[Array], **place: Any
+    method: str,
+    problem: Quadratic,
+    x0: Array,
+    lanes: Lanes,
+    seed: int,
+    centers: Sequence[Array],
+    direction: str = "sphere",
+    **options: Any,
 ) -> engine.Outcome:
-    """Run all lanes of one method with the directions and noise of this seed."""
-    directions, noise = (np.random.default_rng([seed, stream]) for stream in range(2))
+    """Run all lanes of one method with this seed's directions, of that law, and noise; options: the engine's."""
+    drawn, noise = (np.random.default_rng([seed, stream]) for stream in range(2))
     vectors: Callable[[int], Array] = lambda count: noise.standard_normal((count, problem.d))  # noqa: E731
     if method == "dpgd":
-        return dpgd(problem, x0, lanes, noise=vectors, centers=centers, **place)
+        return dpgd(problem, x0, lanes, noise=vectors, centers=centers, **options)
     sweep, rows = (engine.dpzero, noise.standard_normal) if method == "dpzero" else (engine.dpgd_0th, vectors)
     return sweep(
         problem,
         x0,
         lanes,
-        directions=lambda count: sample_sphere(directions, count, problem.d),
+        directions=directions_of(direction, drawn, problem.d),
         noise=rows,
         centers=centers,
-        **place,
+        **options,
     )
 
 
