@@ -143,7 +143,7 @@ def make_private_search(
     for setting in settings:
         for name in setting:
             check.choice("settings", name, VARIED)
-    plans, epsilon = _plans(len(data), settings, runs, target)
+    plans, epsilon = plans_of_search(len(data), settings, runs, target)
     place = Path(folder).absolute()
     kept = {
         "runs": None if runs is None else asdict(runs),
@@ -167,8 +167,10 @@ def make_private_search(
     )
 
 
-def _plans(n: int, settings: Sequence[Setting], runs: Runs | None, target: Target) -> tuple[tuple[Plan, ...], float]:
-    """A plan for each setting, all with one noise, and what the search costs."""
+def plans_of_search(
+    n: int, settings: Sequence[Setting], runs: Runs | None, target: Target
+) -> tuple[tuple[Plan, ...], float]:
+    """A plan for each setting, all with one noise, and epsilon of the search; arguments of `make_private_search`."""
     total, delta = target["target_epsilon"], target["target_delta"]
     first: Target = {**target, **settings[0]}
     known = Plan.for_target(n=n, **first)  # refuses what no run could be made of
