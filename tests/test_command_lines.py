@@ -38,6 +38,7 @@ GOOD: dict[str, dict[str, str]] = {
     "benchmarks.llm.memory": {"name": "smoke"},
     "benchmarks.llm.table": {"name": "demo"},
     "benchmarks.prescription": {"--problem": "problem.json"},
+    "benchmarks.private_search": {"--task": "digits"},
     "benchmarks.side_by_side": {"--other": str(ROOT)},
     "figures.demo": {"--rows": "folder"},
 }
