@@ -8,6 +8,10 @@ SMOOTHING_SHARE = 0.01
 """lambda is the largest that costs this share of the bound."""
 STEPS_SHARE = 0.05
 """Without a cap T is the smallest whose bound is within this share of the best."""
+SMALLEST, LARGEST = 1e-150, 1e150
+"""Of L, ell and gap ell/L^2 in the sharpened results: beyond them what is reported leaves the range of a float."""
+SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50
+"""Of mu where a sharpened result is minimised, for the same reason."""
 
 
 def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None, directions: int = 1) -> int | None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from dpzero_theory.cli import Parser
 from paper_checks.outcome import Outcome
-from paper_checks.sharp import moments, promises, runs, steps
+from paper_checks.sharp import moments, one_run, promises, runs, steps
 
 __all__ = ["CHECKS", "main"]
 
@@ -53,6 +53,10 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "shrinking-noise": promises.shrinking_noise,
     "lipschitz-and-pl": promises.lipschitz_and_pl,
     "runs": runs.runs,
+    "lower-bound": one_run.lower_bound_attained,
+    "last-iterate-without-more": one_run.last_iterate_without_more,
+    "run-step": one_run.run_step,
+    "run-coverage": one_run.run_coverage,
 }
 
 

@@ -27,15 +27,17 @@ from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.sphere import DIRECTIONS
-from dpzero_theory.theory.limits import SMOOTHING_SHARE, STEPS_SHARE, step_cap
+from dpzero_theory.theory.limits import LARGEST_GDP, SMALLEST, SMALLEST_GDP, SMOOTHING_SHARE, STEPS_SHARE, step_cap
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp.constants import constants
 from dpzero_theory.theory.sharp.search import (
     Search,
+    clip_share,
     largest_below,
     number_of_directions,
     quadratic_terms,
     relative_gap,
+    scaled,
     solve_quadratic,
     step_terms,
 )
@@ -98,16 +100,17 @@ def certificate(
     """
     p = problem
     directions = check.integer("directions_per_step", directions_per_step)
-    alpha = check.real("step_size", step_size, above=0) * p.smoothness
+    gap = relative_gap(p)
+    alpha = scaled("step_size", step_size, "smoothness", p.smoothness, SMALLEST)
     t = check.integer("steps", steps)
-    c = check.real("clip", clip, above=0) / (p.lipschitz * _vector_norm(p, direction, directions, algorithm))
-    e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
+    norm = _vector_norm(p, direction, directions, algorithm)
+    c = clip_share(check.real("clip", clip, above=0) / norm, p, directions)
+    e = scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2
     sigma = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
-    rate = check.real("sample_rate", sample_rate, above=0, at_most=1)
-    c /= math.sqrt(directions)
+    rate = check.real("sample_rate", sample_rate, at_least=SMALLEST, at_most=1)
     k = constants(np.array([c]), p.d, p.r, direction, p.sample_rank, directions)
     terms = step_terms(k, p, e, sigma * sigma / directions, rate)
-    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, relative_gap(p) / t, np.array([alpha])))
+    q, drift, floor = (float(x[0]) for x in quadratic_terms(terms, gap / t, np.array([alpha])))
     root = p.lipschitz * solve_quadratic(q, drift, floor)
     bound = root * root
     return Certificate(
@@ -152,7 +155,7 @@ def prescribe(
         ValueError: an argument outside its range.
         PreconditionError: max_evaluations below n K; a direction law or K as for `certificate`.
     """
-    gdp = check.real("gdp", gdp, above=0)
+    gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation.of(relation)
     unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the K scalars
     search_of = functools.cache(lambda k: Search(problem, direction, k))

@@ -27,14 +27,24 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std as full_batch_noise
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE, step_cap
+from dpzero_theory.theory.limits import (
+    LARGEST_GDP,
+    MOST_STEPS,
+    SMALLEST,
+    SMALLEST_GDP,
+    SMOOTHING_SHARE,
+    STEPS_SHARE,
+    step_cap,
+)
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.search import (
     Terms,
+    clip_share,
     largest_below,
     number_of_directions,
     relative_gap,
+    scaled,
     step_terms,
 )
 
@@ -84,18 +94,20 @@ def certify_last_iterate(
     """
     p = problem
     directions = check.integer("directions_per_step", directions_per_step)
-    c = np.array([check.real("clip", clip, above=0) / (p.lipschitz * math.sqrt(directions))])
-    e = check.real("smoothing", smoothing, above=0) * p.smoothness / (2 * p.lipschitz)
+    relative_gap(p)
+    c = np.array([clip_share(clip, p, directions)])
+    e = scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2
+    noise = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
     found = _bound(
         p,
         step_terms(constants(c, p.d, p.r, direction, p.sample_rank, directions), p, e, 0.0, 1.0),
-        np.array([check.real("step_size", step_size, above=0) * p.smoothness]),
+        np.array([scaled("step_size", step_size, "smoothness", p.smoothness, SMALLEST)]),
         check.integer("steps", steps, at_most=MOST_STEPS),
-        np.array([(check.real("noise_std", noise_std, at_least=0) / p.lipschitz) ** 2 / directions]),
+        np.array([noise * noise / directions]),
         np.array([math.log(check.real("noise_ratio", noise_ratio, at_least=1))]),
         _LEVELS,
     )
-    return float(found[0]) * p.lipschitz / p.smoothness * p.lipschitz
+    return float(found[0]) * (p.lipschitz / p.smoothness * p.lipschitz)
 
 
 def prescribe_last_iterate(
@@ -126,7 +138,8 @@ def prescribe_last_iterate(
     """
     p = problem
     pl = p.smoothness / p.condition_number
-    gdp = check.real("gdp", gdp, above=0)
+    gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
+    relative_gap(p)
     between = Relation.of(relation)
     shrinking = check.choice("schedule", schedule, SCHEDULES) == "shrinking"
     unit = full_batch_noise(gdp, 1, 1.0, p.n, between)
@@ -254,14 +267,14 @@ def _bound(
 ) -> Array:
     """The bound in units of L^2/ell, the smallest over y in `levels`; one entry for each entry of `alpha`."""
     alpha, ratio = alpha[:, None], log_ratio[:, None]
-    progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]
-    drift = terms.first[:, None] + alpha * terms.second[:, None]
-    rate = 2 / p.condition_number * alpha * (progress - drift / (2 * levels))
-    valid = (rate > 0) & (rate < 1)
-    log_rho = np.log1p(-np.where(valid, rate, 0.5))
-    pulled = alpha / 2 * (drift * levels + alpha * terms.constant[:, None])
-    noise = alpha * alpha / 2 * p.r * variance[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
+        progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]
+        drift = terms.first[:, None] + alpha * terms.second[:, None]
+        rate = 2 / p.condition_number * alpha * (progress - drift / (2 * levels))
+        valid = (rate > 0) & (rate < 1)
+        log_rho = np.log1p(-np.where(valid, rate, 0.5))
+        pulled = alpha / 2 * (drift * levels + alpha * terms.constant[:, None])
+        noise = alpha * alpha / 2 * p.r * variance[:, None]
         value = (
             np.exp(steps * log_rho) * relative_gap(p)
             + pulled * _geometric(log_rho, steps)

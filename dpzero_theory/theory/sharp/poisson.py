@@ -8,7 +8,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.theory.limits import MOST_STEPS
+from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
 from dpzero_theory.theory.sharp.search import Search, number_of_directions
@@ -70,7 +70,7 @@ def prescribe_poisson(
         PreconditionError: the caps allow no step at the given rate.
     """
     p = problem
-    gdp = check.real("gdp", gdp, above=0)
+    gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation.of(relation)
     evaluations = check.integer("max_evaluations", max_evaluations)
     most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)

@@ -12,11 +12,12 @@ import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.theory.limits import MOST_STEPS
+from dpzero_theory.theory.limits import LARGEST, MOST_STEPS, SMALLEST
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
+_NEVER_CLIPS = 1e10  # at most sqrt(d), or beyond it with probability exp(-10^19): no moment differs
 MOST_DIRECTIONS = 2**16
 """The largest K that is tried, which is the most that a run takes."""
 
@@ -49,19 +50,24 @@ def largest_below(function: Callable[[float], float], target: float) -> float:
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
     """The coefficients at smoothing e = ell lambda/2 in units of L, noise variance sigma^2/K and Poisson rate."""
     smooth = e * k.smooth_second
-    batch = (1 - rate) / (rate * p.n) * (k.sampled + smooth) ** 2
-    return Terms(
-        kept=k.kept,
-        quadratic=k.quadratic,
-        first=k.bias + e * k.smooth_first,
-        second=k.cross + smooth * k.spread,
-        constant=(k.excess + smooth) ** 2 + p.r * variance + batch,
-    )
+    with np.errstate(over="ignore"):
+        batch = 0.0 if rate == 1 else (1 - rate) / (rate * p.n) * (k.sampled + smooth) ** 2
+        return Terms(
+            kept=k.kept,
+            quadratic=k.quadratic,
+            first=k.bias + e * k.smooth_first,
+            second=k.cross + smooth * k.spread,
+            constant=(k.excess + smooth) ** 2 + p.r * variance + batch,
+        )
 
 
 def relative_gap(p: Problem) -> float:
-    """gap ell/L^2; raises ValueError where it leaves the range of a float."""
-    return check.real("gap smoothness/lipschitz^2", p.gap / p.lipschitz * (p.smoothness / p.lipschitz), above=0)
+    """gap ell/L^2; raises ValueError where it, L or ell is so small or large that results would not be floats."""
+    gap = p.gap / p.lipschitz * (p.smoothness / p.lipschitz)
+    check.real("gap smoothness/lipschitz^2", gap, at_least=SMALLEST, at_most=LARGEST)
+    check.real("lipschitz", p.lipschitz, at_least=SMALLEST, at_most=LARGEST)
+    check.real("smoothness", p.smoothness, at_least=SMALLEST, at_most=LARGEST)
+    return gap
 
 
 def quadratic_terms(terms: Terms, gap_per_step: float, alpha: Array) -> tuple[Array, Array, Array]:
@@ -136,6 +142,19 @@ def number_of_directions(
         else:
             jump //= 2
     return grid[i]
+
+
+def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 0.0) -> float:
+    """A positive argument times what makes it free of units; ValueError where that is no number in its range."""
+    return check.real(
+        f"{name} {unit}", check.real(name, value, above=0) * factor, above=0, at_least=at_least, at_most=LARGEST
+    )
+
+
+def clip_share(clip: float, p: Problem, directions: int) -> float:
+    """c = C/(L sqrt(K)), and where that is so large that clipping never acts a smaller number that says the same."""
+    share = check.real("clip", clip, above=0) / p.lipschitz / math.sqrt(directions)
+    return check.real("clip/(lipschitz sqrt(directions_per_step))", min(share, _NEVER_CLIPS), at_least=SMALLEST)
 
 
 class Search:

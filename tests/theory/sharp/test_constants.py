@@ -1,5 +1,5 @@
-"""The constants at their ends and limits, and what the law registration refuses; the smoothing's cost under a root mean
-square over samples against moments by exact Gauss-Hermite quadrature.
+"""The constants at their ends and limits, and what the law registration refuses; the smoothing's cost under a root
+mean square over samples against moments by exact Gauss-Hermite quadrature.
 """
 
 import dataclasses

@@ -1,0 +1,251 @@
+"""A convex F_S on which runs come close to the sharpened certificate, and its runs by a reduction to two numbers.
+
+    f(x; i) = a_i phi(x_1) + psi(x_2, ..., x_(k+1)),     F_S = slope phi + psi,
+
+phi(t) = 0 for t <= 0, t^2/(2 w) up to t = w, then t - w/2; psi(y) = (rho^2/h) (sqrt(1 + h^2 ||y||^2/rho^2) - 1). The
+slopes a_i are `forward` > 0 for some records and -`backward` < 0 for the others, the opposing gradients on which
+clipping keeps least of their mean, `slope`. Starting at x_1 = start a run goes down the slope at a constant
+gradient, until it ends, while the noise holds the coordinates of psi, of curvature h, where the certificate says. No
+other coordinate matters, so d is free.
+
+Of an x the loss and the gradient see only x_1 and ||y||. With Gaussian directions, as lambda -> 0, these two are a
+Markov
+chain: the clipped means and the step depend on the directions through the inner products of three Gaussian vectors
+in R^K, which six numbers draw, and on the directions orthogonal to both gradients through one chi-square number.
+`run` draws those, so a step costs the same for every n, d, k and K.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+
+_BLOCK = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstCase:
+    """The problem above.
+
+    Attributes:
+        n: samples. d: dimension, at least curved + 1.
+        opposing: how many samples slope backward, less than n.
+        forward, backward: the slopes a_i and minus those of the opposing samples.
+        width: w, over which the slope ends. start: x_1 of the start.
+        curved: k >= 1. curvature: h. saturation: rho, which ||grad psi|| does not reach.
+
+    Raises ValueError for a value out of its range, and where F_S would not slope forward.
+    """
+
+    n: int
+    d: int
+    opposing: int
+    forward: float
+    backward: float
+    width: float
+    start: float
+    curved: int
+    curvature: float
+    saturation: float
+
+    def __post_init__(self) -> None:
+        for name, least in (("n", 1), ("curved", 1), ("d", self.curved + 1), ("opposing", 0)):
+            check.integer(name, getattr(self, name), at_least=least)
+        for name in ("forward", "width", "curvature", "saturation"):
+            check.real(name, getattr(self, name), above=0)
+        check.real("backward", self.backward, at_least=0)
+        check.real("start", self.start, above=self.width)
+        check.real("slope", self.slope, above=0)
+
+    @property
+    def share(self) -> float:
+        """The share of the samples that slope forward."""
+        return 1 - self.opposing / self.n
+
+    @property
+    def slope(self) -> float:
+        """The mean of the a_i: ||grad F_S|| down the slope, where y = 0."""
+        return self.share * self.forward - (1 - self.share) * self.backward
+
+    @property
+    def lipschitz(self) -> float:
+        """L."""
+        return math.hypot(max(self.forward, self.backward), self.saturation)
+
+    @property
+    def smoothness(self) -> float:
+        """ell: of phi the steepest sample's, or h."""
+        return max(max(self.forward, self.backward) / self.width, self.curvature)
+
+    @property
+    def r(self) -> float:
+        """tr(H)/ell with H = diag(slope/w, h, ..., h), at least 1."""
+        return max(1.0, (self.slope / self.width + self.curved * self.curvature) / self.smoothness)
+
+    def gap(self, x0: Array) -> float:
+        """F_S(x0) - F_S^*: F_S^* = 0."""
+        return self.loss(x0)
+
+    @property
+    def x0(self) -> Array:
+        """The start: x_1 = start, zero elsewhere."""
+        x: Array = np.zeros(self.d)
+        x[0] = self.start
+        return x
+
+    def losses(self, x: Array) -> Array:
+        """f(x; i), shape (n,)."""
+        phi, psi = self._parts(x)
+        values: Array = self._slopes() * phi + psi
+        return values
+
+    def gradients(self, x: Array) -> Array:
+        """Shape (n, d)."""
+        found = np.tile(self._gradient(x, 0.0), (self.n, 1))
+        found[:, 0] = self._slopes() * min(max(x[0] / self.width, 0.0), 1.0)
+        return found
+
+    def loss(self, x: Array) -> float:
+        """F_S(x)."""
+        phi, psi = self._parts(x)
+        return self.slope * phi + psi
+
+    def gradient(self, x: Array) -> Array:
+        """grad F_S(x), shape (d,)."""
+        return self._gradient(x, self.slope)
+
+    def _slopes(self) -> Array:
+        return np.where(np.arange(self.n) < self.opposing, -self.backward, self.forward)
+
+    def _root(self, y: Array) -> float:
+        return math.sqrt(1 + (self.curvature / self.saturation) ** 2 * float(y @ y))
+
+    def _parts(self, x: Array) -> tuple[float, float]:
+        """phi and psi."""
+        y = x[1 : self.curved + 1]
+        end = min(max(x[0], 0.0), self.width)
+        phi = end * end / (2 * self.width) + max(x[0] - self.width, 0.0)
+        return phi, self.curvature * float(y @ y) / (1 + self._root(y))
+
+    def _gradient(self, x: Array, slope: float) -> Array:
+        found: Array = np.zeros(self.d)
+        y = x[1 : self.curved + 1]
+        found[0] = slope * min(max(x[0] / self.width, 0.0), 1.0)
+        found[1 : self.curved + 1] = self.curvature / self._root(y) * y
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """||grad F_S||^2 of every chain, shape (chains,).
+
+    Attributes:
+        mean: the mean over x_0, ..., x_(T-1). last: at x_T.
+        suffix: the mean over the last share of the steps, a row for each share asked for.
+        least: the smallest over the same steps, likewise.
+        left: the share of the steps at which a chain was on the slope.
+    """
+
+    mean: Array
+    last: Array
+    suffix: Array
+    least: Array
+    left: Array
+
+
+def run(
+    problem: WorstCase,
+    *,
+    step_size: float,
+    steps: int,
+    clip: float,
+    noise_std: float,
+    directions_per_step: int,
+    chains: int,
+    rng: np.random.Generator,
+    shares: Sequence[float] = (),
+) -> Outcome:
+    """Run Algorithm 2 with Gaussian directions, full batches, lambda -> 0, on independent chains.
+
+    Args:
+        step_size, steps, clip, noise_std, directions_per_step: alpha, T, C (of the norm of K scalars), sigma, K.
+        chains: how many runs; rng: draws everything.
+        shares: of the last steps, for `Outcome.suffix` and `Outcome.least`.
+    """
+    check.integer("steps", steps)
+    k = check.integer("directions_per_step", directions_per_step)
+    alpha = check.real("step_size", step_size, above=0) / k
+    x, s = np.full(chains, problem.start), np.zeros(chains)
+    starts = [steps - max(1, round(share * steps)) for share in shares]
+    total, left = np.zeros(chains), np.zeros(chains)
+    suffix, least = np.zeros((len(starts), chains)), np.full((len(starts), chains), math.inf)
+    h, ratio = problem.curvature, problem.curvature / problem.saturation
+    groups = ((problem.share, problem.forward), (1 - problem.share, -problem.backward))
+    slope = problem.slope
+
+    def pull(x: Array, s: Array) -> tuple[Array, Array]:
+        """phi'(x_1) and ||grad psi||."""
+        return np.clip(x / problem.width, 0.0, 1.0), h * s / np.sqrt(1 + np.square(ratio * s))
+
+    for t, (first, mixed, second, noise_first, noise_second, noise_square, across) in enumerate(
+        _draws(rng, steps, chains, k, problem.curved, noise_std)
+    ):
+        phi, psi = pull(x, s)
+        squared = np.square(slope * phi) + np.square(psi)
+        total += squared
+        left += phi == 1.0
+        for j, begin in enumerate(starts):
+            if t >= begin:
+                suffix[j] += squared
+                np.minimum(least[j], squared, out=least[j])
+        along, inward = np.zeros(chains), np.zeros(chains)
+        for weight, a in groups:
+            norm = np.sqrt(np.maximum(np.square(a * phi) * first + (2 * a * phi * mixed + psi * second) * psi, 1e-300))
+            kept = weight * np.minimum(1.0, clip / norm)
+            along += kept * a
+            inward += kept
+        along, inward = along * phi, inward * psi
+        forward = along * first + inward * mixed
+        back = along * mixed + inward * second
+        size = along * (forward + 2 * noise_first) + inward * (back + 2 * noise_second) + noise_square
+        x = x - alpha * (forward + noise_first)
+        s = np.sqrt(np.square(s - alpha * (back + noise_second)) + alpha * alpha * np.maximum(size, 0.0) * across)
+    phi, psi = pull(x, s)
+    lengths = np.array([[steps - begin] for begin in starts], dtype=np.float64).reshape(-1, 1)
+    return Outcome(total / steps, np.square(slope * phi) + np.square(psi), suffix / lengths, least, left / steps)
+
+
+def _draws(
+    rng: np.random.Generator, steps: int, chains: int, k: int, curved: int, noise_std: float
+) -> Iterator[tuple[Array, ...]]:
+    """For each step |u|^2, u'v, |v|^2, u'z, v'z, |z|^2 and a chi-square number of curved - 1 degrees.
+
+    u, v ~ N(0, I_K), z ~ N(0, sigma^2 I_K): in the basis of u and the part of v across it, u = (l, 0, ..), v = (a,
+    b, 0, ..).
+    """
+
+    def square(degrees: int, size: tuple[int, int]) -> Array:
+        return 2 * rng.standard_gamma(degrees / 2, size) if degrees > 0 else np.zeros(size)
+
+    for begin in range(0, steps, _BLOCK):
+        size = (min(_BLOCK, steps - begin), chains)
+        length = np.sqrt(square(k, size))
+        over = np.sqrt(square(k - 1, size))
+        mixed, z_first, z_second = (rng.standard_normal(size) for _ in range(3))
+        z_second *= k > 1
+        z_first, z_second = noise_std * z_first, noise_std * z_second
+        rest = noise_std * noise_std * square(k - 2, size)
+        yield from zip(
+            np.square(length),
+            length * mixed,
+            np.square(mixed) + np.square(over),
+            length * z_first,
+            mixed * z_first + over * z_second,
+            np.square(z_first) + np.square(z_second) + rest,
+            square(curved - 1, size),
+            strict=True,
+        )

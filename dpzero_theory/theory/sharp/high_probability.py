@@ -1,0 +1,234 @@
+"""The sharpened theorem for one run: what its own mean of ||grad F_S(x_t)||^2 exceeds with small probability only.
+
+A user makes one run, the theorem speaks of the mean over runs. Under its assumptions, full batches and the exact
+Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], with probability at least 1 -
+delta
+
+    (1/T) sum_t ||grad F_S(x_t)||^2
+        <= (1/kappa) [ gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_{0 <= G <= L} (kappa G^2 - Psi_theta(G)) ],
+
+where Psi_theta(G) is a lower bound on -(1/(theta alpha)) log E exp(-theta (F_S(x_t) - F_S(x_{t+1}))) at a point with
+||grad F_S(x_t)|| = G, on the event that the step's directions are no longer than all but a share delta_1 of them, and
+delta = delta_2 + T delta_1. Psi has the theorem's q G^2 - p G - ..., less what the exponential moment of noise
+and directions adds: theta alpha sigma^2 G^2/(2 K) first of all. The maximum is over G because a run may spend its
+gradient in a few large steps, whose directions then average less; where steps are many it costs little.
+
+Statement and proof: dpzero_theory/theory/sharp/proof.md, section 10.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.constants import Constants, constants
+from dpzero_theory.theory.sharp.search import clip_share, relative_gap, scaled, step_terms
+
+_SHARE = 0.01
+"""The share of delta for directions that are too long."""
+_CELLS = 1000
+_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _CELLS)])
+"""Ends of cells of G; on each every part is bounded by its value at the end where it is largest."""
+_SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCertificate:
+    """What holds for one run.
+
+    Attributes:
+        bound: the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1 is at most this with probability >= 1 -
+            delta.
+        failure: delta.
+        exponent: theta, in units of one over the loss; the best of a grid.
+        vacuous: whether bound >= L^2, which always holds.
+    """
+
+    bound: float
+    failure: float
+    exponent: float
+    vacuous: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of given parameters, in units of L = ell = 1, as its exponential moment sees it.
+
+    Attributes:
+        step_size: alpha.
+        directions: K.
+        clip: c.
+        variance: sigma^2/K.
+        rank: r.
+        error: e, of the finite difference.
+        mean: the constants at r.
+        along: the constants at r = 1: those of H = g g'/G^2.
+        overlong: delta_1, the probability of directions longer than the two bounds that follow.
+        projection: gamma: ||U'g|| <= gamma sqrt(K) G else.
+        trace: beta: tr(U'HU) <= beta K else.
+    """
+
+    step_size: float
+    directions: int
+    clip: float
+    variance: float
+    rank: float
+    error: float
+    mean: Constants
+    along: Constants
+    overlong: float
+    projection: float
+    trace: float
+
+    def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
+        """Psi_theta(G) = kept G^2 - lost(G): (kept, G, lost) at the levels G; lost increases, inf where it fails."""
+        a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
+        g, k, directions = _LEVELS, self.mean, self.directions
+        share = exponent * a * a * self.variance * beta
+        if not share < 1:
+            return float(k.kept[0]), g, np.full_like(g, math.inf)
+        noise = self.variance / (1 - share)
+        terms = step_terms(k, problem, e, 0.0, 1.0)
+        first, second, constant = (float(x[0]) for x in (terms.first, terms.second, terms.constant))
+        moved = k.spread * g + float(k.excess[0]) + e * k.smooth_second
+        curved = a / 2 * (float(k.quadratic[0]) * g * g + 2 * second * g + constant)
+        longest = gamma * g + a * beta * c
+        usual = g + a * math.sqrt(beta) * moved
+        expected = first * g + curved + exponent * a / 2 * noise * usual * usual + a / 2 * noise * self.rank
+        spread = (
+            g * (g * math.sqrt(2 / directions) + float(self.along.excess[0]) + e * self.along.smooth_second)
+            + a / 2 * math.sqrt(beta) * c * moved
+            + exponent * a / 2 * noise * longest * usual
+            + a * noise * math.sqrt(self.rank / (2 * directions))
+        )
+        highest = (
+            (gamma + 1) * g * c
+            + a / 2 * beta * c * c
+            + exponent * a / 2 * noise * longest * longest
+            + a / 2 * noise * beta
+        )
+        with np.errstate(over="ignore"):
+            variance = _second_order(exponent * a * highest) * exponent * a / 2 * spread * spread
+        lost = expected + variance + c * math.sqrt(self.overlong) * g
+        return float(k.kept[0]), g, np.where(exponent * a * expected <= 1, lost, math.inf)
+
+
+def step_of(
+    problem: Problem,
+    *,
+    failure: float,
+    step_size: float,
+    steps: int,
+    clip: float,
+    smoothing: float,
+    noise_std: float,
+    direction: str = "sphere",
+    directions_per_step: int = 1,
+) -> Step:
+    """The step of these parameters in units of L and ell; arguments and errors as `certify_run`."""
+    p = problem
+    directions = check.integer("directions_per_step", directions_per_step)
+    alpha = scaled("step_size", step_size, "smoothness", p.smoothness, at_least=1e-100)
+    c = clip_share(clip, p, directions)
+    overlong = _SHARE * failure / steps
+    return Step(
+        step_size=alpha,
+        directions=directions,
+        clip=c,
+        variance=(check.real("noise_std", noise_std, at_least=0, at_most=1e100) / p.lipschitz) ** 2 / directions,
+        rank=p.r,
+        error=scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2,
+        mean=constants(np.array([c]), p.d, p.r, direction, p.sample_rank, directions),
+        along=constants(np.array([c]), p.d, 1.0, direction, p.sample_rank, directions),
+        overlong=overlong,
+        projection=math.sqrt(_longest(directions, overlong / 2)),
+        trace=p.r * _longest(directions * p.r, overlong / 2),
+    )
+
+
+def certify_run(
+    problem: Problem,
+    *,
+    failure: float,
+    step_size: float,
+    steps: int,
+    clip: float,
+    smoothing: float,
+    noise_std: float,
+    direction: str = "sphere",
+    directions_per_step: int = 1,
+) -> RunCertificate:
+    """The bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
+
+    The best of a grid of theta and kappa, which depend on the parameters alone; L^2 where nothing better is proved.
+
+    Args:
+        problem: the constants.
+        failure: delta in (0, 1), over the run's directions and noise.
+        step_size: alpha > 0.
+        steps: T >= 1.
+        clip: C > 0, of the norm of a sample's K finite differences.
+        smoothing: lambda > 0.
+        noise_std: sigma >= 0 of each coordinate of the full-batch average.
+        direction, directions_per_step: as for `certificate.certificate`.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: a direction law or a number of directions that the theorem does not cover.
+    """
+    p = problem
+    delta = check.real("failure", failure, at_least=1e-100, below=1)
+    t = check.integer("steps", steps)
+    gap = relative_gap(p)
+    step = step_of(
+        p,
+        failure=delta,
+        step_size=step_size,
+        steps=t,
+        clip=clip,
+        smoothing=smoothing,
+        noise_std=noise_std,
+        direction=direction,
+        directions_per_step=directions_per_step,
+    )
+    budget, needed = gap / (step.step_size * t), math.log(1 / ((1 - _SHARE) * delta))
+    best, exponent = 1.0, 1.0
+    thetas = np.geomspace(needed / (100 * gap), max(10 / step.step_size, needed / gap), 60)
+    for _ in range(2):
+        for theta in thetas:
+            kept, g, lost = step.progress(p, float(theta))
+            shares = (kept * _SHARES_OF_KEPT)[:, None]
+            ends = (shares - kept) * np.square(g[:-1]) + lost[1:]
+            allowed = budget + needed / (theta * step.step_size * t)
+            value = float(((allowed + ends.max(axis=1)) / shares[:, 0]).min())
+            if value < best:
+                best, exponent = value, float(theta)
+        thetas = exponent * (thetas[1] / thetas[0]) ** np.linspace(-1, 1, 15)
+    unit = p.lipschitz * p.lipschitz
+    return RunCertificate(
+        bound=best * unit,
+        failure=delta,
+        exponent=exponent * (p.smoothness / unit),
+        vacuous=best >= 1,
+    )
+
+
+def _longest(degrees: float, chance: float) -> float:
+    """The x > 1 with exp(-(k/2)(x - 1 - log x)) = `chance`: P(chi^2_k > k x) is at most that (Chernoff)."""
+    target = 2 * math.log(1 / chance) / degrees
+    low, high = 1.0, 2 + 2 * target
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (low, middle) if middle - 1 - math.log(middle) >= target else (middle, high)
+    return high
+
+
+def _second_order(x: Array) -> Array:
+    """2 (e^x - 1 - x)/x^2, which is 1 at 0 and increases; e^y <= 1 + y + this y^2/2 for every y <= x."""
+    small = x < 1e-3
+    safe = np.where(small, 1.0, x)
+    found: Array = np.where(small, 1 + x / 3 + x * x / 10, 2 * (np.expm1(safe) - safe) / (safe * safe))
+    return found

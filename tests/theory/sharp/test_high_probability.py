@@ -1,0 +1,98 @@
+"""The bound for one run: scaling, order, limits, the pieces of its proof, and what is refused."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp import high_probability
+from dpzero_theory.theory.sharp.certificate import prescribe
+from dpzero_theory.theory.sharp.high_probability import certify_run, step_of
+
+GDP = float(gdp_from_epsilon(2, 1e-6))
+PAPER = Problem(n=10_000, d=2000, r=8.178)
+NAMES = ("step_size", "steps", "clip", "smoothing", "noise_std", "direction", "directions_per_step")
+
+
+def _at(problem: Problem, steps: int, k: int = 1, direction: str = "sphere") -> tuple[float, dict[str, Any]]:
+    p = prescribe(problem, GDP, max_steps=steps, direction=direction, directions_per_step=k)
+    return p.bound, {name: getattr(p, name) for name in NAMES}
+
+
+@pytest.mark.parametrize("direction", ["sphere", "gaussian", "rademacher", "frame"])
+def test_one_run_beside_the_mean_over_runs(direction: str) -> None:
+    for k, steps, most in ((1, 155_200, 1.15), (4, 38_800, 1.26), (32, 10**9, 1.04)):
+        bound, at = _at(PAPER, steps, k, direction)
+        runs = [certify_run(PAPER, failure=failure, **at) for failure in (0.5, 0.05, 1e-6)]
+        assert bound < runs[0].bound < runs[1].bound < runs[2].bound < 1
+        assert runs[1].bound < most * bound
+        assert not runs[1].vacuous
+
+
+def test_units() -> None:
+    _, at = _at(PAPER, 50_000, 4)
+    scaled = dataclasses.replace(PAPER, lipschitz=10.0, smoothness=0.2, gap=500.0)
+    unit = 10 / 0.2
+    moved = {**at, "step_size": at["step_size"] / 0.2, "smoothing": at["smoothing"] * unit}
+    moved |= {"clip": 10 * at["clip"], "noise_std": 10 * at["noise_std"]}
+    ours, theirs = (certify_run(p, failure=0.1, **a) for p, a in ((PAPER, at), (scaled, moved)))
+    assert theirs.bound == pytest.approx(100 * ours.bound, rel=1e-9)
+    assert theirs.exponent == pytest.approx(ours.exponent / 500, rel=1e-9)
+
+
+def test_nothing_is_proved_where_a_step_is_too_long() -> None:
+    _, at = _at(PAPER, 100)
+    found = certify_run(PAPER, failure=0.05, **{**at, "step_size": 1.0})
+    assert (found.bound, found.vacuous) == (1.0, True)
+
+
+@pytest.mark.parametrize("chance", [0.3, 1e-3, 1e-12])
+@pytest.mark.parametrize("degrees", [1.0, 8.178, 500.0])
+def test_long_directions_are_rare(degrees: float, chance: float) -> None:
+    x = high_probability._longest(degrees, chance)
+    assert stats.chi2.sf(degrees * x, degrees) <= chance
+    assert degrees / 2 * (x - 1 - math.log(x)) == pytest.approx(math.log(1 / chance), rel=1e-9)
+
+
+def test_the_second_order_function() -> None:
+    x = np.array([1e-12, 9.9e-4, 1.1e-3, 1.0, 30.0])
+    found = high_probability._second_order(x)
+    assert found[0] == pytest.approx(1.0)
+    assert found[3] == pytest.approx(2 * (math.e - 2))
+    assert (np.diff(found) > 0).all()
+    y = np.linspace(-20, 1, 500)
+    assert (np.exp(y) <= 1 + y + found[3] * y * y / 2 + 1e-12).all()
+
+
+def test_the_leading_terms() -> None:
+    """As alpha -> 0 the loss over the mean's is theta alpha (sigma^2/(2 K)) G^2, and half of that of the
+    directions."""
+    at = {"steps": 10, "clip": 8.0, "smoothing": 1e-12, "noise_std": 0.6, "direction": "gaussian"}
+    step = step_of(PAPER, failure=0.1, step_size=1e-9, **at)
+    share = 1e-4
+    kept, g, lost = step.progress(PAPER, share / 1e-9)
+    expected = share / 2 * (0.36 * g**2 + 2 * g**4)
+    excess = lost - 8.0 * math.sqrt(step.overlong) * g
+    i = int(np.searchsorted(g, 0.5))
+    assert kept == pytest.approx(1, abs=1e-12)
+    assert excess[i] == pytest.approx(expected[i], rel=1e-2)
+
+
+@pytest.mark.parametrize("value", [0, 1, -0.1, math.nan, "0.1", None])
+def test_bad_failure(value: object) -> None:
+    _, at = _at(PAPER, 100)
+    with pytest.raises(ValueError, match="failure must be"):
+        certify_run(PAPER, failure=value, **at)  # type: ignore[arg-type]
+
+
+def test_bad_parameters() -> None:
+    _, at = _at(PAPER, 100)
+    for name in ("step_size", "steps", "clip", "smoothing", "noise_std", "directions_per_step"):
+        for value in (-1, math.nan, "1"):
+            with pytest.raises(ValueError, match=name):
+                certify_run(PAPER, failure=0.1, **{**at, name: value})
