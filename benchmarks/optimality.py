@@ -33,7 +33,7 @@ from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.high_probability import certify_run
 from dpzero_theory.theory.sharp.lower_bound import hardest
 
-__all__ = ["KEY", "cases", "main", "measure", "summary"]
+__all__ = ["KEY", "cases", "main", "measure", "member", "summary"]
 
 D, DELTA, FAILURE = 2000, 1e-6, 0.05
 RECORDS = 10**9
@@ -96,7 +96,7 @@ def measure(key: dict[str, Any], chains: int) -> dict[str, Any]:
         "certified": certificate(problem, **theorem).bound,
         "one_run": certify_run(problem, failure=FAILURE, **theorem).bound,
     }
-    loss, row["limit"] = _member(key["member"], problem, at)
+    loss, row["limit"] = member(key["member"], problem, at)
     rng = np.random.default_rng([key["n"], key["evaluations"], MEMBERS.index(key["member"])])
     found = run(loss, **at, chains=chains, rng=rng, shares=SHARES)
     mean = float(found.mean.mean())
@@ -117,7 +117,7 @@ def _finite(value: float) -> float | None:
     return value if value < np.inf else None
 
 
-def _member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, float | None]:
+def member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, float | None]:
     """The loss, and the limit's lower bound where the member is the one it is for."""
     h = hardest(problem, **at, lengthened=0.0 if name in ("mean", "burst") else 3.0)
     if name == "long-spread":

@@ -6,6 +6,7 @@ best parameters. See the README for the symbols. Never imports torch.
 """
 
 import argparse
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.sharp.high_probability import certify_run
 from dpzero_theory.theory.sharp.search import MOST_DIRECTIONS
 
 SOLVABLE = ("n", "epsilon", "d")
@@ -88,6 +90,12 @@ def _parser() -> Parser:
         "--max-evaluations",
         type=count,
         help="cap on n K T, the finite differences of single samples, of everything that is minimised",
+    )
+    what.add_argument(
+        "--confidence",
+        type=number(above=0, below=1),
+        metavar="P",
+        help="theorem-3-sharp: note what a single run's mean of ||grad F_S(x_t)||^2 is below with this probability",
     )
     what.add_argument("--solve-for", choices=SOLVABLE, help="find the value that meets --target")
     what.add_argument(
@@ -186,7 +194,7 @@ def _calculate(
 ) -> tuple[list[Answer], list[Unmet]]:
     fields = {name: inputs[name] for name in ("n", *CONSTANTS, "pl")}
     problem = Problem(**{**fields, "r": inputs["d"] if inputs["r"] is None else inputs["r"]})
-    return calculate(
+    answers, unmet = calculate(
         problem,
         inputs["epsilon"],
         inputs["delta"],
@@ -198,6 +206,20 @@ def _calculate(
         directions_per_step=inputs["directions_per_step"],
         minimise=minimise,
     )
+    if args.confidence is None or not minimise:
+        return answers, unmet
+    return [_with_one_run(problem, answer, args.confidence) for answer in answers], unmet
+
+
+def _with_one_run(problem: Problem, answer: Answer, confidence: float) -> Answer:
+    """The answer with a note on a single run, where the theorem has one."""
+    if answer.result.id != "theorem-3-sharp":
+        return answer
+    names = ("step_size", "steps", "clip", "smoothing", "noise_std", "direction", "directions_per_step")
+    at = {name: getattr(answer.prescription, name) for name in names}
+    bound = certify_run(problem, failure=1 - confidence, **at).bound
+    note = f"one run: its mean of ||grad F_S(x_t)||^2 is at most {bound:.4g} with probability at least {confidence:g}"
+    return dataclasses.replace(answer, notes=(*answer.notes, note))
 
 
 def _sweep_rows(

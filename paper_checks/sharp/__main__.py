@@ -51,6 +51,7 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "vector-noise": steps.vector_noise,
     "last-iterate": runs.last_iterate,
     "shrinking-noise": promises.shrinking_noise,
+    "quadratic-growth": promises.quadratic_growth,
     "lipschitz-and-pl": promises.lipschitz_and_pl,
     "runs": runs.runs,
     "lower-bound": one_run.lower_bound_attained,

@@ -58,7 +58,7 @@ def _steps() -> Iterator[_Case]:
 def run_step() -> Outcome:
     """Section 10: E exp(-theta (F(x) - F(x+))) on quadratics, by sampling directions and noise, against its bound."""
     rng = np.random.default_rng(SEED + 21)
-    size, worst = 100_000, -math.inf
+    size, worst = 50_000, -math.inf
     for kind, k, case in itertools.product(KINDS, (1, 4), _steps()):
         d, alpha = len(case.curvature), case.step_size
         if kind == "frame" and d < k:

@@ -11,11 +11,11 @@ import pytest
 from dpzero_theory import sphere
 from dpzero_theory.privacy import gaussian
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.sharp import constants, search
+from dpzero_theory.theory.sharp import constants, high_probability, last_iterate, lower_bound, search
 from dpzero_theory.theory.sharp.projection import Projection
 from paper_checks.outcome import Outcome
 from paper_checks.sharp import __main__ as checks
-from paper_checks.sharp import moments, promises, steps
+from paper_checks.sharp import moments, one_run, promises, steps
 
 
 @pytest.mark.parametrize("name", checks.CHECKS)
@@ -165,3 +165,52 @@ def test_one_step_gradients_match_differences() -> None:
             direction = rng.standard_normal((1, case.problem.d))
             rise = (case.losses(1e-5 * direction) - case.losses(-1e-5 * direction)) / 2e-5
             np.testing.assert_allclose(rise[0], case.gradients @ direction[0], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_wrong_pl_constant_of_growth_fails(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    monkeypatch.setattr(last_iterate, "pl_of_growth", lambda growth: factor * growth / 4)
+    assert not promises.quadratic_growth().ok
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        lambda step: replace(step, variance=step.variance / 2),
+        lambda step: replace(step, rank=step.rank / 2),
+        lambda step: replace(step, mean=replace(step.mean, kept=1.2 * step.mean.kept)),
+    ],
+    ids=["noise", "rank", "kept"],
+)
+def test_a_wrong_step_of_one_run_fails(
+    monkeypatch: pytest.MonkeyPatch, mutation: Callable[[high_probability.Step], high_probability.Step]
+) -> None:
+    original = high_probability.step_of
+    monkeypatch.setattr(high_probability, "step_of", lambda *a, **k: mutation(original(*a, **k)))
+    assert not one_run.run_step().ok
+
+
+def test_no_variance_of_the_directions_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(high_probability, "_second_order", np.zeros_like)
+    assert not one_run.run_step().ok
+
+
+def test_a_bound_for_one_run_below_the_runs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = high_probability.certify_run
+    monkeypatch.setattr(
+        high_probability, "certify_run", lambda p, **k: replace(found := original(p, **k), bound=found.bound / 4)
+    )
+    assert not one_run.run_coverage().ok
+
+
+@pytest.mark.parametrize("field", ["slope", "gap"])
+def test_a_milder_member_of_the_family_fails(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    """A slope that ends half-way, and one that the gap does not pay for."""
+    original = lower_bound.hardest
+
+    def mutated(*args: Any, **kwargs: Any) -> lower_bound.Hardest:
+        h = original(*args, **kwargs)
+        return replace(h, start=(0.4 if field == "slope" else 1.5) * h.start)
+
+    monkeypatch.setattr(lower_bound, "hardest", mutated)
+    assert not one_run.lower_bound_attained().ok

@@ -24,6 +24,7 @@ import numpy as np
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.search import clip_share, relative_gap, scaled, step_terms
 
@@ -43,7 +44,8 @@ class RunCertificate:
         bound: the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1 is at most this with probability >= 1 -
             delta.
         failure: delta.
-        exponent: theta, in units of one over the loss; the best of a grid.
+        exponent: theta, in units of one over the loss, the best of a grid; 0 where Markov's inequality for the
+            theorem's bound, or L^2, is smaller.
         vacuous: whether bound >= L^2, which always holds.
     """
 
@@ -163,7 +165,8 @@ def certify_run(
 ) -> RunCertificate:
     """The bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
-    The best of a grid of theta and kappa, which depend on the parameters alone; L^2 where nothing better is proved.
+    The best of a grid of theta and kappa, which depend on the parameters alone, and of bound/failure, which is Markov's
+    inequality for the certificate; L^2 where nothing better is proved.
 
     Args:
         problem: the constants.
@@ -195,8 +198,20 @@ def certify_run(
         directions_per_step=directions_per_step,
     )
     budget, needed = gap / (step.step_size * t), math.log(1 / ((1 - _SHARE) * delta))
-    best, exponent = 1.0, 1.0
+    unit = p.lipschitz * p.lipschitz
+    of_mean = certificate(
+        p,
+        step_size=step_size,
+        steps=t,
+        clip=clip,
+        smoothing=smoothing,
+        noise_std=noise_std,
+        direction=direction,
+        directions_per_step=directions_per_step,
+    ).bound
+    best, exponent = min(of_mean / unit / delta, 1.0), 0.0
     thetas = np.geomspace(needed / (100 * gap), max(10 / step.step_size, needed / gap), 60)
+    apart = thetas[1] / thetas[0]
     for _ in range(2):
         for theta in thetas:
             kept, g, lost = step.progress(p, float(theta))
@@ -206,8 +221,7 @@ def certify_run(
             value = float(((allowed + ends.max(axis=1)) / shares[:, 0]).min())
             if value < best:
                 best, exponent = value, float(theta)
-        thetas = exponent * (thetas[1] / thetas[0]) ** np.linspace(-1, 1, 15)
-    unit = p.lipschitz * p.lipschitz
+        thetas = exponent * apart ** np.linspace(-1, 1, 15 if exponent else 0)
     return RunCertificate(
         bound=best * unit,
         failure=delta,

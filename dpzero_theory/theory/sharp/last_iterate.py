@@ -203,6 +203,16 @@ def prescribe_last_iterate(
     )
 
 
+def pl_of_growth(growth: float) -> float:
+    """The PL constant mu of a convex F with quadratic growth F - F^* >= (growth/2) dist(x, argmin F)^2: growth/4.
+
+    F - F^* <= ||grad F|| dist <= ||grad F|| (2 (F - F^*)/growth)^(1/2). On a set Omega it is enough that both hold
+    there, convexity along the segment to the nearest minimiser. growth > 0, in loss over length squared; raises
+    ValueError.
+    """
+    return check.real("growth", growth, above=0) / 4
+
+
 @dataclass(frozen=True)
 class _Search:
     """The bound as a function of c = C/(L sqrt(K)) and the exponent 2 mu alpha T.

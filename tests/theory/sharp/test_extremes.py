@@ -50,7 +50,7 @@ def test_certificates_at_every_end() -> None:
     for problem in filter(None, (_problem(rng) for _ in range(800))):
         at: dict[str, Any] = {name: float(rng.choice(ENDS)) for name in ("step_size", "clip", "smoothing", "noise_std")}
         at |= {"steps": int(rng.choice([1, 10**4, 10**15])), **_law(rng)}
-        rate, ratio = float(rng.choice([5e-324, 1e-9, 1.0])), float(rng.choice([1.0, 1.01, 1e300]))
+        rate, ratio = float(rng.choice([5e-324, 1e-150, 1e-9, 1.0])), float(rng.choice([1.0, 1.01, 1e300]))
         found = _or_one_line(partial(certificate, problem, sample_rate=rate, **at))
         last = _or_one_line(partial(certify_last_iterate, problem, noise_ratio=ratio, **at))
         if found is not None:
@@ -58,7 +58,7 @@ def test_certificates_at_every_end() -> None:
             assert found.bound > 0
             assert found.vacuous == (found.bound >= problem.lipschitz**2)
         assert last is None or last > 0
-    assert answered > 100
+    assert answered > 60
 
 
 def test_prescriptions_at_every_end() -> None:
