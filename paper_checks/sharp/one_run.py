@@ -48,7 +48,7 @@ def _steps() -> Iterator[_Case]:
         one, opposed = np.ones(1), np.concatenate([e, -e])
         yield _Case(0.05 * e, one, curvature, 1e-3, 2.5, 5.0, 1.0)
         yield _Case(opposed, np.full(2, 0.5), curvature, 1e-3, 1.5, 4.0, 2.0)
-        yield _Case(0.2 * e, one, curvature, 1e-3, 4.0, 0.0, 1.0)
+        yield _Case(0.2 * e, one, curvature, 1e-3, 4.0, 0.0, 1.5)
         yield _Case(opposed, np.array([0.55, 0.45]), curvature, 0.02, 1.1, 0.2, 0.5)
         random = rng.standard_normal((5, d))
         random /= np.linalg.norm(random, axis=1).max()
