@@ -93,7 +93,7 @@ def _parser() -> Parser:
     )
     what.add_argument(
         "--confidence",
-        type=number(above=0, below=1),
+        type=number(at_least=1e-6, at_most=1 - 1e-9),
         metavar="P",
         help="theorem-3-sharp: note what a single run's mean of ||grad F_S(x_t)||^2 is below with this probability",
     )

@@ -492,3 +492,12 @@ def test_directions_per_step_and_a_cap_on_evaluations(capsys: Capture) -> None:
     content = run_json(capsys, words)
     assert {row["id"] for row in content["results"]} == {"theorem-3-sharp"}
     assert all("proved for one direction a step; got 4" in item["reason"] for item in content["unmet"])
+
+
+def test_the_confidence_of_one_run_is_a_note_of_the_sharpened_theorem(capsys: Capture) -> None:
+    found = run_json(capsys, arguments("--result", "theorem-3", "theorem-3-sharp", "--confidence", "0.95"))
+    for result in found["results"]:
+        said = [note for note in result["notes"] if note.startswith("one run: ")]
+        assert len(said) == (result["id"] == "theorem-3-sharp")
+        if said and result["calibration"] == "exact":
+            assert "at most 0.005762 with probability at least 0.95" in said[0]

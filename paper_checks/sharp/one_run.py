@@ -14,8 +14,7 @@ from dpzero_theory.synthetic import worst_case
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import high_probability, lower_bound
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, draw, within
-from paper_checks.sharp.steps import clip_jointly
+from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
 
 __all__ = ["last_iterate_without_more", "lower_bound_attained", "run_coverage", "run_step"]
 
