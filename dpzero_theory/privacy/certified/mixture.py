@@ -150,9 +150,11 @@ def mixture_delta(
     try:
         while True:
             found = _on_grid(epsilon, mixture, guess, accuracy)
-            if target or found.lower > guess / 10 or guess < _LEAST:
+            if target or found.lower > guess / 10:
                 break
-            guess = found.lower or guess * guess
+            guess = found.lower or guess**4
+            if guess < _LEAST:
+                break
         return _bracket(max(lower, found.lower), found.value, min(upper, found.upper))
     except OverflowError:
         return _bracket(lower, upper, upper)

@@ -164,6 +164,11 @@ def test_extremes_are_ordered_and_never_above_no_amplification(epsilon, s, t, st
     assert found.upper <= known * (1 + 1e-10)
 
 
+def test_a_delta_that_nothing_resolves_is_bounded():
+    found = delta_of_history([release(2.0, 1000, "random-allocation", 1e-6, "replace-one")], 1.0)
+    assert 0 <= found.lower <= found.upper < 1e-15
+
+
 @pytest.mark.parametrize(("n", "batch", "steps", "epsilon"), [(1024, 64, 10_000, 2.0)])
 def test_replace_one_needs_about_the_noise_of_poisson(n, batch, steps, epsilon):
     target = {"target_epsilon": epsilon, "target_delta": 1e-5, "steps": steps, "sample_rate": batch / n}
