@@ -103,9 +103,9 @@ def limited(trial: Trial) -> None:
 def instruction(trial: Trial) -> int:
     """A step is cut short, in this process, and the run goes on or refuses. Whether the module is left untidy."""
     run = trial.start(resume=True)
-    found = instructions(run.step)
-    chosen, untidy = found[int(trial.rng.integers(len(found)))], 0
-    if run.releases_left:
+    found, untidy = instructions(run.step) if run.releases_left else [], 0
+    if found and run.releases_left:
+        chosen = found[int(trial.rng.integers(len(found)))]
         interrupt(run.step, chosen, int(trial.rng.integers(1, 3)))
         untidy = trial.untidy()
     with contextlib.suppress(*REFUSALS):

@@ -220,16 +220,20 @@ def _make(
     weights = header.weights(module)
     plan.rule.require_weights(weights, plan.n)
     evaluation = Evaluation(losses, fetch)
-    if looked:
-        apart: list[Found] = []
-        ranks.every(lambda: apart.append(probe(weights, losses, data, collate, plan, micro_batch, isolation)))
-        evaluation = Evaluation(losses, fetch, apart[0].shapes)
-        if isolation == "exact":
-            ranks.require_equal("what the losses give the first records", apart[0].bits)
-        if ranks.rank == 0:
-            warn(apart[0], plan)
-    else:
-        _check_losses(weights, evaluation, plan)
+    try:
+        if looked:
+            apart: list[Found] = []
+            ranks.every(lambda: apart.append(probe(weights, losses, data, collate, plan, micro_batch, isolation)))
+            evaluation = Evaluation(losses, fetch, apart[0].shapes)
+            if isolation == "exact":
+                ranks.require_equal("what the losses give the first records", apart[0].bits)
+            if ranks.rank == 0:
+                warn(apart[0], plan)
+        else:
+            _check_losses(weights, evaluation, plan)
+    except BaseException:
+        weights.restore()
+        raise
     found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
     files: Folder | None = None
 

@@ -37,7 +37,7 @@ class Finding(NamedTuple):
     holds: bool | None = None
 
 
-class Weights(NamedTuple):
+class Recorded(NamedTuple):
     """Trainable parameters by name from a file; of a checkpoint also the run's key and where in it they are."""
 
     parameters: Mapping[str, Tensor]
@@ -58,7 +58,7 @@ class Report(NamedTuple):
         return "; ".join(f"{f.name}: {f.value}" for f in self.findings if f.holds is False)
 
 
-def verify(folder: Path, initial: Weights | None, final: Weights | None) -> Report:
+def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
     """What is found; files that cannot be read, or do not belong together, are a finding that does not hold."""
     try:
         content = contents(folder / TRANSCRIPT)
@@ -96,7 +96,7 @@ def verify(folder: Path, initial: Weights | None, final: Weights | None) -> Repo
     return Report(found, claimed, account)
 
 
-def _replayed(content: Content, initial: Weights, final: Weights | None) -> list[Finding]:
+def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
     """Whether the initial weights are the run's, and the final ones those of the replay up to where they are of."""
     header = content.header
     module = _module(initial.parameters)
@@ -139,15 +139,15 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
     return root
 
 
-def _load(path: Path | None) -> Weights | None:
+def _load(path: Path | None) -> Recorded | None:
     if path is None:
         return None
     state: Any = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, Mapping):
         raise ValueError(f"{path} must hold the trainable parameters by name")
-    found = Weights(state)
+    found = Recorded(state)
     if isinstance(state.get("parameters"), Mapping):
-        found = Weights(state["parameters"], state.get("key"), state.get("position"))
+        found = Recorded(state["parameters"], state.get("key"), state.get("position"))
     if not found.parameters or not all(isinstance(value, Tensor) for value in found.parameters.values()):
         raise ValueError(f"{path} must hold the trainable parameters by name")
     return found

@@ -35,7 +35,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "rademacher": {},
     "sphere": {"direction": "sphere", "directions_per_step": 2},
     "poisson": {"sampling": "poisson", "sample_rate": 0.1, "steps": 6},
-    "dpgd-0th": {"algorithm": "dpgd-0th", "levels": 2**38, "scale": 2**38},
+    "dpgd-0th": {"algorithm": "dpgd-0th", "levels": 2**38, "scale": 2**42},
     "stochastic": {"dtype": torch.bfloat16},
     "master": {"dtype": torch.bfloat16, "direction": "gaussian"},
 }

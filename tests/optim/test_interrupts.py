@@ -228,3 +228,18 @@ def test_a_run_of_vectors_without_a_checkpoint_begins_again_when_that_is_said(tm
     with pytest.raises(TranscriptError, match="not this run's initial ones"):
         run.begin_again()
     assert run.step().release == 3
+
+
+def test_an_interrupted_start_leaves_the_module_as_it_was(tmp_path: Path) -> None:
+    """At a sample of the instructions of the evaluation that a start makes, inside and at the ends of the shift."""
+    made(module(), tmp_path, steps=8).close()
+    model = module()
+    found = instructions(lambda: made(model, tmp_path, steps=8, resume=True).close())
+    shifting = [
+        place for place in found if place[1] in ("shifted", "restore", "begin", "retire", "__enter__", "__exit__")
+    ]
+    assert len(shifting) > 100
+    for instruction in shifting[:: len(shifting) // 60]:
+        assert interrupt(lambda: made(model, tmp_path, steps=8, resume=True).close(), instruction)
+        require_tidy(model)
+    made(model, tmp_path, steps=8, resume=True).step()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dpzero_theory.optim.transcript import replay
+from dpzero_theory.optim.verify import Recorded, verify
 from tests.optim.sharded import RUNS, TOKENS, Net, TwoTypes, finished, half_way, mezo, resumed, seeded, weights
 
 COUNTS = (2, 4)
@@ -68,6 +69,15 @@ def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[d
     replay(folder / f"private-{len(ranks)}" / "transcript.bin", module)
     assert equal(ranks[0]["private"], weights(module).values())
     assert equal(ranks[0]["replayed"], weights(module).values())
+
+
+def test_what_ranks_and_shards_have_left_is_verified_without_them(ranks: list[dict[str, Any]], folder: Path) -> None:
+    initial = Recorded(dict(Net().named_parameters()))
+    found = verify(folder / f"private-{len(ranks)}", initial, Recorded(ranks[0]["private"]))
+    assert found.fault == ""
+    assert [line.holds for line in found.findings if line.name in ("initial weights", "final weights")] == [True, True]
+    other = {name: value + 1 for name, value in ranks[0]["private"].items()}
+    assert "final weights" in verify(folder / f"private-{len(ranks)}", initial, Recorded(other)).fault
 
 
 def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[str, Any]], folder: Path) -> None:
