@@ -145,7 +145,7 @@ def test_exact_isolation_gives_a_record_the_same_bits_beside_any_others(
     assert set(sizes[9:]) <= {16, 8, 4, 2, 1}
     run.step()
     run.close()
-    assert {f.name: f.value for f in verify(tmp_path, None, None)}["isolation"] == "exact"
+    assert {f.name: f.value for f in verify(tmp_path, None, None).findings}["isolation"] == "exact"
 
 
 def by_place(module: nn.Module, batch: Any) -> Tensor:
