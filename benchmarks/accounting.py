@@ -3,8 +3,10 @@
     python -m benchmarks.accounting --preset compare    time and tightness of this package and of others, in one run
     python -m benchmarks.accounting --preset certify    300 random settings, each against an independent evaluation
     python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
+    python -m benchmarks.accounting --preset corners    1,000 random settings over the whole range, timed and checked
+    python -m benchmarks.accounting --preset rows       five settings of the field beside seven other accountants
 
-Results: results/accounting (compare), results/accounting_certify and results/accounting_lemma.
+Results: results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
 """
 
 import math
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import corners, five
 from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
@@ -247,11 +250,11 @@ def run_lemma(parser: Parser, out: Path) -> None:
 
 def _parser() -> Parser:
     parser = Parser("benchmarks.accounting", __doc__)
-    parser.add_argument("--preset", choices=("compare", "certify", "lemma"), required=True)
+    parser.add_argument("--preset", choices=("compare", "certify", "lemma", "corners", "rows"), required=True)
     parser.add_argument("--out", type=output_folder, help="folder of the results (default: benchmarks/results/...)")
-    parser.add_argument("--skip", action="append", default=[], choices=tuple(ACCOUNTANTS), help="leave one out")
-    parser.add_argument("--count", type=integer(1, 10**6), default=RANDOM_SETTINGS, help="random settings of certify")
-    parser.add_argument("--workers", type=integer(1, 256), default=2, help="processes of certify")
+    parser.add_argument("--skip", action="append", default=[], choices=tuple(five.PEERS), help="leave one out")
+    parser.add_argument("--count", type=integer(1, 10**6), help="random settings of certify (300) or corners (1,000)")
+    parser.add_argument("--workers", type=integer(1, 256), default=2, help="processes of certify and corners")
     return parser
 
 
@@ -264,7 +267,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.preset == "compare":
         run_compare(parser, out, options.skip)
     elif options.preset == "certify":
-        run_certify(parser, out, options.count, options.workers)
+        run_certify(parser, out, options.count or RANDOM_SETTINGS, options.workers)
+    elif options.preset == "corners":
+        corners.run_corners(parser, out, options.count or corners.COUNT, options.workers)
+        corners.report(out)
+    elif options.preset == "rows":
+        five.run_rows(parser, out, options.skip)
     else:
         run_lemma(parser, out)
     return 0

@@ -1,0 +1,174 @@
+"""Five settings of the field: one calibration by this package and by every other accountant, in one run.
+
+Poisson batches, add-remove. An accountant that is not installed, or fails, or takes more than ten minutes, has a row
+that says so. An accountant counts as accurate where its multiplier is within 0.1% of the truth, this package's bracket.
+"""
+
+import importlib
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scipy.optimize import brentq
+
+from benchmarks.kit.rows import Results, read_rows
+from dpzero_theory.cli import Parser
+from dpzero_theory.privacy import comparison
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+
+__all__ = ["PEERS", "SETTINGS", "run_rows"]
+
+SETTINGS = (
+    # n, batch, steps, epsilon, delta
+    (60_000, 256, 14_000, 3.0, 1e-5),
+    (50_000, 4096, 1_000, 8.0, 1e-5),
+    (10**6, 10**4, 5_000, 1.0, 1e-8),
+    (1_024, 64, 10_000, 2.0, 1e-5),
+    (10**8, 10**5, 10_000, 0.5, 1e-10),
+)
+OURS = "this package"
+REPEATS = 11
+_LIMIT = 600.0
+
+
+def _opacus_prv(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
+    utils = importlib.import_module("opacus.accountants.utils")
+    found = utils.get_noise_multiplier(
+        target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, steps=steps, accountant="prv"
+    )
+    return float(found)
+
+
+def _jax_privacy(*, epsilon: float, delta: float, sample_rate: float, steps: int, n: int, **_: Any) -> float:
+    accounting = importlib.import_module("jax_privacy.accounting")
+    accountant = accounting.DpsgdTrainingAccountant(dp_accountant_config=accounting.PldAccountantConfig())
+    found = accounting.calibrate_noise_multiplier(
+        target_epsilon=epsilon,
+        accountant=accountant,
+        batch_sizes=round(sample_rate * n),
+        num_updates=steps,
+        num_samples=n,
+        target_delta=delta,
+        tol=1e-4,
+    )
+    return float(found)
+
+
+def _pld_accounting(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
+    """Its own subsampling of a Gaussian loss distribution, composed by dp-accounting; a root in the multiplier."""
+    package = importlib.import_module("PLD_accounting")
+    losses = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
+
+    def excess(noise: float) -> float:
+        base = losses.from_gaussian_mechanism(noise, value_discretization_interval=1e-4)
+        composed = package.subsample_pld(base, sample_rate).self_compose(steps)
+        return math.log(max(composed.get_delta_for_epsilon(epsilon), 1e-300)) - math.log(delta)
+
+    return float(brentq(excess, 0.5, 30.0, xtol=1e-5))
+
+
+def _known(name: str, *, n: int, **question: Any) -> float:
+    return comparison.ACCOUNTANTS[name](noise=None, **question)
+
+
+PEERS: dict[str, Callable[..., float]] = {name: partial(_known, name) for name in comparison.ACCOUNTANTS} | {
+    "Opacus PRV": _opacus_prv,
+    "PLD_accounting": _pld_accounting,
+    "jax_privacy": _jax_privacy,
+}
+
+
+def _ask(name: str, question: dict[str, Any], answer: Any) -> None:
+    import warnings
+
+    warnings.simplefilter("ignore")
+    started, working = time.perf_counter(), time.process_time()
+    row: dict[str, Any] = {}
+    try:
+        row["noise_multiplier"] = PEERS[name](**question)
+        if not math.isfinite(row["noise_multiplier"]):
+            row = {"status": "not finite"}
+    except ImportError as error:
+        row["status"] = f"not installed: {error}".splitlines()[0][:100]
+    except Exception as error:  # another package's failure is a row of the table
+        row["status"] = f"{type(error).__name__}: {error}".splitlines()[0][:100]
+    row |= {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - working}
+    answer.send(row)
+
+
+def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
+    """In a process of its own, which is ended when it takes too long."""
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=_ask, args=(name, question, send))
+    process.start()
+    send.close()
+    try:
+        row: dict[str, Any] = receive.recv() if receive.poll(_LIMIT) else {"status": f"more than {_LIMIT:g} s"}
+    except EOFError:
+        row = {"status": "ended without an answer"}
+    process.kill()
+    process.join()
+    return row
+
+
+def _ours(question: dict[str, Any]) -> dict[str, Any]:
+    seconds, working = [], []
+    for _ in range(REPEATS):
+        started, begun = time.perf_counter(), time.process_time()
+        found = calibrate_noise_multiplier(
+            target_epsilon=question["epsilon"],
+            target_delta=question["delta"],
+            steps=question["steps"],
+            sampling="poisson",
+            relation="add-remove",
+            sample_rate=question["sample_rate"],
+        )
+        seconds.append(time.perf_counter() - started)
+        working.append(time.process_time() - begun)
+    return {
+        "noise_multiplier": found.upper,
+        "noise_lower": found.lower,
+        "seconds": statistics.median(seconds),
+        "cpu_seconds": statistics.median(working),
+    }
+
+
+def run_rows(parser: Parser, out: Path, skip: Sequence[str]) -> None:
+    """One row for each setting and accountant, this package first; then the verdict of each setting."""
+    key = ("n", "batch", "steps", "epsilon", "delta", "accountant")
+    fields = ("noise_multiplier", "noise_lower", "seconds", "cpu_seconds")
+    rows = Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64")
+    with parser.opened("--out", rows) as results:
+        for setting in SETTINGS:
+            base = dict(zip(key, setting, strict=False))
+            n, batch, steps, epsilon, delta = setting
+            question = {"epsilon": epsilon, "delta": delta, "sample_rate": batch / n, "steps": steps}
+            for name in (OURS, *PEERS):
+                if name in skip or results.done(**base, accountant=name):
+                    continue
+                row = _ours(question) if name == OURS else _apart(name, question | {"n": n})
+                results.add([base | {"accountant": name} | row])
+                print(base | {"accountant": name} | row, file=sys.stderr, flush=True)
+    report(out)
+
+
+def report(out: Path) -> None:
+    """For each setting: whether no certified upper bound is below ours, and how many times faster ours is."""
+    rows = read_rows(out)
+    for setting, group in rows.groupby(["n", "batch", "steps", "epsilon", "delta"], sort=False):
+        ours = group[group["accountant"] == OURS].iloc[0]
+        others = group[group["accountant"] != OURS]
+        accurate = others[(others["noise_multiplier"] / ours["noise_multiplier"] - 1).abs() < 1e-3]
+        speed = accurate["cpu_seconds"].min() / ours["cpu_seconds"]
+        least = others["noise_multiplier"].min()
+        print(
+            f"{'/'.join(f'{v:g}' for v in setting)}: {ours['noise_multiplier']:.7g} in {ours['cpu_seconds']:.3f} s;"
+            f" least of the others {least:.7g}; {speed:.0f} times faster than the fastest within 0.1% of the truth"
+        )
