@@ -213,7 +213,8 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                     point = grid_delta(epsilon, parts, gdp, points=points)
                     if point.upper <= 1.2 * point.lower:
                         return point.log_value, None
-            return rough_log_delta(epsilon, parts, gdp), None
+            with contextlib.suppress(OverflowError):
+                return rough_log_delta(epsilon, parts, gdp), None
         point = direction_delta(epsilon, parts, gdp, start=tau)
         return point.log_value if point.lower > 0 else -math.inf, point.tau if point.tau > 0 else None
 

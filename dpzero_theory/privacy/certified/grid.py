@@ -74,6 +74,8 @@ class _Slice:
                 found.append(losses(pair, branch, x, np.full(size, log_width))[:2])
         if pair.atom > 0 and not self.span.outside:
             found.append((np.zeros(1), np.log([pair.atom])))
+        if not found:
+            raise OverflowError("no outputs in a slice")
         return _Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
@@ -134,18 +136,24 @@ def _split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) ->
 
 
 def _balance(epsilon: float, parts: Sequence[tuple[Pair, int]], accuracy: float) -> tuple[float, float]:
-    """(log_cut, log of about delta) where the parts of `_split` are equal; one falls in log_cut, the other rises."""
+    """(log_cut, log of about delta) where the parts of `_split` are equal; one falls in log_cut, the other rises.
+
+    The first such place from below: sketches of few outputs are not monotone near the top.
+    """
 
     def excess(log_cut: float) -> float:
         small, large = _split(epsilon, parts, log_cut)
         return small - max(large, 2 * log_cut)
 
-    if excess(_MOST) > 0:
-        return _MOST, min(_split(epsilon, parts, _MOST)[0], 0.0)
-    if excess(_LEAST) < 0:
+    below = _LEAST
+    if excess(below) < 0:
         return _LEAST, _LEAST
-    log_cut = float(brentq(excess, _LEAST, _MOST, xtol=accuracy))
-    return log_cut, _split(epsilon, parts, log_cut)[0] + math.log(2)
+    for above in -np.geomspace(-_LEAST, -_MOST, 14)[1:]:
+        if excess(float(above)) < 0:
+            log_cut = float(brentq(excess, below, float(above), xtol=accuracy))
+            return log_cut, min(_split(epsilon, parts, log_cut)[0] + math.log(2), 0.0)
+        below = float(above)
+    return _MOST, min(_split(epsilon, parts, _MOST)[0], 0.0)
 
 
 def _everything(parts: Sequence[tuple[Pair, int]], gdp: float) -> list[tuple[Pair, int]]:

@@ -1,13 +1,19 @@
 """The grid engine: closed forms, independent values and the contour's brackets; the laws on the grid themselves."""
 
+import itertools
+import math
+
+import mpmath
 import numpy as np
 import pytest
 
 from benchmarks.independent import independent_delta, lattice_delta
 from dpzero_theory.privacy.accountant import direction_delta
+from dpzero_theory.privacy.certified import grid
 from dpzero_theory.privacy.certified.contour import delta_bracket
 from dpzero_theory.privacy.certified.grid import grid_delta
 from dpzero_theory.privacy.certified.pairs import Pair
+from tests.privacy.certified.test_single import exact
 from tests.privacy.oracle import closed_form
 
 POINTS = 2**16
@@ -65,6 +71,45 @@ def test_rare_events_against_a_tilted_lattice(kind, q, s, steps, epsilon):
     assert found.lower <= value * (1 + error)
     assert value * (1 - error) <= found.upper
     assert found.upper / found.lower - 1 < 1e-5
+
+
+def two_removals(q: float, s: float, epsilon: float) -> mpmath.mpf:
+    """delta_2(epsilon) = E_P delta_1(epsilon - L), the closed form inside, by panels that end at its kink."""
+    rate, noise, points = mpmath.mpf(q), mpmath.mpf(s), np.polynomial.legendre.leggauss(16)
+    kink = float(0.5 + noise**2 * mpmath.log((mpmath.exp(epsilon) / (1 - rate) - 1 + rate) / rate))
+    edges = np.sort(np.append(np.arange(-12 * s, 1 + 22 * s, s / 2), kink))
+    total = mpmath.mpf(0)
+    for low, high in itertools.pairwise(edges):
+        for node, weight in zip(*points, strict=True):
+            x = mpmath.mpf((low + high) / 2 + (high - low) / 2 * node)
+            ratio = 1 - rate + rate * mpmath.exp((2 * x - 1) / (2 * noise**2))
+            left = epsilon - mpmath.log(ratio)
+            one = 1 - mpmath.exp(left) if mpmath.exp(left) <= 1 - rate else exact("remove", q, s, left)
+            density = ratio * mpmath.exp(-(x**2) / (2 * noise**2)) / (noise * mpmath.sqrt(2 * mpmath.pi))
+            total += (high - low) / 2 * weight * density * one
+    return total
+
+
+@pytest.mark.parametrize(("q", "s", "epsilon"), [(3e-3, 2.5, 0.05), (1e-6, 0.8, 0.3)])
+@pytest.mark.parametrize("points", [2**12, 2**16])
+def test_two_releases_whose_delta_is_one_large_loss(q, s, epsilon, points):
+    """Deltas of 3e-16 and 1e-28: far below what one tilt for small and large losses would resolve."""
+    with mpmath.workdps(40):
+        value = two_removals(q, s, epsilon)
+    found = grid_delta(epsilon, [(Pair("remove", q, s), 2)], points=points)
+    assert found.lower <= value * (1 + 1e-12)
+    assert value * (1 - 1e-12) <= found.upper
+    assert found.upper / found.lower - 1 < 1e3 / points
+
+
+@pytest.mark.parametrize("log_cut", [-25.0, -40.0, -60.0])
+def test_where_large_losses_begin_changes_the_width_alone(monkeypatch, log_cut):
+    parts = [(Pair("remove", 1.33e-6, 0.72), 44_751)]
+    reference = grid_delta(0.22, parts, points=POINTS)
+    monkeypatch.setattr(grid, "_balance", lambda *_: (log_cut, math.log(reference.value)))
+    moved = grid_delta(0.22, parts, points=POINTS)
+    assert moved != reference
+    assert max(moved.lower, reference.lower) <= min(moved.upper, reference.upper)
 
 
 @pytest.mark.parametrize("gdp", [0.0, 0.3])
