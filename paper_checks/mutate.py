@@ -177,23 +177,32 @@ def _caught(mutant: Mutant | None) -> str:
 def _parser() -> Parser:
     parser = Parser("paper_checks.mutate", __doc__)
     parser.add_argument("--list", action="store_true", help="only list the constants")
-    parser.add_argument("--turned", nargs="*", metavar="ID", help="search for what turns each check, or these")
+    parser.add_argument(
+        "--turned",
+        nargs="+",
+        metavar="ID",
+        help="search for what turns these checks, all, or those that are missing in mutations.csv",
+    )
+    parser.add_argument("--seconds", type=integer(1, 10**6), default=600, help="longest search for one check")
     parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
     return parser
 
 
-def _turned(parser: Parser, ids: Sequence[str], jobs: int) -> int:
+def _turned(parser: Parser, ids: list[str], jobs: int, seconds: float) -> int:
     from paper_checks import registry, turned
     from paper_checks.__main__ import load_checks
 
     load_checks()
     stated = {c.id: c.status for c in registry.load_claims() if c.status != registry.NOT_TESTABLE}
+    if ids in (["all"], ["missing"]):
+        done = turned.read() if ids == ["missing"] else {}
+        ids = [id for id in stated if id not in done]
     if unknown := [id for id in ids if id not in stated]:
         parser.error(f"--turned must be ids of claims with a check; got {unknown[0]!r}")
-    chosen = [claim for claim in registry.load_claims() if claim.id in stated and (not ids or claim.id in ids)]
+    chosen = [claim for claim in registry.load_claims() if claim.id in stated and claim.id in ids]
     found = {id: row for id, row in turned.read().items() if id not in {claim.id for claim in chosen}}
     constant = []
-    for claim, row in turned.search(chosen, jobs):
+    for claim, row in turned.search(chosen, jobs, seconds):
         if row is None:
             constant.append(claim.id)
         else:
@@ -210,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     if options.turned is not None:
-        return _turned(parser, options.turned, options.jobs)
+        return _turned(parser, options.turned, options.jobs, options.seconds)
     chosen = mutants()
     if options.list:
         print("\n".join(map(str, chosen)))

@@ -20,6 +20,7 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 from paper_checks import registry, rows, tables
 from paper_checks.registry import Claim
@@ -82,7 +83,7 @@ def changes(claim: Claim) -> Iterator[Change]:
     """
     own = own_formula(claim.id)
     if claim.kind == "table arithmetic":
-        yield from _by_size(_table_sites(claim))
+        yield from _table_changes(claim)
     elif own:
         yield from _by_size(_statement_sites({own.partition(":")[2]}))
     else:
@@ -90,7 +91,7 @@ def changes(claim: Claim) -> Iterator[Change]:
         constants = (site for place, node in parts for site in _constant_sites("check", place, node))
         statements = _statement_sites(_named([node for _, node in parts]))
         yield from _by_size(chain(_row_sites(claim), statements, constants))
-        yield from _by_size(_table_sites(claim))
+        yield from _table_changes(claim)
 
 
 def own_formula(id: str) -> str:
@@ -133,16 +134,21 @@ def _values(value: float, factor: float) -> list[float]:
 # --- tables and rows ---
 
 
-def _table_sites(claim: Claim) -> Iterator[Site]:
+def _table_changes(claim: Claim) -> Iterator[Change]:
+    """Table by table, the claim's own first."""
     data = tables.load()
     order = sorted(data, key=lambda label: (label != claim.label, label not in (tables.SENTENCES, tables.FACTS)))
     for label in order:
-        for name, content in data[label].items():
-            numbers = content["values"] if isinstance(content, dict) else content
-            if name == "columns":
-                continue
-            for k, number in enumerate(numbers):
-                yield Change("table", f"{label}/{name}", k, f"{number:g}", ""), float(number)
+        yield from _by_size(_table_sites(label, data[label]))
+
+
+def _table_sites(label: str, table: Mapping[str, Any]) -> Iterator[Site]:
+    for name, content in table.items():
+        numbers = content["values"] if isinstance(content, dict) else content
+        if name == "columns":
+            continue
+        for k, number in enumerate(numbers):
+            yield Change("table", f"{label}/{name}", k, f"{number:g}", ""), float(number)
 
 
 def _row_sites(claim: Claim) -> Iterator[Site]:

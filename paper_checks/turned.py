@@ -1,18 +1,22 @@
 """For each check the first change of an input that turns its verdict, and the committed report of them.
 
-`python -m paper_checks.mutate --turned` searches and writes `mutations.csv`; a check without a row is constant.
+`python -m paper_checks.mutate --turned all` (or `missing`) searches and writes `mutations.csv`; a check without a row
+is constant.
 """
 
 import csv
+import io
 import multiprocessing
 import signal
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.kit.rows import write_atomically
 from paper_checks.changed import changed, verdict
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim
 from paper_checks.sites import Change, changes
@@ -22,8 +26,6 @@ __all__ = ["REPORT", "Turned", "after", "read", "search", "write"]
 REPORT = Path(__file__).with_name("mutations.csv")
 SECONDS = 6
 """A changed check that takes longer is left."""
-SEARCH_SECONDS = 600
-"""A check for which nothing is found for so long counts as constant."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ def after(change: Change, id: str) -> str:
         signal.signal(signal.SIGALRM, before)
 
 
-def _first(claim: Claim) -> Turned | None:
-    end = time.monotonic() + SEARCH_SECONDS
+def _first(claim: Claim, seconds: float) -> Turned | None:
+    end = time.monotonic() + seconds
     for change in changes(claim):
         if time.monotonic() > end:
             return None
@@ -71,15 +73,18 @@ def _first(claim: Claim) -> Turned | None:
     return None
 
 
-def _named_first(claim: Claim) -> tuple[Claim, Turned | None]:
-    return claim, _first(claim)
+def _named_first(claim: Claim, seconds: float) -> tuple[Claim, Turned | None]:
+    return claim, _first(claim, seconds)
 
 
-def search(claims: Sequence[Claim], jobs: int) -> Iterator[tuple[Claim, Turned | None]]:
-    """The first change that turns each check, in forked processes; claims without a check are left out."""
+def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple[Claim, Turned | None]]:
+    """The first change that turns each check, in forked processes; claims without a check are left out.
+
+    seconds: a check for which nothing is found for so long is left.
+    """
     chosen = [claim for claim in claims if claim.status != NOT_TESTABLE]
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=16) as pool:
-        yield from pool.imap_unordered(_named_first, chosen)
+        yield from pool.imap_unordered(partial(_named_first, seconds=seconds), chosen)
 
 
 def read() -> dict[str, Turned]:
@@ -102,5 +107,6 @@ def write(found: Mapping[str, Turned], stated: Mapping[str, str]) -> None:
     """Write the report; `stated`: the verdict of each check as it is, in the order of the rows."""
     lines = [["check", "verdict", "turned to", "kind", "place", "index", "old", "new"]]
     lines += [[id, stated[id], found[id].verdict, *map(str, astuple(found[id].change))] for id in stated if id in found]
-    with REPORT.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(lines)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    write_atomically(REPORT, text.getvalue().encode())

@@ -21,7 +21,7 @@ def claims() -> dict[str, Claim]:
 def test_the_reported_changes_are_of_what_the_check_is_about(claims: dict[str, Claim]) -> None:
     """Each row turns a verdict, of tables by a table's number, of a theorem's part by its own formula.
 
-    The report is not complete: `python -m paper_checks.mutate --turned` adds the checks that it lacks.
+    The report is not complete: `python -m paper_checks.mutate --turned missing` adds the checks that it lacks.
     """
     report = turned.read()
     assert [id for id in report if id not in claims] == []
