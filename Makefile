@@ -16,10 +16,10 @@ demo: $(VENV)/.demo
 	$(BIN)/python -m benchmarks.demo
 
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow'
 
 coverage: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --cov

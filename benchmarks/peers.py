@@ -111,9 +111,14 @@ def outcome(test: unittest.TestCase, reasons: dict[str, str]) -> dict[str, str]:
     return {"outcome": "failed", "said": said[:200], "reason": reason}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _parser() -> Parser:
     parser = Parser("benchmarks.peers", __doc__ or "")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "peers")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
     options = parser.parse_args(argv)
     logging.disable(logging.WARNING)
     results = Results(

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("command lines")  # what its fixtures make is made once
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("dpzero_theory", "benchmarks", "figures", "paper_checks")
 KEPT = ("benchmarks/results", "figures", "paper_checks")

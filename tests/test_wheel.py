@@ -20,6 +20,8 @@ import pytest
 
 import dpzero_theory
 
+pytestmark = pytest.mark.xdist_group("wheel")  # what its fixtures make is made once
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "dpzero_theory"
 NOT_SOURCES = shutil.ignore_patterns(".*", "build", "dist", "out", "results", "*.egg-info", "__pycache__")

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpzero_theory.check import Array
+from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.evaluation import Batch, Evaluation, Losses, shape_of
 from dpzero_theory.optim.identity import RECORDS
 from dpzero_theory.optim.module import Weights
@@ -67,6 +68,40 @@ class Found(NamedTuple):
     rounding: float
     shapes: dict[int, str]
     bits: str
+
+
+def examine(
+    weights: Weights,
+    losses: Losses,
+    data: Data,
+    collate: Collate,
+    plan: Plan,
+    ranks: Ranks,
+    micro_batch: int,
+    isolation: str,
+) -> Evaluation:
+    """How the run evaluates the losses, once the start has looked at them; after an exception the module is as it was.
+
+    isolation: of `ISOLATIONS`, for `probe`; empty to look at the shape of two records' losses alone. Raises ValueError.
+    """
+    fetch = fetcher(data, collate)
+    try:
+        if not isolation:
+            evaluation = Evaluation(losses, fetch)
+            with weights.shifted(0, plan.smoothing):
+                evaluation.losses(weights.module, evaluation.batch(np.arange(min(2, plan.n))))
+            weights.require_used()
+            return evaluation
+        apart: list[Found] = []
+        ranks.every(lambda: apart.append(probe(weights, losses, data, collate, plan, micro_batch, isolation)))
+        if isolation == "exact":
+            ranks.require_equal("what the losses give the first records", apart[0].bits)
+        if ranks.rank == 0:
+            warn(apart[0], plan)
+        return Evaluation(losses, fetch, apart[0].shapes)
+    except BaseException:
+        weights.restore()
+        raise
 
 
 def probe(weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan, rows: int, mode: str) -> Found:

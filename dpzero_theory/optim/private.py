@@ -37,19 +37,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypedDict, Unpack
 
-import numpy as np
 from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer
 from dpzero_theory.optim.distributed import Ranks
-from dpzero_theory.optim.evaluation import Evaluation, Losses
+from dpzero_theory.optim.evaluation import Losses
 from dpzero_theory.optim.folder import Budget, Folder
 from dpzero_theory.optim.identity import layout, of_losses
-from dpzero_theory.optim.isolation import ISOLATIONS, Found, probe, warn
-from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.plan import Plan, Target
-from dpzero_theory.optim.records import Collate, Data, fetcher, require_data
+from dpzero_theory.optim.records import Collate, Data, require_data
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.optim.transcript import Header
@@ -209,7 +207,7 @@ def _make(
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
-    ranks, fetch = Ranks(), fetcher(data, collate)
+    ranks = Ranks()
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     ranks.share_(module)
@@ -219,21 +217,7 @@ def _make(
     header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=private, isolation=looked))
     weights = header.weights(module)
     plan.rule.require_weights(weights, plan.n)
-    evaluation = Evaluation(losses, fetch)
-    try:
-        if looked:
-            apart: list[Found] = []
-            ranks.every(lambda: apart.append(probe(weights, losses, data, collate, plan, micro_batch, isolation)))
-            evaluation = Evaluation(losses, fetch, apart[0].shapes)
-            if isolation == "exact":
-                ranks.require_equal("what the losses give the first records", apart[0].bits)
-            if ranks.rank == 0:
-                warn(apart[0], plan)
-        else:
-            _check_losses(weights, evaluation, plan)
-    except BaseException:
-        weights.restore()
-        raise
+    evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, looked)
     found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
     files: Folder | None = None
 
@@ -264,10 +248,3 @@ def _make(
 def _require_folder(folder: object) -> None:
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {folder!r}")
-
-
-def _check_losses(weights: Weights, evaluation: Evaluation, plan: Plan) -> None:
-    """One evaluation on two records, thrown away: a wrong shape is found before anything is made."""
-    with weights.shifted(0, plan.smoothing):
-        evaluation.losses(weights.module, evaluation.batch(np.arange(min(2, plan.n))))
-    weights.require_used()

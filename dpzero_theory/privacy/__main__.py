@@ -23,6 +23,7 @@ from typing import Any
 
 from dpzero_theory import check
 from dpzero_theory.cli import SWEEP, Parser, integer, number, output_file, sweep
+from dpzero_theory.privacy.calibration import LARGEST_EPSILON
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.question import SOUGHT, Question, sweep_row
@@ -30,7 +31,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS
 from dpzero_theory.privacy.solve import MOST_RECORDS
 
-LARGEST_EPSILON = 1e4
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """The certified accounting of a noise much smaller than the clip needs a grid of 1/noise cells."""

@@ -13,6 +13,8 @@ from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.release import Bracket, Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
 
+LARGEST_EPSILON = 1e4
+"""Of a target with sampled batches: what is beyond protects nothing, and would need grids of as many cells."""
 _PURE_ACCURACY = 1e-10
 """Relative, of a pure law's multiplier."""
 
@@ -34,7 +36,7 @@ def calibrate_noise_multiplier(
     relations (with replace-one the sum changes by up to 2C: at full batch it is twice that of add-remove).
 
     Args:
-        target_epsilon: epsilon > 0.
+        target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches.
         target_delta: 0 < delta < 1; with a pure law (laplace) it is not used, and may be 0.
         steps: T >= 1, number of releases.
         sampling: one of `sampling.SAMPLINGS`; there is no default.
@@ -80,6 +82,7 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     if unit.terms.gdp > 0 and unit.terms.run is None:
         exact = unit.terms.gdp / float(gdp_from_epsilon(epsilon, delta))
         return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
+    check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     reached, formula = SAMPLINGS[unit.sampling].chance(unit.steps, unit.sample_rate)
     check.precondition(
         reached > delta,

@@ -239,8 +239,8 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
 
 
 def test_all_that_can_be_run_is_in_the_list() -> None:
-    """Two lattice laws and one of vectors, two relations, three samplings, without Laplace on fixed-size batches."""
-    assert len(runnable_plans()) == 2 * (3 + 2 + 3)
+    """Two lattice laws and one of vectors, every relation, three samplings, without Laplace on fixed-size batches."""
+    assert len(runnable_plans()) == len(Relation) * (3 + 2 + 3)
     for changes in (
         {"noise": "laplace", "sampling": "fixed-size", "expected_batch": N / 4},
         {"sampling": "random-allocation", "expected_batch": N / 4},

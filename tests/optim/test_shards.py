@@ -13,6 +13,8 @@ from dpzero_theory.optim.transcript import replay
 from dpzero_theory.optim.verify import Recorded, verify
 from tests.optim.sharded import RUNS, TOKENS, Net, TwoTypes, finished, half_way, mezo, resumed, seeded, weights
 
+pytestmark = pytest.mark.xdist_group("shards")  # what its fixtures make is made once
+
 COUNTS = (2, 4)
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -58,7 +58,9 @@ def test_epsilon_of_the_calibrated_noise_is_the_target(sampling, relation):
     unit = Release(found.value, 1000, sampling=sampling, relation=relation, sample_rate=rate)
     epsilon = epsilon_of_history([unit], 1e-5)
     assert epsilon.lower <= 2.0
-    assert epsilon.upper == pytest.approx(2.0, rel=1e-8)
+    # the bracket of a replaced record under random allocation is wider, and the noise is on its private side
+    wide = (sampling, relation) == ("random-allocation", "replace-one")
+    assert 2.0 * (1 - (1e-3 if wide else 1e-8)) <= epsilon.upper <= 2.0 * (1 + 1e-8)
     assert delta_of_history([unit], 2.0).upper <= 1e-5
 
 
