@@ -141,10 +141,8 @@ def _chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> 
 
 
 def _largest_loss(parts: Parts, gdp: float) -> float:
-    """An upper bound on the total loss: finite for `add` alone, where L <= -log(1 - q)."""
-    if gdp > 0 or any(pair.kind != "add" for pair, _ in parts):
-        return math.inf
-    return math.fsum(-steps * math.log1p(-pair.sample_rate) for pair, steps in parts)
+    """An upper bound on the total loss."""
+    return math.inf if gdp > 0 else math.fsum(steps * pair.largest_loss for pair, steps in parts)
 
 
 def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | None = None) -> DeltaBracket:

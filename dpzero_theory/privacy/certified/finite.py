@@ -47,6 +47,11 @@ class FinitePair:
     p: Array
     q: Array
 
+    @property
+    def largest_loss(self) -> float:
+        """Of the losses, but for what is infinite."""
+        return float(self.loss[-1])
+
     def delta(self, epsilon: float) -> tuple[float, float, float]:
         """(lower, estimate, upper) of one release's delta(epsilon)."""
         beyond = self.loss > epsilon

@@ -106,8 +106,8 @@ def _saddle(epsilon: float, sketches: Sequence[_Sketch]) -> float:
     return low
 
 
-def _reach(log_cut: float, steps: int) -> float:
-    """z with 2 steps Phi(-z) = e^{log_cut}."""
+def reach_of(log_cut: float, steps: float) -> float:
+    """z with 2 steps Phi(-z) = e^{log_cut}: where the outputs of so many steps may be cut."""
     return -float(ndtri_exp(log_cut - math.log(2 * steps)))
 
 
@@ -120,7 +120,7 @@ def _split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) ->
     """Logs of two parts of delta, by sketches: what Chernoff's bound says where no step has a large loss, and what one
     large loss beside the others' mean says; e^{log_cut} bounds twice the probability of large losses."""
     steps = sum(count for _, count in parts)
-    near, far = _reach(log_cut, steps), _reach(log_cut - _FAR, steps)
+    near, far = reach_of(log_cut, steps), reach_of(log_cut - _FAR, steps)
     small = [_Slice(pair, count, Span(near, far)).sketch(300) for pair, count in parts]
     tau = _saddle(epsilon, small)
     moment = math.fsum(k.steps * log_sum(k.log_mass, tau, k.loss) for k in small)
@@ -244,7 +244,7 @@ def grid_delta(
     for _ in range(2):
         enough = rough + math.log(_CUT)
         if _split(epsilon, everything, enough)[0] - rough < _GAP:
-            span = Span(_reach(enough, steps), _reach(enough, steps))
+            span = Span(reach_of(enough, steps), reach_of(enough, steps))
             terms = [_bracket(epsilon, [_Slice(pair, count, span) for pair, count in everything], points)]
             left_out = 2 * math.exp(enough)
         else:
@@ -277,7 +277,7 @@ def grid_delta_beside(
         OverflowError: outside the range of the method.
     """
     everything = _everything(parts, gdp)
-    reach = _reach(log_cut, max(sum(count for _, count in everything), 1))
+    reach = reach_of(log_cut, max(sum(count for _, count in everything), 1))
     slices = [_Slice(pair, count, Span(reach, reach)) for pair, count in everything]
     term = _bracket(epsilon, [*(_Finite(pair, count) for pair, count in finite), *slices], points)
     left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
@@ -302,7 +302,7 @@ def _apart(epsilon: float, parts: Sequence[tuple[Pair, int]], points: int, log_c
     At most e^{log_cut}/2 is the probability that any output has a large loss.
     """
     steps = sum(count for _, count in parts)
-    near, far = _reach(log_cut, steps), _reach(log_cut - _FAR, steps)
+    near, far = reach_of(log_cut, steps), reach_of(log_cut - _FAR, steps)
     inside, outside = Span(near, far), Span(near, far, outside=True)
     terms = [_bracket(epsilon, [_Slice(pair, count, inside) for pair, count in parts], points)]
     for one, (pair, steps_of_pair) in enumerate(parts):

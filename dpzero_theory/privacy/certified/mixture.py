@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy.special import ndtri_exp
-
 from dpzero_theory.privacy.certified.allocation import Run, allocation_delta, largest_output, light
 from dpzero_theory.privacy.certified.contour import DeltaBracket
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.finite import FinitePair
-from dpzero_theory.privacy.certified.grid import grid_delta_beside
+from dpzero_theory.privacy.certified.grid import grid_delta_beside, reach_of
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
@@ -81,7 +79,7 @@ def _on_grid(epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy)
     """The larger of the directions; what is left out is `_CUT` of `delta`."""
     steps = math.fsum(run.steps for run in mixture.runs)
     log_cut = math.log(delta) + math.log(_CUT)
-    reach = math.ceil(-2 * float(ndtri_exp(log_cut - math.log(2 * steps)))) / 2
+    reach = math.ceil(2 * reach_of(log_cut, steps)) / 2
     epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio)
     lower = value = upper = 0.0
     for index in range(1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2):
@@ -94,19 +92,12 @@ def _on_grid(epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy)
     return _bracket(lower, value, upper)
 
 
-def _largest(pair: Pair | FinitePair) -> float:
-    """An upper bound on the losses, but for what is infinite."""
-    if isinstance(pair, FinitePair):
-        return float(pair.loss[-1])
-    return -math.log1p(-pair.sample_rate) if pair.kind == "add" else math.inf
-
-
 def _composed(
     epsilon: float, finite: Sequence[tuple[FinitePair, int]], parts: Parts, gdp: float, log_cut: float
 ) -> DeltaBracket:
     """One direction."""
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
-    if gdp == 0 and math.fsum(count * _largest(pair) for pair, count in everything) * (1 + 1e-12) <= epsilon:
+    if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
         return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
     steps = sum(count for _, count in everything)
     if steps == 1 and gdp == 0:

@@ -68,6 +68,11 @@ class Pair:
         return _BRANCHES[self.kind]
 
     @property
+    def largest_loss(self) -> float:
+        """An upper bound on the loss: finite for `add` alone, where L <= -log(1 - q)."""
+        return -math.log1p(-self.sample_rate) if self.kind == "add" else math.inf
+
+    @property
     def atom(self) -> float:
         """Probability under P of loss exactly 0 (kind `fixed-size` only)."""
         return (
