@@ -157,17 +157,18 @@ def calibrate_selection(
         coordinates=coordinates,
     ).value
 
+    unit = Release(
+        least,
+        steps,
+        sampling=sampling,
+        relation=relation,
+        sample_rate=sample_rate,
+        mechanism="discrete-gaussian",
+        coordinates=coordinates,
+    )
+
     def excess(log_noise: float) -> float:
-        release = Release(
-            math.exp(log_noise),
-            steps,
-            sampling=sampling,
-            relation=relation,
-            sample_rate=sample_rate,
-            mechanism="discrete-gaussian",
-            coordinates=coordinates,
-        )
-        return math.log(selection_epsilon([release], target_delta, runs).upper / goal)
+        return math.log(selection_epsilon([unit.with_noise(math.exp(log_noise))], target_delta, runs).upper / goal)
 
     low = math.log(least)
     high = low + 1.0

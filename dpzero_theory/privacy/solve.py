@@ -7,6 +7,7 @@ is at most the target, one further it is not.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
 from dpzero_theory import check
@@ -43,19 +44,17 @@ def most_steps(
         PreconditionError: one release does not meet the target, or 10^12 do.
     """
 
-    def release(steps: int) -> Release:
-        return Release(
-            noise_multiplier,
-            steps,
-            sampling=sampling,
-            relation=relation,
-            sample_rate=sample_rate,
-            mechanism=mechanism,
-            coordinates=coordinates,
-        )
-
-    goal = _Goal(target_epsilon, target_delta, release)
-    found = goal.largest(1, MOST_STEPS, _central_steps(release(1), goal))
+    unit = Release(
+        noise_multiplier,
+        1,
+        sampling=sampling,
+        relation=relation,
+        sample_rate=sample_rate,
+        mechanism=mechanism,
+        coordinates=coordinates,
+    )
+    goal = _Goal(target_epsilon, target_delta, lambda count: replace(unit, steps=count))
+    found = goal.largest(1, MOST_STEPS, _central_steps(unit, goal))
     if found is None:
         goal.refuse(1, "one step")
     check.precondition(
@@ -83,19 +82,17 @@ def largest_batch(
     """
     records = check.integer("n", n, at_most=MOST_RECORDS)
 
-    def release(batch: int) -> Release:
-        return Release(
-            noise_multiplier,
-            steps,
-            sampling=sampling,
-            relation=relation,
-            sample_rate=batch / records,
-            mechanism=mechanism,
-            coordinates=coordinates,
-        )
-
-    goal = _Goal(target_epsilon, target_delta, release)
-    found = goal.largest(1, records, records * _central_rate(release(1), goal))
+    unit = Release(
+        noise_multiplier,
+        steps,
+        sampling=sampling,
+        relation=relation,
+        sample_rate=1 / records,
+        mechanism=mechanism,
+        coordinates=coordinates,
+    )
+    goal = _Goal(target_epsilon, target_delta, lambda batch: replace(unit, sample_rate=batch / records))
+    found = goal.largest(1, records, records * _central_rate(unit, goal))
     if found is None:
         goal.refuse(1, "a batch of 1")
     return found
@@ -121,19 +118,17 @@ def fewest_records(
     """
     size = check.integer("batch", batch, at_most=MOST_RECORDS)
 
-    def release(n: int) -> Release:
-        return Release(
-            noise_multiplier,
-            steps,
-            sampling=sampling,
-            relation=relation,
-            sample_rate=size / n,
-            mechanism=mechanism,
-            coordinates=coordinates,
-        )
-
-    goal = _Goal(target_epsilon, target_delta, release)
-    found = goal.smallest(size, MOST_RECORDS, size / _central_rate(release(2 * size), goal))
+    unit = Release(
+        noise_multiplier,
+        steps,
+        sampling=sampling,
+        relation=relation,
+        sample_rate=0.5,
+        mechanism=mechanism,
+        coordinates=coordinates,
+    )
+    goal = _Goal(target_epsilon, target_delta, lambda n: replace(unit, sample_rate=size / n))
+    found = goal.smallest(size, MOST_RECORDS, size / _central_rate(unit, goal))
     if found is None:
         goal.refuse(MOST_RECORDS, f"{MOST_RECORDS} records")
     return found
