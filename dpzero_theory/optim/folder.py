@@ -20,7 +20,8 @@ import math
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -58,18 +59,8 @@ class Folder:
     @classmethod
     def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
         """Start a run in a folder that is new or empty."""
-        path = _resolved(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise FileExistsError(f"{path} is there and not empty: resume the run in it, or use another folder")
-        if path.is_mount() or path == Path.cwd():
-            raise ValueError(f"folder must not be the working directory or a mount point; got {path}: use one in it")
-        new = path.with_name(f".{path.name:.200}.{os.urandom(4).hex()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new.mkdir()
-        except OSError as error:
-            raise type(error)(f"{path}: the folder cannot be made ({error.strerror}): use another") from None
-        try:
+        path = resolved(path)
+        with made_whole(path) as new:
             key = new_key()
             _write(new / KEY, key)
             header = replace(header, records=of_records(data, key), software=versions())
@@ -84,11 +75,6 @@ class Folder:
                     run=header.digest,
                 ).close()
             Transcript.create(new / TRANSCRIPT, header).close()
-            new.rename(path)
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
-            raise
-        _sync(path.parent)
         return cls.open(path, header, None, budget)
 
     @classmethod
@@ -97,7 +83,7 @@ class Folder:
 
         data: None leaves the records unchecked. moved: whether the folder may be a copy, the only one that goes on.
         """
-        path = _resolved(path)
+        path = resolved(path)
         _require_there(path)
         transcript = Transcript.open(path / TRANSCRIPT)
         try:
@@ -116,6 +102,31 @@ class Folder:
         except BaseException:
             transcript.close()
             raise
+
+
+@contextmanager
+def made_whole(path: Path) -> Iterator[Path]:
+    """A new folder to fill, which is at `path`, on disk, when the block is done, and nowhere after an exception.
+
+    Raises FileExistsError where `path` is there and not empty, ValueError and OSError where it cannot be made.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} is there and not empty: resume the run in it, or use another folder")
+    if path.is_mount() or path == Path.cwd():
+        raise ValueError(f"folder must not be the working directory or a mount point; got {path}: use one in it")
+    new = path.with_name(f".{path.name:.200}.{os.urandom(4).hex()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.mkdir()
+    except OSError as error:
+        raise type(error)(f"{path}: the folder cannot be made ({error.strerror}): use another") from None
+    try:
+        yield new
+        new.rename(path)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    _sync(path.parent)
 
 
 def require_fit(found: Content, account: Account, path: Path) -> None:
@@ -160,7 +171,7 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
 
 
-def _resolved(path: Path) -> Path:
+def resolved(path: Path) -> Path:
     """Where a folder really is, so that a link to it is the folder."""
     try:
         return path.resolve()

@@ -17,9 +17,7 @@ What is assumed: `score` reads public data only (or what a run released); `build
 
 import json
 import math
-import os
 import random
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from torch import nn
 
 from dpzero_theory import check
 from dpzero_theory.optim.evaluation import Losses
+from dpzero_theory.optim.folder import made_whole, resolved
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import Place, make_private
 from dpzero_theory.optim.records import Data, require_data
@@ -144,7 +143,7 @@ def make_private_search(
         for name in setting:
             check.choice("settings", name, VARIED)
     plans, epsilon = plans_of_search(len(data), settings, runs, target)
-    place = Path(folder).absolute()
+    place = resolved(Path(folder))
     kept = {
         "runs": None if runs is None else asdict(runs),
         "settings": [dict(setting) for setting in settings],
@@ -209,21 +208,12 @@ def _cost(release: Release, delta: float, runs: Runs | None) -> float:
 
 
 def _begun(place: Path, kept: Mapping[str, Any], count: int, runs: Runs | None) -> tuple[int, ...]:
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise FileExistsError(f"{place} is there and not empty: resume the search in it, or use another folder")
     source = random.SystemRandom()
     picks = tuple(range(count)) if runs is None else tuple(source.randrange(count) for _ in range(runs.draw(source)))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    new = place.with_name(f".{place.name}.{os.urandom(4).hex()}")
-    new.mkdir()
-    try:
+    with made_whole(place) as new:
         file = Journal.create(new / _FILE, ValueError)
         file.append(json.dumps({**kept, "picks": picks}).encode())
         file.close()
-        new.rename(place)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
     return picks
 
 
