@@ -12,11 +12,11 @@ from dpzero_theory.check import Array
 from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
 from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.ledger import Settings
 from dpzero_theory.privacy.mechanism import Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
-from dpzero_theory.privacy.release import Bracket
 from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
 from dpzero_theory.theory.problem import Prescription
 

@@ -14,8 +14,8 @@ import numpy as np
 from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT, require_fit
 from dpzero_theory.optim.transcript import Content, contents
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.ledger import Account, read
-from dpzero_theory.privacy.release import Bracket
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """Where epsilon is given beside the target's delta."""

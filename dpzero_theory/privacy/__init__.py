@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpzero_theory.privacy.accountant import delta_of_history as delta
     from dpzero_theory.privacy.accountant import epsilon_of_history as epsilon
+    from dpzero_theory.privacy.bracket import Bracket
     from dpzero_theory.privacy.calibration import calibrate_noise_multiplier as calibrate
     from dpzero_theory.privacy.comparison import compare
     from dpzero_theory.privacy.curves import Curve, delta_over_epsilon, epsilon_over_steps
     from dpzero_theory.privacy.relation import Relation
-    from dpzero_theory.privacy.release import Bracket, Release
+    from dpzero_theory.privacy.release import Release
     from dpzero_theory.privacy.solve import fewest_records as records
     from dpzero_theory.privacy.solve import largest_batch as batch
     from dpzero_theory.privacy.solve import most_steps as steps
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Bracket": "release.Bracket",
+    "Bracket": "bracket.Bracket",
     "Curve": "curves.Curve",
     "Relation": "relation.Relation",
     "Release": "release.Release",

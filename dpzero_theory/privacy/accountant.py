@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpzero_theory import check
-from dpzero_theory.privacy.certified.contour import DeltaBracket, delta_bracket, delta_estimate
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.contour import delta_bracket, delta_estimate
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
 from dpzero_theory.privacy.certified.grid import FEW, grid_delta, rough_log_delta
 from dpzero_theory.privacy.certified.mixture import Mixture, mixture_curve, mixture_delta
@@ -27,7 +28,7 @@ from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
 
 Parts = tuple[tuple[Pair, int], ...]
@@ -145,21 +146,20 @@ def _largest_loss(parts: Parts, gdp: float) -> float:
     return math.inf if gdp > 0 else math.fsum(steps * pair.largest_loss for pair, steps in parts)
 
 
-def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | None = None) -> DeltaBracket:
-    """delta(epsilon) of one composition, choosing the method; see `DeltaBracket`."""
+def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | None = None) -> Bracket:
+    """delta(epsilon) of one composition, choosing the method; start: a guess of the contour, for speed."""
     if not parts:
-        log_delta = float(log_delta_from_gdp(epsilon, gdp))
-        value = math.exp(log_delta)
+        value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
         upper = min(value * (1 + _GDP_ACCURACY), 1.0)
-        return DeltaBracket(value * (1 - _GDP_ACCURACY), value, upper, log_delta, math.nan, _CLOSED)
+        return Bracket(value * (1 - _GDP_ACCURACY), value, upper, _CLOSED)
     if _largest_loss(parts, gdp) * (1 + 1e-12) <= epsilon:
-        return DeltaBracket(0.0, 0.0, 0.0, -math.inf, math.nan, "largest loss")
+        return Bracket(0.0, 0.0, 0.0, "largest loss")
     if gdp == 0 and [(len(pair.branches), steps) for pair, steps in parts] == [(1, 1)]:
         with contextlib.suppress(OverflowError):
             single = single_delta(epsilon, parts[0][0])
             if single.upper <= (1 + _NARROW) * single.lower:
                 return single
-    methods: tuple[Callable[[], DeltaBracket], ...] = (
+    methods: tuple[Callable[[], Bracket], ...] = (
         lambda: delta_bracket(epsilon, parts, gdp, start=start, budget=_FIRST_BUDGET),
         lambda: _grid(epsilon, parts, gdp),
         lambda: delta_bracket(epsilon, parts, gdp, start=start),
@@ -173,10 +173,10 @@ def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | 
     if found:
         return min(found, key=lambda bracket: bracket.upper - bracket.lower)
     upper = _chernoff(epsilon, parts, gdp)
-    return DeltaBracket(0.0, upper, upper, math.log(max(upper, 5e-324)), math.nan, "Chernoff bound")
+    return Bracket(0.0, upper, upper, "Chernoff bound")
 
 
-def _grid(epsilon: float, parts: Parts, gdp: float) -> DeltaBracket:
+def _grid(epsilon: float, parts: Parts, gdp: float) -> Bracket:
     """The grid with as many points as `_WANTED` needs, or the most."""
     wanted = _WANTED if sum(steps for _, steps in parts) > _FEW_STEPS else _WANTED_OF_FEW
     points = _LEAST_POINTS
@@ -193,7 +193,7 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
     """The curve of delta over x, where parts_at(x) = (epsilon, composition, gdp)."""
     failed: list[float] = []
 
-    def bracket(x: float, tau: float | None) -> DeltaBracket:
+    def bracket(x: float, tau: float | None) -> Bracket:
         epsilon, parts, gdp = parts_at(x)
         return direction_delta(epsilon, parts, gdp, start=tau)
 
@@ -214,7 +214,7 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
             with contextlib.suppress(OverflowError):
                 return rough_log_delta(epsilon, parts, gdp), None
         point = direction_delta(epsilon, parts, gdp, start=tau)
-        return point.log_value if point.lower > 0 else -math.inf, point.tau if point.tau > 0 else None
+        return point.log_value if point.lower > 0 else -math.inf, tau
 
     def bound(x: float, enough: float) -> float:
         epsilon, parts, gdp = parts_at(x)

@@ -6,11 +6,12 @@ from scipy.special import ndtri
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import allocated, compositions, direction_curve, notes
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import Curve, crossing
 from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
-from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
 
 LARGEST_EPSILON = 1e4

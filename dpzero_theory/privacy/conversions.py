@@ -19,8 +19,9 @@ from dpzero_theory.privacy.accountant import (
     gaussian_part,
     total_gdp,
 )
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.tilting import cumulant
-from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.release import Release
 
 
 def rdp_of_history(history: Sequence[Release], order: float) -> Bracket:

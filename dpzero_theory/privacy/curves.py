@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
-from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.release import Release
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
 
 SOUGHT = ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")

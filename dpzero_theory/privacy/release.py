@@ -15,21 +15,6 @@ from dpzero_theory.privacy.sampling import SAMPLINGS, Terms
 MOST_STEPS = 10**12
 
 
-@dataclass(frozen=True)
-class Bracket:
-    """A certified answer: the exact number lies in [lower, upper].
-
-    `value` is the number to use: the private side for noise multipliers and epsilon, the estimate for delta.
-    `method` says how it was obtained, `notes` what holds beyond it.
-    """
-
-    lower: float
-    value: float
-    upper: float
-    method: str
-    notes: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, init=False)
 class Release:
     """T releases of one kind: each the sum of a batch's clipped contributions plus noise, adaptively.

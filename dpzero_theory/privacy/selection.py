@@ -37,8 +37,9 @@ from scipy.optimize import brentq, minimize_scalar
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.release import Bracket, Release
+from dpzero_theory.privacy.release import Release
 
 MOST_RUNS = 1e4
 _NOTE = "selection: an upper end; the number of runs and every run but the best stay secret"

@@ -12,8 +12,9 @@ from typing import NoReturn
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.release import MOST_STEPS, Bracket, Release
+from dpzero_theory.privacy.release import MOST_STEPS, Release
 from dpzero_theory.search import last_integer
 
 MOST_RECORDS = 10**15

@@ -1,5 +1,6 @@
 """Plans: for a target, from every prescription, and through JSON."""
 
+import inspect
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -30,6 +31,13 @@ def test_noise_has_the_law_of_the_plan() -> None:
         source = SeededNoise(4)
         draws = np.array([chosen.noisy(np.zeros(1, np.int64), source)[0] for _ in range(4000)])
         assert np.mean(draws.astype(float) ** 2) / chosen.scale**2 == pytest.approx(factor, rel=0.1)
+
+
+def test_the_typed_keywords_are_those_of_the_plan() -> None:
+    taken = dict(inspect.signature(Plan.for_target).parameters)
+    del taken["n"]
+    assert Target.__required_keys__ == {name for name, one in taken.items() if one.default is one.empty}
+    assert Target.__optional_keys__ == {name for name, one in taken.items() if one.default is not one.empty}
 
 
 def exact_epsilon(gdp: float, delta: float) -> float:

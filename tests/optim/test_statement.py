@@ -9,8 +9,8 @@ from scipy.stats import norm
 from dpzero_theory.optim.folder import TRANSCRIPT
 from dpzero_theory.optim.statement import DELTAS, rounded_up, shown, spending_curve, statement_of_folder
 from dpzero_theory.optim.transcript import TranscriptError
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.ledger import read
-from dpzero_theory.privacy.release import Bracket
 from tests.optim.small import BUDGET, STEP, N, private
 
 

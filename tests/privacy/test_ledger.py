@@ -17,9 +17,9 @@ from scipy import optimize, stats
 
 from dpzero_theory.privacy import ledger as ledger_module
 from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError, Settings
-from dpzero_theory.privacy.release import Bracket
 
 SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=50.0, clip=1.5, relation="replace-one", sampling="full")
 

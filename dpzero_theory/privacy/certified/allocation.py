@@ -44,7 +44,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.certified.contour import DeltaBracket
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.convolution import chernoff, compose, log_law, log_sum, transform
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
@@ -292,7 +292,7 @@ def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> fl
     return max(best - slack - first.error - scale * second.error, 0.0)
 
 
-def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float = _FINE) -> DeltaBracket:
+def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float = _FINE) -> Bracket:
     """Certified bracket of the smallest delta of a history of random allocations, the larger of both directions.
 
     Args:
@@ -346,6 +346,5 @@ def largest_output(epsilon: float, run: Run) -> float:
     return max(present - absent - 1e-12 * (present + absent), 0.0) if epsilon <= 700 else 0.0
 
 
-def _answer(lower: float, value: float, upper: float) -> DeltaBracket:
-    log_value = math.log(value) if value > 0 else -math.inf
-    return DeltaBracket(lower, value, upper, log_value, math.nan, "random allocation")
+def _answer(lower: float, value: float, upper: float) -> Bracket:
+    return Bracket(lower, value, upper, "random allocation")

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.characteristic import Decay, log_far, log_near
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
@@ -36,21 +37,6 @@ _MAX_NODES = 3_000_000
 _REAL_LINE = 1000.0
 
 
-@dataclass(frozen=True)
-class DeltaBracket:
-    """Certified lower <= delta(epsilon) <= upper; `log_value` is the log of the estimate between them.
-
-    `tau` is the contour (a start for a nearby evaluation; NaN where there is none).
-    """
-
-    lower: float
-    value: float
-    upper: float
-    log_value: float
-    tau: float
-    method: str
-
-
 def log_c(tau: float) -> float:
     """Log of max_y (1 - e^{-y}) e^{-tau y}."""
     return tau * math.log(tau) - (1 + tau) * math.log1p(tau)
@@ -63,7 +49,7 @@ def delta_bracket(
     *,
     start: float | None = None,
     budget: float = 1e9,
-) -> DeltaBracket:
+) -> Bracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
 
     Args:
@@ -100,7 +86,7 @@ def delta_bracket(
     upper = min(scale * high * (1 + scale_error) + 5e-324, 1.0)
     middle = max(total, low, 1e-300)
     value = min(max(scale * middle, lower), upper)
-    return DeltaBracket(lower, value, upper, found.log_scale + math.log(middle), tau, "contour")
+    return Bracket(lower, value, upper, "contour")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dpzero_theory.privacy.certified.contour import DeltaBracket
+from dpzero_theory.privacy.bracket import Bracket
 
 MARGIN = 1e-14
 """Relative, of the target, by which a curve exceeds it at the lower end of `crossing`."""
@@ -29,7 +29,7 @@ class Curve:
     certified upper end that costs less, perhaps infinite, and need not be sharper than `enough`.
     """
 
-    bracket: Callable[[float, float | None], DeltaBracket]
+    bracket: Callable[[float, float | None], Bracket]
     estimate: Callable[[float, float | None], tuple[float, float | None]]
     bound: Callable[[float, float], float] = lambda *_: math.inf
 
@@ -63,18 +63,18 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
     return x, log_target + miss, slope, tau
 
 
-def _width(point: DeltaBracket) -> float:
+def _width(point: Bracket) -> float:
     """Of log delta; at most 1."""
     return min(math.log(point.upper / point.lower), 1.0) if point.lower > 0 else 1.0
 
 
 def _end(
-    bracket: Callable[[float], DeltaBracket],
+    bracket: Callable[[float], Bracket],
     start: float,
     slope: float,
-    excess: Callable[[DeltaBracket], float],
+    excess: Callable[[Bracket], float],
     fine: float,
-) -> tuple[float, DeltaBracket] | None:
+) -> tuple[float, Bracket] | None:
     """(x, bracket there) with excess <= 0 and nearly 0 (`fine`), from a start near it; None if there is none.
 
     `excess` is in log delta and has about the slope `slope` in log x.
@@ -110,20 +110,18 @@ def _end(
     return good
 
 
-def _certify(
-    curve: Curve, start: float, slope: float, target: float, *, roomy: bool
-) -> tuple[float, float, DeltaBracket]:
+def _certify(curve: Curve, start: float, slope: float, target: float, *, roomy: bool) -> tuple[float, float, Bracket]:
     """(lower, upper, bracket at upper): delta(lower) > target and delta(upper) <= target, both certified."""
     log_target = math.log(target)
     x, log_delta, slope, tau = _secant(curve, start, slope, log_target)
 
-    def above(point: DeltaBracket) -> float:
+    def above(point: Bracket) -> float:
         if point.upper <= 0:
             return -1.0
         room = 2 * _FINE + 2 * _SHARE * _width(point) if roomy else 0.0
         return max(math.log(point.upper) - log_target + room, -math.inf if point.upper <= target else 5e-324)
 
-    def below(point: DeltaBracket) -> float:
+    def below(point: Bracket) -> float:
         if point.lower <= 0:
             return 1.0
         return max(log_target - math.log(point.lower), -math.inf if point.lower > target * (1 + MARGIN) else 1e-15)
@@ -143,7 +141,7 @@ def _certify(
 
 def crossing(
     curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool = False
-) -> tuple[float, float, DeltaBracket]:
+) -> tuple[float, float, Bracket]:
     """Bracket of the least x at which every curve is at most `target`.
 
     Args:

@@ -16,8 +16,9 @@ from scipy.optimize import brentq
 from scipy.special import ndtri_exp
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.cells import Cells, Span, cells
-from dpzero_theory.privacy.certified.contour import DeltaBracket, log_c
+from dpzero_theory.privacy.certified.contour import log_c
 from dpzero_theory.privacy.certified.convolution import compose, log_law, log_sum, transform
 from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.pairs import Pair
@@ -226,7 +227,7 @@ def grid_delta(
     gdp: float = 0.0,
     *,
     points: int = 2**18,
-) -> DeltaBracket:
+) -> Bracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
 
     Args:
@@ -253,13 +254,7 @@ def grid_delta(
         if not 0 < found < 1e3 * left_out:
             break
         rough = math.log(found)
-    lower = math.fsum(term.lower for term in terms)
-    upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * _UNIT) + 5e-324, 1.0)
-    lower = min(lower * (1 - 4 * _UNIT), upper)
-    # the variance of the loss is too large by up to H^2/4 a step above, and too small by H^2/12 below
-    value = lower + (upper - lower) / 3
-    log_value = math.log(value) if value > 0 else -math.inf
-    return DeltaBracket(lower, value, upper, log_value, terms[0].tau, "grid")
+    return _total(terms, left_out)
 
 
 def grid_delta_beside(
@@ -270,7 +265,7 @@ def grid_delta_beside(
     log_cut: float,
     *,
     points: int,
-) -> DeltaBracket:
+) -> Bracket:
     """`grid_delta` for compositions with finite pairs: outputs of probability e^{log_cut} are left out.
 
     Raises:
@@ -281,19 +276,23 @@ def grid_delta_beside(
     slices = [_Slice(pair, count, Span(reach, reach)) for pair, count in everything]
     term = _bracket(epsilon, [*(_Finite(pair, count) for pair, count in finite), *slices], points)
     left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
-    upper = min((term.upper + left_out) * (1 + 4 * _UNIT) + 5e-324, 1.0)
-    value = term.lower + (upper - term.lower) / 3
-    log_value = math.log(value) if value > 0 else -math.inf
-    return DeltaBracket(min(term.lower, upper), value, upper, log_value, term.tau, "grid")
+    return _total([term], left_out)
 
 
 @dataclass(frozen=True)
 class _Term:
-    """A bracket of the part of delta that some outputs give, and the tilt it was found with."""
+    """A bracket of the part of delta that some outputs give."""
 
     lower: float
     upper: float
-    tau: float
+
+
+def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
+    """The parts of delta together, and what none of them holds."""
+    upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * _UNIT) + 5e-324, 1.0)
+    lower = min(math.fsum(term.lower for term in terms) * (1 - 4 * _UNIT), upper)
+    # the variance of the loss is too large by up to H^2/4 a step above, and too small by H^2/12 below
+    return Bracket(lower, lower + (upper - lower) / 3, upper, "grid")
 
 
 def _apart(epsilon: float, parts: Sequence[tuple[Pair, int]], points: int, log_cut: float) -> tuple[list[_Term], float]:
@@ -309,7 +308,7 @@ def _apart(epsilon: float, parts: Sequence[tuple[Pair, int]], points: int, log_c
         others = [_Slice(p, count - (k == one), inside) for k, (p, count) in enumerate(parts)]
         slices = [_Slice(pair, 1, outside), *(other for other in others if other.steps > 0)]
         term = _bracket(epsilon, slices, points)
-        terms.append(_Term(steps_of_pair * term.lower, steps_of_pair * term.upper, term.tau))
+        terms.append(_Term(steps_of_pair * term.lower, steps_of_pair * term.upper))
     return terms, math.exp(2 * log_cut) / 8 + 2 * math.exp(log_cut - _FAR)
 
 
@@ -344,7 +343,7 @@ def _bracket(epsilon: float, slices: Sequence[_Slice | _Finite], points: int, *,
     upper = math.exp(min(log_scale + math.log(found), 700.0)) * (1 + common) if found > 0 else 0.0
     window = (bottom, width, points)
     lower = min(_lower(epsilon, tau, sketches, laws, window, rates, common, extended=extended), upper)
-    return _Term(lower, upper, tau)
+    return _Term(lower, upper)
 
 
 def _lower(

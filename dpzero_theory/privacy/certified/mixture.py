@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.allocation import Run, allocation_delta, largest_output, light
-from dpzero_theory.privacy.certified.contour import DeltaBracket
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.finite import FinitePair
@@ -75,7 +75,7 @@ def _epochs(
     return tuple(map(tuple, found))
 
 
-def _on_grid(epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy) -> DeltaBracket:
+def _on_grid(epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy) -> Bracket:
     """The larger of the directions; what is left out is `_CUT` of `delta`."""
     steps = math.fsum(run.steps for run in mixture.runs)
     log_cut = math.log(delta) + math.log(_CUT)
@@ -94,7 +94,7 @@ def _on_grid(epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy)
 
 def _composed(
     epsilon: float, finite: Sequence[tuple[FinitePair, int]], parts: Parts, gdp: float, log_cut: float
-) -> DeltaBracket:
+) -> Bracket:
     """One direction."""
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
@@ -106,14 +106,13 @@ def _composed(
     return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points)
 
 
-def _bracket(lower: float, value: float, upper: float) -> DeltaBracket:
-    value = min(max(value, lower), upper)
-    return DeltaBracket(lower, value, upper, math.log(value) if value > 0 else -math.inf, math.nan, "random allocation")
+def _bracket(lower: float, value: float, upper: float) -> Bracket:
+    return Bracket(lower, min(max(value, lower), upper), upper, "random allocation")
 
 
 def mixture_delta(
     epsilon: float, mixture: Mixture, *, target: float | None = None, accuracy: Accuracy = FINE
-) -> DeltaBracket:
+) -> Bracket:
     """Certified bracket of delta(epsilon), the larger of both directions.
 
     Args:
@@ -154,7 +153,7 @@ def mixture_delta(
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
     """The curve of `mixture_delta` over x, where at(x) = (epsilon, mixture); rough: for estimates."""
 
-    def bracket(x: float, _: float | None) -> DeltaBracket:
+    def bracket(x: float, _: float | None) -> Bracket:
         return mixture_delta(*at(x), target=target)
 
     def estimate(x: float, _: float | None) -> tuple[float, float | None]:

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.cells import inverse
-from dpzero_theory.privacy.certified.contour import DeltaBracket
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import losses
 
@@ -28,7 +28,7 @@ def _loss(pair: Pair, x: float) -> tuple[float, float]:
     return float(loss[0]), float(error[0]) + 4 * _UNIT * abs(float(loss[0]))
 
 
-def single_delta(epsilon: float, pair: Pair) -> DeltaBracket:
+def single_delta(epsilon: float, pair: Pair) -> Bracket:
     """Certified bracket of delta(epsilon) of one release of a pair of kind remove, add or replace.
 
     Args:
@@ -79,7 +79,5 @@ def single_delta(epsilon: float, pair: Pair) -> DeltaBracket:
     if not (low > 0 and high < 2 * low):
         raise OverflowError("rounding errors exceed the answer")
     lower, upper = (math.exp(max(top + math.log(v), -800.0)) for v in (low, high))
-    log_value = top + math.log((low + high) / 2)
-    return DeltaBracket(
-        lower * (1 - 1e-14), math.exp(log_value), min(upper * (1 + 1e-14) + 5e-324, 1.0), log_value, math.nan, METHOD
-    )
+    value = math.exp(top + math.log((low + high) / 2))
+    return Bracket(lower * (1 - 1e-14), value, min(upper * (1 + 1e-14) + 5e-324, 1.0), METHOD)

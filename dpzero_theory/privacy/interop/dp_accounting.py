@@ -22,7 +22,7 @@ _Refusal = PrivacyAccountant.CompositionErrorDetails
 
 
 class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
-    """Answers are certified upper ends, and the least epsilon or delta wherever `accountant.Bracket` is tight.
+    """Answers are certified upper ends, and the least epsilon or delta wherever `bracket.Bracket` is tight.
 
     neighboring_relation: dp-accounting's, by default add-or-remove-one; REPLACE_SPECIAL is our zero-out.
     What is accounted and the meaning of a multiplier: `events.history_from_event`.

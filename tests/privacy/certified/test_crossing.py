@@ -5,17 +5,16 @@ from typing import Any
 
 import pytest
 
-from dpzero_theory.privacy.certified.contour import DeltaBracket
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import Curve, crossing
 
 
 def curve(rate: float, width: float = 0.0, bias: float = 1.0, power: float = 1.0) -> Curve:
     """delta(x) = exp(-rate x^power), its brackets of this relative width, its estimates wrong by a factor."""
 
-    def bracket(x: float, *_: Any) -> DeltaBracket:
-        log_delta = -rate * x**power
-        value = math.exp(log_delta)
-        return DeltaBracket(value * (1 - width), value, value * (1 + width), log_delta, 1.0, "known")
+    def bracket(x: float, *_: Any) -> Bracket:
+        value = math.exp(-rate * x**power)
+        return Bracket(value * (1 - width), value, value * (1 + width), "known")
 
     return Curve(bracket, lambda x, tau: (-rate * x**power + math.log(bias), tau))
 
