@@ -251,6 +251,7 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace, parser: Parser) -> 
         device="cpu",
         dtype="float64, and float32 where a row says so",
         settings={"x0": "zero", "noise": "seeded: no row is a private release", "directions": "sphere"},
+        figure="figures.certificates",
     )
     with parser.opened("--out", results):
         todo = [

@@ -169,6 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         device="cpu",
         dtype="float64 (digits, minilm:top-norm), float32",
         settings={"level": LEVEL} | {model: asdict(study(model)) for model in PRESETS[options.preset]},
+        figure="figures.curvature",
     )
     models = options.models or PRESETS[options.preset]
     jobs = [

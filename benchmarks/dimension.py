@@ -271,6 +271,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "mode": "c",
             "noise": "seeded",
         },
+        cell=("method", "d", "seed"),
+        figure="figures.dimension",
     )
     cells = [(method, d, seed) for d in preset.dimensions for method in METHODS for seed in range(options.seeds)]
     if worker.rank > 0:

@@ -85,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     discard(options.out)
-    results = Results(options.out, key=KEY, fields=FIELDS, seeds=[], device="cpu", dtype="float64", settings={})
+    results = Results(
+        options.out, key=KEY, fields=FIELDS, seeds=[], device="cpu", dtype="float64", figure="figures.k_directions"
+    )
     with parser.opened("--out", results):
         for row in rows():
             results.add([row])

@@ -312,6 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         device="cpu",
         dtype="float64",
         settings={"problem": dict(file.constants), "noise": "seeded"},
+        figure="figures.curvature",
     )
     with parser.opened("--out", results):
         before = evaluate(work.module(), work)

@@ -286,16 +286,17 @@ def _quick() -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 if a fault that can be noticed was not, or anything was lost."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with _quick():
         if options.walk:
             with TemporaryDirectory() as name:
                 return int(walk(options.walk, Path(name)) > 0)
-        return _random(options.faults, options.seconds, options.out)
+        return _random(parser, options.faults, options.seconds, options.out)
 
 
-def _random(faults: int, seconds: int | None, out: Path) -> int:
+def _random(parser: Parser, faults: int, seconds: int | None, out: Path) -> int:
     results = Results(
         out,
         key=("fault", "algorithm", "trial"),
@@ -306,7 +307,7 @@ def _random(faults: int, seconds: int | None, out: Path) -> int:
         settings={"records": RECORDS, "steps": STEPS},
     )
     cases = [(FAULTS[i % len(FAULTS)], i // len(FAULTS)) for i in range(faults)]
-    with results:
+    with parser.opened("--out", results):
         rows: list[dict[str, Any]] = []
         for number, (fault, trial) in enumerate(cases):
             method = METHODS[(FAULTS.index(fault) + trial) % len(METHODS)]

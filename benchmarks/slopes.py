@@ -103,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         device="cpu",
         dtype="float64",
         settings={"rows": source},
+        figure="figures.synthetic",
     )
     with parser.opened("--out", results):
         for sweep, rows in sweeps.items():

@@ -253,6 +253,8 @@ def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace, par
         dtype=options.dtype,
         settings={"n": preset.n, "epsilon": EPSILON, "delta": DELTA, "relation": "replace-one", "noise": "seeded"},
         compress=options.preset != "smoke",
+        cell=CELL_KEY,
+        figure="figures.synthetic",
     )
     seconds = Results(
         folder.resolve().with_name(f"{folder.resolve().name}_seconds"),

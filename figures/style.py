@@ -14,6 +14,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from benchmarks.kit.rows import shown
+
 __all__ = ["FIGURES", "SERIES", "Series", "label_panels", "log_ticks", "save", "series", "use_style"]
 
 FIGURES = Path(__file__).parent
@@ -114,4 +116,5 @@ def save(figure: Figure, name: str, folder: Path = FIGURES) -> list[Path]:
     paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
     figure.savefig(paths[0], metadata={"Software": None})
     figure.savefig(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    print(f"figure: {shown(paths[0])} and .pdf", flush=True)
     return paths

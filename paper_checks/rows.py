@@ -2,7 +2,9 @@
 
 import csv
 import gzip
+import hashlib
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,10 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def read(folder: str) -> Iterator[dict[str, str]]:
-    """The rows of `benchmarks/results/FOLDER` with status ok."""
+    """The rows of `benchmarks/results/FOLDER` with status ok. Raises ValueError where they are not its manifest's."""
     path = RESULTS / folder / "rows.csv"
     text = path.read_bytes() if path.exists() else gzip.decompress(path.with_suffix(".csv.gz").read_bytes())
+    manifest = json.loads(path.with_name("manifest.json").read_text())
+    if hashlib.sha256(text).hexdigest() != manifest["sha256"]:
+        raise ValueError(f"the rows in {folder} are not those of its manifest: run again {manifest['command']}")
     return (row for row in csv.DictReader(io.StringIO(text.decode())) if row["status"] == "ok")

@@ -7,7 +7,9 @@ The contract that every benchmark and figure keeps:
 - the last column, `status`, is `ok` or the reason why the row failed. A failed row is kept, and tried again
   by the next run; a missing value is an empty field; NaN and infinity are refused, so that no failure hides;
 - the manifest holds what is needed to repeat the run (command, commit, settings, seeds, versions, device,
-  dtype, wall time) and the SHA-256 of the rows, which `read_rows` checks.
+  dtype, wall time), the SHA-256 of the rows, which every reader checks, and a digest of each cell, the rows that are
+  made together: a run that finds rows which are not those of its manifest keeps the cells with their digest and
+  makes the others again.
 """
 
 import csv
@@ -23,6 +25,8 @@ import shlex
 import subprocess
 import sys
 import time
+import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -33,7 +37,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import pandas as pd
 
-__all__ = ["OK", "RESULTS", "Results", "discard", "read_manifest", "read_rows", "write_atomically"]
+__all__ = ["OK", "RESULTS", "Results", "discard", "read_manifest", "read_rows", "shown", "write_atomically"]
 
 OK = "ok"
 RESULTS = Path(__file__).parent.parent / "results"
@@ -65,9 +69,11 @@ class Results:
         seeds, device, dtype: for the manifest.
         settings: whatever else changes the meaning of a row; JSON values.
         compress: keep the rows as rows.csv.gz once the context is left (for tables of more than a few MB).
+        cell: the first columns of the key, which name the rows that are made together (default: each row by itself).
+        figure: the module that draws these rows, if one does.
 
-    Entering raises ValueError where `folder` holds rows with other columns, dtype or settings, and
-    RuntimeError while another process writes there.
+    Entering raises ValueError where `folder` holds rows with other columns, dtype or settings, or damaged rows and no
+    digests of them, and BlockingIOError while another process writes there. Leaving says where the rows are.
     """
 
     def __init__(
@@ -81,18 +87,26 @@ class Results:
         dtype: str,
         settings: Mapping[str, Any] | None = None,
         compress: bool = False,
+        cell: Sequence[str] = (),
+        figure: str = "",
     ) -> None:
         self.folder = folder
         self.key = tuple(key)
         self.columns = (*key, *fields, "status")
         if len(set(self.columns)) != len(self.columns):
             raise ValueError(f"key and fields must not repeat a name or contain 'status'; got {self.columns}")
+        if tuple(cell) != self.key[: len(cell)]:
+            raise ValueError(f"cell must be the first columns of the key {self.key}; got {tuple(cell)}")
         self.compress = compress
+        self._of_cell = len(cell) or len(self.key)
+        self._figure = figure
         self._identity = json.loads(json.dumps({"dtype": dtype, "settings": dict(settings or {})}))
         self._device = device
         self._seeds = set(seeds)
         self._lines: dict[tuple[str, ...], str] = {}
+        self._digests: dict[tuple[str, ...], str] = {}
         self._complete: set[tuple[str, ...]] = set()
+        self._damaged = False
         self._earlier: list[dict[str, Any]] = []
         self._versions = _versions()
 
@@ -103,7 +117,7 @@ class Results:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise RuntimeError(f"another process is writing to {self.folder}") from None
+            raise BlockingIOError(f"another process is writing to {self.folder}") from None
         try:
             for left_over in self.folder.glob(".*.*.*"):
                 left_over.unlink()
@@ -124,9 +138,13 @@ class Results:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            if kind is None and self._damaged:
+                self._write()
             if kind is None and self.compress and (self.folder / "rows.csv").exists():
                 write_atomically(self.folder / "rows.csv.gz", gzip.compress(self._text(), mtime=0))
                 (self.folder / "rows.csv").unlink()
+            if kind is None:
+                self._say_where()
         finally:
             os.close(self._lock)
 
@@ -156,9 +174,14 @@ class Results:
                 complete.add(key)
         self._lines.update(new)
         self._complete |= complete
+        self._digest({key[: self._of_cell] for key in new})
+        self._write()
+
+    def _write(self) -> None:
         text = self._text()
         self._write_manifest(text)
         write_atomically(self.folder / "rows.csv", text)
+        self._damaged = False
 
     def _key(self, row: Mapping[str, Value]) -> tuple[str, ...]:
         absent = [name for name in self.key if row.get(name) is None]
@@ -176,18 +199,57 @@ class Results:
         manifest = read_manifest(self.folder)
         for name, value in self._identity.items():
             if manifest[name] != value:
-                raise ValueError(f"{self.folder} holds rows made with {name} {manifest[name]}, not {value}")
-        table = csv.reader(io.StringIO(text.decode(), newline=""))
+                raise ValueError(f"{self.folder} holds rows made with {_difference(name, manifest[name], value)}")
+        whole = _sha256(text) == manifest["sha256"]
+        table = csv.reader(io.StringIO(text.decode(errors="replace"), newline=""))
         header = tuple(next(table, ()))
-        if header != self.columns:
+        if whole and header != self.columns:
             raise ValueError(f"{self.folder} holds rows with columns {header}, not {self.columns}")
         for cells in table:
-            key = tuple(cells[: len(self.key)])
-            self._lines[key] = _line(cells)
-            if cells[-1] == OK:
-                self._complete.add(key)
+            self._lines[tuple(cells[: len(self.key)])] = _line(cells)
+        self._digest({key[: self._of_cell] for key in self._lines})
+        if not whole:
+            self._drop_damaged(manifest.get("digests", "").split())
+        self._complete = {key for key, line in self._lines.items() if line.endswith(f",{OK}\n")}
         self._seeds |= set(manifest["seeds"])
         self._earlier = [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
+
+    def _digest(self, cells: set[tuple[str, ...]]) -> None:
+        """The digests of these cells, of their lines and the names of the columns."""
+        texts = defaultdict(list)
+        for key, line in self._lines.items():
+            if key[: self._of_cell] in cells:
+                texts[key[: self._of_cell]].append(line)
+        for cell, lines in texts.items():
+            self._digests[cell] = _sha256((_line(self.columns) + "".join(lines)).encode())[:16]
+
+    def _drop_damaged(self, digests: Sequence[str]) -> None:
+        """Empty the lines of every cell that is not the manifest's; they keep their place for what is made again."""
+        if not digests:
+            raise ValueError(
+                f"{self.folder} holds rows that are not those of its manifest, which has no digests to tell which: "
+                "restore both files, or remove them"
+            )
+        damaged = {cell for cell, digest in self._digests.items() if digest not in digests}
+        for key in self._lines:
+            if key[: self._of_cell] in damaged:
+                self._lines[key] = ""
+        for cell in damaged:
+            del self._digests[cell]
+        lost = len(digests) - len(self._digests)
+        message = f"{shown(self.folder)}: {lost} of {len(digests)} cells are damaged or missing and are made again"
+        print(message, file=sys.stderr, flush=True)
+        self._damaged = True
+
+    def _count(self) -> int:
+        return sum(map(bool, self._lines.values()))
+
+    def _say_where(self) -> None:
+        for path in sorted(self.folder.glob("rows.csv*")):
+            failed = self._count() - len(self._complete)
+            print(f"{self._count():,} rows{f', {failed:,} failed' if failed else ''}: {shown(path)}")
+            if self._figure:
+                print(f"figure: python -m {self._figure}")
 
     def _write_manifest(self, text: bytes) -> None:
         wall = time.monotonic() - self._started
@@ -199,9 +261,10 @@ class Results:
             **self._identity,
             "versions": self._versions,
             "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-            "rows": len(self._lines),
-            "failed": len(self._lines) - len(self._complete),
-            "sha256": hashlib.sha256(text).hexdigest(),
+            "rows": self._count(),
+            "failed": self._count() - len(self._complete),
+            "sha256": _sha256(text),
+            "digests": " ".join(self._digests.values()),
             "earlier": self._earlier,
         }
         write_atomically(self.folder / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
@@ -211,8 +274,14 @@ _RUN = ("command", "commit", "started", "device", "wall_s")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest in `folder`. Raises FileNotFoundError where there is none."""
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    """The manifest in `folder`. Raises ValueError where there is none that can be read."""
+    try:
+        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        absent = {*_RUN, "dtype", "settings", "seeds", "sha256", "earlier"} - set(manifest)
+    except (OSError, ValueError, TypeError):
+        absent = {"manifest.json"}
+    if absent:
+        raise ValueError(f"{folder} has no {min(absent)} for its rows: restore both files, or remove them")
     return manifest
 
 
@@ -224,10 +293,16 @@ def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
     text = _rows_text(folder)
     if text is None:
         raise FileNotFoundError(f"no rows.csv in {folder}")
-    if hashlib.sha256(text).hexdigest() != read_manifest(folder)["sha256"]:
-        raise ValueError(f"the rows in {folder} are not those of its manifest: run the benchmark again")
+    manifest = read_manifest(folder)
+    if _sha256(text) != manifest["sha256"]:
+        raise ValueError(f"the rows in {folder} are not those of its manifest: run again {manifest['command']}")
     table = pd.read_csv(io.BytesIO(text), keep_default_na=False, na_values=[""])
     return table if failed else table[table["status"] == OK].reset_index(drop=True)
+
+
+def shown(path: Path) -> str:
+    """A path as it is said to the reader: from the working folder where it is below it."""
+    return str(path.resolve().relative_to(Path.cwd()) if path.resolve().is_relative_to(Path.cwd()) else path)
 
 
 def discard(folder: Path) -> None:
@@ -241,8 +316,24 @@ def _rows_text(folder: Path) -> bytes | None:
     if (folder / "rows.csv").exists():
         return (folder / "rows.csv").read_bytes()
     if (folder / "rows.csv.gz").exists():
-        return gzip.decompress((folder / "rows.csv.gz").read_bytes())
+        try:
+            return gzip.decompress((folder / "rows.csv.gz").read_bytes())
+        except (OSError, EOFError, zlib.error):
+            return b""  # damaged beyond reading
     return None
+
+
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _difference(name: str, theirs: Any, ours: Any) -> str:
+    """dtype float64, not float32; of settings only those that differ."""
+    if not isinstance(theirs, dict):
+        return f"{name} {theirs}, not {ours}"
+    names = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+    pairs = [", ".join(f"{key} {these.get(key)}" for key in names) for these in (theirs, ours)]
+    return f"{pairs[0]}, not {pairs[1]}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,5 +1,7 @@
 """Results survive interruption, are found again by key, and cannot be changed behind the manifest's back."""
 
+import gzip
+import json
 import os
 import signal
 import subprocess
@@ -116,7 +118,7 @@ def test_rows_of_other_settings_are_not_mixed(tmp_path: Path, changes: dict[str,
 
 def test_two_writers_are_refused(tmp_path: Path) -> None:
     with make(tmp_path) as results:
-        with pytest.raises(RuntimeError, match="another process"), make(tmp_path):
+        with pytest.raises(BlockingIOError, match="another process"), make(tmp_path):
             pass
         results.add([row(0)])
 
@@ -130,6 +132,113 @@ def test_changed_rows_are_noticed(tmp_path: Path) -> None:
     rows.write_text(rows.read_text().replace("0.5", "0.4"))
     with pytest.raises(ValueError, match="not those of its manifest"):
         read_rows(tmp_path)
+
+
+def damage(rows: Path, text: str, *, dropped: str = "") -> None:
+    """Change rows behind the manifest's back: text's first digit 5 to 4, and a line that begins with `dropped` gone."""
+    changed = rows.read_text().replace(text, text.replace("5", "4"))
+    kept = [line for line in changed.splitlines(keepends=True) if not dropped or not line.startswith(dropped)]
+    rows.write_text("".join(kept))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("dropped", ["", "a,20,3,"])
+def test_damage_is_told_and_only_what_is_damaged_is_made_again(
+    tmp_path: Path, compress: bool, dropped: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A changed digit, alone or with a row gone: the rest is kept and the file comes back byte for byte."""
+
+    def run() -> list[int]:
+        made = []
+        with make(tmp_path, cell=["mode", "d"], compress=compress) as results:
+            for d in (10, 20, 30):
+                if not all(results.done(mode="a", d=d, seed=seed) for seed in range(4)):
+                    results.add(row(seed, seed + 0.5, d) for seed in range(4))
+                    made.append(d)
+        return made
+
+    assert run() == [10, 20, 30]
+    path = tmp_path / ("rows.csv.gz" if compress else "rows.csv")
+    before, manifest = path.read_bytes(), read_manifest(tmp_path)
+    if compress:
+        (tmp_path / "rows.csv").write_bytes(gzip.decompress(before))
+        path.unlink()
+    damage(tmp_path / "rows.csv", "a,20,1,1.5", dropped=dropped)
+    with pytest.raises(ValueError, match="are not those of its manifest: run again python"):
+        read_rows(tmp_path)
+    capsys.readouterr()
+    assert run() == [20]
+    assert "1 of 3 cells are damaged or missing and are made again" in capsys.readouterr().err
+    assert sorted(read_rows(tmp_path)["value"]) == sorted([seed + 0.5 for _ in range(3) for seed in range(4)])
+    assert read_manifest(tmp_path)["rows"] == manifest["rows"]
+    if not dropped:
+        assert path.read_bytes() == before
+    assert run() == []
+
+
+def test_a_row_that_no_run_made_is_removed(tmp_path: Path) -> None:
+    with make(tmp_path) as results:
+        results.add([row(0)])
+    before = (tmp_path / "rows.csv").read_bytes()
+    (tmp_path / "rows.csv").write_bytes(before + b"a,20,1,0.1,,ok\n")
+    with make(tmp_path) as results:
+        assert not results.done(mode="a", d=20, seed=1)
+    assert (tmp_path / "rows.csv").read_bytes() == before
+    assert len(read_rows(tmp_path)) == 1
+
+
+def test_rows_damaged_beyond_reading_are_made_again(tmp_path: Path) -> None:
+    with make(tmp_path, compress=True) as results:
+        results.add([row(0), row(1)])
+    path = tmp_path / "rows.csv.gz"
+    path.write_bytes(path.read_bytes()[:30])
+    with pytest.raises(ValueError, match="not those of its manifest"):
+        read_rows(tmp_path)
+    with make(tmp_path, compress=True) as results:
+        assert not results.done(mode="a", d=20, seed=0)
+        results.add([row(0), row(1)])
+    assert len(read_rows(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"dtype": "float64"}', "{"])
+def test_rows_without_a_manifest_are_refused_in_one_line(tmp_path: Path, content: str | None) -> None:
+    with make(tmp_path) as results:
+        results.add([row(0)])
+    (tmp_path / "manifest.json").unlink()
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+    for use in (read_rows, lambda folder: make(folder).__enter__()):
+        with pytest.raises(ValueError, match=r"has no \S+ for its rows: restore both files, or remove them$"):
+            use(tmp_path)
+
+
+def test_damage_that_no_digest_places_is_refused(tmp_path: Path) -> None:
+    """Rows of manifests from before there were digests are neither kept nor thrown away."""
+    with make(tmp_path) as results:
+        results.add([row(0)])
+    old = {name: value for name, value in read_manifest(tmp_path).items() if name != "digests"}
+    (tmp_path / "manifest.json").write_text(json.dumps(old))
+    with make(tmp_path) as results:
+        assert results.done(mode="a", d=20, seed=0)
+    damage(tmp_path / "rows.csv", "0.5")
+    changed = (tmp_path / "rows.csv").read_bytes()
+    with pytest.raises(ValueError, match="no digests to tell which: restore both files"), make(tmp_path):
+        pass
+    assert (tmp_path / "rows.csv").read_bytes() == changed
+
+
+def test_a_cell_is_the_beginning_of_the_key(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cell must be the first columns of the key"):
+        make(tmp_path, cell=["d"])
+
+
+def test_the_end_says_where_the_rows_and_their_figure_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with make(tmp_path / "here", figure="figures.demo") as results:
+        results.add([row(0), row(1, None, status="diverged")])
+    assert capsys.readouterr().out == "2 rows, 1 failed: here/rows.csv\nfigure: python -m figures.demo\n"
 
 
 def test_a_failed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
