@@ -245,7 +245,7 @@ class Results:
         return sum(map(bool, self._lines.values()))
 
     def _say_where(self) -> None:
-        for path in sorted(self.folder.glob("rows.csv*")):
+        for path in sorted(self.folder.glob("rows.csv*"))[:1]:
             failed = self._count() - len(self._complete)
             print(f"{self._count():,} rows{f', {failed:,} failed' if failed else ''}: {shown(path)}")
             if self._figure:

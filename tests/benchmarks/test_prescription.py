@@ -64,7 +64,7 @@ def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert rows["loss_before"].nunique() == 1
     capsys.readouterr()
     prescription.main(words)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"{len(rows)} rows: ")
     assert read_rows(tmp_path).equals(rows)
     prescription.main([*words, "--summary"])
     assert capsys.readouterr().out.count("+-") == 3 * 4
