@@ -19,6 +19,8 @@ _MANY = 20_000
 """Steps from which rounding matters more than the number of nodes."""
 _CHUNK = 32
 """Terms of one inner product before it is added to a running sum: bounds the growth of rounding errors."""
+_TILE = 16, 32
+"""Shape of one product of matrices: larger ones a BLAS gives to several threads, which wait for each other."""
 
 
 class Decay:
@@ -155,8 +157,16 @@ def _equispaced(
         product = np.zeros((rows, len(chosen)), dtype=np.complex128)
         for first in range(0, len(d), _CHUNK):
             part = slice(first, first + _CHUNK)
-            product += inner[:, part] @ outer[part]
+            _add_product(product, inner[:, part], outer[part])
             if excess:
-                product += v[part] @ _expm1(phase[part])
+                product += np.sum(v[part, None] * _expm1(phase[part]), axis=0)
         result[start * rows : (start + len(chosen)) * rows] = product.T.ravel()
     return result[: len(t)]
+
+
+def _add_product(total: NDArray[np.complex128], left: NDArray[np.complex128], right: NDArray[np.complex128]) -> None:
+    high, wide = _TILE
+    for row in range(0, total.shape[0], high):
+        for column in range(0, total.shape[1], wide):
+            rows, columns = slice(row, row + high), slice(column, column + wide)
+            total[rows, columns] += left[rows] @ right[:, columns]
