@@ -41,7 +41,7 @@ _SEARCH_POINTS = (2**12, 2**15)
 _FIRST_BUDGET = 5e7
 """Of the contour before the grid is tried."""
 _LEAST_POINTS, _MOST_POINTS = 2**14, 2**18
-_WANTED, _WANTED_OF_FEW, _FEW_STEPS = 1e-3, 1e-6, 10
+_WANTED, _WANTED_OF_FEW, _FEW_STEPS = 1e-3, 1e-4, 10
 """Relative width of delta at which a grid has points enough: of many steps, and of few."""
 
 _CLOSED = "closed form"
@@ -146,8 +146,8 @@ def _largest_loss(parts: Parts, gdp: float) -> float:
     return math.inf if gdp > 0 else math.fsum(steps * pair.largest_loss for pair, steps in parts)
 
 
-def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | None = None) -> Bracket:
-    """delta(epsilon) of one composition, choosing the method; start: a guess of the contour, for speed."""
+def direction_delta(epsilon: float, parts: Parts, gdp: float, *, contour: float | None = None) -> Bracket:
+    """delta(epsilon) of one composition, choosing the method; contour: that of a nearby question, for speed."""
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
         upper = min(value * (1 + _GDP_ACCURACY), 1.0)
@@ -160,9 +160,9 @@ def direction_delta(epsilon: float, parts: Parts, gdp: float, *, start: float | 
             if single.upper <= (1 + _NARROW) * single.lower:
                 return single
     methods: tuple[Callable[[], Bracket], ...] = (
-        lambda: delta_bracket(epsilon, parts, gdp, start=start, budget=_FIRST_BUDGET),
+        lambda: delta_bracket(epsilon, parts, gdp, contour=contour, budget=_FIRST_BUDGET),
         lambda: _grid(epsilon, parts, gdp),
-        lambda: delta_bracket(epsilon, parts, gdp, start=start),
+        lambda: delta_bracket(epsilon, parts, gdp, contour=contour),
     )
     found = []
     for method in methods:
@@ -195,14 +195,14 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
 
     def bracket(x: float, tau: float | None) -> Bracket:
         epsilon, parts, gdp = parts_at(x)
-        return direction_delta(epsilon, parts, gdp, start=tau)
+        return direction_delta(epsilon, parts, gdp, contour=tau)
 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
         epsilon, parts, gdp = parts_at(x)
         if parts and epsilon < _largest_loss(parts, gdp):
             if len(failed) < 2:
                 with contextlib.suppress(OverflowError):
-                    found = delta_estimate(epsilon, parts, gdp, start=tau)
+                    found = delta_estimate(epsilon, parts, gdp, contour=tau)
                     if found is not None:
                         return found
                 failed.append(x)
@@ -213,7 +213,7 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                         return point.log_value, None
             with contextlib.suppress(OverflowError):
                 return rough_log_delta(epsilon, parts, gdp), None
-        point = direction_delta(epsilon, parts, gdp, start=tau)
+        point = direction_delta(epsilon, parts, gdp, contour=tau)
         return point.log_value if point.lower > 0 else -math.inf, tau
 
     def bound(x: float, enough: float) -> float:

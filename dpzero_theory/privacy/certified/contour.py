@@ -47,7 +47,7 @@ def delta_bracket(
     parts: Sequence[tuple[Pair, int]],
     gdp: float = 0.0,
     *,
-    start: float | None = None,
+    contour: float | None = None,
     budget: float = 1e9,
 ) -> Bracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
@@ -56,13 +56,13 @@ def delta_bracket(
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: mu >= 0 of full-batch releases in the same composition.
-        start: a guess of tau, for speed only.
+        contour: tau, that of a nearby question for speed; found where it is None.
         budget: largest number of (node in t) x (node in x) products.
 
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
     """
-    nodes = _planned(epsilon, parts, gdp, start, budget)
+    nodes = _planned(epsilon, parts, gdp, contour, budget)
     tau, t = nodes.tau, nodes.t
     found = _summand(epsilon, parts, gdp, nodes)
     z = np.asarray(tau + 1j * t, dtype=np.complex128)
@@ -116,10 +116,10 @@ class _Nodes:
 
 
 def _planned(
-    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start: float | None, budget: float
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, contour: float | None, budget: float
 ) -> _Nodes:
     """The nodes for a target error of a small share of an estimate of delta. Arguments and errors as above."""
-    tau = saddle(epsilon, parts, gdp, start)
+    tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
     tilted = tilt_all(parts, tau, log_tolerance)
@@ -202,13 +202,13 @@ def _log_alias_moment(
 
 
 def delta_estimate(
-    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0, *, start: float | None = None
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0, *, contour: float | None = None
 ) -> tuple[float, float] | None:
     """(log delta(epsilon), tau) without a certificate, several times faster; None where few nodes do not suffice.
 
     For the steps of a root search whose answer `delta_bracket` then certifies.
     """
-    tau = saddle(epsilon, parts, gdp, start)
+    tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     tilted = tilt_all(parts, tau, math.log(1e-13 / steps_total))
     variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
@@ -227,8 +227,8 @@ def delta_estimate(
     while stop <= _ROUGH * step:
         t: Array = step * np.arange(math.ceil(stop / step) + 1.0)
         if stop > 9 / scale:
-            contour = Contour(tau, 0.0, float(t[-1]))
-            tilted = [tilt(build(pair, contour, _ESTIMATE - math.log(steps)), steps, tau) for pair, steps in parts]
+            near = Contour(tau, 0.0, float(t[-1]))
+            tilted = [tilt(build(pair, near, _ESTIMATE - math.log(steps)), steps, tau) for pair, steps in parts]
         exponent = -(gdp**2) * t**2 / 2 + 1j * t * (gdp**2 * (tau + 0.5) - epsilon)
         for part in tilted:
             exponent = exponent + part.steps * (log_near(part, t, 0.0)[0] + 1j * t * part.mean)

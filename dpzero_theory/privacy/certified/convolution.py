@@ -66,9 +66,19 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array,
             modulus ** (copies - (k == one))
             for k, (modulus, (_, copies)) in enumerate(zip(moduli, spectra, strict=True))
         ]
-        spread += 1.1 * count * beta * float(np.linalg.norm(math.prod(others[1:], start=others[0])))
-    error = math.sqrt(2) * (spread + beta * float(np.linalg.norm(np.abs(product).astype(np.float64))))
+        spread += 1.1 * count * beta * norm(math.prod(others[1:], start=others[0]))
+    error = math.sqrt(2) * (spread + beta * norm(np.abs(product).astype(np.float64)))
     return np.roll(law, -(first % size)).astype(np.float64), error
+
+
+def norm(x: Array) -> float:
+    """The Euclidean one."""
+    return math.sqrt(dot(x, x))
+
+
+def dot(x: Array, y: Array) -> float:
+    """sum x_k y_k: summed in pairs, and not by a BLAS, whose threads take longer than such a sum."""
+    return float(np.sum(x * y))
 
 
 def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> float:

@@ -15,6 +15,8 @@ _TRIES = 60
 _MENDS = 3
 """Evaluations after which an end that holds is near enough."""
 _FINE = 5e-10
+_NEAR = 0.2
+"""In log delta, of questions that can have the same contour."""
 _SHARE = 0.1
 _RELATIVE = 1e-6
 """How near to the target an end is sought: in log delta, as a share of its bracket's width, or relative in x."""
@@ -22,7 +24,7 @@ _RELATIVE = 1e-6
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of delta, decreasing in x > 0; `tau` is a guess of the contour, for speed.
+    """A curve of delta, decreasing in x > 0; `tau` is the contour of a nearby x, for speed, or None.
 
     bracket(x, tau) is certified; estimate(x, tau) gives (log delta, tau) without a certificate, -inf for a delta
     that is too small to be resolved, and no tau where it is a rough one; bound(x, enough) is a
@@ -41,9 +43,9 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
     x = start
     previous: tuple[float, float] | None = None
     tau: float | None = None
-    miss = 0.0
+    miss = math.inf
     for _ in range(100):
-        log_delta, tau = curve.estimate(x, tau)
+        log_delta, tau = curve.estimate(x, tau if abs(miss) < _NEAR else None)
         if log_delta == -math.inf:
             high, previous = x, None
             x = math.sqrt(low * high) if low > 0 else x / 1.6

@@ -19,7 +19,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.cells import Cells, Span, cells
 from dpzero_theory.privacy.certified.contour import log_c
-from dpzero_theory.privacy.certified.convolution import compose, log_law, log_sum, transform
+from dpzero_theory.privacy.certified.convolution import compose, dot, log_law, log_sum, norm, transform
 from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import losses
@@ -336,8 +336,8 @@ def _bracket(epsilon: float, slices: Sequence[_Slice | _Finite], points: int, *,
     positive = beyond > 0
     gain = np.exp(-tau * beyond[positive]) * -np.expm1(-beyond[positive])
     log_scale = above.log_scale - tau * (epsilon - shift)
-    lost = above.error * float(np.linalg.norm(gain)) + above.tail * math.exp(log_c(tau))
-    found = float(above.mass[positive] @ gain) * (1 + 1e-9) + 1.01 * lost
+    lost = above.error * norm(gain) + above.tail * math.exp(log_c(tau))
+    found = dot(above.mass[positive], gain) * (1 + 1e-9) + 1.01 * lost
     if not extended and lost > _ROUNDED * found:
         return _bracket(epsilon, slices, points, extended=True)
     upper = math.exp(min(log_scale + math.log(found), 700.0)) * (1 + common) if found > 0 else 0.0
@@ -362,8 +362,8 @@ def _lower(
     # the mean loss above the cells' centres, in all
     offset = 0.0
     for sketch, (c, count) in zip(sketches, laws, strict=True):
-        at = (c.first + np.arange(len(c.nearest_p))) * width
-        offset += count * (sketch.tilted(tau)[0] - float(at @ c.nearest_p) / float(np.sum(c.nearest_p)))
+        at: Array = (c.first + np.arange(float(len(c.nearest_p)))) * width
+        offset += count * (sketch.tilted(tau)[0] - dot(at, c.nearest_p) / float(np.sum(c.nearest_p)))
     p, q = (
         _compose(
             [(c.first, mass, c.log_scale, count) for (c, count), mass in zip(laws, masses, strict=True)],

@@ -38,7 +38,7 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
     return [(c1 + c2, b1 + b2) for c1, b1 in first for c2, b2 in second]
 
 
-def _log_moment_floor(pair: Pair, tau: float) -> float:
+def log_moment_floor(pair: Pair, tau: float) -> float:
     """A lower bound on log M(tau): M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2."""
     if pair.kind == "add":
         return 0.0
@@ -141,7 +141,7 @@ def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
         OverflowError: more than 20,000 panels would be needed.
     """
     panels = []
-    log_tolerance += _log_moment_floor(pair, contour.tau)
+    log_tolerance += log_moment_floor(pair, contour.tau)
     for branch in pair.branches:
         start, stop = support(pair, branch, contour.tau, log_tolerance - _shift_cost(pair, branch, contour))
         edges = np.linspace(start, stop, math.ceil((stop - start) / pair.noise) + 1)
@@ -171,7 +171,7 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
     s = pair.noise
     (branch,) = pair.branches
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
-    log_tolerance = -60.0 + _log_moment_floor(pair, tau)
+    log_tolerance = -60.0 + log_moment_floor(pair, tau)
     start, stop = support(pair, branch, tau, log_tolerance)
     x = np.linspace(start, stop, 401)
     left, right = x[:-1], x[1:]

@@ -8,11 +8,13 @@ import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build
+from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build, log_moment_floor
 
 _UNIT = 2.0**-53
 _PRICE = 5.0
 """Log of the precision that is given for fewer nodes."""
+_BEYOND = 50.0
+"""A height, in logs, that no saddle has."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def tilt_all(parts: Sequence[tuple[Pair, int]], tau: float, log_tolerance: float
     return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
 
 
-def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start: float | None) -> float:
+def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> float:
     """A point near the minimiser over tau > 0 of sum T_j K_j(tau) + gdp^2 tau(tau+1)/2 - tau epsilon - log tau(tau+1).
 
     Any tau > 0 gives a correct bracket; a good one a narrow bracket. K can be all but flat and then rise like a
@@ -60,25 +62,34 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, start:
     """
 
     def moments(tau: float) -> tuple[float, float, float, float]:
+        """The height, the mean loss, its variance and third moment."""
         tilted = tilt_all(parts, tau, -30.0)
         height = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2
         mean = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5)
         variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
-        third = math.fsum(p.steps * float(p.weights @ p.centred**3) for p in tilted)
+        third = math.fsum(p.steps * float(p.weights @ (p.centred * p.centred * p.centred)) for p in tilted)
         height -= tau * epsilon + math.log(tau * (tau + 1))
-        return height, mean - epsilon - 1 / tau - 1 / (1 + tau), variance, third
+        return height, mean, variance, third
 
     low, high, flat = 0.0, math.inf, False
-    tau = start or _gaussian_saddle(epsilon, parts, gdp)
+    tau = _gaussian_saddle(epsilon, parts, gdp)
+    # certainly beyond: there the height is above what it is near 0
+    while math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts) > tau * epsilon + _BEYOND:
+        tau /= 2
     for _ in range(200):
-        height, value, variance, third = moments(tau)
+        height, mean, variance, third = moments(tau)
         flat = 0.15 * tau * abs(third) < 0.2 * variance
+        wanted, bend = epsilon + 1 / tau + 1 / (1 + tau), 1 / tau**2 + 1 / (1 + tau) ** 2
+        value = mean - wanted
         low, high = (low, tau) if value > 0 else (tau, high)
-        curvature = variance + 1 / tau**2 + 1 / (1 + tau) ** 2
-        if value * value < 0.02 * curvature or high - low < 1e-3 * low:
+        if value * value < 0.02 * (variance + bend) or high - low < 1e-3 * low:
             break
-        # Newton in tau, but only a little way up where K bends
-        new = min(max(tau - value / curvature, tau / 4), (5 if flat else 1.7) * tau)
+        if mean > 0:  # Newton for the logarithms: the mean rises like an exponential at the wall
+            change = -math.log(mean / wanted) / (variance / mean + bend / wanted)
+        else:
+            change = -value / (variance + bend)
+        # only a little way up where K bends
+        new = min(max(tau + change, tau / 4), (5 if flat else 1.7) * tau)
         if not low < new < high:
             new = math.sqrt(low * high) if low > 0 else tau / 4
         tau = new
