@@ -19,8 +19,8 @@ it. After each fault the run must be
     read-only, clock          files that cannot be opened for writing; a clock that was set back
 
 `back-both` is the fault that cannot be noticed in place (a snapshot of the disk): its rows are shown and not judged.
-After kill, signal, instruction, opening, full, clock and move a run must be resumed, not refused. --walk interrupts a
-step of each at every instruction instead. fsync is left out, as nothing here takes the disk's memory.
+After kill, signal, instruction, opening, full, clock and move a run must be resumed, not refused. --walk interrupts
+a step, or the opening of the files, at every instruction instead. fsync is left out, as nothing takes the memory.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ import torch
 
 from benchmarks.kit.interrupts import instructions, interrupt
 from benchmarks.kit.rows import RESULTS, Results, read_rows
-from benchmarks.kit.trials import METHODS, RECORDS, SEED, STEPS, Trial, fresh
+from benchmarks.kit.trials import DATA, METHODS, RECORDS, SEED, STEPS, Trial, fresh
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT
+from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.transcript import TranscriptError, read, replay
 from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -261,11 +261,35 @@ def walk(method: str, place: Path) -> int:
     return wrong
 
 
+def walk_opening(place: Path) -> int:
+    """The files opened again in this process after an interrupt at every instruction of opening and closing them."""
+    probe = Trial(place / "probe", METHODS[0], np.random.default_rng(SEED))
+    probe.place.mkdir()
+    probe.train(2, resume=False)
+    run = probe.start(resume=True)
+    run.close()
+    budget = Budget(probe.target["target_epsilon"], probe.target["target_delta"], probe.block)
+    work: Callable[[], None] = lambda: Folder.open(probe.folder(), run._header, DATA, budget).close()  # noqa: E731
+    found, wrong, whole = instructions(work), 0, files(probe.folder())
+    for chosen in found:
+        interrupt(work, chosen)
+        try:
+            work()
+        except REFUSALS as error:
+            print(f"opening: {chosen}: {error}", flush=True)
+            wrong += 1
+        wrong += int(files(probe.folder()) != whole)
+    print(f"opening: interrupted at each of {len(found)} instructions; what went wrong: {wrong}")
+    return wrong
+
+
 def _parser() -> Parser:
     parser = Parser("benchmarks.run_faults", __doc__)
     parser.add_argument("--faults", type=integer(), default=5000)
     parser.add_argument("--seconds", type=integer(), help="stop after so much processor time")
-    parser.add_argument("--walk", choices=METHODS[:2], help="interrupt a step of this algorithm at every instruction")
+    parser.add_argument(
+        "--walk", choices=(*METHODS[:2], "opening"), help="interrupt a step, or opening, at every instruction"
+    )
     parser.add_argument("--out", type=output_folder, default=RESULTS / "run_faults")
     return parser
 
@@ -292,7 +316,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _quick():
         if options.walk:
             with TemporaryDirectory() as name:
-                return int(walk(options.walk, Path(name)) > 0)
+                place = Path(name)
+                return int((walk_opening(place) if options.walk == "opening" else walk(options.walk, place)) > 0)
         return _random(parser, options.faults, options.seconds, options.out)
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,8 +45,8 @@ def instructions(work: Callable[[], object]) -> list[Instruction]:
     return list(found)
 
 
-def interrupt(work: Callable[[], object], instruction: Instruction, time: int = 1) -> bool:
-    """KeyboardInterrupt before an instruction is run for the time-th time; whether it came to that."""
+def interrupt(work: Callable[[], object], instruction: Instruction, time: int = 1) -> KeyboardInterrupt | None:
+    """KeyboardInterrupt before an instruction is run for the time-th time; None where it did not come to that."""
     reached = 0
 
     def event(found: Instruction) -> None:
@@ -56,7 +56,9 @@ def interrupt(work: Callable[[], object], instruction: Instruction, time: int = 
             sys.settrace(None)
             raise KeyboardInterrupt
 
-    with suppress(KeyboardInterrupt), traced(event):
-        work()
-        return False
-    return True
+    try:
+        with traced(event):
+            work()
+    except KeyboardInterrupt as raised:
+        return raised
+    return None

@@ -28,9 +28,16 @@ from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice
 from dpzero_theory.optim.identity import KEY_BYTES, new_key, of_records, versions
-from dpzero_theory.optim.transcript import Content, Header, Transcript, TranscriptError, contents
+from dpzero_theory.optim.transcript import (
+    Content,
+    DamagedRecordError,
+    Header,
+    Transcript,
+    TranscriptError,
+    contents,
+)
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.journal import content
+from dpzero_theory.privacy.journal import content, opened, sync_folder
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
 
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
@@ -85,8 +92,9 @@ class Folder:
         """
         path = resolved(path)
         _require_there(path)
-        transcript = Transcript.open(path / TRANSCRIPT)
+        transcript = ledger = None
         try:
+            transcript = _transcript(path)
             found = transcript.header
             _require_begun_with(found, header)
             if budget is not None:
@@ -97,11 +105,20 @@ class Folder:
                 raise ValueError(
                     "data must be the records of the run that is resumed; these are others, or data.key is"
                 )
-            ledger = None if budget is None else Ledger.open(path / LEDGER, moved=moved)
+            if budget is not None:
+                ledger = Ledger.open(path / LEDGER, moved=moved)
             return cls(found, ledger, transcript)
         except BaseException:
-            transcript.close()
+            for file in (ledger, transcript):
+                if file is not None:
+                    file.close()
             raise
+
+    def close(self) -> None:
+        """Give up the files; safe to repeat."""
+        if self.ledger is not None:
+            self.ledger.close()
+        self.transcript.close()
 
 
 @contextmanager
@@ -126,7 +143,7 @@ def made_whole(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def require_fit(found: Content, account: Account, path: Path) -> None:
@@ -179,6 +196,18 @@ def resolved(path: Path) -> Path:
         raise OSError(f"{path} must be a folder that can be reached; got {error}") from None
 
 
+def _transcript(path: Path) -> Transcript:
+    """Of a folder; where only records are damaged that no payment has seen, the refusal says how to do without them."""
+    try:
+        return Transcript.open(path / TRANSCRIPT)
+    except DamagedRecordError as error:
+        seen = read(path / LEDGER).state.partition(":")[0] if (path / LEDGER).exists() else "0"
+        if error.whole < int(seen or 0):
+            raise
+        way = f"{error}, or cut it to its first {error.size} bytes: what it lacks stays paid for"
+        raise TranscriptError(way) from None
+
+
 def _require_there(path: Path) -> None:
     names = {name for name in (TRANSCRIPT, LEDGER, KEY) if (path / name).exists()}
     if not names:
@@ -224,18 +253,7 @@ def _require_begun_with(found: Header, given: Header) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        if os.write(file, content) != len(content):
+    with opened(path, "xb", 0o600) as file:
+        if file.write(content) != len(content):
             raise OSError(f"{path}: written in part (disk full?)")
         os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _sync(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -63,8 +63,9 @@ class Execution(TypedDict, total=False):
     a time (64); changes memory and speed. collate: records -> batch; torch's default_collate if None. resume: continue
     the run in the folder, which must have been begun with all of this; False refuses one that is there; "moved" goes on
     with a folder that was copied, or brought from another disk, when no other copy goes on. paid_at_once: releases that
-    one line of the ledger pays for (1): a crash wastes at most so many, and the calls to fsync are fewer. isolation:
-    `probed` or `exact`, see `isolation`; `probed` if not given.
+    one line of the ledger pays for (1), with two calls to fsync for all of them: a crash wastes at most so many, and
+    after a power failure the transcript may lack as many of the last (a checkpoint it never lacks). isolation: `probed`
+    or `exact`, see `isolation`; `probed` if not given.
     """
 
     precision: str
@@ -231,18 +232,23 @@ def _make(
             files = Folder.create(Path(folder), found, data, budget)
         return files.header
 
-    return Run(
-        ranks.lead(lead),
-        module,
-        evaluation,
-        noise=sources.noise,
-        batches=sources.batches,
-        ledger=files.ledger if files else None,
-        transcript=files.transcript if files else None,
-        kept=budget is not None,
-        micro_batch=micro_batch,
-        ranks=ranks,
-    )
+    try:
+        return Run(
+            ranks.lead(lead),
+            module,
+            evaluation,
+            noise=sources.noise,
+            batches=sources.batches,
+            ledger=files.ledger if files else None,
+            transcript=files.transcript if files else None,
+            kept=budget is not None,
+            micro_batch=micro_batch,
+            ranks=ranks,
+        )
+    except BaseException:
+        if files is not None:
+            files.close()
+        raise
 
 
 def _require_folder(folder: object) -> None:

@@ -5,9 +5,10 @@
 
 One step, in the order that crash safety needs: pay for the release in the ledger (on disk), draw the secret batch,
 evaluate every micro-batch at x +- lambda u, sum the clipped differences, add noise once, write what is released to the
-transcript (on disk), move the weights. A crash loses at most the step in flight, and what was paid for ahead
-(`paid_at_once`): it stays paid for and its directions are not used again, since direction numbers go by release
-numbers. On resumption the weights are those of a checkpoint, or the initial ones, moved by the rest of the transcript.
+transcript, move the weights. The transcript is on disk before the next payment, a checkpoint and the end. A crash loses
+at most what was paid for at once (`paid_at_once`; the step in flight if it is 1): it stays paid for and its directions
+are not used again, since direction numbers go by release numbers. On resumption the weights are those of a checkpoint,
+or the initial ones, moved by the rest of the transcript.
 
 An exception or an interrupt (Ctrl-C) at any point of a step leaves the module as it was found, unshifted, and its
 weights those of a prefix of the transcript, with which the next step catches up; or, where the move itself or a write
@@ -162,6 +163,7 @@ class Run:
         Weights that are sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
         self.catch_up()
+        self._ranks.lead(lambda: self._transcript.sync() if self._transcript else None)
         return {
             "key": self._header.key,
             "position": self._position,
@@ -215,8 +217,7 @@ class Run:
         if self._transcript:
             self._transcript.require_writable()
         if self._ledger:
-            state = self._transcript.state if self._transcript else ""
-            paid = self._paid or self._ledger.spend(self.plan.settings, state)
+            paid = self._paid or self._pay(self._ledger)
             self._paid = paid[1:]
             release = paid[0]
         elif self._left():
@@ -224,6 +225,13 @@ class Run:
         else:
             raise BudgetSpentError(f"all {self.plan.steps} steps of the plan are made")
         return release, self._batches.draw()
+
+    def _pay(self, ledger: Ledger) -> range:
+        """For the next block; the ledger says how far the transcript is, on disk."""
+        if self._transcript is None:
+            return ledger.spend(self.plan.settings)
+        self._transcript.sync()
+        return ledger.spend(self.plan.settings, self._transcript.state)
 
     def _total(self, release: int, batch: Indices) -> Sums:
         """The sum over the batch, the micro-batches shared among the ranks.
@@ -257,9 +265,9 @@ class Run:
         return np.stack(columns, axis=1)
 
     def _release(self, release: int, sums: Sums) -> Sums:
-        """Into the transcript; no numbers where the release is a vector."""
+        """Into the transcript, on disk at the end of what was paid for at once; no numbers where it is a vector."""
         if self._transcript:
-            self._transcript.append(release, sums)
+            self._transcript.append(release, sums, sync=not self._paid)
         return sums
 
     def _move(self, record: Record) -> None:

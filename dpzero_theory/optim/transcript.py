@@ -9,9 +9,9 @@ the header line. With K = 1 that is 20 bytes a step. Everything in the file is p
 the header has their number n, which is public, and a digest under a secret key (`identity`), and the numbers are
 private releases. So the file can be published instead of the weights.
 
-`append` returns once the record is on disk. A crash can leave the last record torn, which is one shorter than a whole
-record: the next one is written over it, and since weights move only after `append` nothing is lost. Any other damage is
-refused. (The checks are no signature.)
+`append` returns once the record is written, and on disk if that is asked for. A crash can leave the last record torn,
+which is one shorter than a whole record: the next one is written over it. Any other damage is refused. (The checks are
+no signature.)
 """
 
 import hashlib
@@ -40,6 +40,14 @@ _CHECK = 8
 
 class TranscriptError(RuntimeError):
     """The file is damaged, or belongs to other weights."""
+
+
+class DamagedRecordError(TranscriptError):
+    """A record does not match its check: the records before it, and where the last of them ends."""
+
+    def __init__(self, path: Path, whole: int, size: int) -> None:
+        super().__init__(f"{path}: record {whole} does not match its check: put the file back")
+        self.whole, self.size = whole, size
 
 
 @dataclass(frozen=True)
@@ -140,14 +148,16 @@ class Transcript:
 
         Raises TranscriptError for a damaged file or one that another process has open, and OSError.
         """
-        journal = Journal.open(path, TranscriptError)
+        journal = None
         try:
+            journal = Journal.open(path, TranscriptError)
             found = _parse(journal.path, journal.content)
             journal.keep(found.size)  # what is torn is shorter than a record, and written over by the next one
+            return cls(journal, found.header, len(found.records), found.checks[-1])
         except BaseException:
-            journal.close()
+            if journal is not None:
+                journal.close()
             raise
-        return cls(journal, found.header, len(found.records), found.checks[-1])
 
     @property
     def state(self) -> str:
@@ -158,18 +168,22 @@ class Transcript:
         """Raise TranscriptError where nothing can be written: closed, forked, interrupted, or the file changed."""
         self._journal.require_writable()
 
-    def append(self, release: int, sums: Sums) -> None:
-        """Write what a release gave; returns when it is on disk."""
+    def append(self, release: int, sums: Sums, *, sync: bool = True) -> None:
+        """Write what a release gave; returns when it is on disk (without `sync`, written)."""
         body = _layout(self.header.plan).pack(release, *sums.tolist())
         check = _next_check(self._check, body)
 
         def written() -> None:
             self._count, self._check = self._count + 1, check
 
-        self._journal.append(body + check, written)
+        self._journal.append(body + check, written, sync=sync)
+
+    def sync(self) -> None:
+        """Returns when all that was written is on disk."""
+        self._journal.sync()
 
     def records(self) -> list[Record]:
-        """All that is on disk."""
+        """All that was written."""
         return read(self.path)[1]
 
     def close(self) -> None:
@@ -249,8 +263,6 @@ def _parse(path: Path, text: bytes) -> Content:
         release, *sums = layout.unpack(body)
         after = records[-1].release if records else -1
         if checks[-1] != text[offset + layout.size : offset + size] or not after < release < header.plan.steps:
-            last = offset + 2 * size > len(text)
-            how = f", or cut it to its first {offset} bytes: what it lacks stays paid for" if last else ""
-            raise TranscriptError(f"{path}: record {len(records)} does not match its check: put the file back{how}")
+            raise DamagedRecordError(path, len(records), offset)
         records.append(Record(release, tuple(sums)))
     return Content(header, records, checks, start + len(records) * size)

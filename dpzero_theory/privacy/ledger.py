@@ -194,14 +194,17 @@ class Ledger:
                 "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "
                 f"{cost:.6g} at delta {budget['target_delta']:g}, more than target_epsilon {budget['target_epsilon']:g}"
             )
-        ledger = cls(Journal.create(path, LedgerError))
+        journal = None
         try:
+            journal = Journal.create(path, LedgerError)
+            ledger = cls(journal)
             ledger._append({**budget, "run": run, "inode": ledger._inode})
             ledger._append(plan)
+            return ledger
         except BaseException:
-            ledger.close()
+            if journal is not None:
+                journal.close()
             raise
-        return ledger
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
@@ -209,13 +212,16 @@ class Ledger:
 
         moved: whether this may be another file than was created: the only one that goes on.
         """
-        ledger = cls(Journal.open(path, LedgerError))
+        journal = None
         try:
+            journal = Journal.open(path, LedgerError)
+            ledger = cls(journal)
             ledger._load(moved)
+            return ledger
         except BaseException:
-            ledger.close()
+            if journal is not None:
+                journal.close()
             raise
-        return ledger
 
     def spend(self, settings: Settings, state: str = "") -> range:
         """Pay for the next block of releases, before any of their noise is drawn.

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT
+from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT, Folder
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.transcript import TranscriptError, contents, read
+from dpzero_theory.optim.transcript import Transcript, TranscriptError, contents, read
 from dpzero_theory.optim.verify import verify
 from dpzero_theory.privacy.journal import Journal
-from dpzero_theory.privacy.ledger import LedgerError
+from dpzero_theory.privacy.ledger import Ledger, LedgerError
 from dpzero_theory.privacy.ledger import read as account_of
 from tests.optim.small import Logistic, data, losses, plan, private
 
@@ -333,15 +333,30 @@ def test_a_run_that_nobody_holds_any_more_is_closed(folder: Path) -> None:
     assert private(folder, resume=True).step().release == MADE + 1
 
 
-def test_an_interrupt_while_the_folder_is_opened_leaves_no_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: Journal, size: int) -> None:
+@pytest.mark.parametrize(
+    "place", [(Journal, "keep"), (Journal, "_lock"), (Transcript, "__init__"), (Ledger, "__init__"), (Ledger, "_load"),
+              (Folder, "__init__"), (Run, "__init__")]
+)  # fmt: skip
+def test_an_interrupt_while_the_folder_is_opened_leaves_no_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
+) -> None:
+    """Before and after the call, and while the exception is kept, as a notebook keeps the last one."""
+    work = getattr(*place)
+
+    def before(*arguments: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "keep", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            private(folder, resume=True)
-    assert private(folder, resume=True).step().release == MADE
+    def after(*arguments: Any, **named: Any) -> None:
+        work(*arguments, **named)
+        raise KeyboardInterrupt
+
+    for interrupted in (before, after):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, interrupted)
+            with pytest.raises(KeyboardInterrupt) as kept:
+                private(folder, resume=True)
+        private(folder, resume=True).close()
+        del kept
 
 
 def test_the_budget_of_the_run_is_kept(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What can happen to a run's folder: each is refused in one line and changes nothing, or is counted."""
 
+import copy
 import os
 import shutil
 from collections.abc import Callable
@@ -303,3 +304,104 @@ def test_releases_are_paid_for_several_at_a_time(tmp_path: Path) -> None:
     assert torch.equal(weights(again), replayed(tmp_path))
     with pytest.raises(ValueError, match="paid_at_once must be an integer"):
         private(tmp_path / "none", paid_at_once=0)
+
+
+class Disk:
+    """What a power failure leaves of a folder's files: what was brought to disk, and perhaps some of the rest."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, monkeypatch
+        self.kept = files(folder)
+        self.written = 0
+
+    def __enter__(self) -> "Disk":
+        fsync = os.fsync
+
+        def synced(file: int) -> None:
+            fsync(file)
+            self.written += 1
+            for path in self.folder.iterdir():
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    self.kept[path.name] = path.read_bytes()
+
+        self.patch.setattr(os, "fsync", synced)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.patch.undo()
+
+    def fail(self, lost: Callable[[bytes], bytes]) -> None:
+        """lost: what is there in place of what was written, and is not known to be on disk."""
+        for name, kept in self.kept.items():
+            rest = (self.folder / name).read_bytes()[len(kept) :]
+            (self.folder / name).write_bytes(kept + lost(rest))
+
+
+def gone(run: Run) -> None:
+    """As if its process were: nothing more is written."""
+    for file in (run._transcript, run._ledger):
+        assert file is not None
+        file._journal._leave()
+
+
+@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("left", ["nothing", "some", "zeros"])
+def test_after_a_power_failure_what_was_paid_for_at_once_may_be_lost_and_stays_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, left: str
+) -> None:
+    """After each number of steps, one after another; a checkpoint is never ahead of the transcript."""
+    lost = {"nothing": lambda rest: b"", "some": lambda rest: rest[:27], "zeros": lambda rest: bytes(len(rest))}[left]
+    told: list[int] = []
+    private(tmp_path, paid_at_once=block, steps=60).close()
+    refusals = 0
+    for count in range(1, 8):
+        run = private(tmp_path, resume=True, paid_at_once=block, steps=60)
+        with Disk(tmp_path, monkeypatch) as disk:
+            for number in range(count):
+                told.append(run.step().release)
+                if number == 1:
+                    state = copy.deepcopy(run.state_dict())
+            module = run.weights.module
+            disk.fail(lost)
+            gone(run)
+        try:
+            run = private(tmp_path, module=Logistic(), resume=True, paid_at_once=block, steps=60)
+        except TranscriptError as error:
+            refusals += 1
+            assert left == "zeros"
+            size = int(str(error).partition("or cut it to its first ")[2].partition(" bytes: what it lacks stays")[0])
+            os.truncate(tmp_path / TRANSCRIPT, size)
+            run = private(tmp_path, module=Logistic(), resume=True, paid_at_once=block, steps=60)
+        if count > 1:
+            run.load_state_dict(state)
+        run.catch_up()
+        assert torch.equal(weights(run), replayed(tmp_path))
+        written = [record.release for record in read(tmp_path / TRANSCRIPT)[1]]
+        missing = set(told) - set(written)
+        assert not [release for release in missing if release > told[-1] - count and release <= told[-1] - block]
+        assert max(told) < 60 - run.releases_left
+        if block == 1:
+            assert torch.equal(weights(run), torch.cat([p.detach() for p in module.parameters()]))
+        run.close()
+    assert len(told) == len(set(told)) == 28
+    assert (refusals > 2) == (left == "zeros" and block > 1)
+
+
+def test_a_block_needs_two_calls_to_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path, 3, paid_at_once=3, steps=60)
+    with Disk(tmp_path, monkeypatch) as disk:
+        for _ in range(12):
+            run.step()
+    assert disk.written == 8
+
+
+def test_what_a_killed_process_wrote_is_on_disk_before_a_payment_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private(tmp_path, paid_at_once=3).close()
+    with Disk(tmp_path, monkeypatch) as disk:
+        gone(run_of(tmp_path, 2, resume=True, paid_at_once=3))
+        run = run_of(tmp_path, 1, resume=True, paid_at_once=3)
+        disk.fail(lambda rest: b"")
+        gone(run)
+    assert private(tmp_path, resume=True, paid_at_once=3).step().release == 6

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from benchmarks.kit.interrupts import instructions, interrupt
-from dpzero_theory.optim.folder import TRANSCRIPT
+from dpzero_theory.optim.folder import TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
@@ -243,3 +243,23 @@ def test_an_interrupted_start_leaves_the_module_as_it_was(tmp_path: Path) -> Non
         assert interrupt(lambda: made(model, tmp_path, steps=8, resume=True).close(), instruction)
         require_tidy(model)
     made(model, tmp_path, steps=8, resume=True).step()
+
+
+def test_an_interrupt_at_any_instruction_of_opening_the_folder_leaves_no_lock(tmp_path: Path) -> None:
+    """A sample of them; all of them: `python -m benchmarks.run_faults --walk opening`."""
+    run = made(module(), tmp_path)
+    run.step()
+    run.close()
+    held: list[Folder] = []
+
+    def work() -> None:
+        budget = Budget(BUDGET["target_epsilon"], BUDGET["target_delta"], 1)
+        held.append(Folder.open(tmp_path, run._header, data(torch.float32), budget))
+
+    found = instructions(work)
+    held.pop().close()
+    files = [place for place in found if place[0].endswith(("journal.py", "ledger.py", "folder.py", "transcript.py"))]
+    for instruction in files[:: len(files) // 60]:
+        assert interrupt(work, instruction)
+        work()
+        held.pop().close()

@@ -2,11 +2,14 @@
 
 import errno
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.kit.interrupts import instructions, interrupt
 from dpzero_theory.privacy.journal import Journal
 
 
@@ -161,3 +164,76 @@ def test_a_closed_journal_says_so_and_closing_again_is_safe(path: Path, journal:
         with pytest.raises(Refused, match="closed"):
             write()
     assert path.read_bytes() == b"one\n"
+
+
+def test_what_need_not_be_on_disk_yet_is_there_when_it_is_asked_for_and_at_the_end(
+    path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bytes] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), synced.append(path.read_bytes())))
+    journal.append(b"two\n", sync=False)
+    journal.append(b"three\n", sync=False)
+    assert path.read_bytes() == b"one\ntwo\nthree\n"
+    assert synced == []
+    journal.sync()
+    journal.sync()
+    assert synced == [b"one\ntwo\nthree\n"]
+    journal.append(b"four\n", sync=False)
+    journal.close()
+    journal.close()
+    assert synced[1:] == [b"one\ntwo\nthree\nfour\n"]
+    Journal.open(path, Refused).sync()  # whoever wrote it may have been killed before it was on disk
+    assert len(synced) == 3
+
+
+def test_what_cannot_be_brought_to_disk_is_not_gone_on_with(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal.append(b"two\n", sync=False)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left on device: make room, then resume"):
+        journal.sync()
+    for write in (journal.sync, lambda: journal.append(b"three\n", sync=False)):
+        with pytest.raises(Refused, match="a write failed: open it again"):
+            write()
+
+
+def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(path: Path) -> None:
+    """As a worker that loads data, of a run that was killed."""
+    told, tell = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        held = Journal.create(path, Refused)
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.write(tell, str(child).encode())
+        time.sleep(60)
+        del held
+        os._exit(0)
+    child = int(os.read(told, 100))
+    with pytest.raises(Refused, match="another process has this file open"):
+        Journal.open(path, Refused)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    try:
+        Journal.open(path, Refused).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file left to the interpreter
+def test_an_interrupt_at_any_instruction_of_opening_and_closing_leaves_no_lock(path: Path, journal: Journal) -> None:
+    def work() -> None:
+        held = Journal.open(path, Refused)
+        held.append(b"two\n", sync=False)
+        held.close()
+
+    journal.close()
+    found = [chosen for chosen in instructions(work) if chosen[0].endswith("journal.py") and chosen[1] != "__del__"]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    assert len(found) > 200
+    for chosen in found:
+        assert interrupt(work, chosen)
+        Journal.open(path, Refused).close()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
