@@ -139,7 +139,7 @@ def test_an_interrupted_catching_up_is_begun_again_from_the_initial_weights(
     final, refusals = parameters(run.weights.module), []
     run = made(module(), tmp_path, steps=8, resume=True)
     found = instructions(lambda: work(run))
-    found = found[:: len(found) // 25]
+    found = found[:: len(found) // 50]
     for instruction in found:
         run.close()
         model = module()
