@@ -24,7 +24,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -194,17 +194,12 @@ class Ledger:
                 "target_epsilon must be at least what the plan certifiably costs: the plan costs epsilon "
                 f"{cost:.6g} at delta {budget['target_delta']:g}, more than target_epsilon {budget['target_epsilon']:g}"
             )
-        journal = None
-        try:
-            journal = Journal.create(path, LedgerError)
-            ledger = cls(journal)
+
+        def begin(ledger: Self) -> None:
             ledger._append({**budget, "run": run, "inode": ledger._inode})
             ledger._append(plan)
-            return ledger
-        except BaseException:
-            if journal is not None:
-                journal.close()
-            raise
+
+        return cls._of(Journal.create, path, begin)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, moved: bool = False) -> Self:
@@ -212,16 +207,7 @@ class Ledger:
 
         moved: whether this may be another file than was created: the only one that goes on.
         """
-        journal = None
-        try:
-            journal = Journal.open(path, LedgerError)
-            ledger = cls(journal)
-            ledger._load(moved)
-            return ledger
-        except BaseException:
-            if journal is not None:
-                journal.close()
-            raise
+        return cls._of(Journal.open, path, lambda ledger: ledger._load(moved))
 
     def spend(self, settings: Settings, state: str = "") -> range:
         """Pay for the next block of releases, before any of their noise is drawn.
@@ -282,6 +268,20 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @classmethod
+    def _of(cls, make: Callable[..., Journal], path: str | os.PathLike[str], work: Callable[[Self], None]) -> Self:
+        """The ledger of a journal after some work; closed after an exception."""
+        journal = None
+        try:
+            journal = make(path, LedgerError)
+            ledger = cls(journal)
+            work(ledger)
+            return ledger
+        except BaseException:
+            if journal is not None:
+                journal.close()
+            raise
 
     def _append(self, record: dict[str, Any]) -> None:
         line, check = _encode(record, self._check)
