@@ -92,9 +92,8 @@ class Folder:
         """
         path = resolved(path)
         _require_there(path)
-        transcript = ledger = None
+        transcript, ledger = _transcript(path), None
         try:
-            transcript = _transcript(path)
             found = transcript.header
             _require_begun_with(found, header)
             if budget is not None:
@@ -109,9 +108,9 @@ class Folder:
                 ledger = Ledger.open(path / LEDGER, moved=moved)
             return cls(found, ledger, transcript)
         except BaseException:
-            for file in (ledger, transcript):
-                if file is not None:
-                    file.close()
+            if ledger is not None:
+                ledger.close()
+            transcript.close()
             raise
 
     def close(self) -> None:

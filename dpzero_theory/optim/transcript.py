@@ -148,15 +148,13 @@ class Transcript:
 
         Raises TranscriptError for a damaged file or one that another process has open, and OSError.
         """
-        journal = None
+        journal = Journal.open(path, TranscriptError)
         try:
-            journal = Journal.open(path, TranscriptError)
             found = _parse(journal.path, journal.content)
             journal.keep(found.size)  # what is torn is shorter than a record, and written over by the next one
             return cls(journal, found.header, len(found.records), found.checks[-1])
         except BaseException:
-            if journal is not None:
-                journal.close()
+            journal.close()
             raise
 
     @property

@@ -15,9 +15,8 @@ What is guaranteed, on a file system whose fsync is durable:
   as `moved`, which a line records;
 - no release number is handed out twice: one writer at a time (flock), and not the child of a fork;
 - settings that differ from the plan in n, q, sigma, C, relation, sampling, mechanism or coordinates are refused, and
-  so is release T + 1.
-
-A write that failed or was interrupted leaves the ledger unusable until it is opened again.
+  so is release T + 1;
+- a write that failed or was interrupted leaves the ledger unusable until it is opened again.
 """
 
 import hashlib
@@ -25,9 +24,9 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice, integer, real
@@ -129,7 +128,7 @@ class Account(NamedTuple):
         return self.spends[-1].release + self.spends[-1].count if self.spends else 0
 
 
-class Ledger:
+class Ledger(AbstractContextManager["Ledger"]):
     """The budget of one data set, open for writing by this process; a context manager.
 
     `Ledger.create` starts one, `Ledger.open` resumes one. Both raise LedgerError (the file is damaged, or
@@ -261,26 +260,19 @@ class Ledger:
         """Give up the lock; safe to repeat."""
         self._journal.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         self.close()
 
     @classmethod
     def _of(cls, make: Callable[..., Journal], path: str | os.PathLike[str], work: Callable[[Self], None]) -> Self:
         """The ledger of a journal after some work; closed after an exception."""
-        journal = None
+        journal = make(path, LedgerError)
         try:
-            journal = make(path, LedgerError)
             ledger = cls(journal)
             work(ledger)
             return ledger
         except BaseException:
-            if journal is not None:
-                journal.close()
+            journal.close()
             raise
 
     def _append(self, record: dict[str, Any]) -> None:
