@@ -1,6 +1,7 @@
 """The append-only file under ledgers and transcripts: one writer, on disk before it counts, torn ends cut."""
 
 import errno
+import gc
 import os
 import signal
 import time
@@ -231,6 +232,7 @@ def test_an_interrupt_at_any_instruction_of_opening_and_closing_leaves_no_lock(p
 
     journal.close()
     found = [chosen for chosen in instructions(work) if chosen[0].endswith("journal.py") and chosen[1] != "__del__"]
+    gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
     assert len(found) > 200
     for chosen in found:
