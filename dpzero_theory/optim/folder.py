@@ -41,6 +41,8 @@ from dpzero_theory.privacy.journal import content, opened, sync_folder
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
 
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
+OF_TRAINER = "_dpzero"
+"""The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
 
 
 class Budget(NamedTuple):

@@ -28,6 +28,7 @@ from dpzero_theory.optim.module import Weights
 KEY_BYTES = 32
 RECORDS = 1000
 """How many records of a data set are compared, evenly spread, where they are read one by one."""
+SEARCHED = 20_000
 
 
 def layout(weights: Weights) -> str:
@@ -82,6 +83,26 @@ def of_records(data: Any, key: bytes) -> str:
     except (pickle.PicklingError, TypeError, AttributeError):
         return ""
     return first if first == second else ""
+
+
+def holds(data: Any, others: Any) -> bool:
+    """Whether every record of `others` is a record of `data`: the first `RECORDS` in the first `SEARCHED`.
+
+    False too for what cannot be compared (see `of_records`) or is not map-style.
+    """
+    if others is data:
+        return True
+    key = new_key()
+    try:
+        wanted = {_digest([others[i]], key) for i in range(min(len(others), RECORDS))}
+        found: set[str] = set()
+        for i in range(min(len(data), SEARCHED) if wanted else 0):
+            found.add(_digest([data[i]], key))
+            if wanted <= found:
+                return True
+    except (pickle.PicklingError, TypeError, AttributeError, KeyError):
+        return False
+    return False
 
 
 def _digest(parts: Iterable[Any], key: bytes) -> str:

@@ -184,6 +184,12 @@ class Run:
         self.weights.load_state_dict(state["weights"])
         self._position = position
 
+    def end_at(self, state: Mapping[str, Any]) -> None:
+        """Go to a checkpoint and stay there: the run makes no more steps. Errors as `load_state_dict`."""
+        self.load_state_dict(state)
+        self.close()
+        self._current = True
+
     def begin_again(self) -> None:
         """Go on from the initial weights where only a checkpoint would have what was released, and there is none.
 

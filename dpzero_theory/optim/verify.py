@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from dpzero_theory.cli import Parser, input_file, input_folder
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT, require_fit
+from dpzero_theory.optim.folder import LEDGER, OF_TRAINER, TRANSCRIPT, require_fit
 from dpzero_theory.optim.identity import versions
 from dpzero_theory.optim.page import page
 from dpzero_theory.optim.statement import Statement, spending_curve, statement
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             initial, final = _load(options.initial), _load(options.final)
         except Exception as error:
             raise ValueError(f"--initial and --final must be files of torch.save; {error}") from None
-    inside = options.folder / "dpzero"
+    inside = options.folder / OF_TRAINER
     folder = (
         inside if (inside / TRANSCRIPT).is_file() and not (options.folder / TRANSCRIPT).exists() else options.folder
     )

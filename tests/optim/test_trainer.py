@@ -51,24 +51,37 @@ class StopAt(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
 
 
 def trainer(folder: Path, callback: StopAt, **changes: Any) -> DPZeroTrainer:
-    arguments = transformers.TrainingArguments(
-        str(folder), save_steps=2, logging_steps=1, report_to="none", use_cpu=True, disable_tqdm=True
-    )
+    return made(folder, private={**PRIVATE, **changes}, callbacks=[callback], save_steps=2, logging_steps=1)
+
+
+def made(
+    folder: Path,
+    *,
+    private: dict[str, Any] = PRIVATE,
+    evaluated: Any = None,
+    callbacks: Any = (),
+    options: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> DPZeroTrainer:
+    """A trainer with these training arguments; options: of the trainer itself."""
+    common = {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
     return DPZeroTrainer(
         model(),
-        arguments,
+        transformers.TrainingArguments(str(folder), **{**common, **arguments}),
         train_dataset=ROWS,
+        eval_dataset=evaluated,
         data_collator=transformers.default_data_collator,
-        callbacks=[callback],
-        private={**PRIVATE, **changes},
+        callbacks=list(callbacks),
+        private=private,
+        **(options or {}),
     )
 
 
 def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     first = StopAt(3)
     assert trainer(tmp_path, first).train().global_step == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "dpzero"]
-    assert [set(logs) for logs in first.logs] == [{"epsilon", "epoch"}] * 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_dpzero", "checkpoint-2"]
+    assert [set(logs) for logs in first.logs] == [{"epsilon", "step_size", "released", "epoch"}] * 3
     with pytest.raises(FileExistsError):
         trainer(tmp_path, first).train()
     with pytest.raises(ValueError, match="clip must be that of the run that is resumed"):
@@ -78,7 +91,7 @@ def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     assert outcome.global_step == 6
     assert 3.9 < outcome.metrics["epsilon"] <= 4.0
     again = model()
-    replay(tmp_path / "dpzero" / "transcript.bin", again)
+    replay(tmp_path / "_dpzero" / "transcript.bin", again)
     moved = {name for name, value in again.state_dict().items() if not torch.equal(value, model().state_dict()[name])}
     assert moved
     assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
@@ -94,7 +107,7 @@ def test_sharding_is_refused(tmp_path: Path) -> None:
     refused.is_fsdp_enabled = True
     with pytest.raises(ValueError, match="does not shard: use torch's fully_shard"):
         refused.train()
-    assert not (tmp_path / "dpzero").exists()
+    assert not (tmp_path / "_dpzero").exists()
 
 
 def test_classification_losses_are_one_for_each_record() -> None:
@@ -148,7 +161,7 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over_or_named(tmp_path: Path)
 @pytest.mark.parametrize("name", ["ledger.jsonl", "transcript.bin"])
 def test_a_file_that_is_missing_is_said_by_its_name(tmp_path: Path, name: str) -> None:
     trainer(tmp_path, StopAt(3)).train()
-    (tmp_path / "dpzero" / name).unlink()
+    (tmp_path / "_dpzero" / name).unlink()
     with pytest.raises(FileNotFoundError, match=f"{name}.* put it back"):
         trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=True)
 
@@ -177,7 +190,7 @@ def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     probe = trainer(tmp_path / "probe", StopAt(-1), steps=10**4)
     seen: list[Any] = []
 
-    def first() -> None:
+    def first(*_: Any) -> None:
         seen.extend(instructions(probe.run.step))
         raise KeyboardInterrupt
 
@@ -190,8 +203,8 @@ def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
         assert interrupt(cut.train, instruction, 2)
         assert all(part.training == cut.model.training for part in cut.model.modules())
         last = trainer(folder, StopAt(-1))
-        begun = (folder / "dpzero").exists()
+        begun = (folder / "_dpzero").exists()
         assert last.train(resume_from_checkpoint=begun).global_step == 6
         again = model()
-        replay(folder / "dpzero" / "transcript.bin", again)
+        replay(folder / "_dpzero" / "transcript.bin", again)
         assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())

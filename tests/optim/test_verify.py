@@ -135,7 +135,7 @@ def test_a_run_from_a_seed_is_not_private(tmp_path: Path, capsys: pytest.Capture
 def test_the_trainers_output_folder_is_taken_for_the_folder_in_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder.rename(folder.parent / "dpzero")
+    folder.rename(folder.parent / "_dpzero")
     assert found(folder.parent, capsys)[0] == 0
 
 

@@ -1,0 +1,75 @@
+"""Which of transformers' `TrainingArguments` a private run honours; every other one is refused unless left alone.
+
+None passes silently: a field is in `HONOURED`, or a value other than its default raises ValueError with what to use
+instead. A field that this version does not know is refused too.
+"""
+
+from dataclasses import fields
+
+from transformers import TrainingArguments
+
+_LOGGING = (
+    "logging_strategy logging_steps logging_first_step log_level log_level_replica log_on_each_node disable_tqdm "
+    "report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id"
+)
+_EVALUATION = (
+    "eval_strategy eval_steps eval_delay eval_on_start per_device_eval_batch_size prediction_loss_only "
+    "eval_do_concat_batches eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics "
+    "label_names dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers "
+    "dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order"
+)
+_SAVING = (
+    "output_dir save_strategy save_steps save_total_limit save_only_model save_on_each_node load_best_model_at_end "
+    "metric_for_best_model greater_is_better push_to_hub hub_token hub_private_repo hub_model_id hub_strategy "
+    "hub_always_push hub_revision resume_from_checkpoint restore_callback_states_from_checkpoint"
+)
+_PROCESS = (
+    "seed full_determinism use_cpu tf32 use_cache remove_unused_columns ddp_backend ddp_timeout local_rank "
+    "do_train do_eval do_predict"
+)
+HONOURED = frozenset(f"{_LOGGING} {_EVALUATION} {_SAVING} {_PROCESS}".split())
+"""Those of loading act on evaluation sets: training records are read as the batches are drawn."""
+
+_REFUSED = {
+    "the step is that of the run's plan: give step_size in private": """
+        learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules
+        weight_decay adam_beta1 adam_beta2 adam_epsilon""",
+    "give steps in private": "num_train_epochs max_steps",
+    "give expected_batch and micro_batch in private": """
+        per_device_train_batch_size gradient_accumulation_steps auto_find_batch_size
+        average_tokens_across_devices""",
+    "give sampling in private": """
+        train_sampling_strategy length_column_name data_seed ignore_data_skip dataloader_drop_last""",
+    "give clip in private: each record's difference is clipped, there is no gradient": "max_grad_norm",
+    "nothing is backpropagated, no activations are kept": """
+        activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing gradient_checkpointing_kwargs
+        torch_empty_cache_steps debug""",
+    "there is no gradient to reduce": """
+        ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph""",
+    "smooth in losses": "label_smoothing_factor",
+    "load the model in the type it is to have": "bf16 fp16 bf16_full_eval fp16_full_eval",
+    "compile the model before it is given": "torch_compile torch_compile_backend torch_compile_mode",
+    "patch the model before it is given": "use_liger_kernel liger_kernel_config",
+    "it draws anew in each forward, so that differences are not of one function": "neftune_noise_alpha",
+    "it depends on the secret sizes of the batches": "include_num_input_tokens_seen skip_memory_metrics",
+    "no training loss is logged": "logging_nan_inf_filter",
+    "every release is on disk when it is made": "enable_jit_checkpoint",
+    "shard with torch's fully_shard and use make_private_with_epsilon": """
+        fsdp fsdp_config deepspeed parallelism_config accelerator_config""",
+}
+INSTEAD = {name: instead for instead, names in _REFUSED.items() for name in names.split()}
+"""What to use instead of each field that is refused."""
+
+
+def defaults(arguments: TrainingArguments) -> TrainingArguments:
+    """What the arguments would be if none but the output folder were given: before a Trainer is made, never after."""
+    return type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu, report_to="none")
+
+
+def require_honoured(arguments: TrainingArguments, plain: TrainingArguments) -> None:
+    """Raise ValueError for the first field that differs from `plain`, the defaults, and would have no effect."""
+    for field in fields(arguments):
+        value, default = getattr(arguments, field.name), getattr(plain, field.name)
+        if field.name not in HONOURED and value != default:
+            instead = INSTEAD.get(field.name, "a private run does not know it")
+            raise ValueError(f"{field.name} must be left at {default!r} in TrainingArguments: {instead}; got {value!r}")
