@@ -77,12 +77,12 @@ def read_only() -> Iterator[None]:
     """os.open refuses to write, whoever asks (root may write where nobody else may)."""
     opened = os.open
 
-    def refusing(path: Any, flags: int, *rest: Any) -> int:
+    def refusing(path: Any, flags: int, *rest: Any, **named: Any) -> int:
         if flags & (os.O_RDWR | os.O_WRONLY):
             raise PermissionError(13, "Permission denied", str(path))
-        return opened(path, flags, *rest)
+        return opened(path, flags, *rest, **named)
 
-    os.open = refusing  # type: ignore[assignment]
+    os.open = refusing
     try:
         yield
     finally:
