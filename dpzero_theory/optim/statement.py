@@ -6,7 +6,7 @@
 import textwrap
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +15,12 @@ from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT, require_fit
 from dpzero_theory.optim.transcript import Content, contents
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.ledger import Account, read
+from dpzero_theory.privacy.ledger import Account, Settings, read
+from dpzero_theory.privacy.sampling import SAMPLINGS
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """Where epsilon is given beside the target's delta."""
 _POINTS = 12
-_RELATIONS = {
-    "replace-one": "neighbours differ in the value of one record",
-    "add-remove": "neighbours differ by one record more or less; n is a public number, the same for both",
-    "zero-out": "neighbours differ in one record, which adds nothing in one of them; n is a public number",
-}
-_SAMPLINGS = {
-    "full": "all records in every step",
-    "poisson": "each record in each step independently with probability {rate:g}; batches are secret",
-    "fixed-size": "{batch:g} records of n in each step, uniformly without replacement; batches are secret",
-}
 _ASSUMED = (
     "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
     " weights and what is computed from them was shown: no losses, batches or timings",
@@ -109,13 +100,13 @@ def statement(content: Content, account: Account) -> Statement:
     header, plan, settings = content.header, content.header.plan, account.settings
     law = plan.law
     assert law is not None
-    sampling = _SAMPLINGS.get(plan.sampling, "").format(rate=plan.sample_rate, batch=plan.expected_batch)
+    sampling = SAMPLINGS[plan.sampling].meaning(plan.n, plan.sample_rate)
     vectors = "a vector, one number a weight" if not plan.scalars else "one number"
     if plan.scalars > 1:
         vectors = f"{plan.scalars} numbers, clipped together"
     on_lattice = f", drawn with parameter {plan.scale}" if plan.levels else ""
     facts = {
-        "relation": f"{plan.relation} ({_RELATIONS.get(plan.relation, 'see privacy.relation')})",
+        "relation": f"{plan.relation} ({settings.release(1).relation.meaning})",
         "sampling": f"{plan.sampling} ({sampling})" if sampling else plan.sampling,
         "n": f"{plan.n} records",
         "record": "one entry of the data set",
@@ -134,12 +125,7 @@ def statement(content: Content, account: Account) -> Statement:
     }
     pure = [0.0] if law.noise == "laplace" else []
     deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
-
-    @cache
-    def cost(count: int, delta: float) -> Bracket:
-        return epsilon_of_history([settings.release(count)] if count else [], delta)
-
-    costs = tuple(Cost(delta, cost(account.spent, delta), cost(account.steps, delta)) for delta in deltas)
+    costs = tuple(Cost(d, _cost(settings, account.spent, d), _cost(settings, account.steps, d)) for d in deltas)
     return Statement(facts, costs, _ASSUMED)
 
 
@@ -147,5 +133,10 @@ def spending_curve(account: Account) -> list[tuple[int, float]]:
     """Releases and what so many cost at most at the target's delta, from 0 to all of the plan; what is paid for too."""
     places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser where it is steep
     counts = {0, account.spent, *places.round().astype(int).tolist()}
-    history = {count: [account.settings.release(count)] if count else [] for count in sorted(counts)}
-    return [(count, epsilon_of_history(releases, account.target_delta).upper) for count, releases in history.items()]
+    return [(count, _cost(account.settings, count, account.target_delta).upper) for count in sorted(counts)]
+
+
+@lru_cache(256)
+def _cost(settings: Settings, count: int, delta: float) -> Bracket:
+    """Of so many releases: up to a second for few releases of fixed-size batches, and asked for again by the curve."""
+    return epsilon_of_history([settings.release(count)] if count else [], delta)

@@ -16,6 +16,15 @@ class Relation(StrEnum):
     """One record counts as zero wherever it is used: the number of records and the others' batches are as before."""
 
     @property
+    def meaning(self) -> str:
+        """What it is, for a reader of a privacy statement."""
+        return {
+            Relation.REPLACE_ONE: "neighbours differ in the value of one record",
+            Relation.ADD_REMOVE: "neighbours differ by one record more or less; n is public, the same for both",
+            Relation.ZERO_OUT: "neighbours differ in one record, which adds nothing in one of them; n is public",
+        }[self]
+
+    @property
     def sensitivity(self) -> int:
         """Largest change of a sum of clipped contributions, in clips: 2 for replace-one, else 1."""
         return 2 if self is Relation.REPLACE_ONE else 1

@@ -74,6 +74,10 @@ class Sampling(ABC):
         """What a reader must know about a certificate for q < 1; empty where there is nothing."""
         return ""
 
+    def meaning(self, n: int, sample_rate: float) -> str:
+        """How batches are drawn, for a reader of a privacy statement; empty where the name says it."""
+        return ""
+
     def batch_size(self, n: int, sample_rate: float) -> int | None:
         """Records in every batch, None where it is random. Raises ValueError for a q that gives no such batch."""
         return None
@@ -98,6 +102,9 @@ class _Full(Sampling):
     def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
         raise AssertionError("full batches have sample_rate 1")
 
+    def meaning(self, n: int, sample_rate: float) -> str:
+        return "all records in every step"
+
     def batch_size(self, n: int, sample_rate: float) -> int:
         return n
 
@@ -115,6 +122,9 @@ class _Poisson(Sampling):
         kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
         pairs = tuple(Pair(kind, sample_rate, noise_multiplier) for kind in kinds)
         return Terms(pairs=pairs, attained=pairs)
+
+    def meaning(self, n: int, sample_rate: float) -> str:
+        return f"each record in each step independently with probability {sample_rate:g}; batches are secret"
 
     def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
         if sample_rate == 1:
@@ -144,6 +154,10 @@ class _FixedSize(Sampling):
             f"fixed-size, {relation}: the upper end is certified for every adaptive use; the lower end is attained by"
             " data; the exact number is in between"
         )
+
+    def meaning(self, n: int, sample_rate: float) -> str:
+        batch = self.batch_size(n, sample_rate)
+        return f"{batch} records of n in each step, uniformly without replacement; batches are secret"
 
     def batch_size(self, n: int, sample_rate: float) -> int:
         size = round(sample_rate * n)

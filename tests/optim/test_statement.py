@@ -2,15 +2,19 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy.stats import norm
 
+from dpzero_theory.optim import statement as of_statement
 from dpzero_theory.optim.folder import TRANSCRIPT
 from dpzero_theory.optim.statement import DELTAS, rounded_up, shown, spending_curve, statement_of_folder
 from dpzero_theory.optim.transcript import TranscriptError
+from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.ledger import read
+from dpzero_theory.privacy.release import Release
 from tests.optim.small import BUDGET, STEP, N, private
 
 
@@ -75,3 +79,42 @@ def test_a_damaged_folder_has_none(folder: Path) -> None:
     (folder / TRANSCRIPT).write_bytes(b"\n")
     with pytest.raises(TranscriptError):
         statement_of_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "relation", "sampling"),
+    [
+        ({}, "differ in the value of one record", "all records in every step"),
+        (
+            {"relation": "add-remove", "sampling": "poisson", "expected_batch": 10},
+            "one record more or less; n is public",
+            "independently with probability 0.25; batches are secret",
+        ),
+        (
+            {"relation": "zero-out", "sampling": "fixed-size", "expected_batch": 10},
+            "adds nothing in one of them",
+            "10 records of n in each step, uniformly without replacement",
+        ),
+    ],
+)
+def test_relation_and_sampling_are_said_in_words(
+    tmp_path: Path, changes: dict[str, Any], relation: str, sampling: str
+) -> None:
+    private(tmp_path / "run", steps=500, **changes).close()
+    found = statement_of_folder(tmp_path / "run").facts
+    assert relation in found["relation"]
+    assert sampling in found["sampling"]
+
+
+def test_nothing_is_worked_out_twice_for_statement_and_curve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def counted(history: list[Release], delta: float) -> Bracket:
+        asked.append((sum(release.steps for release in history), delta))
+        return epsilon_of_history(history, delta)
+
+    monkeypatch.setattr(of_statement, "epsilon_of_history", counted)
+    of_statement._cost.cache_clear()
+    found = statement_of_folder(folder)
+    curve = spending_curve(read(folder / "ledger.jsonl"))
+    assert len(asked) == len(set(asked)) == 2 * len(found.costs) + len(curve) - 2
