@@ -12,7 +12,7 @@ MARGIN = 1e-14
 
 _TRIES = 60
 """Evaluations after which a search for an end gives up."""
-_MENDS = 3
+_MENDS = 6
 """Evaluations after which an end that holds is near enough."""
 _FINE = 5e-10
 _NEAR = 0.2
@@ -88,9 +88,9 @@ def _end(
         point = bracket(x)
         found = excess(point)
         near = fine + _SHARE * _width(point)
-        if previous is not None and abs(found - previous[1]) > 1e-6:
+        if previous is not None and abs(found - previous[1]) > 1e-6 + _SHARE * _width(point):
             chord = (found - previous[1]) / math.log(x / previous[0])
-            slope = chord if 0.2 < chord / slope < 5 else slope
+            slope *= min(max(chord / slope, 0.05), 20.0) if chord / slope > 0 else 1.0
         if found <= 0:
             good, mends = (x, point), mends + 1
             if found >= -near or mends >= _MENDS:
