@@ -34,7 +34,7 @@ from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.synthetic.lanes import Lanes
-from dpzero_theory.synthetic.products import Form, Products, coefficients, form_path, products
+from dpzero_theory.synthetic.products import Products, Start, coefficients, form_path, products
 
 __all__ = ["METHODS", "PRESETS", "Preset", "fill_normal", "main", "run_cell"]
 
@@ -99,45 +99,53 @@ def _rank(d: int) -> float:
     return float(digamma(d + 1) + np.euler_gamma)
 
 
-def run_cell(preset: Preset, method: str, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
-    """One row per lane; every process of the group gets the same rows."""
+def run_cell(preset: Preset, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
+    """One row per lane of either method, which share data and directions; every process gets them all."""
     started = time.perf_counter()
-    steps, vector = max(preset.steps), method == "dpgd-0th"
-    blocks = -(-d // BLOCK)
+    steps, blocks = max(preset.steps), -(-d // BLOCK)
     room = _Room(preset.samples, steps, worker.device)
     mine = {
-        group: _group(range(group, blocks, GROUPS), room, d, seed, vector, worker)
+        group: _group(range(group, blocks, GROUPS), room, d, seed, worker)
         for group in range(worker.rank, GROUPS, worker.count)
     }
-    parts = [_share(mine.get(group), group, preset.samples, steps, vector, worker) for group in range(GROUPS)]
+    parts = [_share(mine.get(group), group, preset.samples, steps, worker) for group in range(GROUPS)]
     given, squares = parts[0]
     for more, more_squares in parts[1:]:
         given += more
         squares += more_squares
     scale = (d / squares).sqrt()  # each direction to the sphere of radius sqrt(d)
-    r = _rank(d)
-    lanes = _lanes(preset, method, d, r)
-    alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
-    scalars = worker.tensor(np.random.default_rng([seed, 3]).standard_normal(steps))
-    norms = torch.full_like(scale, math.sqrt(d))
     given = _scaled(given, scale)
-    move = coefficients(given, alpha, clip, std, norms if vector else None, None if vector else scalars)
-    path = form_path(given.forms[0], move, alpha * std).cpu().numpy()
+    scalars = worker.tensor(np.random.default_rng([seed, 3]).standard_normal(steps))
+    lanes = [_lanes(preset, method, d, _rank(d)) for method in METHODS]
+    paths = [
+        _path(method, some, given, starts, d, scalars, worker).cpu().numpy()
+        for method, some, starts in zip(METHODS, lanes, given.starts, strict=True)
+    ]
     usage = {"seconds": round(time.perf_counter() - started, 2), "peak_mb": _peak_megabytes(worker.device)}
     return [
         {
-            **dict(
-                zip(
-                    KEY, (method, d, seed, int(end), float(lanes.step_size[lane]), float(lanes.clip[lane])), strict=True
-                )
-            ),
-            "r": r,
+            **dict(zip(KEY, (method, d, seed, int(end), float(alpha), float(clip)), strict=True)),
+            "r": _rank(d),
             "gradient_squared": _rounded(path[:end, lane].mean()),
             "last_gradient_squared": _rounded(path[end, lane]),
             **usage,
         }
-        for lane, end in enumerate(lanes.steps)
+        for method, some, path in zip(METHODS, lanes, paths, strict=True)
+        for lane, (end, alpha, clip) in enumerate(zip(some.steps, some.step_size, some.clip, strict=True))
     ]
+
+
+def _path(
+    method: str, lanes: Lanes, given: Products, starts: Sequence[Start], d: int, scalars: Tensor, worker: _Worker
+) -> Tensor:
+    """The squared gradient norm of every iterate of every lane, shape (S + 1, L)."""
+    alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
+    own = starts[0].own(alpha * std)
+    vector = method == "dpgd-0th"
+    limit = (clip / math.sqrt(d) if vector else clip).expand_as(own)
+    shift = torch.zeros_like(own) if vector else scalars[:, None] * std
+    move = coefficients(given.data, given.grams[0], own, alpha, limit, shift)
+    return form_path(starts[1], given.grams[1], move, alpha * std)
 
 
 class _Room:
@@ -169,11 +177,9 @@ def fill_normal(values: Tensor, key: Sequence[int]) -> None:
         values.normal_(generator=torch.Generator(values.device).manual_seed(seed))
 
 
-def _group(
-    numbers: Sequence[int], room: _Room, d: int, seed: int, vector: bool, worker: _Worker
-) -> tuple[Products, Tensor]:
+def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Worker) -> tuple[Products, Tensor]:
     """The products of these blocks of coordinates, and the squared lengths of the Gaussian directions."""
-    total, squares = _nothing(room.samples, room.steps, vector, worker)
+    total, squares = _nothing(room.samples, room.steps, worker)
     for number in numbers:
         first = number * BLOCK
         width = min(BLOCK, d - first)
@@ -185,26 +191,30 @@ def _group(
         center = points.mean(dim=0)
         points.sub_(center).mul_(root)
         start = -(root * center)[:, None]
-        noise = room.draw(2, seed, number, width).mul_(root) if vector else None
-        total += products(w.mul_(root), points, start, noise, [(torch.zeros_like(root), spectrum)])
+        noise = room.draw(2, seed, number, width).mul_(root)
+        total += products(w.mul_(root), points, [(start, None), (start, noise)], [spectrum])
     return total, squares
 
 
-def _nothing(samples: int, steps: int, vector: bool, worker: _Worker) -> tuple[Products, Tensor]:
+def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tensor]:
+    """Sums of no blocks: DPZero's without drift, DPGD-0th's with it, each in both metrics."""
+
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=worker.device)
 
-    drifts = (zeros(steps + 1, 1), zeros(steps + 1, steps), zeros(steps + 1)) if vector else (None, None, None)
-    form = Form(zeros(1), zeros(steps, 1), zeros(steps, steps), *drifts)
-    own_drift = zeros(steps) if vector else None
-    return Products(zeros(steps, samples), zeros(steps, steps), zeros(steps, 1), own_drift, (form,)), zeros(steps)
+    def start(vector: bool) -> Start:
+        drifts = (zeros(steps + 1, 1), zeros(steps + 1, steps), zeros(steps + 1)) if vector else ()
+        return Start(zeros(1), zeros(steps, 1), *drifts)
+
+    starts = tuple((start(vector), start(vector)) for vector in (False, True))
+    return Products(zeros(steps, samples), (zeros(steps, steps), zeros(steps, steps)), starts), zeros(steps)
 
 
 def _share(
-    part: tuple[Products, Tensor] | None, group: int, samples: int, steps: int, vector: bool, worker: _Worker
+    part: tuple[Products, Tensor] | None, group: int, samples: int, steps: int, worker: _Worker
 ) -> tuple[Products, Tensor]:
     """The group's sums, from the process that made them."""
-    found = _nothing(samples, steps, vector, worker) if part is None else part
+    found = _nothing(samples, steps, worker) if part is None else part
     if worker.count > 1:
         given, squares = found
         for tensor in (*given.tensors(), squares):
@@ -215,11 +225,13 @@ def _share(
 def _scaled(given: Products, scale: Tensor) -> Products:
     """The products of directions scale_t w_t."""
     column, both = scale[:, None], scale[:, None] * scale
-    form = given.forms[0]
-    cross = None if form.drift_cross is None else form.drift_cross * scale
-    form = replace(form, linear=form.linear * column, gram=form.gram * both, drift_cross=cross)
-    drift = None if given.own_drift is None else given.own_drift * scale
-    return Products(given.data * column, given.gram * both, given.own * column, drift, (form,))
+
+    def start(one: Start) -> Start:
+        cross = None if one.drift_cross is None else one.drift_cross * scale
+        return replace(one, linear=one.linear * column, drift_cross=cross)
+
+    starts = tuple(tuple(start(one) for one in starts) for starts in given.starts)
+    return Products(given.data * column, tuple(gram * both for gram in given.grams), starts)
 
 
 def _rounded(value: float) -> float:
@@ -274,28 +286,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         cell=("method", "d", "seed"),
         figure="figures.dimension",
     )
-    cells = [(method, d, seed) for d in preset.dimensions for method in METHODS for seed in range(options.seeds)]
+    cells = [(d, seed) for d in preset.dimensions for seed in range(options.seeds)]
     if worker.rank > 0:
-        for cell in _todo(None, cells, worker):
+        for cell in _todo(None, worker):
             run_cell(preset, *cell, worker)
         return 0
     with parser.opened("--out", results):
-        done = [cell for cell in cells if _complete(results, preset, *cell)]
-        for method, d, seed in _todo([cell for cell in cells if cell not in done], cells, worker):
-            rows = run_cell(preset, method, d, seed, worker)
-            results.add(rows)
-            best = min(row["gradient_squared"] for row in rows)
-            print(
-                f"{method} d={d} seed={seed}: best {best:.4g}, {rows[0]['seconds']} s, {rows[0]['peak_mb']} MB",
-                flush=True,
-            )
+        for d, seed in _todo([cell for cell in cells if not _complete(results, preset, *cell)], worker):
+            rows = run_cell(preset, d, seed, worker)
+            results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
+            best = {m: min(row["gradient_squared"] for row in rows if row["method"] == m) for m in METHODS}
+            told = ", ".join(f"{method} {value:.4g}" for method, value in best.items())
+            print(f"d={d} seed={seed}: best {told}, {rows[0]['seconds']} s, {rows[0]['peak_mb']} MB", flush=True)
     return 0
 
 
-Todo = list[tuple[str, int, int]]
+Todo = list[tuple[int, int]]
 
 
-def _todo(mine: Todo | None, cells: Todo, worker: _Worker) -> Todo:
+def _todo(mine: Todo | None, worker: _Worker) -> Todo:
     """The cells to run: rank 0 knows, the others are told."""
     if worker.count == 1:
         return mine or []
@@ -304,10 +313,11 @@ def _todo(mine: Todo | None, cells: Todo, worker: _Worker) -> Todo:
     return told[0] or []
 
 
-def _complete(results: Results, preset: Preset, method: str, d: int, seed: int) -> bool:
-    lanes = _lanes(preset, method, d, _rank(d))
+def _complete(results: Results, preset: Preset, d: int, seed: int) -> bool:
     return all(
         results.done(method=method, d=d, seed=seed, steps=int(steps), step_size=float(step_size), clip=float(clip))
+        for method in METHODS
+        for lanes in [_lanes(preset, method, d, _rank(d))]
         for steps, step_size, clip in zip(lanes.steps, lanes.step_size, lanes.clip, strict=True)
     )
 

@@ -7,22 +7,35 @@ for the losses written as they are defined, which form x - x_i for every sample 
 matrix products alone, the machine's limit for this approach. All are timed in turn, and each row is
 one repetition. With one thread the times are processor times, so that other work on the machine does not enter;
 otherwise they are wall times.
+
+Beside another checkout, in one run, over the paper's grid (its seven dimensions and three modes, both methods, a seed):
+
+    git worktree add ../before REVISION
+    python -m benchmarks.sweep_speed --preset full --other ../before
+
+Each dimension is swept by `benchmarks.synthetic` in a new process in either checkout, one after the other, on one
+thread; its processor seconds and how many of the rows are the same to the last digit go to a second table.
 """
 
+import argparse
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks import synthetic
 from benchmarks.kit.device import chosen_device
-from benchmarks.kit.rows import RESULTS, Results
-from benchmarks.synthetic import PAPER, Place, Preset, paper_lanes, run_method
-from dpzero_theory.cli import Parser, integer, output_folder
+from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.synthetic import PAPER, Place, Preset, paper_lanes, run_methods
+from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
@@ -63,7 +76,7 @@ def measure(method: str, preset: Preset, d: int, place: Place) -> dict[str, Any]
     lanes, x0, device = paper_lanes(preset, "paper"), np.zeros(d), place.device
 
     def sweep(some: Lanes) -> None:
-        run_method(method, problem, x0, some, 0, [], **place.of(method))
+        run_methods([(method, x0, some)], problem, 0, [], **place.of(method))
 
     sweep(lanes.take(np.flatnonzero(lanes.steps == lanes.steps.min())))
     engine = _seconds(lambda: sweep(lanes), device)
@@ -149,6 +162,66 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
+HERE = Path(__file__).resolve().parents[1]
+SWEEP = """
+import dataclasses, sys, time, torch
+torch.set_num_threads(1)
+from benchmarks import synthetic
+words = sys.argv[1:]
+dimension, folder, preset = int(words[0]), words[1], synthetic.PRESETS[words[2]]
+synthetic.PRESETS["smoke"] = dataclasses.replace(preset, dimensions=(dimension,))
+started = time.process_time()
+synthetic.main(f"--preset smoke --methods dpzero dpgd-0th --jobs 1 --device cpu --out {folder}".split())
+print("processor seconds", time.process_time() - started)
+"""
+
+
+def _beside(parser: Parser, options: argparse.Namespace) -> int:
+    """The paper's grid in this checkout and the other, a row for each dimension."""
+    name = "smoke" if options.preset == "smoke" else "paper"
+    results = Results(
+        (options.out or (Path("out") if name == "smoke" else RESULTS) / "sweep_speed").with_name("sweep_speed_before"),
+        key=("d", "repetition"),
+        fields=("seconds", "other_seconds", "rows", "same"),
+        seeds=[0],
+        device="cpu",
+        dtype="float64",
+        settings={"other": _revision(options.other)},
+    )
+    with parser.opened("--out", results):
+        for repetition in range(options.repetitions):
+            for d in synthetic.PRESETS[name].dimensions:
+                if not results.done(d=d, repetition=repetition):
+                    row = _compared(name, d, options.other)
+                    results.add([{"d": d, "repetition": repetition, **row}])
+                    print(f"d={d}: {row['seconds']} s, the other checkout {row['other_seconds']} s", flush=True)
+        table = read_rows(results.folder)
+        ratio = table["other_seconds"].sum() / table["seconds"].sum()
+        print(f"{ratio:.2f} times as fast; {table['same'].sum():,} of {table['rows'].sum():,} rows the same")
+    return 0
+
+
+def _compared(name: str, d: int, other: Path) -> dict[str, Any]:
+    """Processor seconds of a sweep at dimension d here and there, and how many rows are the same."""
+    seconds, tables = [], []
+    with TemporaryDirectory() as folder:
+        for number, checkout in enumerate((HERE, other)):
+            command = [sys.executable, "-c", SWEEP, str(d), f"{folder}/{number}", name]
+            run = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+            if run.returncode:
+                raise RuntimeError(f"the sweep in {checkout} failed: {run.stderr.strip().splitlines()[-1]}")
+            seconds.append(float(re.findall(r"processor seconds (\S+)", run.stdout)[-1]))
+            tables.append(set(Path(folder, str(number), "rows.csv").read_text().splitlines()[1:]))
+    here, there = (float(f"{value:.4g}") for value in seconds)
+    same = len(tables[0] & tables[1])
+    return {"seconds": here, "other_seconds": there, "rows": len(tables[0]), "same": same}
+
+
+def _revision(checkout: Path) -> str:
+    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
+    return run.stdout.strip() or "no revision"
+
+
 def _parser() -> Parser:
     parser = Parser("benchmarks.sweep_speed", __doc__)
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
@@ -156,6 +229,7 @@ def _parser() -> Parser:
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--threads", type=integer(1, 1024), default=torch.get_num_threads())
     parser.add_argument("--repetitions", type=integer(1, 100), default=3)
+    parser.add_argument("--other", type=input_folder("pyproject.toml"), help="another checkout to compare with")
     parser.add_argument("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)")
     return parser
 
@@ -164,6 +238,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not in the results yet."""
     parser = _parser()
     options = parser.parse_args(argv)
+    if options.other is not None:
+        return _beside(parser, options)
     device = chosen_device(parser, options.device)
     torch.set_num_threads(options.threads)
     preset, methods = PRESETS[options.preset]

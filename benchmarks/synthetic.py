@@ -21,7 +21,8 @@ What the paper leaves open, and how it enters here:
 
 Everything is in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`): the rows
 agree with those of float64 to their four digits. The processor seconds of every cell, its data, products and
-measurements included, are in a second table beside the rows, NAME_seconds. All methods and five seeds on one GPU:
+measurements included, are in a second table beside the rows, NAME_seconds; cells of one mode, dimension and seed share
+their directions, sorted products and seconds. All methods and five seeds on one GPU:
 
     python -m benchmarks.synthetic --preset paper --seeds 5 --device cuda --out out/synthetic
 """
@@ -30,7 +31,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -48,10 +49,10 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std, paper_gd
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.first_order import dpgd
-from dpzero_theory.synthetic.lanes import Lanes, directions_of
+from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
 
-__all__ = ["METHODS", "PRESETS", "Cell", "Place", "Preset", "main", "paper_lanes", "run_cell", "run_method"]
+__all__ = ["METHODS", "PRESETS", "Cell", "Place", "Preset", "main", "paper_lanes", "run_cells", "run_methods"]
 
 Array = NDArray[np.float64]
 
@@ -119,31 +120,33 @@ def paper_lanes(preset: Preset, calibration: str) -> Lanes:
     )
 
 
-def run_method(
-    method: str,
+def run_methods(
+    sweeps: Sequence[tuple[str, Array, Lanes]],
     problem: Quadratic,
-    x0: Array,
-    lanes: Lanes,
     seed: int,
     centers: Sequence[Array],
     direction: str = "sphere",
     **options: Any,
-) -> engine.Outcome:
-    """Run all lanes of one method with this seed's directions, of that law, and noise; options: the engine's."""
-    drawn, noise = (np.random.default_rng([seed, stream]) for stream in range(2))
-    vectors: Callable[[int], Array] = lambda count: noise.standard_normal((count, problem.d))  # noqa: E731
-    if method == "dpgd":
-        return dpgd(problem, x0, lanes, noise=vectors, centers=centers, **options)
-    sweep, rows = (engine.dpzero, noise.standard_normal) if method == "dpzero" else (engine.dpgd_0th, vectors)
-    return sweep(
-        problem,
-        x0,
-        lanes,
-        directions=directions_of(direction, drawn, problem.d),
-        noise=rows,
-        centers=centers,
-        **options,
-    )
+) -> list[engine.Outcome]:
+    """Run the lanes of each method from each x_0, with this seed's directions, of that law, and its noise.
+
+    The zeroth-order methods share their directions; DP-GD has none and comes alone. options: the engine's.
+    """
+    if sweeps[0][0] == "dpgd":
+        ((_, x0, lanes),) = sweeps
+        return [dpgd(problem, x0, lanes, noise=_noise(True, problem.d, seed), centers=centers, **options)]
+    each = [
+        engine.Sweep(x0, lanes, method == "dpgd-0th", _noise(method == "dpgd-0th", problem.d, seed))
+        for method, x0, lanes in sweeps
+    ]
+    directions = directions_of(direction, np.random.default_rng([seed, 0]), problem.d)
+    return engine.run_together(problem, each, directions=directions, centers=centers, **options)
+
+
+def _noise(vector: bool, d: int, seed: int) -> Draw:
+    """The standard normal scalars, or rows, of a seed: the same for every method that asks."""
+    rng = np.random.default_rng([seed, 1])
+    return lambda count: rng.standard_normal((count, d) if vector else count)
 
 
 @dataclass(frozen=True)
@@ -155,19 +158,35 @@ class Place:
     device: str = "cpu"
 
     def of(self, method: str) -> dict[str, Any]:
-        """The options of `run_method`."""
+        """The options of `run_methods`."""
         options = {"dtype": getattr(torch, self.dtype), "device": self.device}
         return options | ({"product_dtype": getattr(torch, self.dpgd_products)} if method == "dpgd" else {})
 
 
-def run_cell(cell: Cell, preset: Preset, place: Place) -> list[dict[str, Any]]:
-    """One row per lane. A value that is not finite is left empty and makes the row's status `diverged`."""
-    train, center, variances = _samples(preset.n, cell.d, cell.seed)
-    problem = Quadratic(train, paper_spectrum(cell.mode, cell.d))
+def run_cells(cells: Sequence[Cell], preset: Preset, place: Place) -> list[dict[str, Any]]:
+    """One row per lane of cells that share mode, dimension and seed, and if there are several are not DP-GD's.
+
+    A value that is not finite is left empty and makes the row's status `diverged`.
+    """
+    mode, d, seed = cells[0].mode, cells[0].d, cells[0].seed
+    train, center, variances = _samples(preset.n, d, seed)
+    problem = Quadratic(train, paper_spectrum(mode, d))
     minima = (problem.minimum, 0.5 * float(problem.spectrum @ variances))
-    x0 = np.random.default_rng([cell.seed, 2]).standard_normal(cell.d) * (cell.start == "normal")
-    lanes = paper_lanes(preset, cell.calibration)
-    outcome = run_method(cell.method, problem, x0, lanes, cell.seed, [center], **place.of(cell.method))
+    normal = np.random.default_rng([seed, 2]).standard_normal(d)
+    sweeps = [(c.method, normal * (c.start == "normal"), paper_lanes(preset, c.calibration)) for c in cells]
+    outcomes = run_methods(sweeps, problem, seed, [center], **place.of(cells[0].method))
+    return [
+        _row(key, {name: values[lane] for name, values in measured.items()})
+        for cell, outcome in zip(cells, outcomes, strict=True)
+        for measured in [_measured(outcome, problem, center, minima)]
+        for lane, key in enumerate(_keys(cell, preset))
+    ]
+
+
+def _measured(
+    outcome: engine.Outcome, problem: Quadratic, center: Array, minima: tuple[float, float]
+) -> dict[str, Array]:
+    """Gradient norm and loss of every output on both samples, for each lane; center: the mean of the test sample."""
     measured: dict[str, Array] = {}
     for index, (on, at) in enumerate((("train", problem.center), ("test", center))):
         for output, points in (("last", outcome.last), ("average", outcome.average)):
@@ -176,10 +195,7 @@ def run_cell(cell: Cell, preset: Preset, place: Place) -> list[dict[str, Any]]:
             measured[f"loss_{on}_{output}"] = 0.5 * (offsets**2 @ problem.spectrum) + minima[index]
         measured[f"gradient_{on}_tau"] = np.sqrt(outcome.gradient_squared[index])
         measured[f"loss_{on}_tau"] = outcome.excess[index] + minima[index]
-    return [
-        _row(key, {name: values[lane] for name, values in measured.items()})
-        for lane, key in enumerate(_keys(cell, preset))
-    ]
+    return measured
 
 
 def _keys(cell: Cell, preset: Preset) -> Iterable[dict[str, Any]]:
@@ -265,32 +281,50 @@ def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace, par
         dtype=options.dtype,
     )
     with parser.opened("--out", results), parser.opened("--out", seconds):
-        todo = [(cell, preset, place) for cell in cells if not all(results.done(**key) for key in _keys(cell, preset))]
+        todo = [cell for cell in cells if not all(results.done(**key) for key in _keys(cell, preset))]
+        jobs = [(group, preset, place) for group in _groups(todo)]
         workers = options.jobs if options.device == "cpu" else 1
-        for count, ((cell, *_), (rows, spent)) in enumerate(completed(_job, todo, workers), start=1):
+        for count, ((group, *_), (rows, spent)) in enumerate(completed(_job, jobs, workers), start=1):
             results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
-            seconds.add([] if seconds.done(**{name: spent[name] for name in seconds.key}) else [spent])
-            best = min((row.get("gradient_train_last", np.inf) for row in rows), default=np.inf)
-            print(f"{count}/{len(todo)} {cell}: best last gradient {best:.4g}, {spent['cpu_s']} s", flush=True)
+            seconds.add(row for row in spent if not seconds.done(**{name: row[name] for name in seconds.key}))
+            print(f"{count}/{len(jobs)} {_told(group, rows)}, {sum(row['cpu_s'] for row in spent):.2f} s", flush=True)
 
 
-def _job(cell: Cell, preset: Preset, place: Place) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of a cell, and its row of processor and wall seconds."""
+def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Those that share directions and data together; DP-GD's each by itself."""
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        alone = cell if cell.method == "dpgd" else None
+        groups.setdefault((cell.mode, cell.d, cell.seed, alone), []).append(cell)
+    return list(groups.values())
+
+
+def _told(group: Sequence[Cell], rows: Sequence[dict[str, Any]]) -> str:
+    """mode c, d = 20, seed 0: and the best last gradient of each cell."""
+    best: dict[str, float] = {}
+    for row in rows:
+        name = f"{row['method']} ({row['start']}, {row['calibration']})"
+        best[name] = min(row.get("gradient_train_last", np.inf), best.get(name, np.inf))
+    found = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
+    return f"mode {group[0].mode}, d = {group[0].d:,}, seed {group[0].seed}: best last gradient {found}"
+
+
+def _job(group: Sequence[Cell], preset: Preset, place: Place) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of a group of cells, and for each cell its row of processor and wall seconds, shared equally."""
     started, cpu = time.perf_counter(), time.process_time()
     try:
-        rows = run_cell(cell, preset, place)
+        rows = run_cells(group, preset, place)
     except Exception as error:
-        rows = [{**key, "status": f"{type(error).__name__}: {error}"} for key in _keys(cell, preset)]
+        rows = [{**key, "status": f"{type(error).__name__}: {error}"} for cell in group for key in _keys(cell, preset)]
     spent = {
-        **asdict(cell),
         "device": place.device,
-        "products": place.dpgd_products if cell.method == "dpgd" else place.dtype,
-        "lanes": len(rows),
-        "cpu_s": round(time.process_time() - cpu, 2),
-        "wall_s": round(time.perf_counter() - started, 2),
+        "products": place.dpgd_products if group[0].method == "dpgd" else place.dtype,
+        "lanes": len(rows) // len(group),
+        "cpu_s": round((time.process_time() - cpu) / len(group), 2),
+        "wall_s": round((time.perf_counter() - started) / len(group), 2),
         "status": OK if all(row["status"] in (OK, DIVERGED) for row in rows) else rows[0]["status"],
     }
-    return rows, spent
+    return rows, [{**asdict(cell), **spent} for cell in group]
 
 
 if __name__ == "__main__":

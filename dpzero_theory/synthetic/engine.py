@@ -13,14 +13,15 @@ a block of steps
 With K directions a step a sample's K differences are clipped jointly in norm, and instead of 2 the norms of all samples
 and lanes come from one product of K numbers each (`clipping`).
 
-Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products.
+Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products. Steps 1 and 2
+know nothing of the algorithm, the start or the noise: `run_together` makes them once for several sweeps.
 Equal to `dpzero_theory.optim.reference` up to rounding: the tests hold it to 1e-9.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
 from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
 from dpzero_theory.synthetic.problems import Quadratic
-from dpzero_theory.synthetic.products import coefficients, form_path, products, step_loop
+from dpzero_theory.synthetic.products import Start, coefficients, form_path, products, step_loop
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,88 +54,140 @@ class Outcome:
     excess: Array
 
     @classmethod
-    def of(cls, last: Tensor, total: Tensor, forms: Tensor, scale: Tensor, origin: Tensor, lanes: Lanes) -> Self:
-        """From x_T and the sums over t of x_t and of both forms, the longest lanes first, x as scale (x - origin)."""
+    def of(
+        cls, problem: Quadratic, lanes: Lanes, centers: Sequence[Array], states: Sequence[Tensor], scale: Tensor
+    ) -> Self:
+        """From x_T and the sum of x_t, columns of scale (x - minimiser), and the sums of both forms about it.
+
+        The longest lanes are first. A form about another center c follows from the average a of the x_t:
+        mean of (x_t - c)^T M (x_t - c) = mean of x_t^T M x_t - 2 c^T M a + c^T M c, all from the minimiser.
+        """
         ordered, back = lanes.longest_first()
+        last, total, forms = states
         steps = last.new_tensor(ordered.steps)
-        end, average = (to_numpy((y / scale[:, None] + origin[:, None]).T)[back] for y in (last, total / steps))
-        means = to_numpy(forms / steps)[..., back]
-        return cls(end, average, means[0], means[1] / 2)
+        end, average = (to_numpy((y / scale[:, None]).T)[back] for y in (last, total / steps))
+        means = to_numpy(forms / steps)[:, back]
+        offsets = np.stack([center - problem.center for center in (problem.center, *centers)])
+        gradient, excess = (
+            mean - 2 * (offsets * metric) @ average.T + ((offsets * metric) * offsets).sum(axis=1)[:, None]
+            for mean, metric in zip(means, (problem.spectrum**2, problem.spectrum), strict=True)
+        )
+        return cls(end + problem.center, average + problem.center, gradient, excess / 2)
 
 
-def run(
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Lanes of one algorithm from one start.
+
+    Attributes:
+        x0: shape (d,), every lane's start.
+        lanes: the parameters.
+        vector: Algorithm 1: clip bounds ||difference u||, and noise rows are in R^d; otherwise Algorithm 2.
+        noise: stream of standard normal scalars, K for each step, or rows, which each lane multiplies by its noise_std.
+            The noise of a release must be private; a seeded stream is for synthetic data, and then nothing is private.
+    """
+
+    x0: Array
+    lanes: Lanes
+    vector: bool
+    noise: Draw
+
+
+def run_together(
     problem: Quadratic,
-    x0: Array,
-    lanes: Lanes,
+    sweeps: Sequence[Sweep],
     *,
-    vector: bool,
     directions: Draw,
-    noise: Draw,
     directions_per_step: int = 1,
     centers: Sequence[Array] = (),
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
     block: int = 128,
-) -> Outcome:
-    """Run Algorithm 2, or with `vector` Algorithm 1, on every lane, all with the same directions and standard noise.
+) -> list[Outcome]:
+    """Run every lane of every sweep, all with the same directions, the lanes of a sweep with the same standard noise.
 
     The step is that of `optim.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k.
 
     Args:
-        problem: the quadratic loss; x0: shape (d,), every lane's start.
-        vector: clip bounds ||difference u||, and noise rows are in R^d.
+        problem: the quadratic loss.
         directions: stream of u, rows of length d, K for each step (public; a seed is fine, see `lanes.directions_of`).
-        noise: stream of standard normal scalars, K for each step, or rows, which each lane multiplies by its noise_std.
-            The noise of a release must be private; a seeded stream is for synthetic data, and then nothing is private.
-        directions_per_step: K >= 1, whose differences are clipped jointly; 1 with `vector`.
+        directions_per_step: K >= 1, whose differences are clipped jointly; 1 with a `vector` sweep.
         centers: where `Outcome` measures after the problem's own minimiser; shape (d,) each.
         block: directions per matrix product, at least K. dtype, device: of the computation, on torch.
     """
-    several = check.integer("directions_per_step", directions_per_step, at_most=1 if vector else 2**16)
+    most = 1 if any(sweep.vector for sweep in sweeps) else 2**16
+    several = check.integer("directions_per_step", directions_per_step, at_most=most)
     place = Place(dtype, device)
-    start = checked_start(x0, problem.d)
-    ordered, _ = lanes.longest_first()
-    root = place(np.sqrt(problem.spectrum))
-    origin = place(problem.center)
-    points = place(problem.points)
-    alpha, clip, std = (place(a) for a in (ordered.step_size, ordered.clip, ordered.noise_std))
-    targets = [root * (place(c) - origin) for c in (problem.center, *centers)]
-    y = (root * (place(start) - origin))[:, None].repeat(1, len(lanes))
-    total = torch.zeros_like(y)
-    forms = torch.zeros((2 * len(targets), len(lanes)), dtype=place.dtype, device=place.device)
-
+    root, points = place(np.sqrt(problem.spectrum)), place(problem.points)
+    running = [_Running(sweep, problem, root, place) for sweep in sweeps]
     loop = Captured(step_loop)
-    measured = [(target, metric) for metric in (root * root, None) for target in targets]
-    for begin, end in blocks(lanes.steps, max(block // several, 1)):
-        live = int((ordered.steps > begin).sum())
+    for begin, end in blocks(np.concatenate([s.lanes.steps for s in sweeps]), max(block // several, 1)):
         count = (end - begin) * several
-        u, raw = place(directions(count)), place(noise(count))
-        w, z, here = u * root, raw * root if vector else None, y[:, :live]
-        given = products(w, points, here, z, measured)
-        move = coefficients(
-            given,
-            alpha[:live],
-            clip[:live],
-            std[:live],
-            u.norm(dim=1) if vector else None,
-            None if vector else raw,
-            loop,
-            several,
-        )
-        push = alpha[:live] * std[:live]
-        for index, form in enumerate(given.forms):
-            forms[index, :live] += form_path(form, move, push)[:-1:several].sum(dim=0)
+        u = place(directions(count))
+        w, norms = u * root, u.norm(dim=1)
+        going = [one for one in running if one.begin(begin, count)]
+        given = products(w, points, [(one.here, one.drift) for one in going], [root * root])
+        steps = zip(*(one.step(start[0], norms) for one, start in zip(going, given.starts, strict=True)), strict=True)
+        own, alpha, limit, shift = (torch.cat(parts, dim=-1) for parts in steps)
+        moves = coefficients(given.data, given.grams[0], own, alpha, limit, shift, loop, several)
         # the sum of x_t over the block, in which a step's coefficients act on the steps after it
-        later = torch.arange(end - begin - 1, -1, -1, dtype=place.dtype, device=place.device)
-        later = later.repeat_interleave(several)[:, None]
-        total[:, :live] += (end - begin) * here - w.T @ (later * move)
-        y[:, :live] = here - w.T @ move
-        if z is not None:
-            total[:, :live] -= (later * z).sum(dim=0)[:, None] * push
-            y[:, :live] -= z.sum(dim=0)[:, None] * push
+        later = torch.arange(end - begin - 1, -1, -1, dtype=dtype, device=device).repeat_interleave(several)[:, None]
+        for one, starts, move in zip(
+            going, given.starts, torch.split(moves, [one.live for one in going], dim=1), strict=True
+        ):
+            one.advance(w, starts, given.grams, move, later, several)
+    return [one.outcome(problem, centers) for one in running]
 
-    forms = forms.view(2, len(targets), len(lanes))
-    return Outcome.of(y, total, forms, root, origin, lanes)
+
+class _Running:
+    """The lanes of a sweep on their way, the longest first; in a block, of its first `live` lanes."""
+
+    def __init__(self, sweep: Sweep, problem: Quadratic, root: Tensor, place: Place) -> None:
+        self.sweep, self.root, self.place = sweep, root, place
+        self.ordered, _ = sweep.lanes.longest_first()
+        start = place(checked_start(sweep.x0, problem.d) - problem.center)
+        self.y = (root * start)[:, None].repeat(1, len(sweep.lanes))
+        self.total = torch.zeros_like(self.y)
+        self.forms = torch.zeros((2, len(sweep.lanes)), dtype=place.dtype, device=place.device)
+        self.parameters = [place(a) for a in (self.ordered.step_size, self.ordered.clip, self.ordered.noise_std)]
+
+    def begin(self, begin: int, count: int) -> bool:
+        """Draw the noise of a block; whether a lane still runs."""
+        self.live = int((self.ordered.steps > begin).sum())
+        if not self.live:
+            return False
+        self.alpha, self.clip, self.std = (values[: self.live] for values in self.parameters)
+        self.push, self.here = self.alpha * self.std, self.y[:, : self.live]
+        self.noise = self.place(self.sweep.noise(count))
+        self.drift = self.noise * self.root if self.sweep.vector else None
+        return True
+
+    def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """own, alpha, limit and shift of `coefficients`."""
+        own = start.own(self.push)
+        if self.sweep.vector:
+            return own, self.alpha, self.clip / norms[:, None], torch.zeros_like(own)
+        return own, self.alpha, self.clip.expand_as(own), self.noise[:, None] * self.std
+
+    def advance(
+        self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
+    ) -> None:
+        """Move by the coefficients of the block, and measure what was passed."""
+        for sums, start, gram in zip(self.forms, starts[::-1], grams[::-1], strict=True):
+            sums[: self.live] += form_path(start, gram, move, self.push)[:-1:several].sum(dim=0)
+        whole = len(later) // several * self.here - w.T @ (later * move)
+        self.y[:, : self.live], self.total[:, : self.live] = self.here - w.T @ move, self.total[:, : self.live] + whole
+        if self.drift is not None:
+            self.total[:, : self.live] -= (later * self.drift).sum(dim=0)[:, None] * self.push
+            self.y[:, : self.live] -= self.drift.sum(dim=0)[:, None] * self.push
+
+    def outcome(self, problem: Quadratic, centers: Sequence[Array]) -> Outcome:
+        return Outcome.of(problem, self.sweep.lanes, centers, (self.y, self.total, self.forms), self.root)
+
+
+def run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
+    """One `Sweep` of these; options: those of `run_together`."""
+    return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 
 dpzero = partial(run, vector=False)

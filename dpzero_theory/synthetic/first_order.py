@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dpzero_theory.check import Array
 from dpzero_theory.synthetic.clipping import ClippedMean
@@ -50,13 +49,12 @@ def dpgd(
     start, tensor = checked_start(x0, problem.d), Place(dtype, device)
     run, _ = lanes.longest_first()
     alpha, clip, std = map(tensor, (run.step_size, run.clip, run.noise_std))
-    spectrum, origin = tensor(problem.spectrum), tensor(problem.center)
+    spectrum = tensor(problem.spectrum)
     rows = tensor(problem.points) * tensor(np.sqrt(problem.spectrum))
     clipped_mean = ClippedMean(rows, product_dtype or dtype)
-    targets = torch.stack([spectrum * (tensor(c) - origin) for c in (problem.center, *centers)])
-    h = (spectrum * (tensor(start) - origin))[:, None].repeat(1, len(lanes))
+    h = (spectrum * tensor(start - problem.center))[:, None].repeat(1, len(lanes))
     total = torch.zeros_like(h)
-    forms = torch.zeros((2, len(targets), len(lanes)), dtype=dtype, device=device)
+    forms = torch.zeros((2, len(lanes)), dtype=dtype, device=device)
     leader, everyone = _leaders(run), np.arange(len(run))
     for t in range(int(run.steps[0])):
         live = int((run.steps > t).sum())
@@ -73,12 +71,12 @@ def dpgd(
                 state[..., away] = state[..., leader[away]]
             leader[away] = away
         total[:, moving] += here
-        forms[0][:, moving] += _squares(here, targets)
-        forms[1][:, moving] += _squares(here, targets, 1 / spectrum)
+        squares = here * here
+        forms[:, moving] += torch.stack([squares.sum(dim=0), (1 / spectrum) @ squares])
         push = tensor(noise(1)[0])[:, None] * std[moving]
         h[:, moving] = here - alpha[moving] * spectrum[:, None] * (mean + push)
     h, total, forms = (state[..., leader] for state in (h, total, forms))
-    return Outcome.of(h, total, forms, spectrum, origin, lanes)
+    return Outcome.of(problem, lanes, centers, (h, total, forms), spectrum)
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
@@ -90,10 +88,3 @@ def _leaders(lanes: Lanes) -> NDArray[np.int64]:
         scales = (lanes.steps[lane], alpha * lanes.clip[lane], alpha * lanes.noise_std[lane])
         leader[lane] = first.setdefault(tuple(f"{scale:.12g}" for scale in scales), lane)
     return leader
-
-
-def _squares(h: Tensor, targets: Tensor, metric: Tensor | None = None) -> Tensor:
-    """||h - t||^2, in the diagonal metric if given, for each target row t and column h."""
-    scaled = h if metric is None else h * metric[:, None]
-    aimed = targets if metric is None else targets * metric
-    return (scaled * h).sum(dim=0) - 2 * (targets @ scaled) + (aimed * targets).sum(dim=1)[:, None]

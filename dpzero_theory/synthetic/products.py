@@ -7,10 +7,11 @@ directions a step it moves along one after the other, t counts directions, and i
     y_t = y_0 - sum_{s<t} c_s w_s - p N_t,   N_t = sum_{s<t} z_s,
 
 and the differences w_t^T (y_t - y_i), and every quadratic form of y_t, follow from inner products of w, N, y_0 and
-the data. They are sums over coordinates: `Products` can be made of blocks of coordinates and added.
+the data. They are sums over coordinates: `Products` can be made of blocks of coordinates and added. Those of w and the
+data are the same for all lanes of all algorithms, and the most of the work.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,37 +22,40 @@ from dpzero_theory.synthetic.clipping import ClippedMean
 
 
 @dataclass(frozen=True)
-class Form:
-    """Inner products in one metric M for the form (y - c)^T M (y - c) of S directions and L starting points.
+class Start:
+    """Inner products in one metric M of S directions and L starting points.
 
-    square (L,): (y_0 - c)^T M (y_0 - c); linear (S, L): w_t^T M (y_0 - c); gram (S, S): w_t^T M w_s. With vector
-    noise drift_linear (S + 1, L): N_t^T M (y_0 - c), drift_cross (S + 1, S): N_t^T M w_s, and drift_square
-    (S + 1,): N_t^T M N_t; otherwise None.
+    square (L,): y_0^T M y_0; linear (S, L): w_t^T M y_0. With vector noise drift_linear (S + 1, L): N_t^T M y_0,
+    drift_cross (S + 1, S): N_t^T M w_s, and drift_square (S + 1,): N_t^T M N_t; otherwise None.
     """
 
     square: Tensor
     linear: Tensor
-    gram: Tensor
     drift_linear: Tensor | None = None
     drift_cross: Tensor | None = None
     drift_square: Tensor | None = None
 
+    def own(self, push: Tensor) -> Tensor:
+        """w_t^T M (y_0 - p N_t), shape (S, L); push is p = alpha sigma, shape (L,)."""
+        if self.drift_cross is None:
+            return self.linear.expand(-1, len(push))
+        return self.linear - self.drift_cross.diagonal()[:, None] * push
+
 
 @dataclass(frozen=True)
 class Products:
-    """Everything S directions need: data (S, n): w_t^T y_i; gram (S, S): w_t^T w_s; own (S, L): w_t^T y_0;
-    own_drift (S,): w_t^T N_t, or None without vector noise; and one `Form` per measured form."""
+    """Everything S directions need: data (S, n): w_t^T y_i; grams: w_t^T M w_s, shape (S, S), for each metric M, the
+    first the identity; starts: for each set of lanes its `Start` in each metric."""
 
     data: Tensor
-    gram: Tensor
-    own: Tensor
-    own_drift: Tensor | None
-    forms: tuple[Form, ...]
+    grams: tuple[Tensor, ...]
+    starts: tuple[tuple[Start, ...], ...]
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> Iterator[Tensor]:
         """All of them, in a fixed order."""
-        parts = (self, *self.forms)
-        return [value for part in parts for value in vars(part).values() if isinstance(value, Tensor)]
+        yield from (self.data, *self.grams)
+        for start in (start for starts in self.starts for start in starts):
+            yield from (value for value in vars(start).values() if value is not None)
 
     def __iadd__(self, other: "Products") -> "Products":
         """Add, in place, the products of other coordinates."""
@@ -61,67 +65,73 @@ class Products:
 
 
 def products(
-    w: Tensor, points: Tensor, y: Tensor, noise: Tensor | None, targets: Sequence[tuple[Tensor, Tensor | None]]
+    w: Tensor, points: Tensor, lanes: Sequence[tuple[Tensor, Tensor | None]], metrics: Sequence[Tensor] = ()
 ) -> Products:
     """The products of some coordinates.
 
     Args:
-        w: directions, shape (S, d); points: y_i, shape (n, d); y: starting points as columns, shape (d, L).
-        noise: z_t, shape (S, d), or None.
-        targets: (c, diagonal of M or None for the identity) of each form, shape (d,).
+        w: directions, shape (S, d); points: y_i, shape (n, d).
+        lanes: for each set of lanes its starting points as columns, shape (d, L), and z_t, shape (S, d), or None.
+        metrics: diagonals, shape (d,), of the metrics that follow the identity.
     """
-    drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), noise.cumsum(dim=0)])
+    scaled = [w, *(w * metric for metric in metrics)]
     return Products(
         data=w @ points.T,
-        gram=w @ w.T,
-        own=w @ y,
-        own_drift=None if drift is None else (w * drift[:-1]).sum(dim=1),
-        forms=tuple(_form(w, y, drift, center, metric) for center, metric in targets),
+        grams=tuple(one @ w.T for one in scaled),
+        starts=tuple(_starts(w, scaled, metrics, y, noise) for y, noise in lanes),
     )
 
 
-def _form(w: Tensor, y: Tensor, drift: Tensor | None, center: Tensor, metric: Tensor | None) -> Form:
-    offset = y - center[:, None]
-    heavy = offset if metric is None else metric[:, None] * offset
-    scaled = w if metric is None else w * metric
-    form = Form((heavy * offset).sum(dim=0), w @ heavy, scaled @ w.T)
+def _starts(
+    w: Tensor, scaled: Sequence[Tensor], metrics: Sequence[Tensor], y: Tensor, noise: Tensor | None
+) -> tuple[Start, ...]:
+    drift = None if noise is None else torch.cat([torch.zeros_like(noise[:1]), running_sum(noise)])
+    heavy = [y, *(metric[:, None] * y for metric in metrics)]
+    return tuple(
+        _start(one, y, own, drift, other) for one, own, other in zip(scaled, heavy, (None, *metrics), strict=True)
+    )
+
+
+def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metric: Tensor | None) -> Start:
+    start = Start((heavy * y).sum(dim=0), scaled @ y)
     if drift is None:
-        return form
-    square = (drift * drift if metric is None else metric * drift * drift).sum(dim=1)
-    return Form(form.square, form.linear, form.gram, drift @ heavy, drift @ scaled.T, square)
+        return start
+    far = drift if metric is None else drift * metric
+    return Start(start.square, start.linear, drift @ heavy, drift @ scaled.T, (far * drift).sum(dim=1))
+
+
+def running_sum(rows: Tensor) -> Tensor:
+    """The sums of the first row, the first two, and so on; on CUDA, whose cumsum is not reproducible, by a product."""
+    if rows.device.type == "cuda":
+        return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
+    return rows.cumsum(dim=0)
 
 
 def coefficients(
-    given: Products,
+    data: Tensor,
+    gram: Tensor,
+    own: Tensor,
     alpha: Tensor,
-    clip: Tensor,
-    std: Tensor,
-    norms: Tensor | None,
-    noise: Tensor | None,
+    limit: Tensor,
+    shift: Tensor,
     loop: Callable[..., Tensor] | None = None,
     directions_per_step: int = 1,
 ) -> Tensor:
     """How far each lane moves along each direction, shape (S, L).
 
     Args:
-        given: products of these S directions.
-        alpha, clip, std: step size, clip and noise standard deviation of each lane, shape (L,).
-        norms: ||u_t||, shape (S,), where clip bounds ||difference u_t|| (Algorithm 1), else None.
-        noise: standard scalar noise, shape (S,), where noise is scalar (Algorithm 2), else None.
+        data, gram: of `Products`; own: of `Start`.
+        alpha: step size of each lane, shape (L,).
+        limit: the clip of the scalar, shape (S, L): C, or C/||u_t|| where C bounds ||difference u_t|| (Algorithm 1).
+        shift: scalar noise that is added to the clipped mean, shape (S, L).
         loop: what runs `step_loop`, if not itself: see `Captured`.
-        directions_per_step: K, which divides S. More than one are Algorithm 2's, and clip bounds a sample's K
+        directions_per_step: K, which divides S. More than one are Algorithm 2's, and the clip bounds a sample's K
             differences in norm.
     """
     if directions_per_step > 1:
-        assert noise is not None
-        return _joint_loop(given, alpha, clip, noise[:, None] * std, directions_per_step)
-    ordered = _sort_rows(given.data)
-    prefix = torch.cat([ordered.new_zeros(len(ordered), 1), ordered.cumsum(dim=1)], dim=1)
-    own = given.own if given.own_drift is None else given.own - given.own_drift[:, None] * (alpha * std)
-    own = own.expand(-1, len(alpha))
-    limit = clip.expand_as(own) if norms is None else clip / norms[:, None]
-    shift = torch.zeros_like(own) if noise is None else noise[:, None] * std
-    return (loop or step_loop)(ordered, prefix, own, given.gram, alpha, limit, shift)
+        return _joint_loop(data, gram, own, alpha, limit, shift, directions_per_step)
+    ordered = _sort_rows(data)
+    return (loop or step_loop)(ordered, _prefix_sums(ordered), own, gram, alpha, limit, shift)
 
 
 def step_loop(
@@ -132,36 +142,38 @@ def step_loop(
     ordered: sorted rows of data, shape (S, n), and prefix their sums, shape (S, n + 1); own, limit (clip of the scalar)
     and shift: shape (S, L); alpha: shape (L,).
     """
-    n = ordered.shape[1]
+    n, lanes = ordered.shape[1], own.shape[1]
     move = torch.zeros_like(own)
     for t in range(len(own)):
         a, c = own[t] - gram[t, :t] @ move[:t], limit[t]
-        above = torch.searchsorted(ordered[t], a - c)
-        below = torch.searchsorted(ordered[t], a + c, right=True)
-        inside = (below - above) * a - (prefix[t][below] - prefix[t][above])
-        mean = ((above + below - n) * c + inside) / n
+        ends = torch.searchsorted(ordered[t], torch.cat([a - c, a + c]))
+        sums = prefix[t][ends]
+        above, below = ends[:lanes], ends[lanes:]
+        mean = ((above + below - n) * c + (below - above) * a - (sums[lanes:] - sums[:lanes])) / n
         move[t] = alpha * (mean + shift[t])
     return move
 
 
-def _joint_loop(given: Products, alpha: Tensor, clip: Tensor, shift: Tensor, directions_per_step: int) -> Tensor:
+def _joint_loop(
+    data: Tensor, gram: Tensor, own: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor, directions_per_step: int
+) -> Tensor:
     """As `step_loop`, by alpha/K (clipped mean + shift) along each of the K directions of a step."""
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):
         step = slice(t, t + directions_per_step)
-        here = given.own[step] - given.gram[step, :t] @ move[:t]
-        mean, _ = ClippedMean(given.data[step].T, here.dtype)(here.expand(-1, len(alpha)), clip)
+        here = own[step] - gram[step, :t] @ move[:t]
+        mean, _ = ClippedMean(data[step].T, here.dtype)(here, limit[t])
         move[step] = alpha / directions_per_step * (mean + shift[step])
     return move
 
 
-def form_path(form: Form, move: Tensor, push: Tensor) -> Tensor:
-    """The form at y_0, ..., y_S for each lane, shape (S + 1, L); push is p = alpha sigma, shape (L,)."""
-    change = move * (2 * (form.gram.tril(-1) @ move) + form.gram.diagonal()[:, None] * move - 2 * form.linear)
-    path = form.square + torch.cat([torch.zeros_like(change[:1]), change.cumsum(dim=0)])
-    if form.drift_cross is not None and form.drift_linear is not None and form.drift_square is not None:
-        cross = form.drift_cross.tril(-1) @ move - form.drift_linear
-        path = path + push * (2 * cross + push * form.drift_square[:, None])
+def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
+    """y^T M y at y_0, ..., y_S for each lane, shape (S + 1, L), of the start and gram in the metric M."""
+    change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * start.linear)
+    path = start.square + torch.cat([torch.zeros_like(change[:1]), running_sum(change)])
+    if start.drift_cross is not None and start.drift_linear is not None and start.drift_square is not None:
+        cross = start.drift_cross.tril(-1) @ move - start.drift_linear
+        path = path + push * (2 * cross + push * start.drift_square[:, None])
     return path
 
 
@@ -170,3 +182,23 @@ def _sort_rows(rows: Tensor) -> Tensor:
     if rows.device.type == "cpu":
         return torch.from_numpy(np.sort(rows.numpy(), axis=1))
     return rows.sort(dim=1).values
+
+
+def _prefix_sums(rows: Tensor) -> Tensor:
+    """Sums of the first 0, 1, ..., n of each row, shape (S, n + 1)."""
+    sums = rows.new_zeros(len(rows), rows.shape[1] + 1)
+    if rows.device.type == "cuda":
+        sums[:, 1:] = _blocked_sums(rows)
+    else:
+        torch.cumsum(rows, dim=1, out=sums[:, 1:])
+    return sums
+
+
+def _blocked_sums(rows: Tensor, width: int = 128) -> Tensor:
+    """As cumsum along each row, by products alone, which give the same bits each time on a GPU too."""
+    count, n = rows.shape
+    blocks = torch.nn.functional.pad(rows, (0, -n % width)).view(count, -1, width)
+    inside = blocks @ torch.ones((width, width), dtype=rows.dtype, device=rows.device).triu()
+    totals = inside[:, :, -1]
+    before = totals @ torch.ones((totals.shape[1],) * 2, dtype=rows.dtype, device=rows.device).triu(1)
+    return (inside + before[:, :, None]).view(count, -1)[:, :n]

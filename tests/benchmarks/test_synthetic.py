@@ -29,13 +29,14 @@ def test_the_grid_is_the_papers() -> None:
 def test_measurements_are_those_of_the_losses(method: str, start: str) -> None:
     """Recomputed from the definitions on the samples that the cell draws."""
     cell = synthetic.Cell(method, "b", 5, start, "paper", 3)
-    rows = synthetic.run_cell(cell, TINY, synthetic.Place())
+    rows = synthetic.run_cells([cell], TINY, synthetic.Place())
     assert len(rows) == 4
     spectrum = paper_spectrum("b", 5)
     rng = np.random.default_rng([3, 5])
     train, test = 1 + rng.standard_normal((60, 5)), 1 + rng.standard_normal((60, 5))
     x0 = np.random.default_rng([3, 2]).standard_normal(5) if start == "normal" else np.zeros(5)
-    outcome = synthetic.run_method(method, Quadratic(train, spectrum), x0, synthetic.paper_lanes(TINY, "paper"), 3, [])
+    lanes = synthetic.paper_lanes(TINY, "paper")
+    (outcome,) = synthetic.run_methods([(method, x0, lanes)], Quadratic(train, spectrum), 3, [])
     for lane, row in enumerate(rows):
         for on, data in (("train", train), ("test", test)):
             offsets = outcome.last[lane] - data

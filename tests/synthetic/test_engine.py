@@ -9,7 +9,7 @@ from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import DIRECTIONS, sample_gaussian, sample_sphere
 from dpzero_theory.synthetic import engine
-from dpzero_theory.synthetic.lanes import Lanes, directions_of
+from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from tests.synthetic.small import CASES, close, close_forms, from_array, lanes, quadratic, runs
 
 Array = NDArray[np.float64]
@@ -70,6 +70,29 @@ def test_algorithm_1_has_one_direction_a_step() -> None:
         engine.dpgd_0th(
             quadratic(1, 4, 3, "a"), np.zeros(3), lanes(1, 2, 3), directions=draw, noise=draw, directions_per_step=2
         )
+
+
+def test_sweeps_that_share_directions_are_what_each_is_alone() -> None:
+    """Other methods, starts, lanes and lengths; the short ones end first."""
+    problem, d = quadratic(3, 200, 20, "c"), 20
+    parts = [(False, 0.0, 60), (True, 1.0, 25), (True, 0.0, 60), (False, -1.0, 7)]
+
+    def sweep(number: int) -> engine.Sweep:
+        vector, start, longest = parts[number]
+        rng = np.random.default_rng(number)
+        draw = lambda count: rng.standard_normal((count, d) if vector else count)  # noqa: E731
+        return engine.Sweep(np.full(d, start), lanes(number, 9, longest), vector, draw)
+
+    def directions() -> Draw:
+        return directions_of("sphere", np.random.default_rng(5), d)
+
+    together = engine.run_together(problem, [sweep(i) for i in range(4)], directions=directions(), block=16)
+    for number, found in enumerate(together):
+        (alone,) = engine.run_together(problem, [sweep(number)], directions=directions())
+        close(found.last, alone.last)
+        close(found.average, alone.average)
+        close(found.gradient_squared, alone.gradient_squared)
+        close(found.excess, alone.excess)
 
 
 @pytest.mark.gpu

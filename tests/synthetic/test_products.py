@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.synthetic.products import Products, form_path, products
+from dpzero_theory.synthetic.products import Products, _blocked_sums, form_path, products
 
 STEPS, N, D, LANES = 6, 9, 10, 4
 
@@ -18,54 +18,56 @@ def inputs(vector: bool) -> dict[str, torch.Tensor | None]:
     return made if vector else {**made, "noise": None}
 
 
-def part(values: dict[str, torch.Tensor | None], metric: torch.Tensor, center: torch.Tensor, at: slice) -> Products:
+def part(values: dict[str, torch.Tensor | None], metric: torch.Tensor, at: slice) -> Products:
     w, points, y, noise = (values[name] for name in ("w", "points", "y", "noise"))
     assert w is not None
     assert points is not None
     assert y is not None
-    return products(
-        w[:, at],
-        points[:, at],
-        y[at],
-        None if noise is None else noise[:, at],
-        [(center[at], metric[at]), (torch.zeros(D, dtype=torch.float64)[at], None)],
-    )
+    lanes = [(y[at], None if noise is None else noise[:, at]), (2 * y[at], None)]
+    return products(w[:, at], points[:, at], lanes, [metric[at]])
 
 
 @pytest.mark.parametrize("vector", [False, True])
 def test_blocks_of_coordinates_add_up(vector: bool) -> None:
-    values, metric, center = inputs(vector), torch.rand(D, dtype=torch.float64), torch.ones(D, dtype=torch.float64)
-    whole = part(values, metric, center, slice(0, D))
-    pieces = [part(values, metric, center, at) for at in (slice(0, 3), slice(3, 4), slice(4, D))]
+    values, metric = inputs(vector), torch.rand(D, dtype=torch.float64)
+    whole = part(values, metric, slice(0, D))
+    pieces = [part(values, metric, at) for at in (slice(0, 3), slice(3, 4), slice(4, D))]
     added = pieces[0]
     added += pieces[1]
     added += pieces[2]
-    torch.testing.assert_close(added.data, whole.data)
-    torch.testing.assert_close(added.own, whole.own)
-    for mine, other in zip(added.forms, whole.forms, strict=True):
-        for name, value in vars(mine).items():
-            expected = getattr(other, name)
-            assert (value is None) == (expected is None)
-            if value is not None:
-                torch.testing.assert_close(value, expected)
+    found, expected = list(added.tensors()), list(whole.tensors())
+    assert len(found) == 3 + 2 * 2 + 2 * (5 if vector else 2)
+    for mine, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, other)
 
 
 @pytest.mark.parametrize("vector", [False, True])
 def test_forms_along_a_path_are_those_of_its_points(vector: bool) -> None:
-    values, metric, center = inputs(vector), torch.rand(D, dtype=torch.float64), torch.ones(D, dtype=torch.float64)
-    given = part(values, metric, center, slice(0, D))
+    values, metric = inputs(vector), torch.rand(D, dtype=torch.float64)
+    given = part(values, metric, slice(0, D))
     draw = torch.Generator().manual_seed(6)
     move = torch.randn(STEPS, LANES, generator=draw, dtype=torch.float64)
     push = torch.rand(LANES, generator=draw, dtype=torch.float64)
     w, y, noise = values["w"], values["y"], values["noise"]
     assert w is not None
     assert y is not None
-    paths = [form_path(form, move, push).numpy() for form in given.forms]
+    paths = [form_path(*of, move, push).numpy() for of in zip(given.starts[0], given.grams, strict=True)]
+    own = given.starts[0][0].own(push).numpy()
+    drift = torch.zeros_like(y)
     for t in range(STEPS + 1):
-        offset = y - center[:, None]
-        np.testing.assert_allclose(paths[0][t], (metric[:, None] * offset**2).sum(dim=0), rtol=1e-10)
-        np.testing.assert_allclose(paths[1][t], (y**2).sum(dim=0), rtol=1e-10)
+        np.testing.assert_allclose(paths[0][t], (y**2).sum(dim=0), rtol=1e-10)
+        np.testing.assert_allclose(paths[1][t], (metric[:, None] * y**2).sum(dim=0), rtol=1e-10)
         if t < STEPS:
+            start = values["y"]
+            assert start is not None
+            np.testing.assert_allclose(own[t], w[t] @ (start - drift), rtol=1e-10)
             y = y - w[t][:, None] * move[t]
             if noise is not None:
                 y = y - noise[t][:, None] * push
+                drift = drift + noise[t][:, None] * push
+
+
+@pytest.mark.parametrize("n", [1, 5, 128, 300])
+def test_sums_by_products_are_running_sums(n: int) -> None:
+    rows = torch.randn(4, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    torch.testing.assert_close(_blocked_sums(rows), rows.cumsum(dim=1), rtol=1e-12, atol=1e-12)
