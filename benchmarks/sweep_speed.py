@@ -190,9 +190,9 @@ def _beside(parser: Parser, options: argparse.Namespace) -> int:
     )
     with parser.opened("--out", results):
         for repetition in range(options.repetitions):
-            for d in synthetic.PRESETS[name].dimensions:
+            for turn, d in enumerate(synthetic.PRESETS[name].dimensions, start=repetition):
                 if not results.done(d=d, repetition=repetition):
-                    row = _compared(name, d, options.other)
+                    row = _compared(name, d, options.other, turn % 2)
                     results.add([{"d": d, "repetition": repetition, **row}])
                     print(f"d={d}: {row['seconds']} s, the other checkout {row['other_seconds']} s", flush=True)
         table = read_rows(results.folder)
@@ -201,18 +201,19 @@ def _beside(parser: Parser, options: argparse.Namespace) -> int:
     return 0
 
 
-def _compared(name: str, d: int, other: Path) -> dict[str, Any]:
-    """Processor seconds of a sweep at dimension d here and there, and how many rows are the same."""
-    seconds, tables = [], []
+def _compared(name: str, d: int, other: Path, first: int) -> dict[str, Any]:
+    """Processor seconds of a sweep at dimension d here and there, and how many rows are the same; first: who begins."""
+    seconds, tables = {}, {}
     with TemporaryDirectory() as folder:
-        for number, checkout in enumerate((HERE, other)):
+        for number in (first, 1 - first):
+            checkout = (HERE, other)[number]
             command = [sys.executable, "-c", SWEEP, str(d), f"{folder}/{number}", name]
             run = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
             if run.returncode:
                 raise RuntimeError(f"the sweep in {checkout} failed: {run.stderr.strip().splitlines()[-1]}")
-            seconds.append(float(re.findall(r"processor seconds (\S+)", run.stdout)[-1]))
-            tables.append(set(Path(folder, str(number), "rows.csv").read_text().splitlines()[1:]))
-    here, there = (float(f"{value:.4g}") for value in seconds)
+            seconds[number] = float(re.findall(r"processor seconds (\S+)", run.stdout)[-1])
+            tables[number] = set(Path(folder, str(number), "rows.csv").read_text().splitlines()[1:])
+    here, there = (float(f"{seconds[number]:.4g}") for number in range(2))
     same = len(tables[0] & tables[1])
     return {"seconds": here, "other_seconds": there, "rows": len(tables[0]), "same": same}
 
