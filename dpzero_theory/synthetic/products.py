@@ -147,7 +147,7 @@ def step_loop(
     for t in range(len(own)):
         a, c = own[t] - gram[t, :t] @ move[:t], limit[t]
         ends = torch.searchsorted(ordered[t], torch.cat([a - c, a + c]))
-        sums = prefix[t][ends]
+        sums = prefix[t].index_select(0, ends)
         above, below = ends[:lanes], ends[lanes:]
         mean = ((above + below - n) * c + (below - above) * a - (sums[lanes:] - sums[:lanes])) / n
         move[t] = alpha * (mean + shift[t])
