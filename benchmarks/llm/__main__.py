@@ -101,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = vars(parser.parse_args(argv))
     device = chosen_device(parser, options["device"])
     values = {name: options[name] for name in _FIELDS}
+    if options["init"] == "random":
+        values["model"] = f"random:{_size(options)}"
     if options["all_records"] or values["total"] is not None:
         values["per_class"] = None
     if options["config"] is not None and options["init"] != "random":
@@ -181,11 +183,16 @@ def _model(settings: Configuration, device: str, options: dict[str, Any]) -> Lan
         return load(
             settings.model, kind=settings.kind or None, dtype=settings.dtype, device=device, tokenizer=tokenizer
         )
-    size = options["config"] or settings.model
+    size = _size(options)
     config, kind = configuration(size)
     kind = settings.kind or kind
     module = random_model(config, kind, seed=settings.seed, dtype=settings.dtype, device=device)
     return LanguageModel(module, load_tokenizer(tokenizer or size), kind)
+
+
+def _size(options: dict[str, Any]) -> str:
+    """What is drawn at random: rows and runs know it by this name."""
+    return str(options["config"] or options["model"])
 
 
 if __name__ == "__main__":

@@ -103,12 +103,19 @@ class PerRecordGradients:
             self._by_hooks(scorer, batch)
 
     def close(self) -> None:
-        """Take the hooks off the module."""
+        """Take the hooks off the module, and what an optimiser has put on its parameters."""
+        self._unhook()
+        for parameter in self._parameters:
+            for name in ("grad_sample", "summed_grad"):
+                if hasattr(parameter, name):
+                    delattr(parameter, name)
+
+    def _unhook(self) -> None:
         if self._hooks is not None:
             self._hooks.remove_hooks()
             self._hooks = None
         for parameter in self._parameters:
-            for name in ("grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample"):
+            for name in ("_forward_counter", "_current_grad_sample"):
                 if hasattr(parameter, name):
                     delattr(parameter, name)
 
@@ -136,7 +143,7 @@ class PerRecordGradients:
         if right:
             self.how = "per-record gradients by Opacus' hooks"
         else:
-            self.close()
+            self._unhook()
             self._module.eval()
             self.how = "per-record gradients by one backward a record (Opacus' hooks do not fit this model)"
         for parameter in self._parameters:

@@ -22,11 +22,12 @@ def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 1
     """The greedy continuation of each prompt up to a newline, the end token or MAX_NEW_TOKENS tokens."""
     answers: list[str] = []
     end = model.generation_config.eos_token_id
+    stops = {"stop_strings": ["\n"], "tokenizer": tokenizer} if _has_newlines(tokenizer) else {}
     for start in range(0, len(batch), rows):
         chunk = batch[start : start + rows]
         width = max(len(example.ids) for example in chunk)
         padding = [width - len(example.ids) for example in chunk]
-        pad = tokenizer.pad_token_id
+        pad = tokenizer.pad_token_id or 0
         ids = [[*[pad] * gap, *example.ids] for gap, example in zip(padding, chunk, strict=True)]
         mask = [[0] * gap + [1] * (width - gap) for gap in padding]
         with torch.no_grad():
@@ -38,12 +39,16 @@ def generate(model: Any, tokenizer: Any, batch: Sequence[Example], rows: int = 1
                 use_cache=True,
                 eos_token_id=end,
                 pad_token_id=pad,
-                stop_strings=["\n"],
-                tokenizer=tokenizer,
+                **stops,
             )
         texts = tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)
         answers += [text.partition("\n")[0].strip() for text in texts]
     return answers
+
+
+def _has_newlines(tokenizer: Any) -> bool:
+    """Not WordPiece: to it a newline is a space."""
+    return "\n" in tokenizer.decode(tokenizer.encode("\n", add_special_tokens=False))
 
 
 def token_f1(answer: str, gold: Sequence[str]) -> float:

@@ -99,7 +99,9 @@ def _parser() -> Parser:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--batch-rows", type=integer(1, 10_000), default=16)
     parser.add_argument(
-        "--out", type=output_folder, help="folder (default: out/llm_NAME, else benchmarks/results/llm_NAME)"
+        "--out",
+        type=output_folder,
+        help="folder of rows, runs in it (default: out/llm_NAME, else benchmarks/results/llm_NAME; runs: out/llm)",
     )
     parser.add_argument("--report", action="store_true", help="print what is there and run nothing")
     return parser
@@ -125,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 entry,
                 results,
                 data=options.data,
-                runs=Path("out/llm") / place,
+                runs=options.out / "runs" if options.out else Path("out/llm") / place,
                 rows=options.batch_rows,
                 load_model=lambda name, dtype: load(name, dtype=dtype, device=device),
                 say=lambda line: print(line, flush=True),

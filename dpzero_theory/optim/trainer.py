@@ -46,16 +46,11 @@ from dpzero_theory.optim.progress import described
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.shards import is_collective
 from dpzero_theory.optim.statement import statement_of_folder
+from dpzero_theory.optim.task_losses import losses_for
 from dpzero_theory.optim.trainer_arguments import defaults, require_honoured
 from dpzero_theory.optim.transcript import Record
 
 _STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
-
-
-def classification_losses(module: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Cross-entropy of each record for a model with logits of shape (batch, classes), in float32."""
-    inputs = {name: value for name, value in batch.items() if name != "labels"}
-    return nn.functional.cross_entropy(module(**inputs).logits.float(), batch["labels"], reduction="none")
 
 
 _NO_OPTIONS = {
@@ -70,10 +65,11 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     private: keyword arguments of `optim.private.make_private_with_epsilon`, folder and collate excepted; resume only as
     "moved", for an output folder that was copied or brought from another disk.
-    losses: per-record losses of a collated batch. public_evaluation: metrics on training records may be made, because
-    their records are public or because the metrics stay with whoever holds the records. Other arguments as
-    `transformers.Trainer`, but that an optimiser, a scheduler and a loss for backpropagation are refused. `run` is the
-    `Run` once training has begun.
+    losses: per-record losses of a collated batch; those of the model's task (`task_losses.losses_for`) if None.
+    public_evaluation: metrics on training records may be made, because their records are public or because the metrics
+    stay with whoever holds the records.
+    Other arguments as `transformers.Trainer`, but that an optimiser, a scheduler and a loss for backpropagation are
+    refused. `run` is the `Run` once training has begun.
 
     Raises ValueError for what a private run would not honour.
     """
@@ -87,7 +83,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         args: TrainingArguments,
         *,
         private: Mapping[str, Any],
-        losses: Losses = classification_losses,
+        losses: Losses | None = None,
         public_evaluation: bool = False,
         **options: Any,
     ) -> None:
@@ -99,6 +95,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         if args.load_best_model_at_end and args.save_only_model:
             raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
         super().__init__(model, args, **options)
+        losses = losses_for(self.model) if losses is None else losses
         self._private, self._losses, self._public_evaluation = dict(private), losses, public_evaluation
         self._looked_at: dict[int, object] = {}
 

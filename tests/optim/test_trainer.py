@@ -9,7 +9,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
 from benchmarks.kit.interrupts import instructions, interrupt  # noqa: E402
-from dpzero_theory.optim.trainer import DPZeroTrainer, classification_losses  # noqa: E402
+from dpzero_theory.optim.trainer import DPZeroTrainer  # noqa: E402
 from dpzero_theory.optim.transcript import replay  # noqa: E402
 from dpzero_theory.optim.verify import main  # noqa: E402
 from dpzero_theory.privacy.ledger import LedgerError  # noqa: E402
@@ -108,14 +108,6 @@ def test_sharding_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not shard: use torch's fully_shard"):
         refused.train()
     assert not (tmp_path / "_dpzero").exists()
-
-
-def test_classification_losses_are_one_for_each_record() -> None:
-    batch = transformers.default_data_collator(ROWS[:5])
-    found = classification_losses(model().eval(), batch)
-    assert found.shape == (5,)
-    alone = classification_losses(model().eval(), transformers.default_data_collator(ROWS[:1]))
-    torch.testing.assert_close(found[:1], alone)
 
 
 def state_of(folder: Path, step: int) -> Path:

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", reason="the hf extra is not i
 
 from huggingface_hub.utils import filter_repo_objects  # noqa: E402
 
-from dpzero_theory.optim.trainer import classification_losses  # noqa: E402
+from dpzero_theory.optim.task_losses import losses_for  # noqa: E402
 from dpzero_theory.optim.trainer_arguments import HONOURED, INSTEAD, defaults, require_honoured  # noqa: E402
 from tests.optim.test_trainer import PRIVATE, ROWS, StopAt, made  # noqa: E402
 
@@ -343,7 +343,7 @@ def shows_the_process(folder: Path) -> None:
 
         def losses(module: Any, batch: Any, seen: set[str] = seen) -> torch.Tensor:
             seen |= set(batch)
-            return classification_losses(module, {name: batch[name] for name in ROWS[0]})
+            return losses_for(module)(module, {name: batch[name] for name in ROWS[0]})
 
         trainer = made(folder / str(kept), remove_unused_columns=not kept, options={"losses": losses})
         trainer.train_dataset = data

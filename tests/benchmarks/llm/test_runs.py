@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.kit.rows import Results
+from benchmarks.kit.rows import Results, read_rows
 from benchmarks.llm import zeroth_order
+from benchmarks.llm.__main__ import main
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, PRIVATE, Configuration
 from benchmarks.llm.privacy import opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, evaluation_steps, execute
@@ -16,13 +17,29 @@ from benchmarks.llm.tasks import task
 from dpzero_theory.privacy.release import Release
 from tests.benchmarks.llm.files import write
 from tests.benchmarks.llm.test_prompts import PAIRS
-from tests.benchmarks.llm.tiny import tiny
+from tests.benchmarks.llm.tiny import tiny, tokenizer
 
 SMALL: dict[str, Any] = {
     "steps": 2, "batch": 12, "sampling": "full", "per_class": None, "total": 12, "dev": 6, "test": 6,
     "step_size": 1e-3, "clip": 1.0,
 }  # fmt: skip
 """Full batches: their accounting is a closed form and takes no time."""
+
+
+def test_a_random_model_is_known_by_its_configuration(tmp_path: Path) -> None:
+    """Rows and runs of two configurations are apart, and apart from those of pretrained weights."""
+    data = write(task("sst2"), tmp_path)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if value is not None]
+    shared = [*words, "--task=sst2", "--method=mezo", "--weights=biases", "--device=cpu", f"--data={data}"]
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        config = tiny("encoder").module.config
+        config.save_pretrained(folder)
+        tokenizer("encoder").save_pretrained(folder)
+        assert main([*shared, "--init=random", f"--config={folder}", f"--out={tmp_path / 'out'}"]) == 0
+    rows = read_rows(tmp_path / "out")
+    assert set(rows["model"]) == {f"random:{tmp_path / name}" for name in ("one", "two")}
+    assert len(rows) == 6  # before, and after each of two steps
 
 
 def configuration(**changes: Any) -> Configuration:
@@ -43,12 +60,13 @@ def test_every_task_runs_with_every_kind_of_model(name: str, kind: str, tmp_path
     assert outcome.metric == ("f1" if name in ("squad", "drop") else "accuracy")
 
 
+@pytest.mark.parametrize("kind", ["masked", "causal", "encoder"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_makes_a_row_and_leaves_the_model_alone(method: str, tmp_path: Path) -> None:
+def test_every_method_makes_a_row_and_leaves_the_model_alone(method: str, kind: str, tmp_path: Path) -> None:
     data = write(task("sst2"), tmp_path)
-    model = tiny("masked")
+    model = tiny(kind)
     before = {name: value.clone() for name, value in model.module.state_dict().items()}
-    c = configuration(task="sst2", kind="masked", method=method, epsilon=50.0, weights="biases")
+    c = configuration(task="sst2", kind=kind, method=method, epsilon=50.0, weights="biases")
     outcome = execute(c, model, folder=tmp_path / "runs", data=data)
     assert all(torch.equal(value, before[name]) for name, value in model.module.state_dict().items())
     assert (outcome.privacy is not None) == (method in PRIVATE)

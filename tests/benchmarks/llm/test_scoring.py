@@ -166,6 +166,11 @@ def test_generation_is_the_greedy_loop_and_stops_at_a_newline() -> None:
     assert generate(model, words, prompts) == ["", "", ""]
 
 
+def test_a_tokenizer_without_newlines_generates_to_its_limit() -> None:
+    answers = generate(tiny("causal").module, tokenizer("encoder"), [Example((2, 5, 6)), Example((2, 7))])
+    assert len(answers) == 2
+
+
 def test_chance_level_of_a_random_model_is_log_of_the_classes() -> None:
     for name in names("masked"):
         prompter, examples = batch(name, "masked")
