@@ -1,10 +1,11 @@
-"""This checkout beside another one, in one run: calibration, a private step and the sweep engine.
+"""This checkout beside another one, in one run: calibration, private steps and the sweep engine.
 
     git worktree add ../before REVISION
     python -m benchmarks.side_by_side --other ../before [--turns N] [--out DIR]
 
 Each turn runs the same piece of work in a new process in either checkout, one after the other, and counts its
-processor time after a warm-up. The work calls commands and the README's function, which stay from version to version.
+processor time, and wall time, after a warm-up. The work calls commands and the README's function, which stay from
+version to version; releases are paid for 64 at a time where that is known.
 """
 
 import subprocess
@@ -17,15 +18,41 @@ from benchmarks.kit.timing import median_ratio
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 
 HERE = Path(__file__).resolve().parents[1]
-COMMON = "import contextlib, io, sys, tempfile, time\nquiet = io.StringIO()\n"
+COMMON = "import contextlib, inspect, io, sys, tempfile, time\nquiet = io.StringIO()\n"
 CLOCK = """
 def timed(work, repeats):
     work()
-    start = time.process_time()
+    start, wall = time.process_time(), time.perf_counter()
     for _ in range(repeats):
         work()
-    print((time.process_time() - start) / repeats)
+    print((time.process_time() - start) / repeats, (time.perf_counter() - wall) / repeats)
 """
+PRIVATE = """
+import torch
+torch.set_num_threads(1)
+from torch.utils.data import TensorDataset
+from dpzero_theory.optim.private import make_private_with_epsilon
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, WIDTH), torch.zeros(64).long())
+model = torch.nn.Sequential(torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 10))
+def losses(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+known = "paid_at_once" in inspect.signature(make_private_with_epsilon).parameters
+run = make_private_with_epsilon(
+    model, losses, data, target_epsilon=2, target_delta=1e-5, steps=10**6, expected_batch=64, clip=1.0, step_size=0.1,
+    smoothing=1e-3, relation="add-remove", sampling="full", folder=tempfile.mkdtemp() + "/run",
+    **({"paid_at_once": PAID} if known else {}),
+)
+timed(lambda: [run.step() for _ in range(STEPS)], 5)
+"""
+
+
+def private_steps(width: int, hidden: int, steps: int, paid_at_once: int) -> str:
+    """The README's function, with a perceptron of these widths."""
+    values = {"WIDTH": width, "HIDDEN": hidden, "STEPS": steps, "PAID": paid_at_once}
+    return "\n".join(f"{name} = {value}" for name, value in values.items()) + PRIVATE
+
+
 WORK = {
     "calibration": """
 from dpzero_theory.privacy.__main__ import main
@@ -37,22 +64,8 @@ def work():
                  " --relation add-remove".split())
 timed(work, 10)
 """,
-    "private step, batch 64": """
-import torch
-torch.set_num_threads(1)
-from torch.utils.data import TensorDataset
-from dpzero_theory.optim.private import make_private_with_epsilon
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(64, 784), torch.zeros(64).long())
-model = torch.nn.Sequential(torch.nn.Linear(784, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
-def losses(model, batch):
-    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
-run = make_private_with_epsilon(
-    model, losses, data, target_epsilon=2, target_delta=1e-5, steps=10**6, expected_batch=64, clip=1.0, step_size=0.1,
-    smoothing=1e-3, relation="add-remove", sampling="full", folder=tempfile.mkdtemp() + "/run",
-)
-timed(lambda: [run.step() for _ in range(20)], 5)
-""",
+    "20 private steps, batch 64": private_steps(784, 256, 20, 1),
+    "64 private steps, 1,002 weights, paid at once": private_steps(20, 32, 64, 64),
     "sweep engine": """
 import torch
 torch.set_num_threads(1)
@@ -67,14 +80,15 @@ timed(work, 2)
 }
 
 
-def seconds(work: str, checkout: Path) -> float:
-    """Processor seconds of the work in that checkout."""
+def seconds(work: str, checkout: Path) -> tuple[float, float]:
+    """Processor and wall seconds of the work in that checkout."""
     run = subprocess.run(
         [sys.executable, "-c", COMMON + CLOCK + WORK[work]], cwd=checkout, capture_output=True, text=True, check=False
     )
     if run.returncode:
         raise RuntimeError(f"{work} in {checkout} failed: {run.stderr.strip().splitlines()[-1]}")
-    return float(run.stdout)
+    busy, wall = map(float, run.stdout.split())
+    return busy, wall
 
 
 def _parser() -> Parser:
@@ -91,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = Results(
         options.out,
         key=("work", "turn"),
-        fields=("seconds", "other"),
+        fields=("seconds", "other", "wall_s", "other_wall_s"),
         seeds=(),
         device="cpu",
         dtype="float64",
@@ -103,12 +117,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if not results.done(work=work, turn=turn):
                     order = (HERE, options.other) if turn % 2 else (options.other, HERE)
                     found = {place: seconds(work, place) for place in order}
-                    mine, others = found[HERE], found[options.other]
-                    results.add([{"work": work, "turn": turn, "seconds": mine, "other": others}])
+                    (mine, wall), (others, others_wall) = found[HERE], found[options.other]
+                    row = {"work": work, "turn": turn, "seconds": mine, "other": others, "wall_s": wall}
+                    results.add([row | {"other_wall_s": others_wall}])
                     print(f"{work}, turn {turn + 1} of {options.turns}: {mine / others:.3f}", file=sys.stderr)
     for name, rows in read_rows(options.out).groupby("work", sort=False):
         ratio, error = median_ratio(list(rows["seconds"]), list(rows["other"]))
-        print(f"{name}: {ratio:.3f} +- {error:.3f} of the other checkout's processor time ({len(rows)} turns)")
+        wall = f"wall {rows['wall_s'].median():.4g} s, there {rows['other_wall_s'].median():.4g} s"
+        print(f"{name}: {ratio:.3f} +- {error:.3f} of the other checkout's processor time ({len(rows)} turns; {wall})")
     print(f"rows: {options.out}")
     return 0
 
