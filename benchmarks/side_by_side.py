@@ -118,13 +118,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                     order = (HERE, options.other) if turn % 2 else (options.other, HERE)
                     found = {place: seconds(work, place) for place in order}
                     (mine, wall), (others, others_wall) = found[HERE], found[options.other]
-                    row = {"work": work, "turn": turn, "seconds": mine, "other": others, "wall_s": wall}
-                    results.add([row | {"other_wall_s": others_wall}])
+                    numbers = {"seconds": mine, "other": others, "wall_s": wall, "other_wall_s": others_wall}
+                    results.add([{"work": work, "turn": turn, **numbers}])
                     print(f"{work}, turn {turn + 1} of {options.turns}: {mine / others:.3f}", file=sys.stderr)
     for name, rows in read_rows(options.out).groupby("work", sort=False):
         ratio, error = median_ratio(list(rows["seconds"]), list(rows["other"]))
-        wall = f"wall {rows['wall_s'].median():.4g} s, there {rows['other_wall_s'].median():.4g} s"
-        print(f"{name}: {ratio:.3f} +- {error:.3f} of the other checkout's processor time ({len(rows)} turns; {wall})")
+        walls = f"wall {rows['wall_s'].median():.4g} s, there {rows['other_wall_s'].median():.4g} s"
+        print(f"{name}: {ratio:.3f} +- {error:.3f} of the other checkout's processor time ({len(rows)} turns; {walls})")
     print(f"rows: {options.out}")
     return 0
 

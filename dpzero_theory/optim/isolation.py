@@ -13,7 +13,8 @@ Refused is what changes by more than rounding can, and by any bit at all where t
 the same shapes (so that not even a tiny coupling through contents passes, where kernels are deterministic); and
 buffers that change. Rounding is taken to be below eps^(2/3) of the largest loss, eps of the coarsest type that any
 operation used. What cannot be seen: couplings that these records do not show (through rare values, after many calls,
-of sizes that were not tried), and such as are below rounding and show only in another shape.
+of sizes that were not tried), such as are below rounding and show only in another shape, values of the very first batch
+that are kept for good, and a data set that makes an entry out of several people's records.
 
     isolation    what is assured
     probed       the above. In floating point a record's last bits may still depend on how many records are beside it

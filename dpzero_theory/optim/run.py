@@ -75,7 +75,7 @@ class Run:
         self._micro_batch = integer("micro_batch", micro_batch)
         self._paid = range(0)
         self._position: int | None = None
-        self._current = False
+        self._current = self._stepping = False
 
     def step(self) -> Record:
         """One release and one move of the weights.
@@ -85,6 +85,7 @@ class Run:
         """
         self.catch_up()
         try:
+            self._stepping = True
             self._current = False  # until the weights are where the transcript is
             release, batch = self._ranks.lead(self._begin)
             total = self._total(release, batch)
@@ -97,8 +98,10 @@ class Run:
                 self._ranks.lead(lambda: self._release(release, total[:0]))
                 record = Record(release, ())
             self._current = True
+            self._stepping = False
             return record
         except BaseException:
+            self._stepping = False
             self.weights.restore()
             raise
 
@@ -114,9 +117,10 @@ class Run:
     def catch_up(self) -> None:
         """Move the weights by what the transcript holds beyond them; nothing to do except after a resumption.
 
-        Raises TranscriptError where the weights are neither the initial ones nor those of a checkpoint of this run, and
-        where the transcript ends before the checkpoint.
+        Raises TranscriptError where the weights are neither the initial ones nor those of a checkpoint of this run,
+        where the transcript ends before the checkpoint, and in the middle of a step.
         """
+        self._require_between_steps()
         if self._current:
             return
         if self._position is None:
@@ -179,6 +183,7 @@ class Run:
         if state["key"] != self._header.key:
             raise ValueError(f"state must be of the run with key {self._header.key}; got {state['key']}")
         position = integer("position", state["position"], at_least=0, at_most=self.plan.steps)
+        self._require_between_steps()
         self._position, self._current = None, False
         self.weights.load_values(state["parameters"])
         self.weights.load_state_dict(state["weights"])
@@ -195,6 +200,7 @@ class Run:
 
         The releases that were made stay paid for and are not used. Raises TranscriptError for other weights.
         """
+        self._require_between_steps()
         self._require_initial()
         self._position, self._current = 0, self.plan.scalars == 0
 
@@ -203,6 +209,13 @@ class Run:
         for file in (self._ledger, self._transcript):
             if file is not None:
                 file.close()
+
+    def _require_between_steps(self) -> None:
+        """Not in a signal's handler or another thread, which would move weights that the step is about to move."""
+        if self._stepping:
+            raise TranscriptError(
+                "a step is being made: do this when it is over, as in a callback that looks whether a signal came"
+            )
 
     def _require_initial(self) -> None:
         if self.weights.fingerprint() != self._header.fingerprint:

@@ -4,6 +4,7 @@ A sample of the instructions, another in each test; all of them: `python -m benc
 """
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-from benchmarks.kit.interrupts import instructions, interrupt
+from benchmarks.kit.interrupts import instructions, interrupt, traced
 from dpzero_theory.optim.folder import TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.private import make_private_with_epsilon
@@ -263,3 +264,33 @@ def test_an_interrupt_at_any_instruction_of_opening_the_folder_leaves_no_lock(tm
         assert interrupt(work, instruction)
         work()
         held.pop().close()
+
+
+@pytest.mark.parametrize("changes", [{}, {"algorithm": "dpgd-0th"}])
+def test_a_signals_handler_that_asks_for_a_checkpoint_in_the_middle_of_a_step_is_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """And the step goes on as if nobody had asked; at a sample of its instructions."""
+    model, asked = module(), 0
+    run = made(model, tmp_path, **changes)
+    found = instructions(run.step)
+    inside = found.index(next(place for place in found if place[1] == "_begin"))
+    for handler in (run.state_dict, run.step, run.begin_again):
+        for instruction in found[inside :: len(found) // 25]:
+            told: list[int] = []
+
+            def event(place: Any, chosen: Any = instruction, told: Any = told, handler: Any = handler) -> None:
+                if place == chosen and not told and run._stepping:
+                    sys.settrace(None)
+                    with pytest.raises(TranscriptError, match="a step is being made: do this when it is over"):
+                        handler()
+                    told.append(1)
+
+            with traced(event):
+                run.step()
+            asked += len(told)
+    assert asked > 40
+    if not changes:
+        again = module()
+        replay(tmp_path / TRANSCRIPT, again)
+        assert torch.equal(parameters(model), parameters(again))
