@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.cli import extra
+from dpzero_theory.optim.folder import OF_TRAINER
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.noise import SystemNoise
@@ -95,7 +96,7 @@ class Trial:
 
     def folder(self, root: Path | None = None) -> Path:
         where = root or self.root
-        return where / "dpzero" if self.method == "trainer" else where
+        return where / OF_TRAINER if self.method == "trainer" else where
 
     def start(self, *, resume: bool | str, root: Path | None = None) -> Run:
         """The run itself; of the Trainer's, what is in its folder."""
