@@ -235,3 +235,19 @@ def test_bad_parameters(name: str, value: object) -> None:
 def test_bad_requests(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         prescribe(PAPER, **({"gdp": GDP} | {name: value}))
+
+
+@pytest.mark.parametrize(
+    ("law", "full", "poisson"),
+    [
+        ("sphere", 0.006333174897616482, 0.006310573548081322),
+        ("gaussian", 0.00633846860482748, 0.006315829847259504),
+        ("rademacher", 0.017126615674724812, 0.0170435660570174),
+    ],
+)
+def test_one_direction_is_the_theorem_before_there_were_several(law: str, full: float, poisson: float) -> None:
+    """The numbers of the code that knew K = 1 only (the parent of commit c7fbe80), full batches and with r_s = 20."""
+    at = {"step_size": 0.003, "steps": 100_000, "clip": 2.3, "smoothing": 5e-7, "noise_std": 0.4, "direction": law}
+    assert certificate(PAPER, **at).bound == pytest.approx(full, rel=1e-12)  # type: ignore[arg-type]
+    samples = dataclasses.replace(PAPER, sample_rank=20.0)
+    assert certificate(samples, **at, sample_rate=0.1).bound == pytest.approx(poisson, rel=1e-12)  # type: ignore[arg-type]
