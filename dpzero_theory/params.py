@@ -21,7 +21,7 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
-from dpzero_theory.theory.sharp.high_probability import certify_run
+from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run
 from dpzero_theory.theory.sharp.search import MOST_DIRECTIONS
 
 SOLVABLE = ("n", "epsilon", "d")
@@ -215,9 +215,7 @@ def _with_one_run(problem: Problem, answer: Answer, confidence: float) -> Answer
     """The answer with a note on a single run, where the theorem has one."""
     if answer.result.id != "theorem-3-sharp":
         return answer
-    names = ("step_size", "steps", "clip", "smoothing", "noise_std", "direction", "directions_per_step")
-    at = {name: getattr(answer.prescription, name) for name in names}
-    bound = certify_run(problem, failure=1 - confidence, **at).bound
+    bound = certify_run(problem, Parameters.of(answer.prescription), failure=1 - confidence).bound
     note = f"one run: its mean of ||grad F_S(x_t)||^2 is at most {bound:.4g} with probability at least {confidence:g}"
     return dataclasses.replace(answer, notes=(*answer.notes, note))
 

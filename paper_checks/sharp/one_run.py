@@ -64,9 +64,7 @@ def run_step() -> Outcome:
             continue
         g, sigma, clip = case.weights @ case.gradients, math.sqrt(case.variance * k), case.clip * math.sqrt(k)
         problem = Problem(n=1000, d=d, r=float(case.curvature.sum()))
-        step = high_probability.step_of(
-            problem,
-            failure=0.05,
+        at = high_probability.Parameters(
             step_size=alpha,
             steps=1000,
             clip=clip,
@@ -75,6 +73,7 @@ def run_step() -> Outcome:
             direction=kind,
             directions_per_step=k,
         )
+        step = high_probability.step_of(problem, at, failure=0.05)
         kept, levels, lost = step.progress(problem, case.share / alpha)
         i = int(np.searchsorted(levels, float(np.linalg.norm(g)) * (1 - 1e-12)))
         stated = case.share * (float(lost[i]) - kept * float(g @ g))
@@ -124,8 +123,8 @@ def run_coverage() -> Outcome:
     for problem, q in _settings():
         loss, at, _ = _family(problem, q)
         found = worst_case.run(loss, **at, chains=64, rng=rng)
-        theorem = {**at, "smoothing": q.smoothing, "direction": q.direction}
-        half, bound = (high_probability.certify_run(problem, failure=x, **theorem).bound for x in (0.5, 0.05))
+        theorem = high_probability.Parameters.of(q)
+        half, bound = (high_probability.certify_run(problem, theorem, failure=x).bound for x in (0.5, 0.05))
         worst = max(worst, float(found.mean.max()) / half)
         shown.append(f"{float(found.mean.max()) / bound:.2f}")
     return within(worst, 1.0, f"mean over one run over its bound at delta = 0.5, and at 0.05: {', '.join(shown)}")

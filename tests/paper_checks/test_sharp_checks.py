@@ -198,7 +198,7 @@ def test_no_variance_of_the_directions_fails(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_bound_for_one_run_below_the_runs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     original = high_probability.certify_run
     monkeypatch.setattr(
-        high_probability, "certify_run", lambda p, **k: replace(found := original(p, **k), bound=found.bound / 4)
+        high_probability, "certify_run", lambda *a, **k: replace(found := original(*a, **k), bound=found.bound / 4)
     )
     assert not one_run.run_coverage().ok
 

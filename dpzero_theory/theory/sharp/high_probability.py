@@ -17,13 +17,14 @@ Statement and proof: dpzero_theory/theory/sharp/proof.md, section 10.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.search import clip_share, relative_gap, scaled, step_terms
@@ -34,6 +35,33 @@ _CELLS = 1000
 _LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _CELLS)])
 """Ends of cells of G; on each every part is bounded by its value at the end where it is largest."""
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """What a run of Algorithm 2 is given: full batches, Gaussian noise.
+
+    Attributes:
+        step_size: alpha > 0.
+        steps: T >= 1.
+        clip: C > 0, of the norm of a sample's K finite differences.
+        smoothing: lambda > 0.
+        noise_std: sigma >= 0 of each coordinate of the full-batch average.
+        direction, directions_per_step: as for `certificate.certificate`.
+    """
+
+    step_size: float
+    steps: int
+    clip: float
+    smoothing: float
+    noise_std: float
+    direction: str = "sphere"
+    directions_per_step: int = 1
+
+    @classmethod
+    def of(cls, prescription: Prescription) -> Self:
+        """Those of a prescription."""
+        return cls(**{field.name: getattr(prescription, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,51 +146,29 @@ class Step:
         return float(k.kept[0]), g, np.where(exponent * a * expected <= 1, lost, math.inf)
 
 
-def step_of(
-    problem: Problem,
-    *,
-    failure: float,
-    step_size: float,
-    steps: int,
-    clip: float,
-    smoothing: float,
-    noise_std: float,
-    direction: str = "sphere",
-    directions_per_step: int = 1,
-) -> Step:
+def step_of(problem: Problem, at: Parameters, *, failure: float) -> Step:
     """The step of these parameters in units of L and ell; arguments and errors as `certify_run`."""
     p = problem
-    directions = check.integer("directions_per_step", directions_per_step)
-    alpha = scaled("step_size", step_size, "smoothness", p.smoothness, at_least=1e-100)
-    c = clip_share(clip, p, directions)
-    overlong = _SHARE * failure / steps
+    directions = check.integer("directions_per_step", at.directions_per_step)
+    alpha = scaled("step_size", at.step_size, "smoothness", p.smoothness, at_least=1e-100)
+    c = clip_share(at.clip, p, directions)
+    overlong = _SHARE * failure / check.integer("steps", at.steps)
     return Step(
         step_size=alpha,
         directions=directions,
         clip=c,
-        variance=(check.real("noise_std", noise_std, at_least=0, at_most=1e100) / p.lipschitz) ** 2 / directions,
+        variance=(check.real("noise_std", at.noise_std, at_least=0, at_most=1e100) / p.lipschitz) ** 2 / directions,
         rank=p.r,
-        error=scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2,
-        mean=constants(np.array([c]), p.d, p.r, direction, p.sample_rank, directions),
-        along=constants(np.array([c]), p.d, 1.0, direction, p.sample_rank, directions),
+        error=scaled("smoothing", at.smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2,
+        mean=constants(np.array([c]), p.d, p.r, at.direction, p.sample_rank, directions),
+        along=constants(np.array([c]), p.d, 1.0, at.direction, p.sample_rank, directions),
         overlong=overlong,
         projection=math.sqrt(_longest(directions, overlong / 2)),
         trace=p.r * _longest(directions * p.r, overlong / 2),
     )
 
 
-def certify_run(
-    problem: Problem,
-    *,
-    failure: float,
-    step_size: float,
-    steps: int,
-    clip: float,
-    smoothing: float,
-    noise_std: float,
-    direction: str = "sphere",
-    directions_per_step: int = 1,
-) -> RunCertificate:
+def certify_run(problem: Problem, at: Parameters, *, failure: float) -> RunCertificate:
     """The bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
     The best of a grid of theta and kappa, which depend on the parameters alone, and of bound/failure, which is Markov's
@@ -170,13 +176,8 @@ def certify_run(
 
     Args:
         problem: the constants.
+        at: the run's parameters.
         failure: delta in (0, 1), over the run's directions and noise.
-        step_size: alpha > 0.
-        steps: T >= 1.
-        clip: C > 0, of the norm of a sample's K finite differences.
-        smoothing: lambda > 0.
-        noise_std: sigma >= 0 of each coordinate of the full-batch average.
-        direction, directions_per_step: as for `certificate.certificate`.
 
     Raises:
         ValueError: an argument outside its range.
@@ -184,31 +185,11 @@ def certify_run(
     """
     p = problem
     delta = check.real("failure", failure, at_least=1e-100, below=1)
-    t = check.integer("steps", steps)
     gap = relative_gap(p)
-    step = step_of(
-        p,
-        failure=delta,
-        step_size=step_size,
-        steps=t,
-        clip=clip,
-        smoothing=smoothing,
-        noise_std=noise_std,
-        direction=direction,
-        directions_per_step=directions_per_step,
-    )
+    step, t = step_of(p, at, failure=delta), at.steps
     budget, needed = gap / (step.step_size * t), math.log(1 / ((1 - _SHARE) * delta))
     unit = p.lipschitz * p.lipschitz
-    of_mean = certificate(
-        p,
-        step_size=step_size,
-        steps=t,
-        clip=clip,
-        smoothing=smoothing,
-        noise_std=noise_std,
-        direction=direction,
-        directions_per_step=directions_per_step,
-    ).bound
+    of_mean = certificate(p, **vars(at)).bound
     best, exponent = min(of_mean / unit / delta, 1.0), 0.0
     thetas = np.geomspace(needed / (100 * gap), max(10 / step.step_size, needed / gap), 60)
     apart = thetas[1] / thetas[0]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,23 +11,22 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import high_probability
 from dpzero_theory.theory.sharp.certificate import prescribe
-from dpzero_theory.theory.sharp.high_probability import certify_run, step_of
+from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run, step_of
 
 GDP = float(gdp_from_epsilon(2, 1e-6))
 PAPER = Problem(n=10_000, d=2000, r=8.178)
-NAMES = ("step_size", "steps", "clip", "smoothing", "noise_std", "direction", "directions_per_step")
 
 
-def _at(problem: Problem, steps: int, k: int = 1, direction: str = "sphere") -> tuple[float, dict[str, Any]]:
+def _at(problem: Problem, steps: int, k: int = 1, direction: str = "sphere") -> tuple[float, Parameters]:
     p = prescribe(problem, GDP, max_steps=steps, direction=direction, directions_per_step=k)
-    return p.bound, {name: getattr(p, name) for name in NAMES}
+    return p.bound, Parameters.of(p)
 
 
 @pytest.mark.parametrize("direction", ["sphere", "gaussian", "rademacher", "frame"])
 def test_one_run_beside_the_mean_over_runs(direction: str) -> None:
     for k, steps, most in ((1, 155_200, 1.15), (4, 38_800, 1.26), (32, 10**9, 1.04)):
         bound, at = _at(PAPER, steps, k, direction)
-        runs = [certify_run(PAPER, failure=failure, **at) for failure in (0.5, 0.05, 1e-6)]
+        runs = [certify_run(PAPER, at, failure=failure) for failure in (0.5, 0.05, 1e-6)]
         assert bound < runs[0].bound < runs[1].bound < runs[2].bound < 1
         assert runs[1].bound < most * bound
         assert not runs[1].vacuous
@@ -38,16 +36,21 @@ def test_units() -> None:
     _, at = _at(PAPER, 50_000, 4)
     scaled = dataclasses.replace(PAPER, lipschitz=10.0, smoothness=0.2, gap=500.0)
     unit = 10 / 0.2
-    moved = {**at, "step_size": at["step_size"] / 0.2, "smoothing": at["smoothing"] * unit}
-    moved |= {"clip": 10 * at["clip"], "noise_std": 10 * at["noise_std"]}
-    ours, theirs = (certify_run(p, failure=0.1, **a) for p, a in ((PAPER, at), (scaled, moved)))
+    moved = dataclasses.replace(
+        at,
+        step_size=at.step_size / 0.2,
+        smoothing=at.smoothing * unit,
+        clip=10 * at.clip,
+        noise_std=10 * at.noise_std,
+    )
+    ours, theirs = (certify_run(p, a, failure=0.1) for p, a in ((PAPER, at), (scaled, moved)))
     assert theirs.bound == pytest.approx(100 * ours.bound, rel=1e-9)
     assert theirs.exponent == pytest.approx(ours.exponent / 500, rel=1e-9)
 
 
 def test_nothing_is_proved_where_a_step_is_too_long() -> None:
     _, at = _at(PAPER, 100)
-    found = certify_run(PAPER, failure=0.05, **{**at, "step_size": 1.0})
+    found = certify_run(PAPER, dataclasses.replace(at, step_size=1.0), failure=0.05)
     assert (found.bound, found.vacuous) == (1.0, True)
 
 
@@ -72,8 +75,8 @@ def test_the_second_order_function() -> None:
 def test_the_leading_terms() -> None:
     """As alpha -> 0 the loss over the mean's is theta alpha (sigma^2/(2 K)) G^2, and half of that of the
     directions."""
-    at = {"steps": 10, "clip": 8.0, "smoothing": 1e-12, "noise_std": 0.6, "direction": "gaussian"}
-    step = step_of(PAPER, failure=0.1, step_size=1e-9, **at)
+    at = Parameters(step_size=1e-9, steps=10, clip=8.0, smoothing=1e-12, noise_std=0.6, direction="gaussian")
+    step = step_of(PAPER, at, failure=0.1)
     share = 1e-4
     kept, g, lost = step.progress(PAPER, share / 1e-9)
     expected = share / 2 * (0.36 * g**2 + 2 * g**4)
@@ -87,7 +90,7 @@ def test_the_leading_terms() -> None:
 def test_bad_failure(value: object) -> None:
     _, at = _at(PAPER, 100)
     with pytest.raises(ValueError, match="failure must be"):
-        certify_run(PAPER, failure=value, **at)  # type: ignore[arg-type]
+        certify_run(PAPER, at, failure=value)  # type: ignore[arg-type]
 
 
 def test_bad_parameters() -> None:
@@ -95,4 +98,4 @@ def test_bad_parameters() -> None:
     for name in ("step_size", "steps", "clip", "smoothing", "noise_std", "directions_per_step"):
         for value in (-1, math.nan, "1"):
             with pytest.raises(ValueError, match=name):
-                certify_run(PAPER, failure=0.1, **{**at, name: value})
+                certify_run(PAPER, dataclasses.replace(at, **{name: value}), failure=0.1)  # type: ignore[arg-type]
