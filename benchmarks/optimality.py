@@ -40,7 +40,7 @@ D, DELTA, FAILURE = 2000, 1e-6, 0.05
 RECORDS = 10**9
 """Of a member: the share of opposing samples is exact to this."""
 MEMBERS = ("mean", "long", "long-spread", "burst")
-FACTORS = ((0.5, 0.7, 1.0, 1.4, 2.0), (0.6, 0.8, 1.0, 1.25, 1.6))
+FACTORS: tuple[Sequence[float], ...] = ((0.5, 0.7, 1.0, 1.4, 2.0), (0.6, 0.8, 1.0, 1.25, 1.6))
 LONG = 155_200
 """Evaluations at which runs of K = 1 are long: of the factors only those next to 1 are tried there."""
 SHARES = (0.02, 0.1, 0.5)
@@ -68,8 +68,8 @@ def cases() -> Iterator[dict[str, Any]]:
             where = {"n": n, "epsilon": epsilon, "r": r, "chosen": chosen, "evaluations": evaluations}
             for member in MEMBERS if base else MEMBERS[:2]:
                 yield {**where, "member": member, "step_factor": 1.0, "clip_factor": 1.0}
-            near = slice(1, 4) if (chosen, evaluations) == ("1", LONG) else slice(None)
-            for step, clip in itertools.product(*(values[near] for values in FACTORS)) if base else ():
+            near = slice(1, 4) if (chosen, evaluations) == ("1", LONG) else slice(0, 5)
+            for step, clip in itertools.product(FACTORS[0][near], FACTORS[1][near]) if base else ():
                 if (step, clip) != (1.0, 1.0):
                     yield {**where, "member": "mean", "step_factor": step, "clip_factor": clip}
 

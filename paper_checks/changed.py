@@ -36,29 +36,28 @@ def verdict(id: str) -> str:
 
 
 @contextmanager
-def changed(change: Change, id: str) -> Iterator[None]:
-    """The check `id` registered as it is with the change, and everything as before afterwards.
+def changed(change: Change | None, id: str) -> Iterator[None]:
+    """The check `id` registered as it is with the change, or loaded again without, and everything as before afterwards.
 
     Raises ValueError where the source no longer has what the change changes.
     """
     before, home = dict(registry._CHECKS), function_of(id).__module__
     modules = {name: module for name, module in sys.modules.items() if name.startswith("paper_checks.")}
-    place, _, name = change.place.partition(":")
-    read, numbers = rows.read, _numbers(change) if change.kind == "table" else []
-    kept = list(numbers)
+    numbers = _numbers(change) if change and change.kind == "table" else []
+    kept, edited = list(numbers), dict[str, ast.Module]()
     try:
-        if change.kind == "table":
+        if change and change.kind == "table":
             numbers[change.index] = float(change.new)
-            _load(home, {})
-        elif change.kind == "rows":
+        elif change and change.kind == "rows":
             setattr(rows, "read", _scaled(change.place, float(change.new)))  # noqa: B010  mypy knows no assignment to it
-            _load(home, {})
-        else:
-            _load(home, {place: _edited(change, place, name)})
+        elif change:
+            place, _, name = change.place.partition(":")
+            edited[place] = _edited(change, place, name)
+        _load(home, edited)
         yield
     finally:
         numbers[:] = kept
-        rows.read = read
+        rows.read = _read
         registry._CHECKS.clear()
         registry._CHECKS.update(before)
         for own, module in modules.items():
@@ -114,14 +113,21 @@ def _load(home: str, edited: Mapping[str, ast.Module]) -> None:
     fresh(home)
 
 
+_read = rows.read
+
+
+@cache
+def _rows(folder: str) -> list[dict[str, str]]:
+    return list(_read(folder))
+
+
 def _scaled(place: str, factor: float) -> Callable[[str], Iterator[dict[str, str]]]:
     folder, _, pick = place.partition("/")
     column, _, value = pick.partition("=")
-    read: Callable[[str], Iterator[dict[str, str]]] = rows.read
     measured = ("gradient", "loss", "dev", "test", "to_non_private", "peak_to", "ratio")
 
     def altered(name: str) -> Iterator[dict[str, str]]:
-        for row in read(name):
+        for row in _rows(name):
             if name == folder and row[column] == value:
                 row = {k: _times(v, factor) if k.startswith(measured) else v for k, v in row.items()}
             yield row

@@ -155,6 +155,9 @@ STATEMENTS = {s.id: s for s in THEOREMS + COROLLARIES}
 noise = 4 * C * sp.sqrt(2 * T * K) / (n * eps)
 """sigma of Algorithms 1 and 2."""
 
+lemma_deviation = 2 * sp.sqrt(2 * K) / eps
+"""sigma over sqrt(T) Delta in Lemma lm:composition."""
+
 
 def tail_probability() -> sp.Expr:
     """The proof's union bound on P(clipping ever happens)."""

@@ -5,7 +5,8 @@ Kinds:
     table      a number of `tables.toml`;
     rows       a measured column of committed rows, where one grouping column has one value;
     statement  a constant, a product or a sum of a formula in `paper_checks.formulas`;
-    check      a constant in the check, or in a function of `paper_checks.checks` that it uses.
+    check      a constant in the check, or in a function of `paper_checks.checks` that it uses, and after those a
+               product or a sum.
 
 Thresholds are never changed (a comparator that is a plain number), nor are seeds, tolerances, sizes from 1,000 on,
 zeros, and what is only shown. So a check whose verdict no site changes does not depend on what it says it tests.
@@ -13,14 +14,15 @@ zeros, and what is only shown. So a check whose verdict no site changes does not
 
 import ast
 import inspect
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from paper_checks import registry, rows, tables
 from paper_checks.registry import Claim
@@ -38,13 +40,14 @@ __all__ = [
     "imports_of",
     "operators_in",
     "own_formula",
+    "smaller",
     "source_of",
     "tree_of",
 ]
 
 FORMULAS = "paper_checks.formulas"
-FACTORS: tuple[float, ...] = (1.1, 2, 10, 1000)
-"""Each is tried both ways, the smallest first; integers are also raised and lowered by 1."""
+FACTORS: tuple[float, ...] = (10, 1000, 2, 1.1)
+"""Each is tried both ways, in this order; integers are raised and lowered by 1 before."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "synthetic": ("method", "d"),
     "synthetic_dpgd": ("method", "d"),
@@ -76,7 +79,7 @@ class Change:
 
 
 def changes(claim: Claim) -> Iterator[Change]:
-    """Every change that the claim's check may notice, the smallest first within a kind, the likeliest kind first.
+    """Every change that the claim's check may notice, the likeliest kind first.
 
     Claims of kind 'table arithmetic' may only be turned by numbers of tables, and a part of a theorem (thm1-alpha)
     only by the formula it is named after: those are what they are about.
@@ -85,13 +88,39 @@ def changes(claim: Claim) -> Iterator[Change]:
     if claim.kind == "table arithmetic":
         yield from _table_changes(claim)
     elif own:
-        yield from _by_size(_statement_sites({own.partition(":")[2]}))
+        yield from _by_factor(_statement_sites({own.partition(":")[2]}))
     else:
         parts = list(_parts(claim.id))
-        constants = (site for place, node in parts for site in _constant_sites("check", place, node))
+        sites = [site for place, node in parts for site in _code_sites("check", place, node)]
+        named = _entries(claim.id, [node for _, node in parts])
+        yield from _by_factor(site for site in sites if site.node in named)
+        constants = (site for site in sites if site.value is not None)
         statements = _statement_sites(_named([node for _, node in parts]))
-        yield from _by_size(chain(_row_sites(claim), statements, constants))
-        yield from _table_changes(claim)
+        yield from _by_factor(chain(_row_sites(claim), statements, constants))
+        if any("paper_checks.tables" in source_of(place.partition(":")[0]) for place, _ in parts):
+            yield from _table_changes(claim)
+        yield from _by_factor(site for site in sites if site.value is None)
+
+
+def _entries(id: str, nodes: Iterable[ast.AST]) -> set[ast.AST]:
+    """What is in an entry of a dictionary whose key is a default of the check: one of many results of a function."""
+    keys = {d for d in function_of(id).__defaults__ or () if isinstance(d, str)}
+    tables = [n for root in nodes for n in ast.walk(root) if isinstance(n, ast.Dict)]
+    entries = [pair for table in tables for pair in zip(table.keys, table.values, strict=True)]
+    return {n for key, value in entries if getattr(key, "value", "") in keys for n in ast.walk(value)}
+
+
+def smaller(claim: Claim, change: Change) -> list[Change]:
+    """The changes of the same place that change it less, the least first."""
+
+    def size(other: Change) -> float:
+        if other.index < 0:
+            return 0.0
+        ratio = float(other.new) / (1.0 if other.kind == "rows" else float(other.old))
+        return abs(math.log(ratio)) if ratio > 0 else math.inf
+
+    same = [c for c in changes(claim) if replace(c, new=change.new) == change]
+    return sorted((c for c in same if size(c) < size(change)), key=size)
 
 
 def own_formula(id: str) -> str:
@@ -107,27 +136,30 @@ def own_formula(id: str) -> str:
     return f"{FORMULAS}:{name}.{fields[part]}" if part in fields else ""
 
 
-Site = tuple[Change, float | None]
-"""A place (its Change without `new`) and its number, None for an operator."""
+class Site(NamedTuple):
+    """A place (its Change without `new`), its number (None for an operator) and where it is in the source."""
+
+    change: Change
+    value: float | None
+    node: ast.AST | None = None
 
 
-def _by_size(sites: Iterable[Site]) -> Iterator[Change]:
+def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
     listed = list(sites)
     for factor in FACTORS:
-        for site, value in listed:
-            if value is None:
-                new = [site.new] if factor == FACTORS[0] else []
-            else:
-                new = [f"{x:.17g}" for x in _values(value, factor)]
-            for text in new:
-                yield Change(site.kind, site.place, site.index, site.old, text)
+        for change, value, _ in listed:
+            if value is not None:
+                yield from (replace(change, new=f"{x:.17g}") for x in _values(value, factor))
+            elif factor == FACTORS[0]:
+                yield change
 
 
 def _values(value: float, factor: float) -> list[float]:
     if value == 0:  # only numbers of tables
         return [factor * 1000]
     if isinstance(value, int):
-        return [value + 1, value - 1, value * factor] if factor == FACTORS[0] else [value * int(factor)]
+        beside = [value + 1, value - 1] if factor == FACTORS[0] else []
+        return [*beside, value * int(factor), value / factor]
     return [value * factor, value / factor]
 
 
@@ -139,7 +171,7 @@ def _table_changes(claim: Claim) -> Iterator[Change]:
     data = tables.load()
     order = sorted(data, key=lambda label: (label != claim.label, label not in (tables.SENTENCES, tables.FACTS)))
     for label in order:
-        yield from _by_size(_table_sites(label, data[label]))
+        yield from _by_factor(_table_sites(label, data[label]))
 
 
 def _table_sites(label: str, table: Mapping[str, Any]) -> Iterator[Site]:
@@ -148,16 +180,16 @@ def _table_sites(label: str, table: Mapping[str, Any]) -> Iterator[Site]:
         if name == "columns":
             continue
         for k, number in enumerate(numbers):
-            yield Change("table", f"{label}/{name}", k, f"{number:g}", ""), float(number)
+            yield Site(Change("table", f"{label}/{name}", k, f"{number:g}", ""), float(number))
 
 
 def _row_sites(claim: Claim) -> Iterator[Site]:
-    source = inspect.getsource(sys.modules[registry.registered()[claim.id].__module__])
+    texts = {n.value for _, node in _parts(claim.id) for n in ast.walk(node) if isinstance(n, ast.Constant)}
     for folder, columns in GROUPS.items():
-        if f'"{folder}"' in source:
+        if folder in texts:
             for column in columns:
                 for value in sorted({row[column] for row in rows.read(folder)}):
-                    yield Change("rows", f"{folder}/{column}={value}", 0, "measured", ""), 1.0
+                    yield Site(Change("rows", f"{folder}/{column}={value}", 0, "measured", ""), 1.0)
 
 
 # --- source ---
@@ -264,20 +296,22 @@ def _statement_sites(names: set[str]) -> Iterator[Site]:
     for name, node in definitions_in(tree_of(FORMULAS)).items():
         if name in names - _NO_FORMULAS:
             place = f"{FORMULAS}:{name}"
-            yield from _constant_sites("statement", place, node)
-            for k, operator in enumerate(operators_in(node)):
-                yield Change("statement", place, -1 - k, ast.unparse(operator), ast.unparse(_swapped(operator))), None
+            yield from _code_sites("statement", place, node)
 
 
 def _names(node: ast.AST) -> list[str]:
     return [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
 
 
-def _constant_sites(kind: str, place: str, node: ast.AST) -> Iterator[Site]:
+def _code_sites(kind: str, place: str, node: ast.AST) -> Iterator[Site]:
+    """The constants of a definition, then its operators, whose index is below 0."""
     for k, constant in enumerate(constants_in(node)):
         value = constant.value
         assert isinstance(value, int | float)
-        yield Change(kind, place, k, f"{value:g}", ""), value
+        yield Site(Change(kind, place, k, f"{value:g}", ""), value, constant)
+    for k, operator in enumerate(operators_in(node)):
+        new = ast.unparse(_swapped(operator))
+        yield Site(Change(kind, place, -1 - k, ast.unparse(operator), new), None, operator)
 
 
 def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
@@ -287,7 +321,7 @@ def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
             yield node
     elif isinstance(node, ast.Compare):
         for part in (node.left, *node.comparators):
-            if any(isinstance(n, ast.Name | ast.Call | ast.Attribute) for n in ast.walk(part)):
+            if not _is_plain(part):
                 yield from constants_in(part)
     elif isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -306,7 +340,12 @@ def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
 
 
 def operators_in(node: ast.AST) -> list[ast.BinOp]:
-    return [n for n in ast.walk(node) if isinstance(n, ast.BinOp) and type(n.op) in SWAPS]
+    """The sums, differences, products and quotients of a definition, of plain numbers left out."""
+    return [n for n in ast.walk(node) if isinstance(n, ast.BinOp) and type(n.op) in SWAPS and not _is_plain(n)]
+
+
+def _is_plain(node: ast.AST) -> bool:
+    return not any(isinstance(n, ast.Name | ast.Call | ast.Attribute) for n in ast.walk(node))
 
 
 def _swapped(node: ast.BinOp) -> ast.BinOp:

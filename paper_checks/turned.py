@@ -7,6 +7,7 @@ is constant.
 import csv
 import io
 import multiprocessing
+import resource
 import signal
 import time
 import warnings
@@ -19,13 +20,15 @@ from types import FrameType
 from benchmarks.kit.rows import write_atomically
 from paper_checks.changed import changed, verdict
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim
-from paper_checks.sites import Change, changes
+from paper_checks.sites import Change, changes, smaller
 
 __all__ = ["REPORT", "Turned", "after", "read", "search", "write"]
 
 REPORT = Path(__file__).with_name("mutations.csv")
-SECONDS = 6
-"""A changed check that takes longer is left."""
+SECONDS, TIMES = 6, 3
+"""A changed check may take this processor time, or so many times its own."""
+MEMORY = 4 << 30
+"""Bytes that a search may hold: a changed size can ask for any amount."""
 
 
 @dataclass(frozen=True)
@@ -41,35 +44,42 @@ class _TooLongError(Exception):
     pass
 
 
-def after(change: Change, id: str) -> str:
-    """The verdict of the check `id` with the change: 'crashed' where the changed code does not run."""
+def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
+    """The verdict of the check `id` with the change: 'crashed' where the changed code does not run, or not in time."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise _TooLongError
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with changed(change, id):
                 return verdict(id)
-    except (_TooLongError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError):
+    except (_TooLongError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError):
         return "crashed"
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _turns(change: Change, claim: Claim, seconds: float) -> Turned | None:
+    found = after(change, claim.id, seconds)
+    noticed = found in STATUSES or (found == "failed" and change.kind == "statement")
+    return Turned(claim.id, found, change) if noticed and found != claim.status else None
 
 
 def _first(claim: Claim, seconds: float) -> Turned | None:
-    end = time.monotonic() + seconds
+    """The first change that turns the check, made as small as it still does."""
+    start = time.process_time()
+    after(None, claim.id, seconds)
+    limit = 0.5 + TIMES * (time.process_time() - start)
     for change in changes(claim):
-        if time.monotonic() > end:
+        if time.process_time() > start + seconds:
             return None
-        found = after(change, claim.id)
-        noticed = found in STATUSES or (found == "failed" and change.kind == "statement")
-        if noticed and found != claim.status:
-            return Turned(claim.id, found, change)
+        if row := _turns(change, claim, limit):
+            return next(filter(None, (_turns(less, claim, limit) for less in smaller(claim, change))), row)
     return None
 
 
@@ -77,13 +87,17 @@ def _named_first(claim: Claim, seconds: float) -> tuple[Claim, Turned | None]:
     return claim, _first(claim, seconds)
 
 
+def _limited() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.RLIM_INFINITY))
+
+
 def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple[Claim, Turned | None]]:
     """The first change that turns each check, in forked processes; claims without a check are left out.
 
-    seconds: a check for which nothing is found for so long is left.
+    seconds: of processor time; a check for which nothing is found for so long is left.
     """
     chosen = [claim for claim in claims if claim.status != NOT_TESTABLE]
-    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=16) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, _limited, maxtasksperchild=16) as pool:
         yield from pool.imap_unordered(partial(_named_first, seconds=seconds), chosen)
 
 

@@ -1,10 +1,11 @@
 """The hockey-stick divergence of Gaussian releases, with our own 60-digit arithmetic, and the composition lemma."""
 
-import math
 from functools import cache
 
 import mpmath
 import numpy as np
+
+from paper_checks import formulas as f
 
 __all__ = ["DELTAS", "hockey_stick", "least_epsilon", "lemma_gdp", "lemma_limit", "region"]
 
@@ -13,8 +14,7 @@ DELTAS = (0.5, 0.1, 1e-3, 1e-5, 1e-6, 1e-10)
 
 def lemma_gdp(epsilon: float, delta: float) -> float:
     """sqrt(T) Delta/sigma for the variance in Lemma lm:composition."""
-    deviation = 2 * math.sqrt(2 * math.log(math.e + epsilon / delta)) / epsilon
-    return 1 / deviation
+    return 1 / f.value(f.lemma_deviation, {"eps": epsilon, "delta": delta})
 
 
 def hockey_stick(epsilon: float, shift: float) -> float:
