@@ -68,7 +68,6 @@ PEERS = (
             "randomized_response": OTHER,
             "rr_composition": OTHER,
             "mixture_of_gaussians": OTHER,
-            "truncated_subsampled": OTHER,
             "zero_noise_multiplier5": OTHER,
             "zero_probability4": OTHER,
             "zero_probability5": OTHER,

@@ -1,6 +1,6 @@
 """Named values of one kind (direction laws, algorithms, noise laws, samplings): an extension is one registration."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 from dpzero_theory import check
@@ -20,6 +20,7 @@ class Registry(Mapping[str, T]):
     def __init__(self, argument: str) -> None:
         self.argument = argument
         self._values: dict[str, T] = {}
+        self._families: dict[str, Callable[[str], T]] = {}
 
     def register(self, value: T) -> T:
         """Add a value under its name and return it. Raises ValueError for a name that is taken."""
@@ -28,7 +29,14 @@ class Registry(Mapping[str, T]):
         self._values[value.name] = value
         return value
 
+    def register_family(self, name: str, member: Callable[[str], T]) -> None:
+        """Values that are made when asked for: NAME:ARGUMENTS is member(ARGUMENTS). They are not iterated over."""
+        self._families[name] = member
+
     def __getitem__(self, name: str) -> T:
+        family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
+        if family in self._families:
+            return self._families[family](arguments)
         return self._values[check.choice(self.argument, name, self._values)]
 
     def __contains__(self, name: object) -> bool:

@@ -17,7 +17,7 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.ledger import Settings
 from dpzero_theory.privacy.mechanism import Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
-from dpzero_theory.privacy.sampling import SAMPLINGS, runnable
+from dpzero_theory.privacy.sampling import drawn
 from dpzero_theory.theory.problem import Prescription
 
 MOST_STEPS = 10**9
@@ -79,8 +79,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         rule, law = self.rule, self.law
-        check.choice("sampling", self.sampling, runnable())
-        SAMPLINGS[self.sampling].batch_size(check.integer("n", self.n), self.sample_rate)
+        drawn(self.sampling).batch_size(check.integer("n", self.n), self.sample_rate)
         check.integer("steps", self.steps, at_most=MOST_STEPS)
         check.real("smoothing", self.smoothing, above=0)
         check.integer("scale", self.scale, at_least=0, at_most=MOST_SCALE)
@@ -141,7 +140,7 @@ class Plan:
         law = rule.law(noise)
         if law is None:
             raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
-        check.choice("sampling", sampling, runnable())
+        drawn(sampling)
         check.real("clip", clip, above=0.0)
         check.real("smoothing", smoothing, above=0.0)
         rule.require(direction, directions_per_step)

@@ -7,8 +7,8 @@ state. n is the number of records that there are, never an argument that could d
 import random
 from typing import ClassVar, NoReturn
 
-from dpzero_theory.check import choice, integer
-from dpzero_theory.privacy.sampling import SAMPLINGS, Indices, runnable
+from dpzero_theory.check import integer
+from dpzero_theory.privacy.sampling import Indices, drawn
 
 
 class Batches:
@@ -21,7 +21,7 @@ class Batches:
     private: ClassVar[bool] = True
 
     def __init__(self, sampling: str, n: int, sample_rate: float) -> None:
-        self.sampling = SAMPLINGS[choice("sampling", sampling, runnable())]
+        self.sampling = drawn(sampling)
         self.n = integer("n", n)
         self.sample_rate = self.sampling.rate(sample_rate)
         self.sampling.batch_size(self.n, self.sample_rate)

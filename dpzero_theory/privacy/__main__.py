@@ -28,7 +28,7 @@ from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.question import SOUGHT, Question, sweep_row
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.sampling import SAMPLINGS, TruncatedPoisson
 from dpzero_theory.privacy.solve import MOST_RECORDS
 
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
@@ -37,6 +37,12 @@ SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
 WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
 """The largest of each whole number."""
+REAL = {
+    "epsilon": {"above": 0.0, "at_most": LARGEST_EPSILON},
+    "noise_multiplier": {"at_least": LEAST_NOISE, "at_most": MOST_NOISE},
+    "delta": {"above": 0.0, "below": 1.0},
+}
+"""The range of each other number."""
 
 
 def _parser() -> Parser:
@@ -44,11 +50,11 @@ def _parser() -> Parser:
         "dpzero_theory.privacy", __doc__, aliases={"target_epsilon": "--epsilon", "target_delta": "--delta"}
     )
     question = parser.add_argument_group("the question: the one that is left out is found")
-    question.add_argument("--epsilon", type=number(above=0, at_most=LARGEST_EPSILON), help="the target, > 0")
+    question.add_argument("--epsilon", type=number(**REAL["epsilon"]), help="the target, > 0")
     question.add_argument(
-        "--noise-multiplier", type=number(at_least=LEAST_NOISE, at_most=MOST_NOISE), help="of the noise on the sum, > 0"
+        "--noise-multiplier", type=number(**REAL["noise_multiplier"]), help="of the noise on the sum, > 0"
     )
-    question.add_argument("--delta", type=number(above=0, below=1), help="in (0, 1)")
+    question.add_argument("--delta", type=number(**REAL["delta"]), help="in (0, 1)")
     question.add_argument("--steps", type=integer(at_most=WHOLE["steps"]), help="number of releases, >= 1")
     question.add_argument("--n", type=integer(at_most=WHOLE["n"]), help="number of records")
     question.add_argument(
@@ -65,7 +71,12 @@ def _parser() -> Parser:
         metavar=SWEEP,
         help="an answer for each value",
     )
-    question.add_argument("--sampling", choices=tuple(SAMPLINGS), help="how batches are drawn; needed with --batch")
+    question.add_argument(
+        "--sampling",
+        type=_sampling,
+        metavar=f"{{{','.join((*SAMPLINGS, 'truncated-poisson:B/N'))}}}",
+        help="how batches are drawn; needed with --batch. B: the largest batch",
+    )
     question.add_argument(
         "--relation", choices=tuple(Relation), default="replace-one", help="default: replace-one, the paper's"
     )
@@ -91,6 +102,14 @@ def _sought(options: argparse.Namespace) -> str:
     if not given:
         raise ValueError("one of --epsilon, --noise-multiplier must be given")
     return "noise_multiplier" if given == ["epsilon"] else "epsilon"
+
+
+def _sampling(text: str) -> str:
+    """A type for `add_argument`: a name of `SAMPLINGS`."""
+    try:
+        return SAMPLINGS[text].name
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("sampling ")) from None
 
 
 def _questions(options: argparse.Namespace) -> list[Question]:
@@ -137,12 +156,8 @@ def _check_swept(name: str, values: Sequence[float]) -> None:
     for value in (values[0], values[-1]):
         if name in WHOLE:
             check.integer(f"--sweep {name}", value, at_most=WHOLE[name])
-        elif name == "delta":
-            check.real("--sweep delta", value, above=0, below=1)
-        elif name == "epsilon":
-            check.real("--sweep epsilon", value, above=0, at_most=LARGEST_EPSILON)
         else:
-            check.real("--sweep noise-multiplier", value, at_least=LEAST_NOISE, at_most=MOST_NOISE)
+            check.real(f"--sweep {name.replace('_', '-')}", value, **REAL[name])
 
 
 def _check_batch(question: Question) -> None:
@@ -151,6 +166,8 @@ def _check_batch(question: Question) -> None:
         check.integer("--batch", batch, at_most=n)
         if sampling == "full" and batch != n:
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
+    if isinstance(kind := SAMPLINGS[sampling], TruncatedPoisson):
+        kind.batch_size(n, 0.5)
     if sampling in SUBSAMPLED and question.noise_multiplier is not None:
         check.real(
             f"--noise-multiplier with --sampling {sampling}", question.noise_multiplier, at_least=LEAST_SUBSAMPLED

@@ -12,11 +12,12 @@ larger of the two. A history with a random allocation is answered by `mixture`.
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpzero_theory import check
+from dpzero_theory.privacy import truncation
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.contour import delta_bracket, delta_estimate
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
@@ -63,8 +64,9 @@ def _reduced(history: Sequence[Release], delta: float) -> _Reduced:
     releases = tuple(history)
     if not all(isinstance(r, Release) for r in releases):
         raise ValueError("history must be a sequence of Release")
-    if len({r.relation for r in releases}) > 1:
-        raise ValueError("history must have one relation; got both")
+    relations = dict.fromkeys(str(r.relation) for r in releases)
+    if len(relations) > 1:
+        raise ValueError(f"history must have one relation; got {', '.join(relations)}")
     costs = [MECHANISMS[r.mechanism].cost(r, delta) for r in releases]
     return _Reduced(
         gaussian=tuple(r for r, cost in zip(releases, costs, strict=True) if cost.gaussian),
@@ -287,6 +289,9 @@ def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
 
 
 def _gaussian_delta(releases: Sequence[Release], epsilon: float) -> Bracket:
+    if truncation.truncated(releases):
+        found = truncation.delta(releases, epsilon, _gaussian_delta)
+        return replace(found, notes=notes(releases))
     if mixture := allocated(releases):
         found = mixture_delta(epsilon, mixture)
         return Bracket(found.lower, found.value, found.upper, found.method, notes(releases))
@@ -299,7 +304,24 @@ def _gaussian_delta(releases: Sequence[Release], epsilon: float) -> Bracket:
     return Bracket(lower, max(lower, top.value), top.upper, top.method, notes(releases))
 
 
+def gaussian_curve(at: Callable[[float], tuple[Sequence[Release], float]]) -> Curve:
+    """The curve of delta over x of any Gaussian releases, where at(x) = (history, epsilon)."""
+
+    def bracket(x: float, _: float | None) -> Bracket:
+        return _gaussian_delta(*at(x))
+
+    return Curve(bracket, lambda x, _: (bracket(x, None).log_value, None))
+
+
 def _gaussian_epsilon(releases: Sequence[Release], delta: float) -> Bracket:
+    if truncation.truncated(releases):
+        at_zero = _gaussian_delta(releases, 0.0)
+        if at_zero.upper <= delta:
+            return Bracket(0.0, 0.0, 0.0, at_zero.method, notes(releases))
+        curve = gaussian_curve(lambda epsilon: (releases, epsilon))
+        start = at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / delta))
+        lower, upper, point = crossing([curve], start, -10.0, delta)
+        return Bracket(lower, upper, upper, point.method, notes(releases))
     if mixture := allocated(releases):
         lower, upper, method = _allocated_epsilon(mixture, delta)
         return Bracket(lower, upper, upper, method, notes(releases))

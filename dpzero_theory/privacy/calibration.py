@@ -5,7 +5,7 @@ import math
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import allocated, compositions, direction_curve, notes
+from dpzero_theory.privacy.accountant import allocated, compositions, direction_curve, gaussian_curve, notes
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import Curve, crossing
 from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
@@ -94,6 +94,10 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     if unit.terms.run is not None:
         curve = mixture_curve(lambda noise: (epsilon, _mixture(unit.with_noise(noise))), delta, rough=COARSE)
         lower, upper, point = crossing([curve], start, slope, delta)
+        return Bracket(lower, upper, upper, point.method, notes([unit]))
+    if unit.terms.truncated > 0:
+        curve = gaussian_curve(lambda noise: ([unit.with_noise(noise)], epsilon))
+        lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     above, below = compositions([unit]), compositions([unit], attained=True)
     curves = _curves(unit, epsilon, len(above), attained=False)

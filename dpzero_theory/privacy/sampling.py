@@ -8,12 +8,14 @@ a subclass and one call of `SAMPLINGS.register`.
 
 import math
 import random
+import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtrc
 
 from dpzero_theory import check
 from dpzero_theory.privacy.certified.allocation import Run
@@ -23,6 +25,8 @@ from dpzero_theory.registry import Registry
 
 Indices = NDArray[np.int64]
 """Numbers of records, ascending."""
+_BINOMIAL = 1e-9
+"""Relative error of a binomial tail, with room."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +36,21 @@ class Terms:
     gdp: mu of plain Gaussian releases that cost at least as much, 0 where `pairs` is the answer. pairs: dominating
     pairs of one release, one for each direction (forward: the first data set is the larger one), or one for both.
     attained: pairs that some data set attains at every step; equal to `pairs` wherever these are tight. run: a random
-    allocation, where that is the sharper answer than `gdp`.
+    allocation, where that is the sharper answer than `gdp`. truncated: the chance with which a release is, knowingly,
+    one with fixed-size batches of the same rate instead of one with `pairs`.
     """
 
     gdp: float = 0.0
     pairs: tuple[Pair, ...] = ()
     attained: tuple[Pair, ...] = ()
     run: Run | None = None
+    truncated: float = 0.0
 
 
 class Sampling(ABC):
     """One way to draw batches; q is `sample_rate`, the (expected) batch over n."""
 
-    name: ClassVar[str]
+    name: str
     runnable: ClassVar[bool] = False
 
     def rate(self, sample_rate: object) -> float:
@@ -131,6 +137,73 @@ class _Poisson(Sampling):
             return np.arange(n)
         words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
         return np.flatnonzero(words < np.uint64(int(sample_rate * 2.0**64)))
+
+
+class TruncatedPoisson(_Poisson):
+    """Poisson batches of which B records, drawn uniformly, are kept where there are more: what fits in memory.
+
+    Its name says B and n, the number of records (with add-remove, of the larger data set): truncated-poisson:B/n.
+    """
+
+    family: ClassVar[str] = "truncated-poisson"
+
+    def __init__(self, largest: int, n: int) -> None:
+        self.largest = check.integer("largest batch", largest)
+        self.n = check.integer("n", n, at_most=10**15)
+        self.name = f"{self.family}:{self.largest}/{self.n}"
+
+    @classmethod
+    def of(cls, arguments: str) -> "TruncatedPoisson":
+        """From B/n. Raises ValueError."""
+        found = re.fullmatch(r"(\d{1,16})/(\d{1,16})", arguments)
+        if found is None:
+            raise ValueError(f"sampling must be {cls.family}:B/n, B the largest batch of n records; got {arguments!r}")
+        return cls(*map(int, found.groups()))
+
+    def rate(self, sample_rate: object) -> float:
+        return check.real("sample_rate", sample_rate, above=0, below=1)
+
+    def _chances(self, q: float) -> tuple[float, float]:
+        """(w, q'): of B or more batch records beside a given one, from above; of that one to be used, from below."""
+        if self.largest >= self.n:
+            return 0.0, q
+        full = min(float(bdtrc(self.largest - 1, self.n - 1, q)) * (1 + _BINOMIAL), 1.0)
+        used = q * (1 - full) + self.largest / self.n * float(bdtrc(self.largest, self.n, q))
+        return full, used * (1 - _BINOMIAL)
+
+    def terms(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        plain = super().terms(noise_multiplier, steps, sample_rate, relation)
+        full, used = self._chances(sample_rate)
+        if full == 0:
+            return plain
+        return replace(
+            plain,
+            attained=super().terms(noise_multiplier, steps, used, relation).pairs,
+            truncated=full,
+        )
+
+    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
+        return super().chance(steps, self._chances(sample_rate)[1])[0], "1 - (1 - q')^steps, q' after truncation,"
+
+    def note(self, relation: Relation) -> str:
+        return (
+            f"truncated Poisson: at most {self.largest} of {self.n} records; the upper end also holds for whoever sees"
+            " which steps are truncated, the lower end is attained by data"
+        )
+
+    def meaning(self, n: int, sample_rate: float) -> str:
+        return f"{super().meaning(n, sample_rate)}; of more than {self.largest} records so many are kept at random"
+
+    def batch_size(self, n: int | None, sample_rate: float) -> None:
+        if n != self.n:
+            raise ValueError(f"n must be {self.n} with sampling {self.name}; got {n}")
+
+    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
+        self.batch_size(n, sample_rate)
+        batch = super().draw(source, n, sample_rate)
+        if len(batch) <= self.largest:
+            return batch
+        return np.sort(np.array(source.sample(batch.tolist(), self.largest), dtype=np.int64))
 
 
 class _FixedSize(Sampling):
@@ -234,8 +307,16 @@ def _epoch(sample_rate: float) -> int:
 SAMPLINGS: Registry[Sampling] = Registry("sampling")
 for _sampling in (_Full(), _Poisson(), _FixedSize(), _RandomAllocation(), _FixedOrder()):
     SAMPLINGS.register(_sampling)
+SAMPLINGS.register_family(TruncatedPoisson.family, TruncatedPoisson.of)
 
 
 def runnable() -> tuple[str, ...]:
     """The names of those whose batches a run can draw."""
     return tuple(name for name, sampling in SAMPLINGS.items() if sampling.runnable)
+
+
+def drawn(name: object) -> Sampling:
+    """The sampling of that name, whose batches a run can draw. Raises ValueError for any other."""
+    if isinstance(name, str) and name.partition(":")[0] == TruncatedPoisson.family:
+        return SAMPLINGS[name]
+    return SAMPLINGS[check.choice("sampling", name, runnable())]

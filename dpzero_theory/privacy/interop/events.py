@@ -16,6 +16,7 @@ from typing import Any
 
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import SAMPLINGS, TruncatedPoisson
 
 RELATIONS = {
     "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
@@ -37,8 +38,9 @@ def history_from_event(event: object, relation: str) -> list[Release]:
     """The history that a `dp_accounting.DpEvent` describes, with the conventions of the module.
 
     Understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, PoissonSampledDpEvent of a Gaussian or
-    Laplace one, SampledWithoutReplacementDpEvent of a Gaussian one, and SelfComposedDpEvent, ComposedDpEvent and
-    NoOpDpEvent around them. Laplace releases are of one number; they cost their pure epsilon.
+    Laplace one, SampledWithoutReplacementDpEvent of a Gaussian one, TruncatedSubsampledGaussianDpEvent, and
+    SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. Laplace releases are of one number; they cost
+    their pure epsilon.
 
     Args:
         event: the event; recognised by the names of its class and fields.
@@ -75,8 +77,24 @@ def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
                 raise UnsupportedEvent(event, f"{kind} of {type(event.event).__name__}")
             rate = event.sample_size / event.source_dataset_size
             yield _release(event, event.event, relation, count, "fixed-size", rate)
+        case "TruncatedSubsampledGaussianDpEvent":
+            yield from _truncated(event, relation, count)
         case _:
             yield _release(event, event, relation, count, "full", 1.0)
+
+
+def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None]:
+    """Of nothing where no record is ever used; full or fixed-size batches where every record is drawn."""
+    n, largest, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
+    if 0 in (n, largest, rate):
+        return
+    sampling = f"{TruncatedPoisson.family}:{largest}/{n}"
+    if rate == 1:
+        sampling, rate = ("full", 1.0) if largest >= n else ("fixed-size", largest / n)
+    if event.noise_multiplier == 0:
+        yield None
+    else:
+        yield Release(event.noise_multiplier, count, sampling=sampling, relation=relation, sample_rate=rate)
 
 
 _NOISE: dict[str, tuple[str, Callable[[Any], float]]] = {
@@ -115,8 +133,9 @@ def merged(releases: Iterable[Release]) -> tuple[Release, ...]:
 def event_from_history(history: Sequence[Release]) -> Any:
     """The `dp_accounting.DpEvent` of a history; `relation` is the argument of the accountant that composes it.
 
-    Full, Poisson and fixed-size batches with Gaussian noise, and Laplace noise with the first two. A discrete
-    Gaussian release is given as a Gaussian one, which its law is within e^G of (`discrete.discrete_gap`).
+    Full, Poisson (truncated or not) and fixed-size batches with Gaussian noise, full and Poisson ones with Laplace
+    noise. A discrete Gaussian release is given as a Gaussian one, which its law is within e^G of
+    (`discrete.discrete_gap`).
 
     Raises:
         ValueError: a sampling or mechanism that no event describes, or a history that is not one.
@@ -143,6 +162,9 @@ def _sampled(dp: Any, release: Release, event: Any) -> Any:
     rate = release.sample_rate
     if release.sampling == "poisson":
         return dp.PoissonSampledDpEvent(rate, event)
+    kind = SAMPLINGS[release.sampling]
+    if isinstance(kind, TruncatedPoisson):
+        return dp.TruncatedSubsampledGaussianDpEvent(kind.n, rate, kind.largest, release.noise_multiplier)
     if release.sampling == "fixed-size":
         simple = Fraction(rate).limit_denominator(10**9)
         size, n = (simple if float(simple) == rate else Fraction(rate)).as_integer_ratio()

@@ -1,0 +1,96 @@
+"""Histories with truncated Poisson batches as mixtures of histories without.
+
+A step of truncated Poisson batches (at most B of n records) is, with chance w, one in which B or more of the other
+records are drawn; derivation.md, section 10, says that it is then dominated by a step with fixed-size batches of the
+same rate, and else it is a Poisson step. That does not depend on the record, so it may be told to everyone. The number
+of truncated steps of T is binomial, and with more of them delta is no smaller:
+
+    delta <= sum over k of (r_{k-1} - r_k) delta_k,      r_k >= P(more than j_k steps are truncated),  r_{-1} = 1,
+
+delta_k that of j_k fixed-size steps and T - j_k Poisson ones, j_k rising (Abel summation), and what is left, r_K, is
+added. With several such releases the event is that each has j_k truncated steps at most.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from scipy.special import bdtrc
+
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.release import Release
+from dpzero_theory.search import last_integer
+
+_NEAR, _FAR, _LIKELY = 0.6, 0.1, 0.01
+"""By how much r_k falls, at least, from one term to the next: while it is likely, and from there on."""
+_LEFT = 1e-7
+"""Share of delta that the last r_k may be."""
+_LEAST = 1e-280
+_BINOMIAL = 1e-9
+"""Relative error of a binomial tail, with room."""
+
+
+def truncated(releases: Sequence[Release]) -> bool:
+    """Whether any step of the history may be truncated."""
+    return any(r.terms.truncated > 0 for r in releases)
+
+
+def _more(steps: int, chance: float, count: int) -> float:
+    """P(more than `count` of `steps` happen), from above."""
+    return min(float(bdtrc(count, steps, chance)) * (1 + _BINOMIAL), 1.0) if count < steps else 0.0
+
+
+def _count(steps: int, chance: float, tail: float) -> int:
+    """The least count with `_more` at most `tail`."""
+
+    def excess(count: int) -> float:
+        found = _more(steps, chance, count)
+        return math.log(tail / found) if found > 0 else math.inf
+
+    above = last_integer(excess, 0, steps, steps * chance)
+    return 0 if above is None else above + 1
+
+
+def histories(releases: Sequence[Release]) -> Iterator[tuple[float, list[Release]]]:
+    """r_k and the history of delta_k, for k = 0, 1, ..., until r_k is nothing."""
+    capped = [r for r in releases if r.terms.truncated > 0]
+    plain = [r for r in releases if r.terms.truncated == 0]
+    rest = 1.0
+    while rest > _LEAST:
+        found, tail = list(plain), (_NEAR if rest > _LIKELY else _FAR) * rest / len(capped)
+        rest = 0.0
+        for r in capped:
+            chance = r.terms.truncated
+            count = _count(r.steps, chance, tail)
+            rest += _more(r.steps, chance, count)
+            found += [replace(r, sampling="fixed-size", steps=count)] if count else []
+            found += [replace(r, sampling="poisson", steps=r.steps - count)] if count < r.steps else []
+        yield rest, found
+
+
+def delta(releases: Sequence[Release], epsilon: float, of: Callable[[Sequence[Release], float], Bracket]) -> Bracket:
+    """delta(epsilon) of a history with truncated steps, from `of`, which answers for one without.
+
+    The lower end is that of data whose other records add nothing: Poisson steps of the rate after truncation.
+    """
+    beyond, upper, value, largest = 1.0, 0.0, 0.0, 0.0
+    method = ""
+    for rest, history in histories(releases):
+        found = of(history, epsilon)
+        method = found.method
+        largest = max(largest, found.upper)
+        upper += (beyond - rest) * largest
+        value += (beyond - rest) * found.value
+        beyond = rest
+        if beyond <= _LEFT * upper:
+            break
+    upper = min((upper + beyond) * (1 + 1e-12) + 5e-324, 1.0)
+    lower = min(of([attained(r) for r in releases], epsilon).lower, upper)
+    return Bracket(lower, min(max(value, lower), upper), upper, method)
+
+
+def attained(release: Release) -> Release:
+    """Poisson steps of the rate after truncation; a release without truncation as it is."""
+    if release.terms.truncated == 0:
+        return release
+    return replace(release, sampling="poisson", sample_rate=release.terms.attained[0].sample_rate)

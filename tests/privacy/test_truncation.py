@@ -1,0 +1,159 @@
+"""Truncated Poisson batches: the accounting against enumeration of all batches and against dp-accounting."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from scipy import stats
+
+from dpzero_theory.optim.sampler import Batches
+from dpzero_theory.privacy import truncation
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.interop.events import RELATIONS, event_from_history, history_from_event
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import SAMPLINGS
+
+
+def release(largest, n, *, noise=1.5, steps=1, relation="add-remove", rate=0.05):
+    sampling = f"truncated-poisson:{largest}/{n}"
+    return Release(noise, steps, sampling=sampling, relation=relation, sample_rate=rate)
+
+
+def batch_law(n, rate, largest):
+    """The probability of every batch of n records, by enumeration of what is drawn and what is kept."""
+    law = Counter()
+    for size in range(n + 1):
+        for drawn in itertools.combinations(range(n), size):
+            chance = rate**size * (1 - rate) ** (n - size)
+            kept = list(itertools.combinations(drawn, min(size, largest)))
+            for batch in kept:
+                law[batch] += chance / len(kept)
+    return law
+
+
+X = np.linspace(-14, 14, 20_001)
+
+
+def density(contributions, rate, largest, noise):
+    """Of the noisy sum of one batch of scalars."""
+    found = np.zeros_like(X)
+    for batch, chance in batch_law(len(contributions), rate, largest).items():
+        found += chance * stats.norm.pdf(X, sum(contributions[i] for i in batch), noise)
+    return found
+
+
+def divergence(p, q, epsilon):
+    return float(np.sum(np.maximum(p - math.exp(epsilon) * q, 0.0)) * (X[1] - X[0]))
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_no_data_exceed_the_upper_end_and_some_attain_the_lower(relation):
+    """Every scalar data set of three other records at -1, 0, 1, one step; n = 4, at most 2 kept of rate 0.4."""
+    rate, largest, noise = 0.4, 2, 0.8
+    pairs = {"add-remove": [(1.0, None)], "zero-out": [(1.0, 0.0)], "replace-one": [(1.0, -1.0), (1.0, 0.0)]}[relation]
+    for epsilon in (0.0, 0.5, 1.5):
+        bracket = delta_of_history([release(largest, 4, noise=noise, relation=relation, rate=rate)], epsilon)
+        worst = of_zeros = 0.0
+        for others in itertools.combinations_with_replacement((-1.0, 0.0, 1.0), 3):
+            for with_it, without in pairs:
+                p = density([with_it, *others], rate, largest, noise)
+                q = density([*([] if without is None else [without]), *others], rate, largest, noise)
+                found = max(divergence(p, q, epsilon), divergence(q, p, epsilon))
+                worst = max(worst, found)
+                of_zeros = max(of_zeros, found) if others == (0.0, 0.0, 0.0) else of_zeros
+        assert bracket.lower == pytest.approx(of_zeros, rel=1e-6)
+        assert bracket.lower * (1 - 1e-6) < worst < bracket.upper
+
+
+@pytest.mark.parametrize(("largest", "n", "rate"), [(2, 4, 0.4), (60, 1000, 0.05), (80, 1000, 0.05)])
+def test_the_chances_are_those_of_the_binomial_law(largest, n, rate):
+    terms = release(largest, n, rate=rate).terms
+    m = np.arange(n)
+    chance = stats.binom.pmf(m, n - 1, rate)
+    assert terms.truncated == pytest.approx(float(chance[largest:].sum()), rel=1e-6)
+    used = float(np.sum(chance * rate * np.minimum(1.0, largest / (m + 1))))
+    assert terms.attained[0].sample_rate == pytest.approx(used, rel=1e-8)
+    assert terms.truncated >= chance[largest:].sum()
+
+
+def test_the_mixture_is_above_the_sum_over_all_numbers_of_truncated_steps():
+    """Three steps: the binomial sum, term by term, and no far from it."""
+    one = release(3, 10, steps=3, rate=0.2)
+    w = one.terms.truncated
+    exact = 0.0
+    for count in range(4):
+        parts = [("fixed-size", count), ("poisson", 3 - count)]
+        history = [Release(1.5, k, sampling=s, relation="add-remove", sample_rate=0.2) for s, k in parts if k]
+        exact += stats.binom.pmf(count, 3, w) * delta_of_history(history, 0.7).upper
+    found = delta_of_history([one], 0.7)
+    assert exact <= found.upper * (1 + 1e-9)
+    assert found.upper <= exact * 1.001
+    rests = [rest for rest, _ in truncation.histories([one])]
+    assert rests == sorted(rests, reverse=True)
+    assert rests[-1] == 0.0
+
+
+@pytest.mark.parametrize("name", RELATIONS)
+@pytest.mark.parametrize(("largest", "least"), [(60, 0.0), (80, 0.01)])
+def test_it_is_below_dp_accounting_and_above_untruncated_batches(name, largest, least):
+    event = dp.dp_event.TruncatedSubsampledGaussianDpEvent(1000, 0.05, largest, 3.0)
+    theirs = PLDAccountant(dp.NeighboringRelation[name]).compose(event, 50).get_delta(0.8)
+    (found,) = history_from_event(dp.SelfComposedDpEvent(event, 50), RELATIONS[name])
+    assert found == release(largest, 1000, noise=3.0, steps=50, relation=RELATIONS[name])
+    ours = delta_of_history([found], 0.8)
+    assert least * theirs < ours.lower < ours.upper <= theirs * (1 + 1e-9)
+    assert event_from_history([found]).events[0] == dp.SelfComposedDpEvent(event, 50)
+
+
+def test_epsilon_is_where_delta_is_met():
+    one = release(90, 1000, steps=20)
+    found = epsilon_of_history([one], 1e-5)
+    assert delta_of_history([one], found.upper).upper <= 1e-5 < delta_of_history([one], found.lower).upper
+    assert found.lower < found.upper < 1.01 * found.lower
+
+
+def test_a_batch_that_holds_all_is_a_poisson_batch():
+    plain = Release(1.5, 9, sampling="poisson", relation="add-remove", sample_rate=0.05)
+    assert delta_of_history([release(50, 50, steps=9)], 1.0).upper == delta_of_history([plain], 1.0).upper
+
+
+def test_calibration_meets_its_target():
+    question = {"steps": 20, "sampling": "truncated-poisson:90/1000", "relation": "add-remove", "sample_rate": 0.05}
+    found = calibrate_noise_multiplier(target_epsilon=2.0, target_delta=1e-5, **question)
+    assert found.lower < found.upper < found.lower * 1.01
+    assert delta_of_history([release(90, 1000, noise=found.upper, steps=20)], 2.0).upper <= 1e-5
+
+
+def test_batches_have_the_law_of_the_enumeration():
+    """20,000 batches of 4 records with at most 2: each set within 6 standard deviations of its probability."""
+    kind, source, draws = SAMPLINGS["truncated-poisson:2/4"], random.Random(3), 20_000
+    counts = Counter(tuple(kind.draw(source, 4, 0.4).tolist()) for _ in range(draws))
+    law = batch_law(4, 0.4, 2)
+    assert set(counts) == set(law)
+    for batch, chance in law.items():
+        assert abs(counts[batch] - draws * chance) < 6 * math.sqrt(draws * chance * (1 - chance))
+    assert len(Batches("truncated-poisson:2/4", 4, 0.9).draw()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rate", "said"),
+    [
+        ("truncated-poisson:80", 0.1, "sampling must be truncated-poisson:B/n"),
+        ("truncated-poisson:0/10", 0.1, "largest batch must be an integer"),
+        ("truncated-poisson:2.5/10", 0.1, "sampling must be truncated-poisson:B/n"),
+        ("truncated-poisson:2/10", 1.0, "sample_rate must be"),
+        ("truncated-poisson:2/10", math.nan, "sample_rate must be"),
+    ],
+)
+def test_what_is_none_is_refused(sampling, rate, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        Release(1.0, 1, sampling=sampling, relation="add-remove", sample_rate=rate)
+    with pytest.raises(ValueError, match=r"^n must be 10 with sampling truncated-poisson:2/10; got 11$"):
+        Batches("truncated-poisson:2/10", 11, 0.5)
