@@ -3,6 +3,7 @@
 The files and tests that `slow.txt` lists are marked `slow`: `make test-fast` leaves them out.
 
 TRITON_INTERPRET is read when Triton is first imported, which other packages do: too late for the tests that need it.
+Each test process computes on one thread, as there is one for each core: threads that wait for each other spin.
 """
 
 import os
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # read when numpy and torch are imported
 
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")

@@ -1,0 +1,105 @@
+"""Every example runs as a reader would start it, on tiny models."""
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the hf extra is not installed")
+pytest.importorskip("datasets", reason="the dev extra is not installed")
+
+from transformers import AutoModelForSequenceClassification
+
+from tests.benchmarks.llm.tiny import tiny, tokenizer
+from tests.optim.test_trainer_arguments import Hub
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+HELPERS = {"reviews.py"}
+KINDS = {"causal_lm.py": "causal"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A folder with a tiny pretrained model and its tokenizer, by kind."""
+    folders = {}
+    for kind in ("encoder", "causal"):
+        folder = tmp_path_factory.mktemp(kind)
+        model = tiny(kind).module
+        if kind == "encoder":
+            model = AutoModelForSequenceClassification.from_config(model.config)
+        model.save_pretrained(folder)  # type: ignore[operator]
+        tokenizer(kind).save_pretrained(folder)
+        folders[kind] = str(folder)
+    return folders
+
+
+def started(
+    name: str, arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What the example prints, in a folder of its own."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    torch.manual_seed(0)
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an attribute that transformers renames
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+@pytest.mark.parametrize("name", ["trainer.py", "lora.py", "causal_lm.py", "error_as_loss.py", "quantised_base.py"])
+def test_a_model_is_trained_and_its_cost_told(
+    name: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    told = started(name, [models[KINDS.get(name, "encoder")]], tmp_path, monkeypatch, capsys)
+    epsilon = float(told.rpartition("epsilon ")[2].split()[0].rstrip(","))
+    target = 4.0 if name in ("causal_lm.py", "error_as_loss.py") else 2.0
+    assert 0.95 * target < epsilon <= target
+    assert (tmp_path / "out").is_dir()
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert started("resume.py", [], tmp_path, monkeypatch, capsys).startswith("20 releases left, epsilon 1.")
+    assert started("resume.py", [], tmp_path, monkeypatch, capsys).startswith("0 releases left, epsilon 2.000")
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_a_push_takes_the_card_and_not_the_key(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    hub = Hub()
+
+    def begin(self: Any, *_: Any, **named: Any) -> None:
+        self.hub_model_id, self.push_in_progress = "me/mine", None
+
+    monkeypatch.setattr("transformers.trainer.hf_api", lambda: hub)
+    monkeypatch.setattr("transformers.Trainer.init_hf_repo", begin)
+    started("push.py", ["me/mine", models["encoder"]], tmp_path, monkeypatch, capsys)
+    ((_, files),) = hub.uploads
+    assert {"README.md", "model.safetensors"} <= set(files)
+    assert not [name for name in files if "key" in name or "dpzero" in name]
+    assert "(2, 1e-05)" in (tmp_path / "out" / "push" / "README.md").read_text()
+
+
+def test_two_ranks_share_a_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES.parent)}
+    done = subprocess.run(
+        [*command, str(EXAMPLES / "two_ranks.py")], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (told,) = done.stdout.splitlines()
+    assert told.startswith("epsilon ")
+    assert float(told.split()[1].rstrip(",")) <= 2.0
+
+
+def test_every_example_is_listed_and_run() -> None:
+    text, here = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert path.name in HELPERS or f"| `{path.name}` |" in text
+        assert path.name in HELPERS or f'"{path.name}"' in here
