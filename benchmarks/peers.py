@@ -56,6 +56,7 @@ RDP = "holds the Renyi accountant's number: ours is lower, and certified"
 PRV = "holds the PRV accountant's upper bound to its last digits: ours is lower, and certified"
 MORE = "holds that replace-one is refused for this event: it is accounted here"
 LOOSE = "holds the exact delta of Laplace noise: ours is from its pure epsilon, above it"
+TRUNCATED = "holds the epsilon of its own bound for truncated batches: ours, for a cap of 2 records, is above it"
 OTHER = "an event that is not accounted here, and refused"
 PEERS = (
     Peer(
@@ -70,6 +71,7 @@ PEERS = (
             "randomized_response": OTHER,
             "rr_composition": OTHER,
             "mixture_of_gaussians": OTHER,
+            "truncated_subsampled": TRUNCATED,
             "zero_noise_multiplier5": OTHER,
             "zero_probability4": OTHER,
             "zero_probability5": OTHER,

@@ -43,12 +43,11 @@ def _more(steps: int, chance: float, count: int) -> float:
 def _count(steps: int, chance: float, tail: float) -> int:
     """The least count with `_more` at most `tail`."""
 
-    def excess(count: int) -> float:
-        found = _more(steps, chance, count)
+    def excess(number: int) -> float:
+        found = _more(steps, chance, number - 1)
         return math.log(tail / found) if found > 0 else math.inf
 
-    above = last_integer(excess, 0, steps, steps * chance)
-    return 0 if above is None else above + 1
+    return last_integer(excess, 1, steps + 1, steps * chance + 1) or 0
 
 
 def histories(releases: Sequence[Release]) -> Iterator[tuple[float, list[Release]]]:
