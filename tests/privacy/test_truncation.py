@@ -120,7 +120,7 @@ def test_epsilon_is_where_delta_is_met():
 
 
 def test_two_kinds_of_truncated_steps_compose():
-    """dp-accounting's test has delta <= 1e-6 at epsilon 17.904330 for these: sharper, as the cap of 2 halves the rate."""
+    """At epsilon 17.904330, where dp-accounting has delta <= 1e-6 (sharper: a cap of 2 records halves the rate)."""
     history = [release(2, 4, noise=1.0, steps=3, rate=0.5), release(2, 3, noise=1.0, steps=2, rate=0.5)]
     found = delta_of_history(history, 17.904330)
     assert 0 < found.lower <= 1e-6 < found.upper < 1e-4
