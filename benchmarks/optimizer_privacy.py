@@ -28,6 +28,7 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.kit.rows import OK, RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
+from dpzero_theory.optim.checkpoint import Checkpoint
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
@@ -86,13 +87,13 @@ def attack(run: Run, key: bytes, steps: int) -> float:
 def attack_private(cases: int) -> float:
     with TemporaryDirectory() as folder:
         run = make_private_with_epsilon(model(), losses, data(), **SETTINGS, steps=cases, folder=folder)
-        return attack(run, bytes.fromhex(run.state_dict()["key"]), cases)
+        return attack(run, bytes.fromhex(Checkpoint.of(run.state_dict()).key), cases)
 
 
 def attack_seeded(cases: int) -> float:
     plan = Plan.for_target(n=RECORDS, steps=cases, **SETTINGS)
     run = make_from_seed_not_private(model(), losses, data(), plan, seed=SEED)
-    return attack(run, bytes.fromhex(run.state_dict()["key"]), cases)
+    return attack(run, bytes.fromhex(Checkpoint.of(run.state_dict()).key), cases)
 
 
 def sensitivity(cases: int) -> float:

@@ -238,11 +238,11 @@ def walk(method: str, place: Path) -> int:
     run = probe.start(resume=True)
     found = instructions(run.step)
     run.close()
-    wrong, whole, told = 0, files(probe.folder()), probe.told.read_bytes()
+    places = [*(probe.folder() / name for name in files(probe.folder())), probe.told, probe.checkpoint]
+    wrong, whole = 0, {path: path.read_bytes() for path in places if path.exists()}
     for number, chosen in enumerate(found):
-        for name, content in whole.items():
-            (probe.folder() / name).write_bytes(content)
-        probe.told.write_bytes(told)
+        for path, content in whole.items():
+            path.write_bytes(content)
         run = probe.start(resume=True)
         interrupt(run.step, chosen)
         bad = probe.untidy()

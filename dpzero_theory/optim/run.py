@@ -21,7 +21,6 @@ released. A batch's size is secret too: watch no timings.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpzero_theory.check import integer, real
+from dpzero_theory.optim.checkpoint import Checkpoint
 from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.estimator import two_point_difference
@@ -161,35 +161,33 @@ class Run:
         real("delta", delta, at_least=0.0, below=1.0)
         return epsilon_of_history(self.history, delta).upper if self.private else math.inf
 
-    def state_dict(self) -> dict[str, Any]:
-        """A checkpoint: the trainable weights and where in the run they are. Released information only.
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """A `Checkpoint` as tensors: the trainable weights and where in the run they are. Released information only.
 
         Weights that are sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
         self.catch_up()
         self._ranks.lead(lambda: self._transcript.sync() if self._transcript else None)
-        return {
-            "key": self._header.key,
-            "position": self._position,
-            "parameters": self.weights.values(),
-            "weights": self.weights.state_dict(),
-        }
+        position = self._position or 0  # known, after catching up
+        kept = self.weights.state_dict()
+        return Checkpoint(self._header.key, position, self.weights.values(), kept).tensors()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go to a checkpoint of this run; the next step first catches up with the transcript.
 
         Sharded or not need not be as in the run that wrote it. Raises ValueError for a checkpoint of another run.
         """
-        if state["key"] != self._header.key:
-            raise ValueError(f"state must be of the run with key {self._header.key}; got {state['key']}")
-        position = integer("position", state["position"], at_least=0, at_most=self.plan.steps)
+        found = Checkpoint.of(state)
+        if found.key != self._header.key:
+            raise ValueError(f"state must be of the run with key {self._header.key}; got {found.key}")
+        position = integer("position", found.position, at_least=0, at_most=self.plan.steps)
         self._require_between_steps()
         self._position, self._current = None, False
-        self.weights.load_values(state["parameters"])
-        self.weights.load_state_dict(state["weights"])
+        self.weights.load_values(found.weights)
+        self.weights.load_state_dict(found.kept)
         self._position = position
 
-    def end_at(self, state: Mapping[str, Any]) -> None:
+    def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go to a checkpoint and stay there: the run makes no more steps. Errors as `load_state_dict`."""
         self.load_state_dict(state)
         self.close()

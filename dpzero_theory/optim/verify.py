@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from dpzero_theory.cli import Parser, input_file, input_folder
+from dpzero_theory.optim.checkpoint import Checkpoint, is_checkpoint
 from dpzero_theory.optim.folder import LEDGER, OF_TRAINER, TRANSCRIPT, require_fit
 from dpzero_theory.optim.identity import versions
 from dpzero_theory.optim.page import page
@@ -146,8 +147,9 @@ def _load(path: Path | None) -> Recorded | None:
     if not isinstance(state, Mapping):
         raise ValueError(f"{path} must hold the trainable parameters by name")
     found = Recorded(state)
-    if isinstance(state.get("parameters"), Mapping):
-        found = Recorded(state["parameters"], state.get("key"), state.get("position"))
+    if is_checkpoint(state):
+        checkpoint = Checkpoint.of(state)
+        found = Recorded(checkpoint.weights, checkpoint.key, checkpoint.position)
     if not found.parameters or not all(isinstance(value, Tensor) for value in found.parameters.values()):
         raise ValueError(f"{path} must hold the trainable parameters by name")
     return found

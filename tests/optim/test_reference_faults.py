@@ -307,7 +307,7 @@ def test_fault_l_nothing_but_releases_leaves_a_step(
     assert (out, err, caplog.records) == ("", "", [])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.key", "ledger.jsonl", "transcript.bin"]
     assert read(tmp_path / "transcript.bin")[1] == told
-    assert set(run.state_dict()) == {"key", "position", "parameters", "weights"}
+    assert set(run.state_dict()) == {"run.key", "run.position", "weights.weight"}
 
 
 def test_fault_m_a_search_over_settings_is_charged_for(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers", reason="the hf extra is not i
 
 from huggingface_hub.utils import filter_repo_objects  # noqa: E402
 
+from dpzero_theory.optim.checkpoint import Checkpoint  # noqa: E402
 from dpzero_theory.optim.task_losses import losses_for  # noqa: E402
 from dpzero_theory.optim.trainer_arguments import HONOURED, INSTEAD, defaults, require_honoured  # noqa: E402
 from tests.optim.test_trainer import PRIVATE, ROWS, StopAt, made  # noqa: E402
@@ -248,8 +249,8 @@ def shows_the_best(folder: Path) -> None:
     assert told.steps("evaluate") == [1, 2, 3, 4]
     assert (trainer.state.best_metric, trainer.state.best_global_step) == (0.9, 2)
     assert names(folder / "a") == ["_dpzero", "checkpoint-2"]
-    assert trainer.run.state_dict()["position"] == 2
-    best = torch.load(folder / "a" / "checkpoint-2" / "dpzero.pt", weights_only=True)["parameters"]
+    assert int(trainer.run.state_dict()["run.position"]) == 2
+    best = Checkpoint.of(torch.load(folder / "a" / "checkpoint-2" / "dpzero.pt", weights_only=True)).weights
     held = dict(trainer.model.named_parameters())
     assert all(torch.equal(value, held[name].detach()) for name, value in best.items())
     with pytest.raises(Exception, match=r"closed|made|step"):

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from dpzero_theory.optim.checkpoint import Checkpoint
 from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.transcript import Transcript
@@ -70,7 +71,7 @@ def test_what_does_not_fit_is_said(folder: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr()
     assert said.out == ""
     assert "DOES NOT HOLD: files: " in said.err
-    assert "or cut it to its first" in said.err
+    assert "does not match its check: put the file back" in said.err
     assert said.err.count("\n") == 1
     assert main([str(folder), "--format", "html"]) == 1
     assert "<span class=bad>DOES NOT HOLD</span>" in capsys.readouterr().out
@@ -87,9 +88,9 @@ def test_a_checkpoint_is_compared_with_the_run_up_to_there(folder: Path, capsys:
     status, lines = found(folder, capsys, *files(folder))
     assert (status, lines["final weights"]) == (0, ("those of the replay of the first 5 steps, bit for bit", True))
     state = torch.load(final, weights_only=True)
-    torch.save(state["parameters"], final)
+    torch.save(Checkpoint.of(state).weights, final)
     assert found(folder, capsys, "--initial", initial, "--final", final)[0] == 1
-    torch.save({**state, "key": "0" * 32}, final)
+    torch.save({**state, "run.key": torch.zeros(16, dtype=torch.uint8)}, final)
     status, lines = found(folder, capsys, "--initial", initial, "--final", final)
     assert (status, lines["final weights"][0]) == (1, "a checkpoint of another run")
 

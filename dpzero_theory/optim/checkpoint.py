@@ -1,0 +1,50 @@
+"""A checkpoint of a run as tensors by name, which `torch.save` keeps, and safetensors' `save_file` too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+_RUN, _POSITION, _WEIGHTS, _KEPT = "run.key", "run.position", "weights.", "kept."
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Released information only.
+
+    key: of the run, hexadecimal. position: releases that the weights have. weights: the trainable ones, by name. kept:
+    the bits beside half-precision weights (`Weights.state_dict`).
+    """
+
+    key: str
+    position: int
+    weights: Mapping[str, Tensor]
+    kept: Mapping[str, Tensor]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it by name."""
+        return {
+            _RUN: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
+            _POSITION: torch.tensor(self.position),
+            **{_WEIGHTS + name: value for name, value in self.weights.items()},
+            **{_KEPT + name: value for name, value in self.kept.items()},
+        }
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Any]) -> Self:
+        """What `tensors` returned. Raises ValueError for anything else."""
+        if not {_RUN, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
+            raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
+        key, position = bytes(tensors[_RUN].tolist()).hex(), int(tensors[_POSITION])
+        return cls(key, position, _below(tensors, _WEIGHTS), _below(tensors, _KEPT))
+
+
+def is_checkpoint(tensors: Mapping[str, Any]) -> bool:
+    """Whether it is of a run, not a module's weights alone."""
+    return _RUN in tensors
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
