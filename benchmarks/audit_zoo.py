@@ -1,0 +1,100 @@
+"""The conformance check on the zoo: every fault found by the right check, nothing found in sound loops.
+
+    python -m benchmarks.audit_zoo [--quick] [--loops NAME ...] [--out DIR]
+
+A row is one audit of one loop (`benchmarks.zoo.catalogue`) by all checks of `dpzero_theory.audit`: the verdict of
+each check, what it said, runs and seconds. Faults are audited once, sound loops 20 times, each time with a probability
+of at most 1e-6 of any false alarm. Exit status 1 where a fault is missed or a sound loop is reported. `--quick` audits
+each sound loop once.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.zoo import catalogue, libraries
+from benchmarks.zoo.catalogue import Specimen, records
+from dpzero_theory.audit.conformance import check, every
+from dpzero_theory.cli import Parser, Several, output_folder
+
+REPEATS = 20
+FALSE_ALARM = 1e-6
+_WORDS = {"held": "held", "violated": "VIOLATED", "could not be tested": "untested"}
+ZOO = (*catalogue.FAULTS, *libraries.FAULTS, *catalogue.SOUND, *libraries.SOUND)
+LOOPS = {specimen.name: specimen for specimen in ZOO}
+
+
+def audit_row(specimen: Specimen) -> dict[str, str | int | float]:
+    """One audit: the verdict of each check by its name, the sentence of the check that is to find the fault."""
+    report = check(
+        specimen.make(),
+        records(),
+        specimen.claimed(),
+        specimen.view,
+        specimen.all_settings,
+        variations=specimen.variations,
+        runs=specimen.runs,
+        false_alarm=FALSE_ALARM,
+    )
+    said = report[specimen.finds].says if specimen.finds else "; ".join(report[name].says for name in report.violations)
+    return {
+        "finds": specimen.finds,
+        "found": "yes" if (specimen.finds in report.violations if specimen.finds else report.violations) else "no",
+        "said": said,
+        "violated": " ".join(report.violations),
+        **{entry.check.name: _WORDS[entry.verdict.status] for entry in report.entries},
+        "runs": report.runs,
+        "wall_s": round(report.seconds, 2),
+    }
+
+
+def _summary(folder: Results) -> int:
+    """Print a line for each loop; the number of failures."""
+    table, failures = read_rows(folder.folder), 0
+    for name, rows in table.groupby("loop", sort=False):
+        specimen, found = LOOPS[str(name)], int((rows["found"] == "yes").sum())
+        good = found == (len(rows) if specimen.finds else 0)
+        failures += not good
+        what = f"by {specimen.finds}" if specimen.finds else "sound"
+        print(
+            f"{name!s:42} {what:25} found {found}/{len(rows)}  {rows['runs'].mean():6.0f} runs"
+            f" {rows['wall_s'].max():6.1f} s  {'ok' if good else 'FAILED'}"
+        )
+    return failures
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.audit_zoo", __doc__)
+    parser.add_argument("--quick", action="store_true", help="each sound loop once")
+    parser.add_argument("--loops", nargs="+", action=Several, choices=tuple(LOOPS), default=list(LOOPS), metavar="NAME")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "audit_zoo")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    names = [one.name for one in every()]
+    results = Results(
+        options.out,
+        key=("loop", "repeat"),
+        fields=("finds", "found", "said", "violated", *names, "runs", "wall_s"),
+        seeds=[],
+        device="cpu",
+        dtype="float64",
+        settings={"false_alarm": FALSE_ALARM},
+    )
+    with parser.opened("--out", results):
+        for name in options.loops:
+            for repeat in range(1 if LOOPS[name].finds or options.quick else REPEATS):
+                if not results.done(loop=name, repeat=repeat):
+                    print(f"{name}, {repeat}: rows in {options.out}", file=sys.stderr, flush=True)
+                    results.add([{"loop": name, "repeat": repeat, **audit_row(LOOPS[name])}])
+    return 1 if _summary(results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

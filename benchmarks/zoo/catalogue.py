@@ -1,0 +1,153 @@
+"""Every loop of the zoo, with what it claims and which check must find its fault; sound ones have none."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.zoo import first_order as first
+from benchmarks.zoo import zeroth_order as zeroth
+from dpzero_theory.audit.claim import Claim, View
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.release import Release
+
+N, D, BATCH, STEPS = 48, 5, 12, 12
+DELTA, NOISE = 1e-5, 2.0
+SEED = 3
+
+
+@cache
+def records() -> NDArray[np.float64]:
+    """N rows of D features and a label of either sign."""
+    found = np.random.default_rng(SEED).normal(size=(N, D + 1))
+    found[:, -1] = np.sign(found[:, -1])
+    return found
+
+
+@cache
+def claim(sampling: str = "poisson", relation: str = "add-remove", less: float = 1.0, batch: float = BATCH) -> Claim:
+    """What the accountant says of the zoo's noise, rounded up; less: the share of it that is claimed instead."""
+    batch = N if sampling == "full" else batch
+    release = Release(NOISE, STEPS, sampling=sampling, relation=relation, sample_rate=batch / N)
+    epsilon = epsilon_of_history([release], DELTA).upper * (1 + 1e-6) * less
+    return Claim(
+        epsilon=epsilon,
+        delta=DELTA,
+        relation=relation,
+        sampling=sampling,
+        n=N,
+        batch=batch,
+        steps=STEPS,
+        noise_multiplier=NOISE,
+        clip=1.0,
+    )
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """make: the loop, new each time. finds: the check that must report it; empty if it is sound. runs: of `check`."""
+
+    make: Callable[[], Any]
+    finds: str = ""
+    claimed: Callable[[], Claim] = claim
+    seed: str = "secret"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    finite: bool = False
+    runs: int = 100
+    title: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.title or self.make.__name__
+
+    @property
+    def pattern(self) -> str:
+        """What the fault is, in a sentence or two."""
+        return " ".join((self.make.__doc__ or "").split())
+
+    @property
+    def view(self) -> View:
+        return View(seed=self.seed, records="finite" if self.finite else "any")
+
+    @property
+    def all_settings(self) -> dict[str, Any]:
+        return {"step_size": 0.1, "d": D, **self.settings}
+
+
+def _fixed() -> Claim:
+    return claim("fixed-size", "replace-one")
+
+
+def _full() -> Claim:
+    return claim("full", "replace-one")
+
+
+def _ordered() -> Claim:
+    return claim("fixed-order", "replace-one")
+
+
+_FOUR = {"four micro-batches": {"micro_batches": 4}}
+_RANKS = {"four ranks": {"ranks": 4}}
+
+FAULTS = (
+    Specimen(zeroth.NoiseOfDirection, "noise-from-directions"),
+    Specimen(zeroth.NoiseContinues, "noise-from-directions"),
+    Specimen(zeroth.ReducedLosses, "sensitivity"),
+    Specimen(zeroth.EachDirection, "sensitivity", settings={"directions": 4}),
+    Specimen(zeroth.EmptyBatchSilent, "noise-size", lambda: claim(batch=1.5)),
+    Specimen(zeroth.DirectionFromData, "un-noised"),
+    Specimen(zeroth.LastBatchPartial, "denominator", lambda: claim("fixed-order", "replace-one", batch=20)),
+    Specimen(first.DividesByBatch, "denominator"),
+    Specimen(first.SumDividedByBatch, "denominator"),
+    Specimen(first.HalfPrecisionNoise, "representable"),
+    Specimen(first.Shuffles, "batches"),
+    Specimen(first.SameBatch, "batches", _fixed),
+    Specimen(first.FixedForPoisson, "batches"),
+    Specimen(first.MoreOften, "batches"),
+    Specimen(first.ClipsTheBatch, "sensitivity"),
+    Specimen(first.ClipsEachNumber, "sensitivity"),
+    Specimen(first.ClipsEachLayer, "sensitivity"),
+    Specimen(first.Standardises, "sensitivity"),
+    Specimen(first.ClipFromData, "sensitivity"),
+    Specimen(first.KeepsNaN, "not-finite"),
+    Specimen(first.HalfNoise, "noise-size"),
+    Specimen(first.SlightlyLess, "noise-size"),
+    Specimen(first.NoNoise, "un-noised"),
+    Specimen(first.BiasWithoutNoise, "noise-size"),
+    Specimen(first.OneNoiseForAll, "noise-independence"),
+    Specimen(first.NoiseAgain, "noise-independence"),
+    Specimen(first.NoiseCancels, "noise-independence"),
+    Specimen(first.UniformNoise, "noise-law"),
+    Specimen(first.ClampedNoise, "noise-law"),
+    Specimen(first.NoiseByData, "noise-size"),
+    Specimen(first.DecayingNoise, "noise-size"),
+    Specimen(first.NoiseFromSeed, "noise-from-seed", seed="public"),
+    Specimen(first.NoiseFromConstant, "noise-fixed"),
+    Specimen(first.NoiseFromClock, "noise-fixed", seed="public"),
+    Specimen(first.NoiseOfOneStep, "noise-independence"),
+    Specimen(first.AccumulationDividesNoise, "noise-size", variations=_FOUR),
+    Specimen(first.RanksAverageNoise, "noise-size", variations=_RANKS),
+    Specimen(first.RanksShareNoise, "noise-size", variations=_RANKS),
+    Specimen(first.OneStepMore, "steps"),
+    Specimen(first.StopsByLoss, "steps"),
+    Specimen(first.LogsLoss, "un-noised"),
+    Specimen(first.WarnsOfNorms, "un-noised"),
+    Specimen(first.SavesGradients, "un-noised"),
+    Specimen(first.ReportsAccuracy, "un-noised"),
+    Specimen(first.CachesRecords, "records-shown"),
+    Specimen(first.RoundsToHalf, "precision"),
+    Specimen(first.FirstOrder, "accounting", lambda: claim(less=0.9), title="ClaimsLess"),
+    Specimen(first.FirstOrder, "batches-secret", seed="public", title="BatchesFromPublicSeed"),
+)
+
+SOUND = (
+    Specimen(first.FirstOrder, title="dp-sgd, noise from the operating system"),
+    Specimen(first.FixedSize, claimed=_fixed, title="dp-sgd, fixed-size batches, replace-one"),
+    Specimen(first.MicroBatches, variations=_FOUR, title="dp-sgd in micro-batches"),
+    Specimen(zeroth.ZerothOrder, title="zeroth-order, one direction"),
+    Specimen(zeroth.ZerothOrder, claimed=_full, settings={"directions": 4}, title="zeroth-order, K = 4, full batches"),
+)

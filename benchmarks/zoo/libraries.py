@@ -1,0 +1,76 @@
+"""Loops that are others' or our own: Opacus's engine, at its defaults and in secure mode, and `optim.private`."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from benchmarks.zoo.catalogue import D, Specimen, claim
+from dpzero_theory.audit.adapters.opacus import engine_loop
+from dpzero_theory.audit.adapters.private import private_loop
+from dpzero_theory.audit.claim import Claim
+from dpzero_theory.audit.loop import Train
+
+
+def module() -> nn.Module:
+    """Logistic regression from zero."""
+    found = nn.Linear(D, 1)
+    for parameter in found.parameters():
+        nn.init.zeros_(parameter)
+    return found
+
+
+def mean_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.softplus(-labels * outputs[:, 0]).mean()
+
+
+def losses(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.softplus(-batch[1] * model(batch[0])[:, 0])
+
+
+def dataset(records: Any) -> TensorDataset:
+    rows = torch.tensor(np.asarray(records), dtype=torch.float32)
+    return TensorDataset(rows[:, :-1], rows[:, -1])
+
+
+def opacus_default() -> Train:
+    return engine_loop(module, mean_loss)
+
+
+def opacus_secure() -> Train:
+    return engine_loop(module, mean_loss, secure_mode=True)
+
+
+def ours() -> Train:
+    return private_loop(module, losses, dataset)
+
+
+def _public_n() -> Claim:
+    """n is the same for neighbours, by which the engine's denominator goes."""
+    return claim(relation="zero-out")
+
+
+_NUMBERS = {"smoothing": 1e-3}
+SOUND = (
+    Specimen(
+        opacus_default, claimed=_public_n, finite=True, runs=32, title="Opacus, secret seed, finite records, n public"
+    ),
+    Specimen(
+        opacus_secure,
+        claimed=_public_n,
+        seed="public",
+        finite=True,
+        runs=32,
+        title="Opacus, secure mode, finite records, n public",
+    ),
+    Specimen(ours, seed="public", settings=_NUMBERS, runs=32, title="optim.private, seed public"),
+)
+FAULTS = (
+    Specimen(opacus_default, "noise-from-seed", seed="public", runs=32, title="Opacus at its defaults, seed public"),
+    Specimen(
+        opacus_secure, "denominator", seed="public", finite=True, runs=32, title="Opacus, secure mode, add-remove"
+    ),
+    Specimen(opacus_secure, "not-finite", _public_n, seed="public", runs=32, title="Opacus, secure mode, any records"),
+)

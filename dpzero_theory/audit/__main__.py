@@ -1,0 +1,74 @@
+"""Does a training loop do what it claims?  python -m dpzero_theory.audit SPEC
+
+SPEC is a TOML file, or MODULE:FUNCTION that returns a specification (`audit.spec` has both in full), or the folder of a
+run of this package. The loop is run some thousand times on its small data, and every check says held, violated or could
+not be tested, with what was seen and how to mend it. Exit status 1 where anything is violated.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpzero_theory.audit.conformance import every
+from dpzero_theory.audit.page import page
+from dpzero_theory.audit.report import Report
+from dpzero_theory.audit.spec import load
+from dpzero_theory.cli import Parser, Several, extra, integer, number, output_file
+
+
+def _parser() -> Parser:
+    parser = Parser("dpzero_theory.audit", __doc__, {"spec": "SPEC"})
+    parser.add_argument("spec", metavar="SPEC", help="a TOML file, MODULE:FUNCTION, or the folder of a run")
+    parser.add_argument(
+        "--checks",
+        nargs="+",
+        action=Several,
+        choices=tuple(check.name for check in every()),
+        default=[],
+        metavar="NAME",
+        help="some of them",
+    )
+    parser.add_argument("--runs", type=integer(at_least=24, at_most=10**6), default=200, help="of the statistics (200)")
+    parser.add_argument(
+        "--false-alarm", type=number(above=0, below=0.5), default=1e-6, help="probability for a sound loop (1e-6)"
+    )
+    parser.add_argument("--format", choices=("text", "json", "html"), default="text")
+    parser.add_argument("--page", type=output_file(".html"), metavar="FILE", help="write the HTML page as well")
+    return parser
+
+
+def _shown(report: Report, form: str) -> str:
+    return page(report) if form == "html" else report.as_json() if form == "json" else report.text()
+
+
+def _report(parser: Parser, spec: str, checks: Sequence[str], runs: int, false_alarm: float) -> Report:
+    with parser.refusals("SPEC"):
+        if Path(spec).is_dir():
+            with extra("torch", "dpzero_theory.audit"):
+                from dpzero_theory.audit.adapters.folder import report_of_folder
+            return report_of_folder(Path(spec))
+        return load(spec).audit(checks=checks, runs=runs, false_alarm=false_alarm, progress=_progress)
+
+
+def _progress(name: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{name} ...", end="", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0 if nothing is violated, else 1."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    report = _report(parser, options.spec, options.checks, options.runs, options.false_alarm)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    if options.page:
+        options.page.write_text(page(report))
+    print(_shown(report, options.format))
+    if report.violations:
+        print(f"{parser.prog}: {options.spec}: VIOLATED: {', '.join(report.violations)}", file=sys.stderr)
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The folder of a finished or running run as an audit: what can be said without the records.
+
+Every number of the claim is computed again by `optim.verify`; what needs the loop itself could not be tested, and says
+so.
+"""
+
+import time
+from pathlib import Path
+
+from dpzero_theory.audit.claim import Claim, View
+from dpzero_theory.audit.conformance import every
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
+from dpzero_theory.audit.report import Entry, Report
+from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.transcript import contents
+from dpzero_theory.optim.verify import verify
+from dpzero_theory.privacy.ledger import read
+
+_FINDINGS = {
+    "accounting": ("files", "private", "epsilon spent", "epsilon of the plan"),
+    "steps": ("releases paid for", "releases recorded"),
+    "noise-size": ("noise on the lattice",),
+}
+"""Of `verify`, by the check that they answer."""
+
+
+def report_of_folder(folder: Path) -> Report:
+    """The report. Raises ValueError, LedgerError, TranscriptError and OSError: it holds no private run."""
+    started = time.perf_counter()
+    plan, account = contents(folder / TRANSCRIPT).header.plan, read(folder / LEDGER)
+    claim = Claim(
+        epsilon=account.target_epsilon,
+        delta=account.target_delta,
+        relation=plan.relation,
+        sampling=plan.sampling,
+        n=plan.n,
+        batch=plan.expected_batch,
+        steps=plan.steps,
+        noise_multiplier=plan.noise_multiplier,
+        clip=plan.clip,
+    )
+    found = {finding.name: finding for finding in verify(folder, None, None).findings}
+
+    def verdict(name: str) -> Verdict:
+        mine = [found[key] for key in _FINDINGS.get(name, ()) if key in found]
+        if not mine:
+            return untested("the folder has neither the records nor the loop: audit the loop itself")
+        said = "; ".join(f"{one.name}: {one.value}" for one in mine)
+        if any(one.holds is False for one in mine):
+            return violated(said, "put back the files that belong together, or do not claim what they do not show")
+        return held(said)
+
+    entries = tuple(Entry(check, verdict(check.name), 0, 0.0) for check in every())
+    return Report(claim, View(seed="secret"), entries, 0, time.perf_counter() - started, 0.0)

@@ -1,0 +1,62 @@
+"""Whether the arithmetic of the claim holds, and the loop runs what was accounted."""
+
+from typing import Any
+
+from dpzero_theory.audit import datasets
+from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.privacy.accountant import epsilon_of_history
+
+_SLACK = 1e-3
+"""Of epsilon: what claims round away."""
+
+
+def accounting(lab: Lab, level: float) -> Verdict:
+    """The certified epsilon of the claimed releases, in both ends, beside the claimed one."""
+    claim = lab.claim
+    try:
+        cost = epsilon_of_history([claim.release()], claim.delta)
+    except ValueError as error:
+        return untested(f"not accounted here: {' '.join(str(error).split())}")
+    plot: dict[str, Any] = {"lower": cost.lower, "upper": cost.upper, "claimed": claim.epsilon}
+    said = f"noise multiplier {claim.noise_multiplier:g}, {claim.steps} steps, {claim.sampling}, {claim.relation}"
+    if cost.lower > claim.epsilon * (1 + _SLACK):
+        mend = "compute the noise for this relation, sampling, n, batch and number of steps (dpzero_theory.privacy)"
+        return violated(f"{said} cost epsilon {cost.lower:.4g} at least, not {claim.epsilon:g}", mend, **plot)
+    if cost.upper > claim.epsilon * (1 + _SLACK):
+        return untested(f"{said} cost epsilon between {cost.lower:.4g} and {cost.upper:.4g}", **plot)
+    reported = lab.base.shown.get("epsilon")
+    if isinstance(reported, int | float) and reported < cost.lower * (1 - _SLACK):
+        return violated(
+            f"the loop reports epsilon {reported:.4g}; {said} cost {cost.lower:.4g}", "report what is spent", **plot
+        )
+    return held(f"{said} cost epsilon {cost.upper:.4g}, {claim.epsilon:g} is claimed", **plot)
+
+
+def steps(lab: Lab, level: float) -> Verdict:
+    """The number of releases on the data given, and on others: it may not depend on the records."""
+    if lab.base.releases is None:
+        return untested("the loop returns neither releases nor a trajectory")
+    found = len(lab.base.releases)
+    if found > lab.claim.steps:
+        return violated(f"{found} releases are made, {lab.claim.steps} are accounted", "stop at the last step paid for")
+    first, records = lab.loop.records[0], lab.loop.records
+    others = {
+        "records a thousand times as large": datasets.each_scaled(records, 1e3),
+        "records a millionth as large": datasets.each_scaled(records, 1e-6),
+        "all records alike": datasets.filled(records, first),
+    }
+    for name, data in others.items():
+        other = lab.attempt(data, seed=11)
+        if other is not None and other.releases is not None and len(other.releases) != found:
+            mend = "a number of steps fixed beforehand; stopping early by the data is a release that must be paid for"
+            return violated(f"{found} steps on the records given, {len(other.releases)} on {name}", mend)
+    if found < lab.claim.steps:
+        return held(f"{found} releases are made, fewer than the {lab.claim.steps} accounted")
+    return held(f"{found} releases are made and accounted, on {len(others) + 1} data sets")
+
+
+FAMILY = (
+    Check("accounting", "Does the claimed noise give the claimed epsilon?", accounting, random=False),
+    Check("steps", "Are there as many releases as accounted, whatever the data?", steps, random=False),
+)

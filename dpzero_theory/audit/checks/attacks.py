@@ -1,0 +1,183 @@
+"""The claim under attack: who is in the data, told from what is released."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+from dpzero_theory.audit import datasets
+from dpzero_theory.audit.bounds import attack_gdp, one_run_gdp
+from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.power import curve, likely_bound
+from dpzero_theory.audit.sequential import decide
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp
+
+_WHY = "quiet runs with equal seeds differ, or the noise ignores its setting"
+_MEND = (
+    "see the checks of noise and sensitivity; where they hold, something else that is released depends on the record"
+)
+_FIRST_SEED = 5000
+_CANARIES = 96
+_CONFIDENCE = 0.95
+_LARGEST = 20.0
+"""mu beyond which no number of runs would show the truth."""
+
+
+def _full_gdp(lab: Lab, steps: int) -> float:
+    """mu of so many releases with all records in each, one of which is exchanged."""
+    return 2 * math.sqrt(steps) / lab.claim.noise_multiplier
+
+
+def _scores(lab: Lab, runs: int) -> Iterator[Array]:
+    """For each pair of runs and each step the projections of releases on what the exchange does, of shape (steps, 2).
+
+    +-1/2 on average, as `Betting` takes them. The attacker knows the code, all other records, the directions and the
+    weights, and looks at steps with all records, whose weights stay: there one step's law is that of every other.
+    """
+    assert lab.pair is not None
+    data = [datasets.replaced(lab.loop.records, 0, record) for record in lab.pair[:2]]
+    for seed in range(_FIRST_SEED, _FIRST_SEED + runs):
+        quiet = [lab.quiet(world, seed=seed, **lab.all_records) for world in data]
+        noisy = [lab.attempt(world, seed=seed, **{**lab.frozen, **lab.all_records}) for world in data]
+        rows = [None if outcome is None or outcome.releases is None else lab.seen(outcome) for outcome in noisy]
+        up, down = quiet
+        if up is None or down is None or any(row is None or row.shape != up.shape for row in rows):
+            return
+        step, middle = up - down, (up + down) / 2
+        found = [((np.asarray(row) - middle) * step).sum(axis=1) / (step**2).sum(axis=1) for row in rows]
+        yield np.nan_to_num(np.stack(found, axis=1))
+
+
+def bound(scores: Array, confidence: float) -> float:
+    """Clopper-Pearson's bound on mu from below, by scores (pairs, 2), a third of which chooses the threshold."""
+    third = len(scores) // 3
+    if third < 4:
+        return 0.0
+    tune, rest = scores[:third], scores[third:]
+
+    def measure(part: Array, cut: float) -> float:
+        wrong = int((part[:, 1] > cut).sum()), int((part[:, 0] <= cut).sum())
+        return attack_gdp(wrong[0], len(part), wrong[1], len(part), confidence)
+
+    cuts = np.quantile(tune, np.linspace(0.02, 0.98, 49))
+    return measure(rest, float(cuts[int(np.argmax([measure(tune, float(cut)) for cut in cuts]))]))
+
+
+def attacked(lab: Lab, level: float) -> Verdict:
+    """Runs in pairs, on two data sets that differ in the record that moves a step the most, until it is decided.
+
+    Two games: each step on its own, and all of a run together.
+    """
+    if lab.mode is None or lab.pair is None:
+        return untested(_WHY if lab.mode is None else "no record that was tried moves every step")
+    quiet = lab.quiet(**lab.all_records)
+    steps = 1 if quiet is None else len(quiet)
+    each, whole = _full_gdp(lab, 1), _full_gdp(lab, steps)
+    seen: list[Array] = []
+
+    def rounds() -> Iterator[tuple[Array, Array]]:
+        for scores in _scores(lab, lab.runs):
+            seen.append(scores)
+            yield scores, scores.mean(axis=0, keepdims=True)
+
+    found = decide(rounds(), (each, whole), level)
+    if not seen:
+        return untested("the loop fails on the canaries")
+    scores = np.concatenate(seen)
+    least = bound(scores, _CONFIDENCE)
+    plot: dict[str, Any] = {
+        "first": scores[:, 0].tolist(),
+        "second": scores[:, 1].tolist(),
+        "gdp_bound": least,
+        "gdp_claimed": each,
+        "epsilon_bound": _epsilon(lab, least * math.sqrt(steps)),
+        "epsilon_claimed": _epsilon(lab, whole),
+        "pairs": len(scores),
+        "pairs_to_see": curve(each, 1 - level) if each < _LARGEST else {},
+    }
+    p = math.exp(-max(0.0, *found.wealth))
+    said = (
+        f"mu >= {least:.3g} of a step at 95% by {found.rounds} pairs of runs, {each:.3g} is claimed of a step with all"
+        " records"
+    )
+    if found.refuted:
+        return violated(f"the claim is refuted: {said}", _MEND, p_value=p, **plot)
+    best = likely_bound(each, len(scores), _CONFIDENCE) if each < _LARGEST else 0.0
+    return held(f"not refuted: {said}", power=f"{best:.3g}, where all that is claimed is used", p_value=p, **plot)
+
+
+def _epsilon(lab: Lab, gdp: float) -> float:
+    """Of all steps with all records."""
+    return float(epsilon_from_gdp(gdp, lab.claim.delta)) if gdp > 0 and lab.claim.delta > 0 else 0.0
+
+
+def in_one_run(lab: Lab, level: float) -> Verdict:
+    """One run in which many records are canaries, each one of two at random; guessed by regression on the releases.
+
+    No more guesses are made than releases are independent: in first-order loops on small models, few.
+    """
+    if lab.mode is None or lab.pair is None:
+        return untested(_WHY if lab.mode is None else "no record that was tried moves every step")
+    base = lab.quiet(**lab.all_records)
+    count = min(len(lab.loop.records), _CANARIES, 0 if base is None else base.size) // 2 * 2
+    if base is None or count < 8:
+        return untested("one run releases fewer than 8 numbers, or has fewer records")
+    draw = np.random.default_rng(_FIRST_SEED)
+    canaries = [datasets.random_like(lab.loop.records[0], draw, 1e3) for _ in range(count)]
+    moves = [_move(lab, place, canary) for place, canary in enumerate(canaries)]
+    if any(move is None or move.shape != base.shape for move in moves):
+        return untested("the loop fails on random canaries")
+    design = np.array([np.asarray(move).ravel() / 2 for move in moves]).T
+    signs = 2 * np.random.default_rng().integers(0, 2, count) - 1
+    data = lab.loop.records
+    for place, (sign, canary) in enumerate(zip(signs, canaries, strict=True)):
+        data = datasets.replaced(data, place, canary if sign > 0 else datasets.mirrored(canary))
+    noisy = lab.attempt(data, seed=11, **{**lab.frozen, **lab.all_records})
+    middle = _middle(lab, canaries)
+    if noisy is None or noisy.releases is None or middle is None or lab.seen(noisy).shape != base.shape:
+        return untested("the loop fails on random canaries")
+    target = (lab.seen(noisy) - middle).ravel()
+    ridge = lab.claim.noise_std(lab.claim.n) ** 2
+    scores = linalg.solve(design.T @ design + ridge * np.eye(count), design.T @ target, assume_a="pos")
+    order = np.argsort(scores)
+    half = max(1, int(np.linalg.matrix_rank(design)) // 2)
+    guesses = 2 * half
+    correct = int((signs[order[count - half :]] == 1).sum() + (signs[order[:half]] == -1).sum())
+    gdp = _full_gdp(lab, len(base))
+    bound, sure = (one_run_gdp(correct, guesses, count, c) for c in (_CONFIDENCE, 1 - level))
+    said = f"{correct} of {guesses} guesses right in one run: mu >= {bound:.3g} at 95%, {gdp:.3g} is claimed"
+    plot = {"correct": correct, "guesses": guesses, "gdp_bound": bound, "gdp_claimed": gdp}
+    if sure > gdp:
+        return violated(f"the claim is refuted: {said}", _MEND, **plot)
+    best = one_run_gdp(guesses, guesses, count, 1 - level)
+    return held(f"not refuted: {said}", power=f"all guesses right would prove mu >= {best:.3g}", **plot)
+
+
+def _move(lab: Lab, place: int, canary: Any) -> Array | None:
+    """What it does without noise that a canary is not the mirrored one."""
+    rows = [
+        lab.quiet(datasets.replaced(lab.loop.records, place, record), **lab.all_records)
+        for record in (canary, datasets.mirrored(canary))
+    ]
+    return None if any(row is None for row in rows) else np.asarray(rows[0]) - np.asarray(rows[1])
+
+
+def _middle(lab: Lab, canaries: list[Any]) -> Array | None:
+    """Releases without noise, between those of all signs + and of all signs -."""
+    found = []
+    for world in (canaries, [datasets.mirrored(canary) for canary in canaries]):
+        data = lab.loop.records
+        for place, canary in enumerate(world):
+            data = datasets.replaced(data, place, canary)
+        found.append(lab.quiet(data, **lab.all_records))
+    return None if any(row is None for row in found) else (np.asarray(found[0]) + np.asarray(found[1])) / 2
+
+
+FAMILY = (
+    Check("attack", "Can runs on neighbouring data be told apart better than claimed?", attacked),
+    Check("one-run", "Does one run betray many canaries?", in_one_run),
+)

@@ -1,0 +1,180 @@
+"""Which records are in which batch: the law that is claimed, by exact tests on who was included."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dpzero_theory.audit import exact
+from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.privacy.accountant import epsilon_of_history
+
+Included = NDArray[np.bool_]
+_RUNS = 8
+
+
+class Seen(NamedTuple):
+    """Who was in which batch, of shape (runs, steps, records), and how it is known."""
+
+    included: Included
+    how: str
+
+
+def observed(lab: Lab) -> Seen | None:
+    """From the loop's own lists of batches, else from which steps move when a record is exchanged."""
+    if lab.base.batches is not None:
+        runs = [lab.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_RUNS - 1))]
+        steps = min(len(run or []) for run in runs)
+        found = np.zeros((len(runs), steps, lab.claim.n), dtype=bool)
+        for r, run in enumerate(runs):
+            for t, batch in enumerate((run or [])[:steps]):
+                found[r, t, [i for i in batch if 0 <= i < lab.claim.n]] = True
+        return Seen(found, "the lists of batches that the loop returns") if steps else None
+    return None if lab.scan is None else Seen(lab.scan.included, "steps that moved when a record was exchanged")
+
+
+def _pairs(included: Included) -> tuple[int, int]:
+    """Records shared by neighbouring batches of disjoint pairs of steps, in all; and the number of pairs."""
+    even = included.shape[1] // 2 * 2
+    first, second = included[:, 0:even:2], included[:, 1:even:2]
+    return int((first & second).sum()), first.shape[0] * first.shape[1]
+
+
+def _between(included: Included) -> tuple[int, int]:
+    """As `_pairs`, of one step in disjoint pairs of runs."""
+    even = included.shape[0] // 2 * 2
+    first, second = included[0:even:2], included[1:even:2]
+    return int((first & second).sum()), first.shape[0] * first.shape[1]
+
+
+def poisson(included: Included, rate: float) -> dict[str, float]:
+    """p-values: how many, sizes of batches, times a record is drawn, neighbouring batches, runs."""
+    _, steps, n = included.shape
+    sizes, times = included.sum(axis=2).ravel(), included.sum(axis=1).ravel()
+    tests = {
+        "how many records are drawn in all": exact.binomial(int(included.sum()), included.size, rate),
+        "sizes of batches": exact.dispersion(sizes, stats.binom.pmf(np.arange(n + 1), n, rate)),
+        "how often each record is drawn": exact.dispersion(times, stats.binom.pmf(np.arange(steps + 1), steps, rate)),
+    }
+    return tests | _shared(included, stats.binom.pmf(np.arange(n + 1), n, rate**2))
+
+
+def fixed_size(included: Included, rate: float) -> dict[str, float]:
+    """p-values: sizes of batches (0 or 1), neighbouring batches, runs."""
+    n = included.shape[2]
+    batch = round(n * rate)
+    tests = {"sizes of batches": float((included.sum(axis=2) == batch).all())}
+    return tests | _shared(included, stats.hypergeom.pmf(np.arange(batch + 1), n, batch, batch))
+
+
+def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
+    tests = {}
+    for name, (shared, pairs) in (
+        ("what neighbouring batches share", _pairs(included)),
+        ("what batches of two runs share", _between(included)),
+    ):
+        if pairs:
+            tests[name] = exact.overlaps(shared, pairs, np.asarray(pmf))
+    return tests
+
+
+def full(included: Included, rate: float) -> dict[str, float]:
+    """0 or 1: every record in every batch."""
+    return {"who is in a batch": float(included.all())}
+
+
+def epochs(included: Included, rate: float) -> dict[str, float]:
+    """0 or 1: every record at most once in each epoch of 1/rate steps, and in whole epochs exactly once."""
+    length = round(1 / rate)
+    blocks = [included[:, t : t + length].sum(axis=1) for t in range(0, included.shape[1], length)]
+    whole = all((block == 1).all() for block in blocks[: included.shape[1] // length])
+    return {"once in each epoch": float(whole and all((block <= 1).all() for block in blocks))}
+
+
+LAWS = {
+    "poisson": poisson,
+    "fixed-size": fixed_size,
+    "full": full,
+    "fixed-order": epochs,
+    "random-allocation": epochs,
+}
+
+
+def looks_like(included: Included, rate: float, level: float) -> str | None:
+    """The first law that the batches fit, None if there is none."""
+    for name in ("full", "fixed-order", "fixed-size", "poisson"):
+        if min(LAWS[name](included, rate).values()) > level and (name != "full" or rate == 1):
+            return name
+    return None
+
+
+def cost(lab: Lab, sampling: str) -> str:
+    """What the claimed noise costs with batches drawn so; empty where that is not accounted."""
+    try:
+        found = epsilon_of_history([lab.claim.release(sampling)], lab.claim.delta).upper
+    except ValueError:
+        return ""
+    return f": epsilon {found:.3g} instead of {lab.claim.epsilon:g}"
+
+
+def law(lab: Lab, level: float) -> Verdict:
+    """Exact tests of the claimed law; what it is instead, and what that costs."""
+    seen = observed(lab)
+    if seen is None:
+        return untested("batches are not returned (`batches`), and do not come from the seed alone or n is large")
+    claimed, rate = lab.claim.sampling, lab.claim.sample_rate
+    if claimed not in LAWS:
+        return untested(f"batches of sampling {claimed} have no test here")
+    tests = LAWS[claimed](seen.included, rate)
+    name, p = min(tests.items(), key=lambda pair: pair[1])
+    p = min(1.0, p * len(tests))
+    sizes = seen.included.sum(axis=2).ravel().tolist()
+    plot = {"sizes": sizes, "expected": lab.claim.batch, "how": seen.how}
+    if p < level:
+        real = looks_like(seen.included, rate, level)
+        instead = f"; they fit {real}{cost(lab, real)}" if real and real != claimed else ""
+        mend = (
+            f"draw batches as {claimed} says, anew in every step and from a secret stream; or account for what is run"
+        )
+        return violated(f"batches are not {claimed} ({name}){instead}", mend, p_value=p, **plot)
+    count = seen.included.size
+    power = (
+        f"{count} chances of a record to be drawn; the rate within about {6 * np.sqrt(rate * (1 - rate) / count):.3f}"
+    )
+    return held(f"batches are {claimed} as far as {seen.how} show", power=power, p_value=p, **plot)
+
+
+def secret(lab: Lab, level: float) -> Verdict:
+    """Whether the batches are a function of a public seed: amplification holds where nobody can draw them again."""
+    if lab.claim.sampling in ("full", "fixed-order") or lab.claim.sample_rate == 1:
+        return held("no amplification is claimed")
+    source = _source(lab)
+    if source is None:
+        known = lab.base.batches is not None or lab.mode is not None
+        return held("equal seeds give other batches") if known else untested("batches cannot be seen")
+    if lab.view.seed == "secret":
+        return untested(f"batches are a function of {source}: as secret as that is said to be")
+    mend = "draw batches from a generator seeded with secret entropy, which is not saved, or claim no amplification"
+    return violated(f"batches are a function of {source}{cost(lab, 'fixed-order')} where they are known", mend)
+
+
+def _source(lab: Lab) -> str | None:
+    """Of what the batches are a function."""
+    if lab.base.batches is None:
+        return "the seed" if lab.scan is not None and _varied(lab.scan.included) else None
+    first, second, third = (lab.loop.run(seed=60, world=world).batches for world in (1, 2, 1))
+    if first == second:
+        return "the seed"
+    return "the state of the process's global generators, which any call may seed" if first == third else None
+
+
+def _varied(included: Included) -> bool:
+    return bool((included.any(axis=1) != included.all(axis=1)).any())
+
+
+FAMILY = (
+    Check("batches", "Are batches drawn as claimed?", law),
+    Check("batches-secret", "Can the batches be drawn again?", secret, random=False),
+)

@@ -1,0 +1,149 @@
+"""Whether the noise is as much as claimed, of the claimed law, and new for every number of every step."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from dpzero_theory.audit import exact
+from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.lab import Lab, Noise
+from dpzero_theory.check import Array
+
+_WHY = "the noise cannot be told from the rest: quiet runs with equal seeds differ, or the noise ignores its setting"
+_TAILS = (2.0, 2.5, 3.0)
+_LAGS = 40
+_SIZE = (
+    "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
+    " every coordinate; divide it by the same denominator as the sum, and by nothing else"
+)
+
+
+def _parts(noise: Noise) -> Iterator[tuple[str, Array]]:
+    """All of it, each step, each coordinate, and the sum over the steps."""
+    values = noise.values
+    _, steps, numbers = values.shape
+    yield "all numbers", values
+    if steps > 1:
+        for step in range(steps):
+            yield f"step {step}", values[:, step]
+        yield "the sum over all steps", values.sum(axis=1) / np.sqrt(steps)
+    if 1 < numbers <= 512:
+        for number in range(numbers):
+            yield f"number {number} of each step", values[:, :, number]
+
+
+def _least(noise: Noise) -> tuple[float, str, float]:
+    """The smallest p-value of too little noise times the number of tests, where, and the noise there."""
+    tests = [(exact.too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(noise)]
+    p, name, part = min(tests, key=lambda test: test[0])
+    return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
+
+
+def size(lab: Lab, level: float) -> Verdict:
+    """Standard deviation of all numbers, of each step, each coordinate and of the sum, on several data and settings."""
+    if lab.sample is None:
+        return untested(_WHY)
+    samples: list[tuple[str, Callable[[], Noise | None]]] = [("as claimed", lambda: lab.sample), *lab.worlds()]
+    seen: dict[str, float] = {}
+    lost: list[str] = []
+    for name, sample in samples:
+        found = sample()
+        if found is None:
+            lost.append(name)
+            continue
+        p, where, std = _least(found)
+        seen[name] = float(np.sqrt((found.values**2).mean()))
+        if p * len(samples) < level:
+            return violated(
+                f"noise of {std:.3g} times the standard deviation that is claimed, {where}, {name}",
+                _SIZE,
+                p_value=p * len(samples),
+                worlds=seen,
+            )
+    count = lab.sample.values.size
+    power = (
+        f"all numbers together: less than {exact.least_seen(count, level / (4 * len(samples))):.2f} of what is claimed"
+    )
+    says = f"noise of {seen['as claimed']:.3g} times the claimed standard deviation ({count} numbers)"
+    return held(says + (f"; not seen: {', '.join(lost)}" if lost else ""), power=power, worlds=seen)
+
+
+def law(lab: Lab, level: float) -> Verdict:
+    """Kolmogorov's distance from the Gaussian that is claimed, and values far out."""
+    if lab.sample is None:
+        return untested(_WHY)
+    values = lab.sample.values.ravel()
+    plot = {"quantiles": np.quantile(values, np.linspace(0.005, 0.995, 60)).tolist()}
+    if exact.too_much(float((values**2).sum()), values.size) < level / 5:
+        return held("more noise than is claimed, so its law is not compared", **plot)
+    tests = {"its distance from the normal law": exact.gaussian(values)}
+    tests |= {f"too few values beyond {t:g} standard deviations": exact.few_beyond(values, t) for t in _TAILS}
+    name, p = min(tests.items(), key=lambda pair: pair[1])
+    p = min(1.0, p * (len(tests) + 1))
+    if p < level:
+        mend = "Gaussian noise, without truncation, clamping or another law; or claim the law that is drawn"
+        return violated(f"the noise is not Gaussian: {name}", mend, p_value=p, **plot)
+    distance = float(np.sqrt(np.log(2 / (level / 5)) / (2 * values.size)))
+    return held(
+        f"{values.size} numbers fit the Gaussian that is claimed",
+        power=f"distribution functions {distance:.3f} apart or more",
+        p_value=p,
+        **plot,
+    )
+
+
+def independence(lab: Lab, level: float) -> Verdict:
+    """Correlations between steps, between coordinates, and between runs with other seeds."""
+    if lab.sample is None:
+        return untested(_WHY)
+    values = lab.sample.values
+    runs, steps, numbers = values.shape
+    tests: dict[str, float] = {}
+    for lag in range(1, min(steps, _LAGS)):
+        tests[f"steps {lag} apart"] = exact.correlation(values[:, lag:].ravel(), values[:, :-lag].ravel())
+        tests[f"steps {lag} apart, in size"] = 1.0 if runs < 2 else _copies(values[:, lag:], values[:, :-lag])
+    for number in range(1, min(numbers, _LAGS)):
+        tests[f"numbers {number} apart"] = exact.correlation(
+            values[..., number:].ravel(), values[..., :-number].ravel()
+        )
+    tests["runs with other seeds"] = exact.correlation(values[1:].ravel(), values[:-1].ravel())
+    name, p = min(tests.items(), key=lambda pair: pair[1])
+    p = min(1.0, p * len(tests))
+    if p < level:
+        mend = (
+            "draw new noise for every step, every coordinate and every run; never seed or copy the generator in a loop"
+        )
+        return violated(f"the noise is not independent: {name}", mend, p_value=p)
+    seen = 6 / np.sqrt(max(values[:, 1:].size, 1)) if steps > 1 else 6 / np.sqrt(values.size)
+    return held(f"no correlation among {len(tests)} kinds", power=f"correlations above about {seen:.2f}", p_value=p)
+
+
+def _copies(a: Array, b: Array) -> float:
+    """0 where numbers are repeated to six digits more often than in one pair of a hundred, else 1."""
+    return 0.0 if float(np.isclose(np.abs(a), np.abs(b), rtol=1e-6, atol=0).mean()) > 0.01 else 1.0
+
+
+def precision(lab: Lab, level: float) -> Verdict:
+    """The noise where the sum is as large as it can be: rounding to few digits loses it there."""
+    found = lab.aligned()
+    if found is None:
+        return untested(_WHY if lab.mode is None else "no data make the sum large without making it infinite")
+    p, where, std = _least(found)
+    distinct = len(np.unique(found.values.ravel())) / found.values.size
+    if p < level:
+        mend = "add the noise in float32 or wider (sums of a batch too), before anything is rounded to half precision"
+        return violated(
+            f"where the sum is large the noise is {std:.3g} of what is claimed, {where}",
+            mend,
+            p_value=p,
+            distinct=distinct,
+        )
+    return held("where all records push one way the noise is all there", p_value=p, distinct=distinct)
+
+
+FAMILY = (
+    Check("noise-size", "Is the noise as large as claimed, everywhere?", size),
+    Check("noise-law", "Is the noise Gaussian?", law),
+    Check("noise-independence", "Is every noise new?", independence),
+    Check("precision", "Does rounding lose the noise?", precision),
+)

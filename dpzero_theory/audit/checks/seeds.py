@@ -1,0 +1,128 @@
+"""Where the noise comes from: nobody may be able to draw it again."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.audit import exact
+from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.check import Array
+
+_MEND = (
+    "draw the noise from the operating system's entropy (dpzero_theory.privacy.noise.SystemNoise, secrets, a generator"
+    " seeded with os.urandom that is never saved), never from a seed that is known"
+)
+_CLOCK = 1_700_000_000
+_OFFSETS = 4
+"""Of a direction's length: how far into a stream noise is looked for."""
+
+
+def _alike(first: Outcome, second: Outcome) -> bool:
+    """Whether two runs release the same."""
+    a, b = first.releases, second.releases
+    return a is not None and b is not None and np.array_equal(a, b)
+
+
+def from_seed(lab: Lab, level: float) -> Verdict:
+    """Two runs with one seed, and with the process's generators in one state."""
+    if lab.base.releases is None:
+        return untested("the loop returns neither releases nor a trajectory")
+    first, other, again = (lab.loop.run(seed=5, world=world) for world in (6, 7, 6))
+    alike = _alike(first, other)
+    if not alike and not _alike(first, again):
+        return held("two runs with equal seeds, of the loop and of all global generators, release different numbers")
+    source = "the seed" if alike else "the state of the process's global generators, which any call may seed"
+    if lab.view.seed == "secret":
+        return untested(f"the noise is a function of {source}: as secret as that is said to be")
+    return violated(f"the noise is a function of {source}: two runs with it release the same numbers", _MEND)
+
+
+def from_nothing(lab: Lab, level: float) -> Verdict:
+    """Noise of runs with other seeds: a generator that is always seeded alike, or from the clock."""
+    residuals = [lab.residual(None, dict(lab.mode or {}), seed) for seed in (21, 22)]
+    if any(r is None for r in residuals):
+        return untested("the noise cannot be told from the rest")
+    first, second = (np.asarray(r) for r in residuals)
+    if first.shape == second.shape and np.allclose(first, second, rtol=1e-4, atol=0):
+        return violated("runs with different seeds have the same noise: its generator is always seeded alike", _MEND)
+    if lab.view.seed == "public":
+        with patch("time.time", lambda: float(_CLOCK)), patch("time.time_ns", lambda: _CLOCK * 10**9):
+            stopped = [lab.loop.run(seed=5, world=world) for world in (6, 7)]
+        running = [lab.loop.run(seed=5, world=world) for world in (6, 7)]
+        if _alike(*stopped) and not _alike(*running):
+            says = "the noise is a function of the clock: two runs at one time release the same numbers"
+            return violated(says, _MEND)
+    return held("runs with different seeds, and at one time of the clock, have different noise")
+
+
+def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
+    """Standard normals of the usual generators after being seeded so."""
+    small = seed % 2**32
+    makers: dict[str, Callable[[], NDArray[np.float64]]] = {
+        "numpy.random.default_rng(seed).normal": lambda: np.random.default_rng(seed).normal(size=count),
+        "numpy.random.RandomState(seed).randn": lambda: np.random.RandomState(small).randn(count),
+    }
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        def stream(parts: int, double: bool) -> NDArray[np.float64]:
+            generator = torch.Generator().manual_seed(seed)
+            kind = torch.float64 if double else torch.float32
+            drawn = [torch.randn(count // parts, generator=generator, dtype=kind) for _ in range(parts)]
+            return np.asarray(torch.cat(drawn).numpy(), dtype=np.float64)
+
+        makers["torch.manual_seed(seed), randn of all"] = lambda: stream(1, False)
+        makers["torch.manual_seed(seed), randn one by one"] = lambda: stream(count, False)
+        makers["torch.manual_seed(seed), float64"] = lambda: stream(1, True)
+    for name, maker in makers.items():
+        yield name, maker()
+
+
+def _after_direction(seed: int, d: int, count: int) -> Iterator[tuple[str, Array]]:
+    """What torch gives after a direction of d numbers in one call, whose law depends on d."""
+    if d < 1 or not importlib.util.find_spec("torch"):
+        return
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    torch.randn(d, generator=generator)
+    yield "torch.manual_seed(seed), randn after a direction", torch.randn(count, generator=generator).double().numpy()
+
+
+def from_directions(lab: Lab, level: float) -> Verdict:
+    """The noise beside what every usual generator draws from the published seeds of the steps, from each place on."""
+    found = lab.loop.run(seed=31, **lab.frozen, **(lab.mode or {}))
+    residual = lab.residual(None, dict(lab.mode or {}), 31)
+    if found.seeds is None:
+        return untested("the loop publishes no seeds of steps (an output `seeds`)")
+    if residual is None or len(residual) != len(found.seeds) or len(residual) < 4:
+        return untested("the noise of the steps cannot be told from the rest")
+    k = residual.shape[1]
+    d = int(lab.loop.settings.get("d", 16))
+    count = _OFFSETS * d + 4 * k + 64
+    table = [dict([*_streams(seed, count), *_after_direction(seed, d, k + 1)]) for seed in found.seeds]
+    worst, where = 1.0, ""
+    tests = 0
+    for name in table[0]:
+        drawn = np.array([row[name] for row in table])
+        for offset in range(drawn.shape[1] - k + 1):
+            tests += 1
+            p = exact.correlation(residual.ravel(), drawn[:, offset : offset + k].ravel())
+            if p < worst:
+                worst, where = p, f"{name}, from its number {offset} on"
+    p = min(1.0, worst * tests)
+    if p < level:
+        return violated(f"the noise is what the published seed of its step gives: {where}", _MEND, p_value=p)
+    return held(f"none of {tests} places in streams of the published seeds has the noise", p_value=p)
+
+
+FAMILY = (
+    Check("noise-from-seed", "Can the noise be drawn again from a seed?", from_seed, random=False),
+    Check("noise-fixed", "Is the noise the same in every run, or a function of the clock?", from_nothing, random=False),
+    Check("noise-from-directions", "Is the noise in the stream of the published directions?", from_directions),
+)

@@ -1,0 +1,179 @@
+"""What one record can do: exact differences between quiet runs on neighbouring data."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dpzero_theory.audit import datasets
+from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.lab import Lab, Scan, norms
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.relation import Relation
+
+_ROUNDING = 1e-3
+"""Of a clip: what float32 sums and quiet noise may add."""
+_SATURATED = 0.02
+"""Of two clips, what a pair that is clipped on both sides may miss."""
+_WHY = "quiet runs with equal seeds differ, or the noise ignores its setting"
+_MEND = (
+    "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
+    " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm"
+)
+
+
+class _Moved(NamedTuple):
+    """A neighbour: what was changed, by how many clips a step moved at most, and how many are allowed."""
+
+    what: str
+    clips: float
+    allowed: float
+
+
+def _bases(records: Records, loudest: Records | None) -> Iterator[tuple[str, Records]]:
+    """Data to take a record from."""
+    yield "the records given", records
+    yield "records a thousand times as large", datasets.each_scaled(records, 1e3)
+    yield "records a thousandth as large", datasets.each_scaled(records, 1e-3)
+    if loudest is not None:
+        yield "all records alike and extreme", loudest
+
+
+def _neighbours(lab: Lab) -> Iterator[_Moved]:
+    unit = lab.unit(lab.all_records)
+    for name, data in _bases(lab.loop.records, lab.loudest):
+        base = lab.quiet(data, **lab.all_records)
+        if base is None or not np.isfinite(base).all():
+            continue
+        for place in (0, len(data) // 2):
+            others = {f"exchanged for extreme {k}": r for k, r in enumerate(datasets.extremes(lab.loop.records))}
+            for what, record in others.items():
+                found = lab.quiet(datasets.replaced(data, place, record), **lab.all_records)
+                yield _Moved(f"{name}, record {place} {what}", _clips(found, base, unit), 2.0)
+            if lab.claim.relation == Relation.ADD_REMOVE and lab.with_one_less is not None:
+                found = lab.quiet(datasets.removed(data, place), **lab.all_records)
+                yield _Moved(f"{name}, record {place} removed", _clips(found, base, unit), 1.0)
+
+
+def _clips(found: Array | None, base: Array, unit: float) -> float:
+    """The largest move of a step in clips; nothing where the loop refuses these data, or runs other steps on them."""
+    if found is None or found.shape != base.shape or not np.isfinite(found).all():
+        return 0.0
+    return float(norms(found - base).max()) / unit
+
+
+def sensitivity(lab: Lab, level: float) -> Verdict:
+    """One record exchanged, or removed, on several data, with all records in every step and on batches as claimed."""
+    if lab.mode is None:
+        return untested(_WHY)
+    moves = list(_neighbours(lab))
+    if lab.scan is not None:
+        moves.append(_Moved("batches as claimed, one record exchanged", float(lab.scan.moved.max()), 2.0))
+    worst = max(moves, key=lambda move: move.clips / move.allowed, default=None)
+    if worst is None or worst.clips == 0:
+        return untested("no record that was tried moves a release")
+    seen = [[move.clips, move.allowed] for move in moves]
+    if worst.clips > worst.allowed * (1 + _ROUNDING) + _ROUNDING:
+        says = f"one record moves a step by {worst.clips:.4g} clips, where {worst.allowed:g} are allowed: {worst.what}"
+        return violated(says, _MEND, moves=seen)
+    return held(
+        f"{len(moves)} neighbours move a step by at most {worst.clips:.4g} of {worst.allowed:g} clips",
+        power="what these neighbours show; a step's numbers are taken together",
+        moves=seen,
+    )
+
+
+def finite(lab: Lab, level: float) -> Verdict:
+    """A record with NaN or infinity in it must not make a release anything but a number within the clip."""
+    if lab.view.records == "finite":
+        return untested("records are said to be finite")
+    if lab.mode is None:
+        return untested(_WHY)
+    base, tried, unit = lab.quiet(**lab.all_records), 0, lab.unit(lab.all_records)
+    for record in datasets.poisoned(lab.loop.records[0]):
+        found = lab.attempt(
+            datasets.replaced(lab.loop.records, 0, record),
+            seed=11,
+            **{**lab.frozen, **lab.all_records, "noise_multiplier": lab.quiet_noise},
+        )
+        if found is None or found.releases is None or base is None:
+            continue
+        tried += 1
+        rows = lab.seen(found)
+        if not np.isfinite(rows).all() or rows.shape != base.shape or _clips(rows, base, unit) > 2 + _ROUNDING:
+            mend = "map what is not finite to a fixed value within the clip, record by record, before the sum"
+            return violated("a record with NaN or infinity makes the release something else than a clipped sum", mend)
+    if not tried:
+        return untested(
+            "the loop refuses records with NaN or infinity (let it do so record by record, not by stopping)"
+        )
+    return held("records with NaN and infinity move a release by no more than the clip")
+
+
+def _sizes(lab: Lab) -> Array | None:
+    """Norms of quiet releases of many steps on equal records over that with all of them in each: b/B, or all 1."""
+    data = lab.loudest
+    if data is None:
+        return None
+    seeds = range(40, 48)
+    full = [lab.quiet(data, seed=seed, **lab.all_records) for seed in seeds]
+    part = [lab.quiet(data, seed=seed) for seed in seeds]
+    if any(rows is None or rows.shape != full[0].shape for rows in [*full, *part]):  # type: ignore[union-attr]
+        return None
+    ratios = norms(np.array(part)) / np.maximum(norms(np.array(full)), 1e-300)
+    return ratios.ravel()
+
+
+def denominator(lab: Lab, level: float) -> Verdict:
+    """Whether a release is a sum over a number that does not depend on the batch, or on who is in the data."""
+    if lab.mode is None:
+        return untested(_WHY)
+    mend = (
+        "divide by the expected batch size (or n, where n is public), a constant, never by the size of the batch drawn"
+    )
+    ratio = lab.with_one_less if lab.claim.relation == Relation.ADD_REMOVE else None
+    if ratio is not None and abs(ratio - 1) > _ROUNDING:
+        says = f"with one record less, another adds {ratio:.4g} times what it did: the denominator counts records"
+        return violated(says, mend)
+    if lab.claim.sampling == "full":
+        if ratio is None:
+            return untested("all records are in every batch, and nothing can be said with one less")
+        return held("removing a record changes the sum, not its denominator")
+    if lab.mode != {} or lab.claim.average == "sum":
+        return untested("batches do not come from the seed" if lab.mode != {} else "a release is a sum, not an average")
+    scan, ratios = lab.scan, _sizes(lab)
+    if scan is None:
+        return untested("which records are in a batch cannot be seen")
+    sizes = np.unique(scan.included.sum(axis=2))
+    if sizes.size == 1:
+        return held(f"every batch has {sizes[0]} records, so that no denominator can follow it")
+    if ratios is not None and np.ptp(ratios) < _ROUNDING:
+        says = f"batches have from {sizes.min()} to {sizes.max()} records, and equal records always give one average"
+        return violated(says, mend, ratios=ratios.tolist())
+    spread = _single_moves(scan, lab)
+    if spread > 1 + 10 * _ROUNDING:
+        return violated(f"what one record adds varies {spread:.3g}-fold with its batch", mend)
+    if ratios is None and not lab.seedless and not _saturated(scan):
+        return untested("no records give releases of equal size")
+    return held("what a record adds is the same in batches of different sizes")
+
+
+def _saturated(scan: Scan) -> bool:
+    """Whether the pair is clipped on both sides in every step, to one clip and the opposite one."""
+    return abs(scan.size - 2) < _SATURATED
+
+
+def _single_moves(scan: Scan, lab: Lab) -> float:
+    """How much what one record adds varies over the steps it is in, where directions cannot be the reason."""
+    if not lab.seedless and not _saturated(scan):
+        return 1.0
+    found = scan.moved[scan.included]
+    return float(found.max() / found.min()) if found.size else 1.0
+
+
+FAMILY = (
+    Check("sensitivity", "Does one record move a step by no more than the clip?", sensitivity, random=False),
+    Check("not-finite", "Is a record with NaN or infinity clipped like others?", finite, random=False),
+    Check("denominator", "Is the denominator a constant?", denominator, random=False),
+)

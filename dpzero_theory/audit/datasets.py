@@ -1,0 +1,112 @@
+"""Neighbouring data sets, and records that try a loop hard.
+
+Records are an array with one record a row, or a list whose entries are numbers, arrays, or tuples of these. Others are
+taken as they are: they can be exchanged for one another, but not made extreme.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+Records = Any
+SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)
+_SEED = 2026
+
+
+def replaced(records: Records, place: int, record: Any) -> Records:
+    """A copy with another record in this place."""
+    copy = records.copy() if isinstance(records, np.ndarray) else list(records)
+    copy[place] = record
+    return copy
+
+
+def removed(records: Records, place: int) -> Records:
+    """A copy without the record in this place."""
+    if isinstance(records, np.ndarray):
+        return np.delete(records, place, axis=0)
+    return [*records[:place], *records[place + 1 :]]
+
+
+def filled(records: Records, record: Any) -> Records:
+    """As many records, all the same."""
+    if isinstance(records, np.ndarray):
+        return np.broadcast_to(np.asarray(record, dtype=records.dtype), records.shape).copy()
+    return [record] * len(records)
+
+
+def scaled(record: Any, factor: float) -> Any:
+    """Its floating-point numbers times a factor; labels and other integers stay."""
+    if isinstance(record, tuple):
+        return tuple(scaled(part, factor) for part in record)
+    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
+        return np.multiply(record, factor, dtype=record.dtype)
+    return record * factor if isinstance(record, float) else record
+
+
+def mirrored(record: Any) -> Any:
+    """The record turned round: its numbers negated, but for the last one or the last part, which may be a label."""
+    if isinstance(record, tuple) and len(record) > 1:
+        return (scaled(record[0], -1.0), *record[1:])
+    if isinstance(record, np.ndarray) and record.dtype.kind == "f" and record.size > 1:
+        found = -record
+        found.flat[-1] = record.flat[-1]
+        return found
+    return scaled(record, -1.0)
+
+
+def numbers(record: Any) -> list[float]:
+    """Its floating-point numbers, in order."""
+    if isinstance(record, tuple | list):
+        return [number for part in record for number in numbers(part)]
+    array = np.asarray(record)
+    return [float(x) for x in array.ravel()] if array.dtype.kind == "f" else []
+
+
+def each_scaled(records: Records, factor: float) -> Records:
+    """All of them."""
+    if isinstance(records, np.ndarray):
+        return scaled(records, factor)
+    return [scaled(record, factor) for record in records]
+
+
+def extremes(records: Records) -> Iterator[Any]:
+    """Records that a neighbour might have: another of the data, scaled, mirrored and random ones."""
+    first = records[0]
+    yield records[len(records) // 2]
+    for factor in SCALES:
+        yield scaled(first, factor)
+    yield mirrored(scaled(first, 1e3))
+    draw = np.random.default_rng(_SEED)
+    for factor in (1e3, -1e3):
+        yield random_like(first, draw, factor)
+    yield scaled(first, 0.0)
+
+
+def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
+    """A record with its floating-point numbers drawn anew, normal with this standard deviation."""
+    if isinstance(record, tuple):
+        return tuple(random_like(part, draw, factor) for part in record)
+    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
+        return np.asarray(factor * draw.normal(size=record.shape), dtype=record.dtype)
+    return factor * float(draw.normal()) if isinstance(record, float) else record
+
+
+def poisoned(record: Any) -> Iterator[Any]:
+    """The record with NaN and with infinities in it."""
+    for value in (np.nan, np.inf):
+        found = _filled(record, value)
+        if found is not None:
+            yield found
+
+
+def _filled(record: Any, value: float) -> Any:
+    if isinstance(record, tuple):
+        parts = [_filled(part, value) for part in record]
+        whole = zip(parts, record, strict=True)
+        return (
+            tuple(new if new is not None else old for new, old in whole) if any(p is not None for p in parts) else None
+        )
+    if isinstance(record, np.ndarray) and record.dtype.kind == "f":
+        return np.full_like(record, value)
+    return value if isinstance(record, float) else None

@@ -1,0 +1,297 @@
+"""Experiments on a loop: the same run with one thing changed.
+
+A run is `quiet` with almost no noise (a 1e-9th of the claim's multiplier, so that every number is still drawn) and
+`frozen` with weights that stay where they are. With equal seeds two quiet runs are equal, so what differs between runs
+on neighbouring data is what one record does, exactly, and what differs between a quiet and a noisy run is the noise.
+Where equal seeds give no equal runs, since batches come from elsewhere, all records are used in every step (batch = n).
+
+Everything is computed when a check first asks for it, and once.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.audit import datasets
+from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.loop import Loop, LoopFailed, Outcome, still
+from dpzero_theory.check import Array
+
+_QUIET = 1e-9
+_SAME = 1e-5
+"""Of the largest number: what quiet noise and rounding leave."""
+_SEED, _NOISE_SEED = 11, 1000
+_WANTED, _FEWEST, _MOST = 6000, 24, 200
+_PLACES = 256
+_COMPARED = 4
+"""Numbers that must agree before two sizes of data are compared."""
+
+
+class Noise(NamedTuple):
+    """Noise seen: of shape (runs, steps, coordinates), in units of what is claimed; where, and with what settings."""
+
+    world: str
+    values: Array
+
+
+class Pair(NamedTuple):
+    """Two records for one place; size: how far apart they move every step at least, in clips."""
+
+    first: Any
+    second: Any
+    size: float
+
+
+class Scan(NamedTuple):
+    """The pair tried in each place: how far apart it moved each step, in clips, of shape (seeds, steps, records)."""
+
+    moved: Array
+    size: float
+
+    @property
+    def included(self) -> NDArray[np.bool_]:
+        """Whether the batch had the record: batches may be of any size, so that a twentieth of a clip is enough."""
+        return np.asarray(self.moved > self.size / 20)
+
+
+class Lab:
+    """All experiments with one loop.
+
+    runs: about how many runs statistics may take. variations: settings under which the claim must hold as well, each
+    a name and changes.
+    """
+
+    def __init__(self, loop: Loop, runs: int = 200, variations: tuple[tuple[str, dict[str, Any]], ...] = ()) -> None:
+        self.loop, self.claim, self.view, self.runs, self.variations = loop, loop.claim, loop.view, runs, variations
+        self.base = loop.run(seed=_SEED)
+
+    @cached_property
+    def quiet_noise(self) -> float:
+        """The multiplier of quiet runs: nearly nothing, or nothing where that is refused."""
+        tiny = self.claim.noise_multiplier * _QUIET
+        return tiny if self.attempt(seed=_SEED, noise_multiplier=tiny) else 0.0
+
+    @cached_property
+    def frozen(self) -> dict[str, Any]:
+        """Settings that keep the weights; none where the loop has no step size, or ignores it."""
+        changes = still(self.loop, self.base)
+        if not changes or self.base.releases is None or len(self.base.releases) == 1:
+            return changes or {}
+        plain, large = (
+            self.attempt(seed=_SEED, noise_multiplier=self.quiet_noise, **with_step)
+            for with_step in (changes, {"step_size": 100 * (self.loop.step_size or 0.0)})
+        )
+        moves = plain is not None and large is not None and not same(_tail(plain), _tail(large))
+        return changes if moves else {}
+
+    @property
+    def rows(self) -> slice:
+        """The steps whose releases can be compared between runs: all where weights are frozen, else the first."""
+        return slice(None) if self.frozen else slice(0, 1)
+
+    @cached_property
+    def mode(self) -> dict[str, Any] | None:
+        """Settings under which equal seeds give equal quiet runs; None where there are none."""
+        if self.base.releases is None or not self.follows:
+            return None
+        return next((found for found in ({}, self.all_records) if self._repeats(found)), None)
+
+    @property
+    def all_records(self) -> dict[str, Any]:
+        """Every record in every step."""
+        return {"batch": self.claim.n}
+
+    @cached_property
+    def follows(self) -> bool:
+        """Whether the noise follows its setting."""
+        found = [
+            self.attempt(seed=_SEED, noise_multiplier=m, **self.all_records)
+            for m in (self.quiet_noise, self.claim.noise_multiplier, 64 * self.claim.noise_multiplier)
+        ]
+        rows = [outcome.releases for outcome in found if outcome is not None]
+        if len(rows) < 3 or any(row is None for row in rows):
+            return False
+        low, mid, high = (np.asarray(row)[:1] for row in rows)
+        return not same(low, high) and not same(mid, high)
+
+    def _repeats(self, changes: dict[str, Any]) -> bool:
+        found = [self.attempt(seed=_SEED, noise_multiplier=self.quiet_noise, **self.frozen, **changes) for _ in (0, 1)]
+        return all(found) and same(*(self.seen(outcome) for outcome in found if outcome))
+
+    def attempt(self, records: Records | None = None, **settings: Any) -> Outcome | None:
+        """A run, None where the loop refuses it."""
+        try:
+            return self.loop.run(records, **settings)
+        except LoopFailed:
+            return None
+
+    def seen(self, outcome: Outcome) -> Array:
+        """Its releases, of the steps that can be compared."""
+        assert outcome.releases is not None
+        return outcome.releases[self.rows]
+
+    def quiet(self, records: Records | None = None, *, seed: int = _SEED, **changes: Any) -> Array | None:
+        """Releases without noise; None where the loop refuses."""
+        found = self.attempt(records, seed=seed, **{"noise_multiplier": self.quiet_noise, **self.frozen, **changes})
+        return None if found is None or found.releases is None else self.seen(found)
+
+    def unit(self, changes: dict[str, Any]) -> float:
+        """What one clip is in a release, with these settings."""
+        return self.claim.unit(changes.get("batch"))
+
+    @cached_property
+    def seedless(self) -> bool:
+        """Whether the seed makes nothing but batches and noise, so that steps can be compared with one another."""
+        found = [self.quiet(seed=seed, **self.all_records) for seed in (_SEED, _SEED + 1)]
+        return all(rows is not None for rows in found) and same(*(np.asarray(rows) for rows in found))
+
+    @cached_property
+    def with_one_less(self) -> float | None:
+        """What a record adds where there is one record less, over what it adds else; None where that cannot be said.
+
+        With one record less the seed may make other directions. It does not where exchanging the records of the pair
+        does the same to all steps at both sizes, up to a factor, which is that of the denominators.
+        """
+        if self.pair is None or self.claim.n < 3:
+            return None
+        data = datasets.replaced(datasets.replaced(self.loop.records, 0, self.pair.first), 1, self.pair.second)
+        other = datasets.replaced(data, 0, self.pair.second)
+        worlds = (data, other, datasets.removed(data, 1), datasets.removed(data, 0))
+        rows = [self.quiet(world, **self.all_records) for world in worlds]
+        if any(row is None or not np.isfinite(row).all() for row in rows):
+            return None
+        large, small = (np.asarray(rows[k]) - np.asarray(rows[k + 1]) for k in (0, 2))
+        if large.shape != small.shape or large.size < _COMPARED:
+            return None
+        product = norms(large.ravel()) * norms(small.ravel())
+        if not product > 0 or float(large.ravel() @ small.ravel()) < (1 - _SAME) * product:
+            return None
+        return float(norms(small.ravel()) / norms(large.ravel()))
+
+    @cached_property
+    def pair(self) -> Pair | None:
+        """The two records that, in one place, move every step the furthest apart, with all records in each."""
+        found = self._extremes
+        best: Pair | None = None
+        for i, (first, here) in enumerate(found):
+            for second, there in found[:i]:
+                size = float(norms(here - there).min()) / self.unit(self.all_records)
+                if size > (best.size if best else _SAME):
+                    best = Pair(first, second, size)
+        return best
+
+    @cached_property
+    def _extremes(self) -> list[tuple[Any, Array]]:
+        """Each record that the loop takes, with the quiet releases when it is in the first, and in the last place."""
+        found: list[tuple[Any, Array]] = []
+        if self.mode is None:
+            return found
+        for record in datasets.extremes(self.loop.records):
+            rows = [
+                self.quiet(datasets.replaced(self.loop.records, place, record), **self.all_records) for place in (0, -1)
+            ]
+            if all(row is not None and np.isfinite(row).all() for row in rows):
+                found.append((record, np.concatenate(rows)))  # type: ignore[arg-type]
+        return [pair for pair in found if pair[1].shape == found[0][1].shape]
+
+    @cached_property
+    def loudest(self) -> Records | None:
+        """The data of equal records whose sum is the largest, at least half a clip for each of them in every step."""
+        best, found = 0.5 * self.claim.n, None
+        for record, _ in self._extremes:
+            data = datasets.filled(self.loop.records, record)
+            rows = self.quiet(data, **self.all_records)
+            size = 0.0 if rows is None else float(norms(rows).min()) / self.unit(self.all_records)
+            if size > best and np.isfinite(size):
+                best, found = size, data
+        return found
+
+    @cached_property
+    def scan(self) -> Scan | None:
+        """Each record exchanged in turn, on batches as claimed; None where batches do not come from the seed."""
+        n = self.claim.n
+        if self.mode != {} or self.pair is None or not self.frozen or len(self.loop.records) != n or n > _PLACES:
+            return None
+        moved = [self._scanned(self.pair, _SEED + k) for k in range(max(1, min(4, 2 * self.runs // n)))]
+        if any(m is None or m.shape != moved[0].shape for m in moved):  # type: ignore[union-attr]
+            return None
+        return Scan(np.array(moved) / self.unit({}), self.pair.size)
+
+    def _scanned(self, pair: Pair, seed: int) -> Array | None:
+        rows = []
+        for place in range(self.claim.n):
+            first, second = (
+                self.quiet(datasets.replaced(self.loop.records, place, record), seed=seed) for record in pair[:2]
+            )
+            if first is None or second is None or first.shape != second.shape:
+                return None
+            rows.append(norms(first - second))
+        return np.array(rows).T
+
+    def noise(
+        self, world: str, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED
+    ) -> Noise | None:
+        """A sample of the noise on these records, in units of the claim; None where it cannot be told from the rest."""
+        values: list[Array] = []
+        first = self.residual(records, changes, _NOISE_SEED)
+        if first is None:
+            return None
+        runs = int(min(max(_FEWEST, -(-wanted // first.size)), _MOST, max(_FEWEST, self.runs)))
+        for k in range(runs):
+            found = self.residual(records, changes, _NOISE_SEED + k)
+            if found is None or found.shape != first.shape:
+                return None
+            values.append(found)
+        return Noise(world, np.array(values) / self.claim.noise_std(changes.get("batch")))
+
+    def residual(self, records: Records | None, changes: dict[str, Any], seed: int) -> Array | None:
+        noisy = self.attempt(records, seed=seed, **{**self.frozen, **changes})
+        if noisy is None or noisy.releases is None:
+            return None
+        if noisy.clean is not None and noisy.clean.shape == noisy.releases.shape:
+            return noisy.releases - noisy.clean
+        if self.mode is None:
+            return None
+        quiet = self.quiet(records, seed=seed, **changes)
+        return None if quiet is None or quiet.shape != self.seen(noisy).shape else self.seen(noisy) - quiet
+
+    @cached_property
+    def sample(self) -> Noise | None:
+        """The noise on the records given, with the settings claimed."""
+        return self.noise("as claimed", None, dict(self.mode or {}))
+
+    def worlds(self) -> Iterator[tuple[str, Callable[[], Noise | None]]]:
+        """Other records and settings under which the noise must be what it is: by name, sampled when called."""
+        few, mode, records = _WANTED // 4, dict(self.mode or {}), self.loop.records
+        for name, factor in (("records a millionth as large", 1e-6), ("records a thousand times as large", 1e3)):
+            data = datasets.each_scaled(records, factor)
+            yield name, lambda name=name, data=data: self.noise(name, data, mode, few)  # type: ignore[misc]
+        for name, changes in self.variations:
+            yield name, lambda name=name, changes=changes: self.noise(name, None, mode | changes, few)  # type: ignore[misc]
+        if mode != self.all_records:
+            yield "batch = n", lambda: self.noise("batch = n", None, self.all_records, few)
+
+    def aligned(self) -> Noise | None:
+        """The noise where all records are the same extreme one, so that the sum is as large as it can be."""
+        if self.loudest is None:
+            return None
+        return self.noise("all records alike and extreme", self.loudest, self.all_records, _WANTED // 4)
+
+
+def norms(rows: Array) -> Array:
+    """L2 norm of each row."""
+    return np.asarray(np.sqrt((rows**2).sum(axis=-1)))
+
+
+def same(a: Array, b: Array) -> bool:
+    """Whether two arrays are equal up to quiet noise and rounding."""
+    if a.shape != b.shape:
+        return False
+    return bool(np.allclose(a, b, rtol=_SAME, atol=_SAME * float(np.abs(a).max(initial=0.0)), equal_nan=True))
+
+
+def _tail(outcome: Outcome) -> Array:
+    return np.empty(0) if outcome.releases is None else outcome.releases[1:]

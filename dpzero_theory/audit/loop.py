@@ -1,0 +1,229 @@
+"""Anyone's training loop, run as often as an audit needs it: in a folder of its own, its words and files kept.
+
+    train(records, seed, settings) -> what it releases
+
+records: of the kind that the audit was given. seed: an integer. settings: the claim's numbers and the user's own, by
+the loop's names. Returned is an array, the releases of shape (T,) or (T, k), or a mapping of outputs:
+
+    releases     (T,) or (T, k), the noised average (or sum) of each step
+    trajectory   (T + 1, d), the weights before and after each step; releases are then its differences over -step_size
+    seeds        (T,), integers that made the steps' directions and are published
+    batches      T lists of record numbers (never shown to the attacker)
+    clean        as releases, before noise (never shown to the attacker)
+    others       whatever else is shown: losses, metrics, weights
+"""
+
+import io
+import json
+import logging
+import os
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpzero_theory.audit.claim import Claim, View
+from dpzero_theory.audit.datasets import Records
+from dpzero_theory.check import Array
+
+Train = Callable[[Records, int, dict[str, Any]], Any]
+
+WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
+"""Of the claim that a loop gets as settings."""
+_LARGEST = 1 << 24
+_TRAJECTORY_STEP = 1e-4
+"""Of the step size, where weights are what is seen: so small that they hardly move."""
+
+
+class LoopFailed(ValueError):
+    """The loop raised, or returned what is no outcome; one line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run. releases: (T, k); None where neither releases nor a trajectory were returned."""
+
+    releases: Array | None
+    clean: Array | None = None
+    batches: list[list[int]] | None = None
+    seeds: list[int] | None = None
+    shown: dict[str, Any] = field(default_factory=dict)
+    """Outputs by name, and texts and files as bytes by `file NAME`, `printed`."""
+
+
+@dataclass
+class Loop:
+    """A loop with what it claims; `run` is the only way it is called."""
+
+    train: Train
+    records: Records
+    claim: Claim
+    view: View
+    settings: Mapping[str, Any]
+    count: int = 0
+    """Runs so far."""
+
+    def setting(self, name: str) -> str:
+        """The loop's name of our word."""
+        return self.view.names.get(name, name)
+
+    @property
+    def step_size(self) -> float | None:
+        """What the loop was given; None where it is not among its settings."""
+        found = self.settings.get(self.setting("step_size"))
+        return None if found is None else float(found)
+
+    def run(
+        self, records: Records | None = None, *, seed: int = 0, world: int | None = None, **changes: Any
+    ) -> Outcome:
+        """One run. changes: of settings, by our words. world: of the process's global generators, the seed if None.
+
+        Raises LoopFailed.
+        """
+        self.count += 1
+        given = {self.setting(word): self.claim.as_dict()[word] for word in WORDS}
+        given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
+        data = self.records if records is None else records
+        with _place() as (folder, printed), _seeded(seed if world is None else world):
+            try:
+                found = self.train(data, seed, given)
+            except Exception as error:
+                raise LoopFailed(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+            return self._outcome(found, given, folder, printed.getvalue())
+
+    def _outcome(self, found: Any, given: Mapping[str, Any], folder: Path, printed: str) -> Outcome:
+        outputs = dict(found) if isinstance(found, Mapping) else {"releases": found}
+        shown = {name: value for name, value in outputs.items() if self.view.sees(name)}
+        shown |= {"printed": printed} | _files(folder)
+        releases = outputs.get("releases")
+        if releases is None and "trajectory" in outputs:
+            step = given.get(self.setting("step_size"))
+            if step:
+                releases = -np.diff(_numbers("trajectory", outputs["trajectory"]), axis=0) / float(step)
+        batches = outputs.get("batches")
+        seeds = outputs.get("seeds")
+        return Outcome(
+            None if releases is None else _rows("releases", releases),
+            None if outputs.get("clean") is None else _rows("clean", outputs["clean"]),
+            None if batches is None else [[int(i) for i in batch] for batch in batches],
+            None if seeds is None else [int(seed) for seed in seeds],
+            shown,
+        )
+
+
+def still(loop: Loop, outcome: Outcome) -> dict[str, Any] | None:
+    """Changes of settings under which weights stay where they are, None where there are none."""
+    if loop.step_size is None:
+        return None
+    weights = "trajectory" in outcome.shown and "releases" not in outcome.shown
+    return {"step_size": loop.step_size * _TRAJECTORY_STEP if weights else 0.0}
+
+
+def command(words: Sequence[str], seconds: float = 600) -> Train:
+    """A loop that is a program. Of its words {records}, {settings}, {seed} and {out} are filled in.
+
+    records: a file of `numpy.save` for an array, else a pickle. settings: a JSON file. out: where it writes the
+    outcome, as JSON, or by `numpy.save` or `numpy.savez` (whose suffix is added). It runs in a folder of its own.
+    """
+
+    def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
+        with tempfile.TemporaryDirectory() as aside:
+            place = Path(aside)
+            data = place / ("records.npy" if isinstance(records, np.ndarray) else "records.pkl")
+            if isinstance(records, np.ndarray):
+                np.save(data, records)
+            else:
+                data.write_bytes(pickle.dumps(records))
+            (place / "settings.json").write_text(json.dumps({**settings, "seed": seed}))
+            known = {
+                "records": str(data),
+                "settings": str(place / "settings.json"),
+                "seed": str(seed),
+                "out": str(place / "out"),
+            }
+            filled = [word.format(**known) for word in words]
+            done = subprocess.run(filled, capture_output=True, text=True, timeout=seconds, check=False)
+            print(done.stdout, done.stderr)
+            if done.returncode:
+                raise RuntimeError(f"{words[0]} ended with status {done.returncode}: {done.stderr[-200:]}")
+            return _read(place / "out")
+
+    return train
+
+
+def _read(stem: Path) -> Any:
+    for path in (stem, stem.with_suffix(".npy"), stem.with_suffix(".npz"), stem.with_suffix(".json")):
+        if path.exists():
+            start = path.read_bytes()[:2]
+            if start in (b"PK", b"\x93N"):
+                found = np.load(path)
+                return found if isinstance(found, np.ndarray) else dict(found)
+            return json.loads(path.read_text())
+    raise RuntimeError("it wrote nothing to {out}")
+
+
+def _numbers(name: str, value: Any) -> Array:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise LoopFailed(f"{name} must be numbers; got {type(value).__name__}") from None
+
+
+def _rows(name: str, value: Any) -> Array:
+    found = _numbers(name, value)
+    if found.ndim == 0 or not found.size:
+        raise LoopFailed(f"{name} must have a row for each step; got shape {found.shape}")
+    return found.reshape(len(found), -1)
+
+
+@contextmanager
+def _place() -> Iterator[tuple[Path, io.StringIO]]:
+    """A working directory of its own, and what is printed and logged meanwhile."""
+    printed, before = io.StringIO(), Path.cwd()
+    handler = logging.StreamHandler(printed)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger().addHandler(handler)
+        os.chdir(folder)
+        try:
+            with redirect_stdout(printed), redirect_stderr(printed), np.errstate(all="ignore"):
+                yield Path(folder), printed
+        finally:
+            os.chdir(before)
+            logging.getLogger().removeHandler(handler)
+
+
+@contextmanager
+def _seeded(world: int) -> Iterator[None]:
+    """The global generators of Python, NumPy and, where it is loaded, torch, seeded; as they were afterwards."""
+    torch = sys.modules.get("torch")
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    state = torch.get_rng_state() if torch else None
+    random.seed(world)
+    np.random.seed(world % 2**32)  # noqa: NPY002
+    if torch:
+        torch.manual_seed(world)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+        if torch:
+            torch.set_rng_state(state)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Every file that the run left, by `file NAME`."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {f"file {path.relative_to(folder)}": path.read_bytes()[:_LARGEST] for path in paths}

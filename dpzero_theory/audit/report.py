@@ -1,0 +1,128 @@
+"""What an audit found: a table, JSON, one HTML page."""
+
+import json
+import math
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from dpzero_theory.audit.claim import Claim, View
+from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED, Check, Verdict
+
+_WIDTH = 116
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A check, its verdict, and what it took."""
+
+    check: Check
+    verdict: Verdict
+    runs: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Of one loop. false_alarm: the probability that a sound loop has any violation here."""
+
+    claim: Claim
+    view: View
+    entries: tuple[Entry, ...]
+    runs: int
+    seconds: float
+    false_alarm: float
+
+    def __getitem__(self, name: str) -> Verdict:
+        return next(entry.verdict for entry in self.entries if entry.check.name == name)
+
+    def named(self, status: str) -> list[str]:
+        """Names of the checks with this status."""
+        return [entry.check.name for entry in self.entries if entry.verdict.status == status]
+
+    @property
+    def violations(self) -> list[str]:
+        return self.named(VIOLATED)
+
+    @property
+    def exit_code(self) -> int:
+        """1 where anything is violated, else 0."""
+        return int(bool(self.violations))
+
+    @property
+    def summary(self) -> str:
+        """One sentence."""
+        counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
+        held, bad, rest = counts.values()
+        return (
+            f"{held} checks held, {bad} violated, {rest} could not be tested; a loop that does as claimed is reported"
+            f" with probability at most {self.false_alarm:g}. {self.runs} runs, {self.seconds:.1f} s."
+        )
+
+    def text(self) -> str:
+        """The table, as wide as a terminal."""
+        lines = [self.claim_line, ""]
+        for entry in self.entries:
+            verdict = entry.verdict
+            said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
+            first = f"{entry.check.name:23}{_MARKS[verdict.status]:12}"
+            lines += textwrap.wrap(first + said, _WIDTH, subsequent_indent=" " * 35)
+            if verdict.mend:
+                lines += textwrap.wrap(f"{'':35}mend: {verdict.mend}", _WIDTH, subsequent_indent=" " * 41)
+        return "\n".join([*lines, "", self.summary])
+
+    @property
+    def claim_line(self) -> str:
+        c = self.claim
+        mechanism = (
+            f"{c.sampling} batches of {c.batch:g} of {c.n}, {c.steps} steps, noise multiplier {c.noise_multiplier:g}"
+        )
+        known = f"seed {self.view.seed}, records {self.view.records}"
+        return f"claimed: ({c.epsilon:g}, {c.delta:g})-DP, {c.relation}, {mechanism}, clip {c.clip:g}; {known}"
+
+    def as_json(self) -> str:
+        """Everything, evidence included; what is not finite is null."""
+        found = {
+            "violated": self.violations,
+            "held": self.named(HELD),
+            "could_not_be_tested": self.named(UNTESTED),
+            "false_alarm": self.false_alarm,
+            "runs": self.runs,
+            "seconds": round(self.seconds, 3),
+            "claim": self.claim.as_dict(),
+            "view": {
+                "seed": self.view.seed,
+                "records": self.view.records,
+                "hidden": list(self.view.hidden),
+                "names": dict(self.view.names),
+            },
+            "checks": [
+                {
+                    "check": entry.check.name,
+                    "question": entry.check.question,
+                    "verdict": entry.verdict.status,
+                    "says": entry.verdict.says,
+                    "mend": entry.verdict.mend,
+                    "would_have_seen": entry.verdict.power,
+                    "p_value": entry.verdict.p_value,
+                    "runs": entry.runs,
+                    "seconds": round(entry.seconds, 3),
+                    "evidence": entry.verdict.evidence,
+                }
+                for entry in self.entries
+            ],
+        }
+        return json.dumps(_finite(found), indent=2, allow_nan=False)
+
+
+_MARKS = {HELD: "held", VIOLATED: "VIOLATED", UNTESTED: "not tested"}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

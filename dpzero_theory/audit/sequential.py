@@ -1,0 +1,92 @@
+"""A sequential audit of f-DP: pairs of runs until it is decided, at an error that holds whenever it stops.
+
+The question is that of Kutta, Dunsche, Wei and Zikas (Sequential Auditing for f-Differential Privacy, arXiv
+2602.06518): no number of runs has to be given, and the whole curve is tested. The method is betting. Let X and X' be
+the outputs of a pair of runs on neighbouring data. Under (epsilon, delta)-DP every event S has
+
+    E[W] <= 0,    W = 1{X in S} - e^epsilon 1{X' in S} - delta,
+
+and mu-GDP is (epsilon, delta(epsilon; mu))-DP for every epsilon at once, in both directions. So for a stake
+0 <= s < 1/(e^epsilon + delta) the wealth prod (1 + s W) is a non-negative supermartingale from 1, and so is the mean of
+several over events, epsilons and stakes. By Ville's inequality it ever exceeds 1/level with probability at most
+`level`, where the claim holds. Pairs must be independent; the events are fixed beforehand.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.gaussian import delta_from_gdp
+
+_PLACES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
+"""epsilon over mu^2: where the test at the log-likelihood ratio epsilon cuts, in units of the distance of the means."""
+_CUTS = (-0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0)
+_STAKES = (0.08, 0.25, 0.5, 0.8)
+
+
+class Betting:
+    """The wealth of bets against mu-GDP. gdp: mu > 0.
+
+    A score has mean +1/2 on the first data set and -1/2 on the second, where the claim is attained with standard
+    deviation 1/mu; whatever its law is, the bets are fair. Raises ValueError.
+    """
+
+    def __init__(self, gdp: float) -> None:
+        mu = check.real("gdp", gdp, above=0)
+        epsilons = np.array(_PLACES) * mu * mu
+        epsilons = epsilons[epsilons < 40]
+        grid = np.array([(e, cut, stake) for e in epsilons for cut in _CUTS for stake in _STAKES])
+        self._cuts = grid[:, 1]
+        self._odds, self._deltas = np.exp(grid[:, 0]), np.asarray(delta_from_gdp(grid[:, 0], mu))
+        self._stakes = grid[:, 2] / (self._odds + self._deltas)
+        self._log_wealth = np.zeros((2, len(grid)))
+        self.pairs = 0
+
+    def see(self, first: float, second: float) -> None:
+        """One pair: the scores of a run on the first data set, and of one on the second. Raises ValueError for NaN."""
+        if math.isnan(first) or math.isnan(second):
+            raise ValueError(f"scores must be numbers; got {first!r}, {second!r}")
+        for k, (a, b) in enumerate(((first, second), (-second, -first))):
+            won = (a > self._cuts) - self._odds * (b > self._cuts) - self._deltas
+            self._log_wealth[k] += np.log1p(self._stakes * won)
+        self.pairs += 1
+
+    @property
+    def log_wealth(self) -> float:
+        """Of the mean of all bets; the claim is refuted at `level` once it exceeds log(1/level)."""
+        return _log_mean(self._log_wealth)
+
+
+class Decision(NamedTuple):
+    """refuted: whether the claim is. rounds: seen until then. wealth: its log after each round."""
+
+    refuted: bool
+    rounds: int
+    wealth: list[float]
+
+
+def decide(rounds: Iterable[Sequence[Array]], gdps: Sequence[float], level: float) -> Decision:
+    """Bet until the claims are refuted at `level`, or there are no more rounds.
+
+    Several games are played, the total wealth is their mean. A round has for each game the scores of its new pairs, of
+    shape (pairs, 2); game k refutes gdps[k]-GDP. level: in (0, 1). Raises ValueError.
+    """
+    limit = -math.log(check.real("level", level, above=0, below=1))
+    games, wealth = [Betting(gdp) for gdp in gdps], list[float]()
+    for scores in rounds:
+        for game, pairs in zip(games, scores, strict=True):
+            for first, second in pairs:
+                game.see(float(first), float(second))
+        wealth.append(_log_mean(np.array([game.log_wealth for game in games])))
+        if wealth[-1] >= limit:
+            return Decision(True, len(wealth), wealth)
+    return Decision(False, len(wealth), wealth)
+
+
+def _log_mean(logs: Array) -> float:
+    top = float(logs.max())
+    return top + math.log(float(np.exp(logs - top).mean()))

@@ -1,0 +1,166 @@
+"""What to audit, in a file or a function.
+
+A TOML file, whose paths and modules are looked for in its own folder first:
+
+    train = "train:run"                      # MODULE:FUNCTION; or command = [WORDS], see `loop.command`
+    records = "train:records"                # MODULE:FUNCTION that returns them, or a file of numpy.save
+
+    [claim]                                  # of `claim.Claim`
+    epsilon = 2.2
+    delta = 1e-5
+    relation = "add-remove"
+    sampling = "poisson"
+    n = 48
+    batch = 12
+    steps = 12
+    noise_multiplier = 2.0
+    clip = 1.0
+
+    [view]                                   # of `claim.View`; may be left out
+    seed = "secret"
+    names = { step_size = "lr" }
+
+    [settings]                               # handed to the loop as they are
+    lr = 0.1
+
+    [variations."four micro-batches"]        # settings under which the claim holds as well
+    micro_batches = 4
+
+Or MODULE:FUNCTION, a function without arguments that returns a `Spec`.
+"""
+
+import importlib
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.audit.claim import Claim, View
+from dpzero_theory.audit.conformance import check as conformance
+from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.loop import Train, command
+from dpzero_theory.audit.report import Report
+
+_TABLES = ("claim", "view", "settings", "variations")
+_KEYS = ("train", "command", "records", *_TABLES)
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The arguments of `conformance.check`."""
+
+    train: Train
+    records: Records
+    claim: Claim
+    view: View = field(default_factory=View)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def audit(self, **how: Any) -> Report:
+        """`conformance.check` of all this; how: its other arguments."""
+        return conformance(
+            self.train, self.records, self.claim, self.view, self.settings, variations=self.variations, **how
+        )
+
+
+def load(text: str) -> Spec:
+    """A specification from a file's path or MODULE:FUNCTION. Raises ValueError in one line."""
+    if not text.endswith(".toml"):
+        with _importing(Path.cwd()):
+            found = _function("spec", text)()
+        if not isinstance(found, Spec):
+            raise ValueError(f"spec must be a .toml file or a function that returns a Spec; got {type(found).__name__}")
+        return found
+    path = Path(text).absolute()
+    try:
+        raw = path.read_bytes()[:_LARGEST]
+        content = tomllib.loads(raw.decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValueError) as error:
+        raise ValueError(f"spec must be a TOML file that can be read; got {text!r} ({error})") from None
+    return _spec(content, path.parent)
+
+
+def _spec(content: dict[str, Any], folder: Path) -> Spec:
+    for key in content:
+        check.choice("spec", key, _KEYS)
+    for table in _TABLES:
+        if not isinstance(content.get(table, {}), dict):
+            raise ValueError(f"{table} must be a table; got {check.shown(content[table])}")
+    if ("train" in content) == ("command" in content):
+        raise ValueError("spec must have either train or command")
+    view = dict(content.get("view", {}))
+    if "hidden" in view:
+        view["hidden"] = tuple(view["hidden"])
+    claim = _made(Claim, "claim", content.get("claim", {}))
+    with _importing(folder):
+        train = _function("train", content["train"]) if "train" in content else command(_words(content, folder))
+        records = _records(content.get("records"), folder)
+    return Spec(
+        train, records, claim, _made(View, "view", view), content.get("settings", {}), content.get("variations", {})
+    )
+
+
+def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(
+            f"{name} must have the fields of {name}.{kind.__name__}; {str(error).partition(') ')[2]}"
+        ) from None
+
+
+def _words(content: dict[str, Any], folder: Path) -> list[str]:
+    """The command's words, with files of the specification's folder by their whole path."""
+    words = content["command"]
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"command must be a list of words; got {check.shown(words)}")
+    if shutil.which(words[0]) is None and not (folder / words[0]).is_file():
+        raise ValueError(f"command must begin with a program that is there; got {words[0]!r}")
+    return [str(folder / word) if (folder / word).is_file() else word for word in words]
+
+
+def _records(given: object, folder: Path) -> Records:
+    if not isinstance(given, str):
+        raise ValueError(f"records must be MODULE:FUNCTION or a file of numpy.save; got {check.shown(given)}")
+    if given.endswith(".npy"):
+        try:
+            return np.load(folder / given)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"records must be a file of numpy.save; got {given!r} ({error})") from None
+    return _function("records", given)()
+
+
+class _importing:
+    """Modules of a folder can be imported."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def __enter__(self) -> None:
+        sys.path.insert(0, self._folder)
+
+    def __exit__(self, *error: object) -> None:
+        if self._folder in sys.path:
+            sys.path.remove(self._folder)
+
+
+def _function(name: str, text: object) -> Callable[..., Any]:
+    """The callable that MODULE:FUNCTION names."""
+    rule = f"{name} must be MODULE:FUNCTION of a module that can be imported"
+    module, _, function = text.partition(":") if isinstance(text, str) else ("", "", "")
+    if not all(part.isidentifier() for part in module.split(".")) or not function.isidentifier():
+        raise ValueError(f"{rule}; got {check.shown(text)}")
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except Exception as error:
+        raise ValueError(f"{rule}; got {text!r} ({type(error).__name__}: {' '.join(str(error).split())})") from None
+    if not callable(found):
+        raise ValueError(f"{rule}; got {text!r}, which is no function")
+    return found  # type: ignore[no-any-return]
