@@ -34,6 +34,7 @@ GOOD: dict[str, dict[str, str]] = {
     "dpzero_theory.privacy": {"--epsilon": "2", "--delta": "1e-5", "--steps": "100", "--n": "1000"},
     "dpzero_theory.curvature": {"--model": "mlp-digits:2", "--data": "digits"},
     "dpzero_theory.optim.verify": {"folder": "folder"},
+    "dpzero_theory.audit": {"spec": "audit.toml"},
     "benchmarks.accounting": {"--preset": "compare"},
     "benchmarks.llm": {"--data": "data"},
     "benchmarks.llm.demo": {"--data": "data"},
@@ -133,6 +134,17 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
         ("--directions", ["--forward-only", "1e-3", "--directions", "0"]),
         ("--level", ["--level", "1"]),
         ("--forward-only", ["--forward-only", "1e300"]),
+    ],
+    "dpzero_theory.audit": [
+        *(
+            ("spec", [word])
+            for word in ("", "folder", "file", "missing.toml", "a\0b", "os:system", "no.such:thing", "nothing", "a b:c")
+        ),
+        *(("spec", [word]) for word in ("math:floor", "builtins:dict")),
+        ("claim", ["bad.toml"]),
+        ("--runs", ["--runs", "23"]),
+        ("--false-alarm", ["--false-alarm", "0.5"]),
+        ("--checks", ["--checks", "noise-size", "--checks", "none"]),
     ],
     "benchmarks.accounting": [
         ("--count", ["--preset", "certify", "--count", "0"]),
@@ -384,6 +396,9 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         if text:
             (place / name / "sst2_train.tsv").write_bytes(text)
             (place / name / "sst2_test.tsv").write_bytes(text)
+    audit = 'train = "builtins:dict"\nrecords = "builtins:list"\n[claim]\n'
+    (place / "audit.toml").write_text(audit)
+    (place / "bad.toml").write_text(audit + "epsilon = nan\n")
     (place / "problem.json").write_text(
         '{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 10}, "data": "public"}'
     )

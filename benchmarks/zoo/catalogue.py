@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.zoo import first_order as first
+from benchmarks.zoo import noise, shown
 from benchmarks.zoo import zeroth_order as zeroth
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -20,25 +21,27 @@ SEED = 3
 
 
 @cache
-def records() -> NDArray[np.float64]:
-    """N rows of D features and a label of either sign."""
-    found = np.random.default_rng(SEED).normal(size=(N, D + 1))
+def records(n: int = N) -> NDArray[np.float64]:
+    """n rows of D features and a label of either sign."""
+    found = np.random.default_rng(SEED).normal(size=(n, D + 1))
     found[:, -1] = np.sign(found[:, -1])
     return found
 
 
 @cache
-def claim(sampling: str = "poisson", relation: str = "add-remove", less: float = 1.0, batch: float = BATCH) -> Claim:
+def claim(
+    sampling: str = "poisson", relation: str = "add-remove", less: float = 1.0, batch: float = BATCH, n: int = N
+) -> Claim:
     """What the accountant says of the zoo's noise, rounded up; less: the share of it that is claimed instead."""
-    batch = N if sampling == "full" else batch
-    release = Release(NOISE, STEPS, sampling=sampling, relation=relation, sample_rate=batch / N)
+    batch = n if sampling == "full" else batch
+    release = Release(NOISE, STEPS, sampling=sampling, relation=relation, sample_rate=batch / n)
     epsilon = epsilon_of_history([release], DELTA).upper * (1 + 1e-6) * less
     return Claim(
         epsilon=epsilon,
         delta=DELTA,
         relation=relation,
         sampling=sampling,
-        n=N,
+        n=n,
         batch=batch,
         steps=STEPS,
         noise_multiplier=NOISE,
@@ -103,7 +106,7 @@ FAULTS = (
     Specimen(zeroth.LastBatchPartial, "denominator", lambda: claim("fixed-order", "replace-one", batch=20)),
     Specimen(first.DividesByBatch, "denominator"),
     Specimen(first.SumDividedByBatch, "denominator"),
-    Specimen(first.HalfPrecisionNoise, "representable"),
+    Specimen(noise.HalfPrecisionNoise, "representable"),
     Specimen(first.Shuffles, "batches"),
     Specimen(first.SameBatch, "batches", _fixed),
     Specimen(first.FixedForPoisson, "batches"),
@@ -114,32 +117,32 @@ FAULTS = (
     Specimen(first.Standardises, "sensitivity"),
     Specimen(first.ClipFromData, "sensitivity"),
     Specimen(first.KeepsNaN, "not-finite"),
-    Specimen(first.HalfNoise, "noise-size"),
-    Specimen(first.SlightlyLess, "noise-size"),
-    Specimen(first.NoNoise, "un-noised"),
-    Specimen(first.BiasWithoutNoise, "noise-size"),
-    Specimen(first.OneNoiseForAll, "noise-independence"),
-    Specimen(first.NoiseAgain, "noise-independence"),
-    Specimen(first.NoiseCancels, "noise-independence"),
-    Specimen(first.UniformNoise, "noise-law"),
-    Specimen(first.ClampedNoise, "noise-law"),
-    Specimen(first.NoiseByData, "noise-size"),
-    Specimen(first.DecayingNoise, "noise-size"),
-    Specimen(first.NoiseFromSeed, "noise-from-seed", seed="public"),
-    Specimen(first.NoiseFromConstant, "noise-fixed"),
-    Specimen(first.NoiseFromClock, "noise-fixed", seed="public"),
-    Specimen(first.NoiseOfOneStep, "noise-independence"),
-    Specimen(first.AccumulationDividesNoise, "noise-size", variations=_FOUR),
-    Specimen(first.RanksAverageNoise, "noise-size", variations=_RANKS),
-    Specimen(first.RanksShareNoise, "noise-size", variations=_RANKS),
+    Specimen(noise.HalfNoise, "noise-size"),
+    Specimen(noise.SlightlyLess, "noise-size"),
+    Specimen(noise.NoNoise, "un-noised"),
+    Specimen(noise.BiasWithoutNoise, "noise-size"),
+    Specimen(noise.OneNoiseForAll, "noise-independence"),
+    Specimen(noise.NoiseAgain, "noise-independence"),
+    Specimen(noise.NoiseCancels, "noise-independence"),
+    Specimen(noise.UniformNoise, "noise-law"),
+    Specimen(noise.ClampedNoise, "noise-law"),
+    Specimen(noise.NoiseByData, "noise-size"),
+    Specimen(noise.DecayingNoise, "noise-size"),
+    Specimen(noise.NoiseFromSeed, "noise-from-seed", seed="public"),
+    Specimen(noise.NoiseFromConstant, "noise-fixed"),
+    Specimen(noise.NoiseFromClock, "noise-fixed", seed="public"),
+    Specimen(noise.NoiseOfOneStep, "noise-independence"),
+    Specimen(noise.AccumulationDividesNoise, "noise-size", variations=_FOUR),
+    Specimen(noise.RanksAverageNoise, "noise-size", variations=_RANKS),
+    Specimen(noise.RanksShareNoise, "noise-size", variations=_RANKS),
     Specimen(first.OneStepMore, "steps"),
-    Specimen(first.StopsByLoss, "steps"),
-    Specimen(first.LogsLoss, "un-noised"),
-    Specimen(first.WarnsOfNorms, "un-noised"),
-    Specimen(first.SavesGradients, "un-noised"),
-    Specimen(first.ReportsAccuracy, "un-noised"),
-    Specimen(first.CachesRecords, "records-shown"),
-    Specimen(first.RoundsToHalf, "precision"),
+    Specimen(shown.StopsByLoss, "steps"),
+    Specimen(shown.LogsLoss, "un-noised"),
+    Specimen(shown.WarnsOfNorms, "un-noised"),
+    Specimen(shown.SavesGradients, "un-noised"),
+    Specimen(shown.ReportsAccuracy, "un-noised"),
+    Specimen(shown.CachesRecords, "records-shown"),
+    Specimen(noise.RoundsToHalf, "precision", lambda: claim(batch=2048, n=8192), runs=24),
     Specimen(first.FirstOrder, "accounting", lambda: claim(less=0.9), title="ClaimsLess"),
     Specimen(first.FirstOrder, "batches-secret", seed="public", title="BatchesFromPublicSeed"),
 )
@@ -147,7 +150,7 @@ FAULTS = (
 SOUND = (
     Specimen(first.FirstOrder, title="dp-sgd, noise from the operating system"),
     Specimen(first.FixedSize, claimed=_fixed, title="dp-sgd, fixed-size batches, replace-one"),
-    Specimen(first.MicroBatches, variations=_FOUR, title="dp-sgd in micro-batches"),
+    Specimen(noise.MicroBatches, variations=_FOUR, title="dp-sgd in micro-batches"),
     Specimen(zeroth.ZerothOrder, title="zeroth-order, one direction"),
     Specimen(zeroth.ZerothOrder, claimed=_full, settings={"directions": 4}, title="zeroth-order, K = 4, full batches"),
 )

@@ -4,11 +4,7 @@ Rows of the records are features and a label of either sign. A fault changes one
 and where such a one is described.
 """
 
-import json
-import logging
 import os
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,13 +114,6 @@ class SumDividedByBatch(FirstOrder):
         return total / max(1, len(rows)) + self.noise(total.size) / float(self.settings["batch"])
 
 
-class HalfPrecisionNoise(FirstOrder):
-    """Noise of half precision on a sum of double precision, whose digits it shows (Opacus 616: floating noise)."""
-
-    def noise(self, size: int) -> Array:
-        return np.asarray(self.std() * self.source.normal(size=size).astype(np.float16).astype(np.float64))
-
-
 class Shuffles(FirstOrder):
     """Epochs of shuffled batches, accounted as Poisson (private-transformers issue 7)."""
 
@@ -210,207 +199,8 @@ class KeepsNaN(FirstOrder):
             return np.asarray(-labels * features / (1 + np.exp(labels * (features @ self.weights)[:, None])))
 
 
-class HalfNoise(FirstOrder):
-    """The noise of add-remove where the sum changes by two clips, or any other factor of a half."""
-
-    def std(self) -> float:
-        return 0.5 * super().std()
-
-
-class SlightlyLess(FirstOrder):
-    """A tenth of the noise is missing."""
-
-    def std(self) -> float:
-        return 0.9 * super().std()
-
-
-class NoNoise(FirstOrder):
-    """The noise was left out."""
-
-    def noise(self, size: int) -> Array:
-        return np.zeros(size)
-
-
-class BiasWithoutNoise(FirstOrder):
-    """One parameter gets no noise (a frozen list, a forgotten group)."""
-
-    def noise(self, size: int) -> Array:
-        found = super().noise(size)
-        found[-1] = 0.0
-        return found
-
-
-class OneNoiseForAll(FirstOrder):
-    """One number is drawn and added to every coordinate."""
-
-    def noise(self, size: int) -> Array:
-        return np.full(size, self.std() * self.source.normal())
-
-
-class NoiseAgain(FirstOrder):
-    """The noise of a step is used again in the next (a generator copied, or restored with a checkpoint)."""
-
-    def noise(self, size: int) -> Array:
-        if self.step % 2 == 0:
-            self.kept = super().noise(size)
-        return self.kept
-
-
-class NoiseCancels(FirstOrder):
-    """Noise is taken back in the next step."""
-
-    def noise(self, size: int) -> Array:
-        if self.step % 2 == 0:
-            self.kept = super().noise(size)
-            return self.kept
-        return -self.kept
-
-
-class UniformNoise(FirstOrder):
-    """Uniform noise of the claimed standard deviation."""
-
-    def noise(self, size: int) -> Array:
-        return np.asarray(self.std() * np.sqrt(3) * self.source.uniform(-1, 1, size))
-
-
-class ClampedNoise(FirstOrder):
-    """Gaussian noise clamped to two standard deviations."""
-
-    def noise(self, size: int) -> Array:
-        return np.asarray(self.std() * np.clip(self.source.normal(size=size), -2, 2))
-
-
-class NoiseByData(FirstOrder):
-    """The noise goes by the largest clipped norm in the batch, not by the clip (local sensitivity)."""
-
-    def release(self, rows: Array) -> Array:
-        each = self.clipped(self.gradients(rows))
-        largest = float(np.sqrt((each**2).sum(axis=1)).max(initial=0.0)) / self.clip()
-        return np.asarray(each.sum(axis=0) + largest * self.noise(each.shape[1])) / self.denominator(rows)
-
-
-class DecayingNoise(FirstOrder):
-    """The noise shrinks along the run; the accountant is told of the first step's."""
-
-    def std(self) -> float:
-        return super().std() * 0.9**self.step
-
-
-class NoiseFromSeed(FirstOrder):
-    """Noise from the seed of the configuration file."""
-
-    def noise_source(self, seed: int) -> np.random.Generator:
-        return np.random.default_rng(seed + 1)
-
-
-class NoiseFromConstant(FirstOrder):
-    """Noise from a generator that is always seeded alike."""
-
-    def noise_source(self, seed: int) -> np.random.Generator:
-        return np.random.default_rng(42)
-
-
-class NoiseFromClock(FirstOrder):
-    """Noise from a generator seeded with the time in seconds."""
-
-    def noise_source(self, seed: int) -> np.random.Generator:
-        return np.random.default_rng(int(time.time()))
-
-
-class NoiseOfOneStep(FirstOrder):
-    """The generator of the noise is made anew in every step."""
-
-    def noise(self, size: int) -> Array:
-        return np.asarray(self.std() * np.random.default_rng(7).normal(size=size))
-
-
-class MicroBatches(FirstOrder):
-    """Sound: the sum is made in parts, `micro_batches` of them, the noise once."""
-
-    def total(self, rows: Array) -> Array:
-        parts = np.array_split(rows, int(self.settings.get("micro_batches", 1)))
-        return np.asarray(sum(self.clipped(self.gradients(part)).sum(axis=0) for part in parts))
-
-
-class AccumulationDividesNoise(MicroBatches):
-    """Accumulating over micro-batches divides the noise by their number too."""
-
-    def noise(self, size: int) -> Array:
-        return super().noise(size) / int(self.settings.get("micro_batches", 1))
-
-
-class RanksAverageNoise(MicroBatches):
-    """Each rank adds all the noise and averages are averaged: the noise falls with the root of the ranks."""
-
-    def noise(self, size: int) -> Array:
-        return np.asarray(super().noise(size) / np.sqrt(int(self.settings.get("ranks", 1))))
-
-
-class RanksShareNoise(MicroBatches):
-    """Each of R ranks adds a 1/R of the standard deviation, so that the sum has 1/sqrt(R) of it."""
-
-    def noise(self, size: int) -> Array:
-        ranks = int(self.settings.get("ranks", 1))
-        return np.asarray(sum(super(RanksShareNoise, self).noise(size) for _ in range(ranks)) / ranks)
-
-
 class OneStepMore(FirstOrder):
     """One step more than accounted."""
 
     def steps(self) -> int:
         return super().steps() + 1
-
-
-class StopsByLoss(FirstOrder):
-    """Training stops early once the raw loss is small."""
-
-    def stops(self) -> bool:
-        return bool(self.losses().mean() < 0.3 or not np.isfinite(self.losses().mean()))
-
-
-class LogsLoss(FirstOrder):
-    """The training loss of every step is printed."""
-
-    def release(self, rows: Array) -> Array:
-        print(f"step {self.step}: loss {self.losses().mean():.4f}")
-        return super().release(rows)
-
-
-class WarnsOfNorms(FirstOrder):
-    """Norms before clipping go to the log."""
-
-    def total(self, rows: Array) -> Array:
-        logging.getLogger("training").warning("gradient norm %.5g", np.linalg.norm(self.gradients(rows)))
-        return super().total(rows)
-
-
-class SavesGradients(FirstOrder):
-    """A checkpoint keeps the sum before noise."""
-
-    def total(self, rows: Array) -> Array:
-        found = super().total(rows)
-        np.savez("checkpoint.npz", weights=self.weights, accumulated=found)
-        return found
-
-
-class CachesRecords(FirstOrder):
-    """A cache of features is left in the output folder."""
-
-    def finish(self) -> None:
-        np.save("features.npy", self.records[:, :-1].astype(np.float32))
-
-
-class ReportsAccuracy(FirstOrder):
-    """Training accuracy of the last step is returned, with its number of right answers."""
-
-    def finish(self) -> None:
-        Path("metrics.json").write_text(json.dumps({"train_loss": float(np.minimum(self.losses(), 1e6).mean())}))
-
-
-class RoundsToHalf(FirstOrder):
-    """Sum and noise in half precision: where the sum is large the noise is below its last digit."""
-
-    def release(self, rows: Array) -> Array:
-        total = self.total(rows).astype(np.float16)
-        noise = self.noise(total.size).astype(np.float16)
-        return np.asarray((total + noise).astype(np.float64) / self.denominator(rows))

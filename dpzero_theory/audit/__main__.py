@@ -15,10 +15,13 @@ from dpzero_theory.audit.report import Report
 from dpzero_theory.audit.spec import load
 from dpzero_theory.cli import Parser, Several, extra, integer, number, output_file
 
+TRANSCRIPT = "transcript.bin"
+"""As `optim.folder` has it, whose import takes seconds."""
+
 
 def _parser() -> Parser:
-    parser = Parser("dpzero_theory.audit", __doc__, {"spec": "SPEC"})
-    parser.add_argument("spec", metavar="SPEC", help="a TOML file, MODULE:FUNCTION, or the folder of a run")
+    parser = Parser("dpzero_theory.audit", __doc__)
+    parser.add_argument("spec", help="a TOML file, MODULE:FUNCTION, or the folder of a run")
     parser.add_argument(
         "--checks",
         nargs="+",
@@ -42,12 +45,21 @@ def _shown(report: Report, form: str) -> str:
 
 
 def _report(parser: Parser, spec: str, checks: Sequence[str], runs: int, false_alarm: float) -> Report:
-    with parser.refusals("SPEC"):
-        if Path(spec).is_dir():
+    with parser.refusals("spec"):
+        if _is_folder(spec):
+            if not (Path(spec) / TRANSCRIPT).is_file():
+                raise ValueError(f"spec must be a folder with a run's {TRANSCRIPT}; got {spec!r}")
             with extra("torch", "dpzero_theory.audit"):
                 from dpzero_theory.audit.adapters.folder import report_of_folder
             return report_of_folder(Path(spec))
         return load(spec).audit(checks=checks, runs=runs, false_alarm=false_alarm, progress=_progress)
+
+
+def _is_folder(spec: str) -> bool:
+    try:
+        return bool(spec) and Path(spec).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _progress(name: str) -> None:

@@ -106,16 +106,13 @@ class Lab:
 
     @cached_property
     def follows(self) -> bool:
-        """Whether the noise follows its setting."""
+        """Whether the noise follows its setting: quiet runs on all records are equal, and noisy ones differ."""
         found = [
             self.attempt(seed=_SEED, noise_multiplier=m, **self.all_records)
-            for m in (self.quiet_noise, self.claim.noise_multiplier, 64 * self.claim.noise_multiplier)
+            for m in (self.quiet_noise, self.quiet_noise, self.claim.noise_multiplier)
         ]
-        rows = [outcome.releases for outcome in found if outcome is not None]
-        if len(rows) < 3 or any(row is None for row in rows):
-            return False
-        low, mid, high = (np.asarray(row)[:1] for row in rows)
-        return not same(low, high) and not same(mid, high)
+        rows = [outcome.releases[:1] for outcome in found if outcome is not None and outcome.releases is not None]
+        return len(rows) == 3 and same(rows[0], rows[1]) and not same(rows[0], rows[2])
 
     def _repeats(self, changes: dict[str, Any]) -> bool:
         found = [self.attempt(seed=_SEED, noise_multiplier=self.quiet_noise, **self.frozen, **changes) for _ in (0, 1)]

@@ -74,7 +74,7 @@ def load(text: str) -> Spec:
     """A specification from a file's path or MODULE:FUNCTION. Raises ValueError in one line."""
     if not text.endswith(".toml"):
         with _importing(Path.cwd()):
-            found = _function("spec", text)()
+            found = _called("spec", text)
         if not isinstance(found, Spec):
             raise ValueError(f"spec must be a .toml file or a function that returns a Spec; got {type(found).__name__}")
         return found
@@ -134,7 +134,7 @@ def _records(given: object, folder: Path) -> Records:
             return np.load(folder / given)
         except (OSError, ValueError) as error:
             raise ValueError(f"records must be a file of numpy.save; got {given!r} ({error})") from None
-    return _function("records", given)()
+    return _called("records", given)
 
 
 class _importing:
@@ -149,6 +149,16 @@ class _importing:
     def __exit__(self, *error: object) -> None:
         if self._folder in sys.path:
             sys.path.remove(self._folder)
+
+
+def _called(name: str, text: object) -> Any:
+    """What the function that MODULE:FUNCTION names returns, called without arguments."""
+    function = _function(name, text)
+    try:
+        return function()
+    except Exception as error:
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise ValueError(f"{name} must be a function without arguments; {text!r} raised {said}") from error
 
 
 def _function(name: str, text: object) -> Callable[..., Any]:

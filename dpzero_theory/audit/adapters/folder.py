@@ -12,9 +12,9 @@ from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.report import Entry, Report
 from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
-from dpzero_theory.optim.transcript import contents
+from dpzero_theory.optim.transcript import TranscriptError, contents
 from dpzero_theory.optim.verify import verify
-from dpzero_theory.privacy.ledger import read
+from dpzero_theory.privacy.ledger import LedgerError, read
 
 _FINDINGS = {
     "accounting": ("files", "private", "epsilon spent", "epsilon of the plan"),
@@ -25,9 +25,12 @@ _FINDINGS = {
 
 
 def report_of_folder(folder: Path) -> Report:
-    """The report. Raises ValueError, LedgerError, TranscriptError and OSError: it holds no private run."""
+    """The report. Raises ValueError for a folder that holds no private run."""
     started = time.perf_counter()
-    plan, account = contents(folder / TRANSCRIPT).header.plan, read(folder / LEDGER)
+    try:
+        plan, account = contents(folder / TRANSCRIPT).header.plan, read(folder / LEDGER)
+    except (TranscriptError, LedgerError, OSError) as error:
+        raise ValueError(f"spec must be the folder of a private run; got {' '.join(str(error).split())}") from error
     claim = Claim(
         epsilon=account.target_epsilon,
         delta=account.target_delta,

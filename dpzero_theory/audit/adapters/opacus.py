@@ -90,6 +90,7 @@ class _Run:
         self._data.asked.clear()
 
     def outcome(self) -> dict[str, Any]:
+        self._data.asked.clear()  # the engine has looked at a record
         while len(self._releases) < self._steps:
             for features, targets in self._loader:
                 self._optimizer.zero_grad()

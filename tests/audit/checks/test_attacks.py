@@ -1,0 +1,22 @@
+"""Faults of the zoo that these checks must find are found; sound loops are not reported. All: benchmarks.audit_zoo."""
+
+import pytest
+
+from benchmarks.zoo.catalogue import Specimen
+from tests.audit.small import FEW, audit, named
+
+NAMES = ("attack", "one-run")
+FAULTS = [*named("HalfNoise")]
+
+
+@pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)
+def test_faults_are_found(specimen: Specimen) -> None:
+    report = audit(specimen, "attack", runs=60)
+    assert report.violations == ["attack"], report.text()
+    assert report["attack"].evidence["gdp_bound"] > report["attack"].evidence["gdp_claimed"]
+
+
+@pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
+def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
+    report = audit(specimen, *NAMES)
+    assert report.violations == [], report.text()

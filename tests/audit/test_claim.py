@@ -1,0 +1,45 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.zoo.catalogue import claim
+from dpzero_theory.audit.claim import View
+
+
+def test_units_of_averages_and_sums() -> None:
+    mean = replace(claim(), clip=0.5)
+    assert mean.unit() == pytest.approx(0.5 / 12)
+    assert mean.noise_std() == pytest.approx(2.0 * 0.5 / 12)
+    assert mean.noise_std(48) == pytest.approx(2.0 * 0.5 / 48)
+    assert replace(mean, average="sum").noise_std() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": math.nan}, "epsilon must be"),
+        ({"delta": 1.0}, "delta must be"),
+        ({"relation": "swap"}, "relation must be one of"),
+        ({"sampling": "all"}, "sampling must be one of"),
+        ({"n": 0}, "n must be"),
+        ({"batch": 49}, "batch must be"),
+        ({"steps": 1.5}, "steps must be"),
+        ({"noise_multiplier": 0}, "noise_multiplier must be"),
+        ({"clip": math.inf}, "clip must be"),
+        ({"average": "median"}, "average must be one of"),
+        ({"sampling": "full"}, "batch must be n = 48"),
+    ],
+)
+def test_bad_claims(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(claim(), **change)  # type: ignore[arg-type]
+
+
+def test_views() -> None:
+    view = View(hidden=("weights",))
+    assert [view.sees(name) for name in ("releases", "weights", "batches", "clean")] == [True, False, False, False]
+    with pytest.raises(ValueError, match="seed must be one of"):
+        View(seed="hidden")
+    with pytest.raises(ValueError, match="records must be one of"):
+        View(records="numbers")

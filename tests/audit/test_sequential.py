@@ -1,0 +1,55 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpzero_theory.audit.sequential import Betting, decide
+
+
+@pytest.mark.parametrize("gdp", [0.5, 1.0, 3.0])
+def test_no_bet_gains_where_the_claim_is_attained(gdp: float) -> None:
+    """The mean of every factor by its four outcomes, for scores that are Gaussian and mu apart, in both directions."""
+    bets = Betting(gdp)
+    for cut, odds, delta, stake in zip(bets._cuts, bets._odds, bets._deltas, bets._stakes, strict=True):
+        a, b = (stats.norm.sf((cut - mean) * gdp) for mean in (0.5, -0.5))
+        mean = sum(
+            (a if x else 1 - a) * (b if y else 1 - b) * (1 + stake * (x - odds * y - delta))
+            for x in (0, 1)
+            for y in (0, 1)
+        )
+        assert mean <= 1 + 1e-9
+        assert 1 - stake * (odds + delta) > 0
+
+
+def pairs(gdp: float, count: int, rng: np.random.Generator) -> list[np.ndarray]:  # type: ignore[type-arg]
+    return [np.array([[0.5, -0.5]]) + rng.normal(size=(1, 2)) / gdp for _ in range(count)]
+
+
+def test_the_claim_is_seldom_refuted_where_it_holds() -> None:
+    """300 audits at level 5%: 31 or more refuted has probability 1e-4, if each had probability 5%."""
+    rng = np.random.default_rng(5)
+    refuted = [decide([(p,) for p in pairs(1.0, 60, rng)], (1.0,), 0.05).refuted for _ in range(300)]
+    assert sum(refuted) < 31
+
+
+def test_half_the_noise_is_refuted_and_stops_early() -> None:
+    found = decide([(p,) for p in pairs(2.0, 2000, np.random.default_rng(6))], (1.0,), 1e-6)
+    assert found.refuted
+    assert found.rounds < 600
+    assert found.wealth[-1] >= math.log(1e6) > found.wealth[-2]
+
+
+def test_two_games_share_the_stake() -> None:
+    rng = np.random.default_rng(7)
+    found = decide([(p, p) for p in pairs(2.0, 1500, rng)], (1.0, 50.0), 1e-6)
+    assert found.refuted
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="gdp must be"):
+        Betting(0.0)
+    with pytest.raises(ValueError, match="level must be"):
+        decide([], (1.0,), 0.0)
+    with pytest.raises(ValueError, match="scores must be numbers"):
+        Betting(1.0).see(math.nan, 0.0)
