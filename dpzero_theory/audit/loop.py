@@ -19,13 +19,16 @@ import logging
 import os
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,13 @@ class Loop:
     count: int = 0
     """Runs so far."""
 
+    @cached_property
+    def _folder(self) -> Path:
+        """Of all runs, gone with the loop."""
+        folder = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
     def setting(self, name: str) -> str:
         """The loop's name of our word."""
         return self.view.names.get(name, name)
@@ -93,7 +103,7 @@ class Loop:
         given = {self.setting(word): self.claim.as_dict()[word] for word in WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
         data = self.records if records is None else records
-        with _place() as (folder, printed), _seeded(seed if world is None else world):
+        with _place(self._folder) as (folder, printed), _seeded(seed if world is None else world):
             try:
                 found = self.train(data, seed, given)
             except Exception as error:
@@ -188,20 +198,21 @@ def _rows(name: str, value: Any) -> Array:
 
 
 @contextmanager
-def _place() -> Iterator[tuple[Path, io.StringIO]]:
-    """A working directory of its own, and what is printed and logged meanwhile."""
+def _place(folder: Path) -> Iterator[tuple[Path, io.StringIO]]:
+    """An empty working directory, and what is printed and logged meanwhile; emptied again afterwards."""
     printed, before = io.StringIO(), Path.cwd()
     handler = logging.StreamHandler(printed)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.getLogger().addHandler(handler)
-        os.chdir(folder)
-        try:
-            with redirect_stdout(printed), redirect_stderr(printed), np.errstate(all="ignore"):
-                yield Path(folder), printed
-        finally:
-            os.chdir(before)
-            logging.getLogger().removeHandler(handler)
+    logging.getLogger().addHandler(handler)
+    os.chdir(folder)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(printed), redirect_stderr(printed), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield folder, printed
+    finally:
+        os.chdir(before)
+        logging.getLogger().removeHandler(handler)
+        for left in folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
 
 
 @contextmanager
@@ -213,7 +224,9 @@ def _seeded(world: int) -> Iterator[None]:
     random.seed(world)
     np.random.seed(world % 2**32)  # noqa: NPY002
     if torch:
-        torch.manual_seed(world)
+        torch.default_generator.manual_seed(world)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(world)
     try:
         yield
     finally:
