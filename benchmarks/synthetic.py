@@ -2,7 +2,8 @@
 
 Quadratic loss, n = 10,000 training and test samples from N(1, 1), (2, 1e-6)-DP, three spectra, three methods,
 and for each dimension every combination of the paper's steps, step sizes and clips (Table tab:toy-param): one
-row per combination. The preset `wide` goes on from the paper's d = 2,000 to 20,000. Noise and directions are shared by
+row per combination. The preset `wide` goes on from the paper's d = 2,000 to 20,000; `long` to 16 times the paper's
+steps, with smaller clips and a larger step size, for where the best of the paper's grid is on its edge. Noise and directions are shared by
 the rows of a cell and come from seeds, so no row is a private release.
 
 What the paper leaves open, and how it enters here:
@@ -88,12 +89,20 @@ PRESETS = {
     "paper": PAPER,
     "wide": Preset(10_000, (5_000, 10_000, 20_000)),
     "choices": Preset(10_000, (20, 200, 2_000)),
+    "long": Preset(
+        10_000,
+        (20, 200, 2_000),
+        steps=tuple(5_120 * 2**k for k in range(5)),
+        step_sizes=(*STEP_SIZES[3:], 3.0),
+        clips=(0.003, 0.01, 0.03, *CLIPS[:5]),
+    ),
 }
 FOLDERS = {
     "smoke": Path("out") / "synthetic",
     "paper": RESULTS / "synthetic",
     "wide": RESULTS / "synthetic_wide",
     "choices": RESULTS / "synthetic_choices",
+    "long": RESULTS / "synthetic_long",
 }
 
 
