@@ -2,15 +2,17 @@
 
 Quadratic loss, n = 10,000 training and test samples from N(1, 1), (2, 1e-6)-DP, three spectra, three methods,
 and for each dimension every combination of the paper's steps, step sizes and clips (Table tab:toy-param): one
-row per combination. The preset `wide` goes on from the paper's d = 2,000 to 20,000; `long` to 16 times the paper's
-steps, with smaller clips and a larger step size, for where the best of the paper's grid is on its edge. Noise and directions are shared by
-the rows of a cell and come from seeds, so no row is a private release.
+row per combination. The preset `wide` goes on from the paper's d = 2,000 to 20,000; `long` to 16 times the
+paper's steps, with smaller clips and a larger step size, for where the best of the paper's grid is on its edge. Noise
+and directions are shared by the rows of a cell and come from seeds, so no row is a private release.
 
 What the paper leaves open, and how it enters here:
 
 - the start x_0: `--start zero` (default) or `normal`, a draw from N(0, I);
 - the noise: `--calibration paper` (default), the noise that its algorithms state, or `exact`, the least noise
   with the same privacy;
+- the law of the directions (its section says Gaussian, its algorithms the sphere): the sphere here, others in
+  `benchmarks.rank`;
 - which iterate is measured: every row has the last one, the average of x_0..x_{T-1}, and the root mean square
   over them, which is what the theorems bound (x_tau, tau uniform);
 - repetitions: `--seeds`.

@@ -1,0 +1,92 @@
+"""A quadratic whose spectrum ends in many equal eigenvalues, in no more coordinates than its runs can tell apart.
+
+d coordinates have the p eigenvalues `head` and then `tail`, D = d - p times. Data, directions and noise are Gaussian
+there, so only their inner products matter, and those of k vectors live in k dimensions. In an orthonormal basis made
+from the vector of ones, then u_1, ..., u_S, then z_1, ..., z_S by Gram and Schmidt (Bartlett's decomposition of a
+Wishart matrix),
+
+    ones = (sqrt(D), 0, ...),   u_t = (N, ..., N, chi_{D-t}, 0, ...),   z_t = (N, ..., N, chi_{D-S-t}, 0, ...),
+
+N standard normal and all independent; a sample is sqrt(D) in the first coordinate plus N in all of them. What is left
+of the samples no direction meets; of it only the mean's length matters, chi_{D-1-2S}/sqrt(n), a last coordinate. Every
+law is exact, and D enters through chi alone: a run with d = 10^9 costs what one with d = 2 S does.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.sphere import DIRECTIONS
+from dpzero_theory.synthetic.lanes import Draw
+from dpzero_theory.synthetic.problems import Quadratic
+
+FREE = ("sphere", "gaussian")
+"""The laws that no rotation of the tail changes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A problem and its streams, each row of `directions` and `noise` (of Algorithm 1) in the problem's coordinates."""
+
+    problem: Quadratic
+    directions: Draw
+    noise: Draw
+
+
+def draw(
+    rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int, law: str = "sphere"
+) -> Drawn:
+    """n samples from N(1, I) in R^d with the eigenvalues head, then tail, for runs of at most `steps` directions.
+
+    rng: a generator for each of the streams data (0), directions (1) and noise (2). The coordinates of the tail are
+    drawn one by one where they are few, or the law (a name of `sphere.DIRECTIONS`) is not `FREE`. Raises ValueError.
+    """
+    values = check.real_array("head", head, above=0)
+    check.real("tail", tail, above=0)
+    d, n = check.integer("d", d, at_least=len(values)), check.integer("n", n)
+    steps = check.integer("steps", steps)
+    rest = d - len(values)
+    if law in FREE and rest > 2 * steps + 2:
+        return _collapsed(rng, values, tail, d, n, steps, law)
+    problem = Quadratic(1 + rng(0).standard_normal((n, d)), np.append(values, np.full(rest, tail)))
+    u, z, sample = rng(1), rng(2), DIRECTIONS[law].sample
+    return Drawn(problem, lambda count: sample(u, count, d), lambda count: z.standard_normal((count, d)))
+
+
+def _collapsed(
+    rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int, law: str
+) -> Drawn:
+    p, rest, width = len(head), d - len(head), 1 + 2 * steps
+    data = rng(0)
+    samples = data.standard_normal((n, p + width + 1))
+    samples[:, :p] += 1
+    samples[:, p] += math.sqrt(rest)
+    samples[:, -1] = math.sqrt(data.chisquare(rest - width) / n)
+    problem = Quadratic(samples, np.append(head, np.full(width + 1, tail)))
+    u, z = (_Triangle(rng(1 + number), p, rest, 1 + number * steps, width) for number in range(2))
+
+    def directions(count: int) -> Array:
+        rows = u(count)
+        scale = math.sqrt(d) / np.linalg.norm(rows, axis=1, keepdims=True) if law == "sphere" else 1.0
+        return rows * scale
+
+    return Drawn(problem, directions, z)
+
+
+class _Triangle:
+    """Gaussian rows: p + t normal coordinates, then the length of what is left, t growing by one with each row."""
+
+    def __init__(self, rng: np.random.Generator, p: int, rest: int, t: int, width: int) -> None:
+        self.rng, self.p, self.rest, self.t, self.width = rng, p, rest, t, width
+
+    def __call__(self, count: int) -> Array:
+        rows = np.zeros((count, self.p + self.width + 1))
+        for row in rows:
+            row[: self.p + self.t] = self.rng.standard_normal(self.p + self.t)
+            row[self.p + self.t] = math.sqrt(self.rng.chisquare(self.rest - self.t))
+            self.t += 1
+        return rows
