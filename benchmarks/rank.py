@@ -129,7 +129,7 @@ def run_cell(cell: Cell, grid: Grid, records: int, seed: int) -> list[dict[str, 
         {
             **_cell_key(cell, records, seed),
             **dict(zip(KEY[-4:], (method, int(steps), float(f"{alpha:.6g}"), float(f"{clip:.6g}")), strict=True)),
-            "r": drawn.problem.r,
+            "r": cell.r,
             "gradient_squared": float(f"{outcome.gradient_squared[0][lane]:.6g}"),
             "last_gradient_squared": float(f"{_last(drawn.problem, outcome.last[lane]):.6g}"),
             **usage,

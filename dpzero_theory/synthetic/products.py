@@ -141,16 +141,18 @@ def step_loop(
 
     ordered: sorted rows of data, shape (S, n), and prefix their sums, shape (S, n + 1); own, limit (clip of the scalar)
     and shift: shape (S, L); alpha: shape (L,).
+
+    With k(x) values v_i below x, g(x) = sum_i (x - v_i)^+ = k(x) x - (sum of those values), and
+    clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c.
     """
-    n, lanes = ordered.shape[1], own.shape[1]
-    move = torch.zeros_like(own)
-    for t in range(len(own)):
-        a, c = own[t] - gram[t, :t] @ move[:t], limit[t]
-        ends = torch.searchsorted(ordered[t], torch.cat([a - c, a + c]))
-        sums = prefix[t].index_select(0, ends)
-        above, below = ends[:lanes], ends[lanes:]
-        mean = ((above + below - n) * c + (below - above) * a - (sums[lanes:] - sums[:lanes])) / n
-        move[t] = alpha * (mean + shift[t])
+    move, scale = torch.zeros_like(own), alpha / ordered.shape[1]
+    rest, ends = alpha * (shift - limit), torch.stack([-limit, limit], dim=1)
+    rows = zip(own, gram, ends, ordered, prefix, rest, move, strict=True)
+    for t, (mine, inner, both, values, sums, other, place) in enumerate(rows):
+        points = torch.addmv(mine, move[:t].T, inner[:t], alpha=-1) + both
+        count = torch.searchsorted(values, points)
+        low, high = (count * points).sub_(sums.take(count))
+        torch.addcmul(other, scale, high - low, out=place)
     return move
 
 

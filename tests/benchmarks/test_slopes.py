@@ -1,12 +1,14 @@
-"""Slopes of known power laws, and the best rows of a grid."""
+"""Slopes of known power laws, by either way to select."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import slopes, synthetic
+from benchmarks import selection as selected
+from benchmarks import slopes
 from benchmarks.kit.rows import Results, read_rows
 
 
@@ -22,49 +24,67 @@ def test_intervals_are_students() -> None:
     assert (mean, low, high) == pytest.approx((1.0, 1 - 12.706, 1 + 12.706), rel=1e-3)
 
 
-def _rows(method: str, power: float) -> list[dict[str, str | float]]:
-    """Three seeds with measurements d^power times the clip, twice that on the test set."""
-    made: list[dict[str, str | float]] = []
-    for seed in range(3):
-        for d in (10, 100, 1000, 10_000):
-            for clip in (1.0, 2.0):
-                values = (method, "a", d, "zero", "paper", seed, 1, 1.0, clip)
-                measures = {name: d**power * clip * (2 if "test" in name else 1) for name in synthetic.FIELDS}
-                made.append({**dict(zip(synthetic.KEY, values, strict=True)), **measures})
-    return made
+def _rows(method: str, power: float, selection: str = "held-out") -> list[dict[str, Any]]:
+    """Three seeds with selected values d^power, twice that on the test set, half of it on the seed itself."""
+    return [
+        {
+            **dict(zip(selected.KEY, ("s", method, "a", "zero", "paper", d, "gradient", "tau", seed), strict=True)),
+            **{"selection": selection, "steps": 1, "step_size": 1.0, "clip": 1.0},
+            **{"train": d**power, "test": 2 * d**power, "own_train": d**power / 2},
+            **{"edges": "clip+" if d == 10 else "", "beyond": 2.0},
+        }
+        for seed in range(3 if selection == "held-out" else 1)
+        for d in (10, 100, 1000, 10_000)
+    ]
 
 
-def test_fits_use_the_best_row_of_every_cell(tmp_path: Path) -> None:
-    """Of two folders that make one sweep; their rows have the same numbers, and other best ones."""
-    rows = {"synthetic": _rows("dpzero", 0.5), "synthetic_dpgd": _rows("dpgd", 0.75)[::-1]}
-    assert (slopes.best_rows(pd.DataFrame(rows["synthetic"]), "tau")["clip"] == 1.0).all()
-    for folder, lines in rows.items():
-        with Results(
-            tmp_path / folder, key=synthetic.KEY, fields=synthetic.FIELDS, seeds=[0], device="cpu", dtype="float64"
-        ) as results:
-            results.add(lines)
+def test_fits_of_both_ways_to_select_stand_side_by_side(tmp_path: Path) -> None:
+    with Results(
+        tmp_path / "in", key=selected.KEY, fields=selected.FIELDS, seeds=[], device="cpu", dtype="float64"
+    ) as results:
+        results.add([*_rows("dpzero", 0.5), *_rows("dpgd", 0.75, "own")])
     for _ in range(2):
-        slopes.main(["--rows", str(tmp_path), "--out", str(tmp_path / "slopes")])
+        slopes.main(["--rows", str(tmp_path / "in"), "--out", str(tmp_path / "slopes")])
         fits = read_rows(tmp_path / "slopes")
-        assert len(fits) == 2 * 3 * 2 * 2
+        keys = fits[["method", "measured", "selection"]].drop_duplicates().to_numpy().tolist()
+        assert sorted(keys) == [
+            ["dpgd", "gradient_test", "own"],
+            ["dpgd", "gradient_train", "own"],
+            ["dpzero", "gradient_test", "held-out"],
+            ["dpzero", "gradient_train", "held-out"],
+            ["dpzero", "gradient_train", "own"],
+        ]
         assert fits["slope"].tolist() == pytest.approx([0.75 if m == "dpgd" else 0.5 for m in fits["method"]])
-        assert (fits["seeds"] == 3).all()
+        assert (fits["seeds"] == [1 if m == "dpgd" else 3 for m in fits["method"]]).all()
+        assert fits["edge"].tolist() == [0.25 if r == "all" else 0.0 for r in fits["range"]]
 
 
-def test_no_rows_are_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_another_table_are_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        slopes.main(["--rows", str(tmp_path)])
-    assert "--rows must be a folder with rows of" in capsys.readouterr().err
+        slopes.main(["--rows", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert "no rows.csv" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        slopes.main(["--rows", str(tmp_path), "--out", str(tmp_path)])
+    assert "--out must not be the folder of --rows" in capsys.readouterr().err
 
 
-def test_the_streamed_sweep_is_fitted_too() -> None:
+def test_the_streamed_sweeps_are_selected_too() -> None:
+    """Those of `benchmarks.dimension` as mode c, the fixed rank of `benchmarks.rank` without its other experiments."""
     rows = pd.DataFrame(
-        {"method": "dpzero", "d": d, "seed": seed, "gradient_squared": d**0.5, "last_gradient_squared": d**0.25}
+        {
+            **dict(zip(("method", "d", "seed", "steps"), ("dpzero", d, seed, 5), strict=True)),
+            **{"step_size": 0.1 / 7, "clip": 1.0, "r": 5.0, "gradient_squared": d**0.5},
+            "last_gradient_squared": d**0.25,
+        }
         for d in (10, 100, 1000)
         for seed in range(2)
     )
-    fits = slopes._fits("dimension", slopes._as_synthetic(rows))
-    found = {(fit["output"], fit["range"]): fit["slope"] for fit in fits}
-    assert found[("tau", "all")] == pytest.approx(0.25)
-    assert found[("last", "largest-3")] == pytest.approx(0.125)
-    assert len(fits) == 4
+    rank = rows.assign(experiment=np.where(rows["d"] == 10, "law", "dimension"))
+    for table, mode, count in ((rows, "c", 6), (rank, "fixed", 4)):
+        found = selected._as_synthetic(table)
+        assert found["step_size"].unique().tolist() == [0.1]
+        chosen = [{"sweep": "s", **row} for row in selected.select(found, "gradient", "tau")]
+        assert len(chosen) == count
+        assert {row["mode"] for row in chosen} == {mode}
+        (fit, *_) = slopes._fits(pd.DataFrame(chosen))
+        assert fit["slope"] == pytest.approx(0.25)

@@ -1,0 +1,169 @@
+"""The settings that a parameter search would choose, reported on other seeds.  python -m benchmarks.selection
+
+For every cell of the sweeps (method, mode, start, calibration, dimension), every output and both measurements: the
+setting of the grid with the smallest mean training value over all seeds but one, and its value on that one, on both
+samples (selection `held-out`, a row for each seed). Where a cell has one seed the setting is chosen on the seed that is
+reported (selection `own`). `own_train` is each seed's own smallest value, which is what choosing and reporting on the
+same seed gives. Whether the grid ends where the best setting is:
+
+- edges: which parameters of the chosen setting are the smallest (-) or largest (+) of the grid, empty if none is;
+- beyond: how many times larger the selecting mean is at best without those values. Close to 1, the grid's end is
+  a limit (T to infinity, or alpha to infinity with alpha C fixed) that is nearly reached; far above, it is a cap.
+
+Figures and slopes read these rows, so that all select alike. The sweep `long` has the paper's grid and its extension.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
+
+__all__ = ["FIELDS", "KEY", "SWEEPS", "main", "select"]
+
+Array = NDArray[np.float64]
+
+CELL = ["method", "mode", "start", "calibration", "d"]
+SETTING = ["steps", "step_size", "clip"]
+KEY = ("sweep", *CELL, "measured", "output", "seed")
+FIELDS = ("selection", *SETTING, "train", "test", "own_train", "edges", "beyond")
+SWEEPS = {
+    "synthetic": ("synthetic", "synthetic_dpgd"),
+    "long": ("synthetic_long", "synthetic", "synthetic_dpgd"),
+    "wide": ("synthetic_wide",),
+    "choices": ("synthetic_choices",),
+    "dimension": ("dimension",),
+    "rank": ("rank",),
+}
+"""The folders of each sweep's rows. The first of several must be there; of `long` only its cells and seeds count."""
+MEASURED = ("gradient", "loss")
+OUTPUTS = ("last", "average", "tau")
+
+
+def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str, Any]]:
+    """The rows of one measurement of one sweep's grid."""
+    column, other = (f"{measured}_{on}_{output}" for on in ("train", "test"))
+    if column not in rows:
+        return
+    for cell, part in rows.groupby(CELL):
+        table = part.pivot_table(index=SETTING, columns="seed", values=column)
+        tests = part.pivot_table(index=SETTING, columns="seed", values=other) if other in part else None
+        values, settings = table.to_numpy(), np.array(table.index.to_list())
+        for index, seed in enumerate(table.columns):
+            rest = np.delete(values, index, axis=1) if values.shape[1] > 1 else values
+            mean = rest.mean(axis=1)
+            best = int(np.nanargmin(mean))
+            edges = _edges(settings, best)
+            inside = mean[~_on(settings, best, edges)]
+            yield {
+                **dict(zip(CELL, cell, strict=True)),
+                "measured": measured,
+                "output": output,
+                "seed": int(seed),
+                "selection": "held-out" if values.shape[1] > 1 else "own",
+                **dict(zip(SETTING, (int(settings[best][0]), *map(float, settings[best][1:])), strict=True)),
+                "train": float(values[best, index]),
+                "test": None if tests is None else float(tests.to_numpy()[best, index]),
+                "own_train": float(np.nanmin(values[:, index])),
+                "edges": " ".join(f"{name}{sign}" for name, sign in edges),
+                "beyond": float(f"{np.nanmin(inside) / mean[best]:.4g}") if len(inside) else None,
+            }
+
+
+def _edges(settings: Array, best: int) -> list[tuple[str, str]]:
+    """The parameters of a setting that are an end of the grid, and which."""
+    ends = zip(SETTING, settings[best], settings.min(axis=0), settings.max(axis=0), strict=True)
+    return [(name, "-" if at == low else "+") for name, at, low, high in ends if at in (low, high) and low < high]
+
+
+def _on(settings: Array, best: int, edges: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
+    """The settings that share an end of the grid with the best one."""
+    places = [SETTING.index(name) for name, _ in edges]
+    shared: NDArray[np.bool_] = (settings[:, places] == settings[best, places]).any(axis=1)
+    return shared
+
+
+def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]:
+    """The rows of a sweep, None where there are none, and the SHA-256 of the folders they come from."""
+    names = SWEEPS[sweep]
+    there = [folder / name for name in names if (folder / name / "manifest.json").exists()]
+    if not there or (sweep == "long" and there[0].name != names[0]):
+        return None, {}
+    tables = [read_rows(path) for path in there]
+    if sweep == "long":
+        own = tables[0][[*CELL, "seed"]].drop_duplicates()
+        tables[1:] = [table.merge(own, on=[*CELL, "seed"]) for table in tables[1:]]
+        rows = pd.concat(tables, ignore_index=True).drop_duplicates([*CELL, "seed", *SETTING])
+    else:
+        rows = pd.concat(tables, ignore_index=True)
+    source = {path.name: read_manifest(path)["sha256"] for path in there}
+    return (_as_synthetic(rows) if "gradient_squared" in rows else rows), source
+
+
+def _as_synthetic(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `benchmarks.dimension`, or those of `benchmarks.rank` of fixed rank, as `benchmarks.synthetic` has."""
+    fixed = "experiment" in rows
+    part = rows[rows["experiment"] == "dimension"] if fixed else rows
+    return part.assign(
+        mode="fixed" if fixed else "c",
+        start="zero",
+        calibration="exact",
+        gradient_train_tau=np.sqrt(part["gradient_squared"]),
+        gradient_train_last=np.sqrt(part["last_gradient_squared"]),
+        # relative to the cell, whose steps and clips scale with r and d
+        step_size=(part["step_size"] * (part["r"] + 2)).map(lambda value: float(f"{value:.4g}")),
+        clip=(part["clip"] / np.where(part["method"] == "dpgd-0th", np.sqrt(part["d"]), 1)).map(
+            lambda value: float(f"{value:.4g}")
+        ),
+    )
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.selection", __doc__ or "")
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the sweeps' folders")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "selection")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Select anew from the rows that are there."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if any(options.out.resolve() == (options.rows / name).resolve() for names in SWEEPS.values() for name in names):
+        parser.error(f"--out must not be the folder of a sweep; got {str(options.out)!r}")
+    found: list[dict[str, Any]] = []
+    source: dict[str, str] = {}
+    with parser.refusals("--rows"):
+        for sweep in SWEEPS:
+            rows, names = load(options.rows, sweep)
+            source |= names
+            if rows is not None:
+                chosen = [row for what in MEASURED for output in OUTPUTS for row in select(rows, what, output)]
+                found += [{"sweep": sweep, **row} for row in chosen]
+                print(f"{sweep}: {len(rows):,} rows, {len(chosen):,} selected", flush=True)
+    if not found:
+        parser.error(f"--rows must be a folder with rows of {', '.join(SWEEPS)}; got {str(options.rows)!r}")
+    discard(options.out)
+    results = Results(
+        options.out,
+        key=KEY,
+        fields=FIELDS,
+        seeds=sorted({row["seed"] for row in found}),
+        device="cpu",
+        dtype="float64",
+        settings={"rows": source},
+        figure="figures.synthetic",
+    )
+    with parser.opened("--out", results):
+        results.add(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
