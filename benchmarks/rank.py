@@ -155,7 +155,8 @@ def _cell_key(cell: Cell, records: int, seed: int) -> dict[str, Any]:
 def _drawn(cell: Cell, grid: Grid, seed: int) -> padded.Drawn:
     tail = TAIL_TRACE / (cell.d - cell.p)
     rng = lambda stream: np.random.default_rng([seed, cell.d, stream])  # noqa: E731
-    drawn = padded.draw(rng, cell.head(), tail, cell.d, grid.samples, max(grid.evaluations), cell.law)
+    steps = max(grid.evaluations) + cell.d * cell.rotated  # what is turned has all its coordinates
+    drawn = padded.draw(rng, cell.head(), tail, cell.d, grid.samples, steps, cell.law)
     return _turned(drawn, cell.d) if cell.rotated else drawn
 
 
@@ -196,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         dtype="float64",
         settings={"samples": GRID.samples, "epsilon": EPSILON, "delta": DELTA, "tail": TAIL_TRACE, "noise": "seeded"},
         cell=CELL_KEY,
-        figure="figures.rank",
+        figure="figures.dimension",
     )
     cells = [
         (cell, seed) for seed in range(options.seeds) for name in options.experiments for cell in EXPERIMENTS[name]

@@ -1,7 +1,8 @@
-"""DPZero and DPGD-0th against the dimension, to 10^6.  python -m figures.dimension
+"""DPZero and DPGD-0th against the dimension, to 10^6, and with fixed rank to 10^7.  python -m figures.dimension
 
-Best of the grid, mean over seeds with standard errors, with the fitted slope of the gradient norm; and the peak
-memory of the process that streams the coordinates.
+Settings chosen on the other seeds, mean over seeds with standard errors, with the fitted slope of the gradient norm and
+its 95% interval; and the peak memory and the seconds of a cell. dimension: eigenvalues 1/i, `benchmarks.dimension`;
+rank: r = 5 whatever d, `benchmarks.rank`.
 """
 
 import sys
@@ -13,48 +14,50 @@ from matplotlib.figure import Figure
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+from figures.style import CAP, FIGURES, PAGE, RING, label_panels, save, series, use_style
 
 __all__ = ["draw", "main"]
 
 METHODS = {"dpzero": ("DPZero", series(0)), "dpgd-0th": ("DPGD-0th", series(1))}
-OUTPUTS = {
-    "tau": ("gradient_squared", r"mean over iterates ($x_\tau$)"),
-    "last": ("last_gradient_squared", "last iterate"),
-}
+OUTPUTS = {"tau": r"mean over iterates ($x_\tau$)", "last": "last iterate"}
 
 
-def draw(rows: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
-    """rows: `benchmarks.dimension`; slopes: `benchmarks.slopes`."""
-    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.5))
-    for axis, (output, (column, name)) in zip(axes, OUTPUTS.items(), strict=False):
-        best = rows.groupby(["method", "d", "seed"])[column].min().groupby(["method", "d"]).agg(["mean", "sem"])
+def draw(rows: pd.DataFrame, selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
+    """rows: of the benchmark, for their cost; selected: `benchmarks.selection`; slopes: `benchmarks.slopes`."""
+    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.6))
+    for axis, (output, name) in zip(axes, OUTPUTS.items(), strict=False):
         for method, (label, look) in METHODS.items():
-            line = best.loc[method]
-            fit = slopes[(slopes["method"] == method) & (slopes["output"] == output) & (slopes["range"] == "all")]
-            text = f"{label}: slope {_interval(fit, 2)}"
+            part = selected[(selected["method"] == method) & (selected["output"] == output)]
+            line = part.groupby("d")["train"].agg(["mean", "sem"])
+            at = (slopes["method"] == method) & (slopes["output"] == output) & (slopes["range"] == "all")
+            fit = slopes[at & (slopes["selection"] == "held-out")].iloc[0]
+            text = rf"{label}: slope {fit['slope']:.2f} $\pm$ {(fit['high'] - fit['low']) / 2:.2f}"
             axis.errorbar(line.index, line["mean"], yerr=line["sem"], **look.line(label=text))
+            capped = part.groupby("d")["beyond"].median() > CAP
+            axis.plot(line.index[capped], line["mean"][capped], linestyle="none", **RING)
+        axis.plot([], [], linestyle="none", label="grid's end costs over 5%", **RING)
         axis.set(xscale="log", yscale="log", title=name, xlabel="dimension $d$")
-        axis.legend(loc="upper left")
+        axis.legend(loc="upper left", fontsize=6)
         low, high = axis.get_ylim()
-        axis.set_ylim(low, high * 4)
-    axes[0].set_ylabel(r"$\|\nabla F_S\|^2$")
+        axis.set_ylim(low, high * (high / low) ** 0.6)
+    axes[0].set_ylabel(r"$\|\nabla F_S\|$")
     memory = rows.groupby("d")["peak_mb"].max()
-    axes[2].plot(memory.index, memory, **series(6).line())
-    axes[2].set(xscale="log", ylim=(0, 1.3 * memory.max()), title="peak memory", xlabel="dimension $d$", ylabel="MB")
+    axes[2].plot(memory.index, memory, **series(6).line(label="peak memory, MB"))
+    column = "cpu_s" if "cpu_s" in rows else "seconds"
+    seconds = rows.drop_duplicates(["d", "seed", column]).groupby(["d", "seed"])[column].sum().groupby("d").mean()
+    label = "processor seconds" if column == "cpu_s" else "seconds"
+    axes[2].plot(seconds.index, seconds, **series(3).line(label=f"{label}, both methods"))
+    axes[2].set(xscale="log", yscale="log", title="cost of a cell", xlabel="dimension $d$")
+    axes[2].set_ylim(top=axes[2].get_ylim()[1] * 10)
+    axes[2].legend(loc="upper left", fontsize=6)
     label_panels(axes)
     return figure
 
 
-def _interval(fit: pd.DataFrame, factor: int) -> str:
-    """Slope of the square, and half the width of its 95% interval."""
-    mean, low, high = (factor * float(fit[name].iloc[0]) for name in ("slope", "low", "high"))
-    return rf"{mean:.2f} $\pm$ {(high - low) / 2:.2f}"
-
-
 def _parser() -> Parser:
     parser = Parser("figures.dimension", __doc__)
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS / "dimension")
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
+    parser.add_argument("--selection", type=input_folder(), default=RESULTS / "selection")
     parser.add_argument("--slopes", type=input_folder(), default=RESULTS / "slopes")
     parser.add_argument("--out", type=output_folder, default=str(FIGURES))
     return parser
@@ -65,11 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals("--rows"):
-        rows = read_rows(options.rows)
+        rows = {name: read_rows(options.rows / name) for name in ("dimension", "rank")}
+    with parser.refusals("--selection"):
+        selected = read_rows(options.selection)
     with parser.refusals("--slopes"):
         slopes = read_rows(options.slopes)
     use_style()
-    save(draw(rows, slopes[slopes["sweep"] == "dimension"]), "dimension", options.out)
+    rows["rank"] = rows["rank"][rows["rank"]["experiment"] == "dimension"]
+    for sweep, table in rows.items():
+        own = [other[other["sweep"] == sweep] for other in (selected, slopes)]
+        save(draw(table, *own), sweep, options.out)
     return 0
 
 

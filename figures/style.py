@@ -16,12 +16,22 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.kit.rows import shown
 
-__all__ = ["FIGURES", "SERIES", "Series", "label_panels", "log_ticks", "save", "series", "use_style"]
+__all__ = ["CAP", "FIGURES", "RING", "SERIES", "Series", "label_panels", "log_ticks", "save", "series", "use_style"]
 
 FIGURES = Path(__file__).parent
 COLUMN = 3.4
 PAGE = 7.0
 """Widths in inches of one column and of the text block of a two-column paper."""
+CAP = 1.05
+"""How many times better the last value of a grid may be for its end to count as a limit that is reached."""
+RING: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 7.5,
+    "markerfacecolor": "none",
+    "markeredgecolor": "black",
+    "markeredgewidth": 0.5,
+}
+"""Around points whose setting is at an end of its grid that costs more than CAP: `benchmarks.selection`."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -21,7 +20,7 @@ from matplotlib.lines import Line2D
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
+from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["draw_best", "draw_choices", "draw_grid", "draw_slopes", "draw_wide", "main"]
 
@@ -31,31 +30,31 @@ MODES = {"a": r"$\mathrm{tr}(A)=O(d)$", "b": r"$\mathrm{tr}(A)=O(\sqrt{d})$", "c
 SAMPLES = {"train": "training", "test": "test"}
 OUTPUTS = {"last": "last", "average": "average", "tau": r"$x_\tau$"}
 CHOICES: dict[tuple[str, str], dict[str, Any]] = {
-    ("zero", "paper"): {"markerfacecolor": None},
-    ("zero", "exact"): {"markerfacecolor": None, "markersize": 5.5},
-    ("normal", "paper"): {"markerfacecolor": "white"},
-    ("normal", "exact"): {"markerfacecolor": "white", "markersize": 5.5},
+    ("zero", "paper"): {"markerfacecolor": None, "marker": "o"},
+    ("zero", "exact"): {"markerfacecolor": None, "marker": "D"},
+    ("normal", "paper"): {"markerfacecolor": "white", "marker": "o"},
+    ("normal", "exact"): {"markerfacecolor": "white", "marker": "D"},
 }
-"""Start and calibration; filled: x_0 = 0, open: x_0 ~ N(0, I); small: the paper's noise, large: the exact."""
+"""Start and calibration; filled: x_0 = 0, open: x_0 ~ N(0, I); discs: the paper's noise, diamonds: the exact."""
 
+DOTS = (0, (1, 1))
 BOUNDS: dict[str, dict[str, Any]] = {
     "claimed": {"color": "#999999", "linewidth": 0.9},
     "claimed_here": {"color": "black", "linewidth": 0.9},
 }
 
 
-def draw_best(rows: pd.DataFrame, what: str) -> Figure:
-    """Best of the grid against d; what: 'gradient' or 'loss'. Lines: the last iterate; thin: the mean over iterates.
+def draw_best(selected: pd.DataFrame, what: str) -> Figure:
+    """What the chosen settings give against d; what: 'gradient' or 'loss'; selected: `benchmarks.selection`.
 
-    The best grid point is that of the mean over seeds of the training measurement; bars are standard errors.
+    Filled markers: the last iterate; open ones: the mean over iterates. Bars are standard errors over seeds, each seed
+    with the setting that is best on the others; ringed where the grid's end costs more than 5%.
     """
-    figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.4), sharex=True, sharey="col")
+    figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.6), sharex=True, sharey="col")
     for line, (on, sample) in zip(grid, SAMPLES.items(), strict=True):
         for axis, mode in zip(line, MODES, strict=True):
             for method in METHODS:
-                part = rows[(rows["mode"] == mode) & (rows["method"] == method)]
-                if len(part):
-                    _curve(axis, part, method, what, on)
+                _curves(axis, _cells(selected, mode, method, what), method, on)
             axis.set(xscale="log", yscale="log", title=MODES[mode])
         name = r"$\|\nabla F\|$" if what == "gradient" else "loss"
         line[0].set_ylabel(f"{sample} {name}")
@@ -65,40 +64,57 @@ def draw_best(rows: pd.DataFrame, what: str) -> Figure:
         log_ticks(axis.xaxis)
         log_ticks(axis.yaxis)
     label_panels(grid.flat)
-    _curve_legend(figure, rows)
+    _curve_legend(figure, selected)
     return figure
 
 
-def _curve_legend(figure: Figure, rows: pd.DataFrame) -> None:
-    """What the lines of `_curve` mean."""
-    present = _present(rows)
+def _cells(selected: pd.DataFrame, mode: str, method: str, what: str) -> pd.DataFrame:
+    return selected[(selected["mode"] == mode) & (selected["method"] == method) & (selected["measured"] == what)]
+
+
+def _curve_legend(figure: Figure, selected: pd.DataFrame) -> None:
+    """What the marks of `_curves` mean."""
+    present = _present(selected)
     handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
-    thin = Line2D([], [], color="#555555", linewidth=0.8, linestyle=(0, (1, 1)))
-    figure.legend(
-        [*handles, thin], [*present.values(), r"mean over iterates ($x_\tau$)"], loc="outside upper center", ncols=4
-    )
+    seeds = {method: selected.loc[selected["method"] == method, "seed"].nunique() for method in present}
+    names = [f"{name} ({seeds[m]} seed{'s' * (seeds[m] > 1)})" for m, name in present.items()]
+    last = Line2D([], [], color="#555555", marker="o")
+    mean = Line2D([], [], color="#555555", marker="o", markerfacecolor="white", linewidth=0.8, linestyle=DOTS)
+    ring = Line2D([], [], linestyle="none", **RING)
+    marks = ["last iterate", r"mean over iterates ($x_\tau$)", "grid's end costs over 5%"]
+    figure.legend([*handles, last, mean, ring], [*names, *marks], loc="outside upper center", ncols=3)
 
 
 def _present(rows: pd.DataFrame) -> dict[str, str]:
     return {method: name for method, name in METHODS.items() if (rows["method"] == method).any()}
 
 
-def _curve(axis: Axes, part: pd.DataFrame, method: str, what: str, on: str) -> None:
+def _curves(axis: Axes, cells: pd.DataFrame, method: str, on: str) -> None:
     look = LOOKS[method]
-    last = _best(part, f"{what}_train_last", f"{what}_{on}_last")
-    axis.errorbar(last.index, last["mean"], yerr=last["sem"].fillna(0), **look.line())
-    mean = _best(part, f"{what}_train_tau", f"{what}_{on}_tau")
-    axis.plot(mean.index, mean["mean"], color=look.color, linewidth=0.8, linestyle=(0, (1, 1)))
+    open_look = look.line(
+        linewidth=0.8, linestyle=DOTS, markerfacecolor="white", markeredgecolor=look.color, markersize=3.5
+    )
+    for output, style in (("last", look.line()), ("tau", open_look)):
+        part = cells[cells["output"] == output]
+        if part.empty:
+            continue
+        values = part.groupby("d")[on].agg(["mean", "sem"])
+        axis.errorbar(values.index, values["mean"], yerr=values["sem"].fillna(0), **style)
+        capped = part.groupby("d")["beyond"].median() > CAP
+        axis.plot(values.index[capped], values["mean"][capped], linestyle="none", **RING)
 
 
-def _best(part: pd.DataFrame, chosen_by: str, shown: str) -> pd.DataFrame:
-    lanes = part.groupby(["d", "steps", "step_size", "clip"])
-    table = lanes[shown].agg(["mean", "sem"]).assign(by=lanes[chosen_by].mean()).reset_index()
-    return table.loc[table.groupby("d")["by"].idxmin()].set_index("d")
+def held_out(slopes: pd.DataFrame) -> pd.DataFrame:
+    """The slopes of held-out selection, and those of sweeps with one seed."""
+    return slopes[(slopes["selection"] == "held-out") | (slopes["seeds"] == 1)]
 
 
 def draw_slopes(slopes: pd.DataFrame) -> Figure:
-    """Fitted slopes of the training gradient norm with 95% intervals, and the exponents of the upper bounds."""
+    """Fitted slopes of the training gradient norm with 95% intervals, and the exponents of the upper bounds.
+
+    Settings are chosen on other seeds than the slope's; where there is one seed, on that, and there is no interval.
+    """
+    slopes = held_out(slopes)
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.5), sharey=True)
     for axis, output, name in zip(
         axes, ("last", "tau"), ("last iterate", r"mean over iterates ($x_\tau$)"), strict=True
@@ -150,13 +166,14 @@ def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
     figure, grid = plt.subplots(2, len(methods), figsize=(PAGE, 4.6), squeeze=False, sharey="row")
     for column, method in enumerate(methods):
         table = lanes[lanes["method"] == method]
+        chosen = table.sort_values("gradient_train_last").iloc[0]
         for axis, other, away in ((grid[0, column], "clip", "steps"), (grid[1, column], "steps", "clip")):
             cells = table.pivot_table(index=other, columns="step_size", values="gradient_train_last", aggfunc="min")
             image = axis.imshow(cells, norm=norm, cmap="cividis_r", origin="lower", aspect="auto")
             axis.set_xticks(range(0, len(cells.columns), 2), [f"{x:g}" for x in cells.columns[::2]], rotation=45)
             axis.set_yticks(range(len(cells.index)), [f"{y:g}" for y in cells.index])
-            best = np.unravel_index(int(np.argmin(cells.to_numpy())), cells.shape)
-            axis.plot(best[1], best[0], marker="*", color="white", markeredgecolor="black", markersize=9)
+            place = (cells.columns.get_loc(chosen["step_size"]), cells.index.get_loc(chosen[other]))
+            axis.plot(*place, marker="*", color="white", markeredgecolor="black", markersize=9)
             axis.grid(visible=False)
             axis.set_title(f"{METHODS[method]}, best {away}")
         grid[1, column].set_xlabel(r"step size $\alpha$")
@@ -168,26 +185,25 @@ def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
     return figure
 
 
-def draw_wide(rows: pd.DataFrame) -> Figure:
-    """Best training gradient norm of one seed, DPZero and DPGD-0th, on both sides of the paper's largest dimension."""
-    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.6), sharex=True)
+def draw_wide(selected: pd.DataFrame) -> Figure:
+    """One seed's best training gradient norm, DPZero and DPGD-0th, on both sides of the paper's largest dimension."""
+    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9), sharex=True)
     for axis, mode in zip(axes, MODES, strict=True):
         for method in METHODS:
-            part = rows[(rows["mode"] == mode) & (rows["method"] == method)]
-            if len(part):
-                _curve(axis, part, method, "gradient", "train")
+            _curves(axis, _cells(selected, mode, method, "gradient"), method, "own_train")
         axis.axvline(2_000, color="#888888", linewidth=0.6)
         axis.set(xscale="log", yscale="log", title=MODES[mode], xlabel="dimension $d$")
         log_ticks(axis.yaxis)
     axes[0].set_ylabel(r"training $\|\nabla F\|$")
     axes[0].annotate("paper's largest $d$", (2_000, 0.02), xycoords=("data", "axes fraction"), fontsize=6, ha="right")
     label_panels(axes)
-    _curve_legend(figure, rows)
+    _curve_legend(figure, selected)
     return figure
 
 
-def draw_choices(rows: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
+def draw_choices(selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
     """One seed: the best training gradient norm at the largest dimension, and its growth, for every open choice."""
+    rows = selected[selected["measured"] == "gradient"]
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.2), sharex=True)
     largest = rows[rows["d"] == rows["d"].max()]
     fits = slopes[(slopes["measured"] == "gradient_train") & (slopes["range"] == "all")]
@@ -197,11 +213,11 @@ def draw_choices(rows: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
                 for step, ((start, calibration), style) in enumerate(CHOICES.items()):
                     x = place + 0.36 * (number - 0.5) + 0.07 * (step - 1.5)
                     values = (
-                        _chosen(largest, mode, method, start, calibration)[f"gradient_train_{output}"].min(),
+                        _chosen(largest[largest["output"] == output], mode, method, start, calibration)["train"].min(),
                         _chosen(fits[fits["output"] == output], mode, method, start, calibration)["slope"].min(),
                     )
                     for axis, value in zip(grid[:, column], values, strict=True):
-                        axis.plot(x, value, **_mark(look.color, look.marker, style))
+                        axis.plot(x, value, **_mark(look.color, style))
         grid[0, column].set(yscale="log", title=MODES[mode])
         log_ticks(grid[0, column].yaxis)
         grid[1, column].axhline(0, color="#888888", linewidth=0.6)
@@ -211,8 +227,8 @@ def draw_choices(rows: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
     grid[1, 0].set_ylabel(f"slope in $\\log d$, from {rows['d'].min()}")
     label_panels(grid.flat)
     present = _present(rows)
-    handles = [Line2D([], [], color=LOOKS[m].color, marker=LOOKS[m].marker, linestyle="none") for m in present]
-    shapes = [Line2D([], [], **_mark("#555555", "o", style)) for style in CHOICES.values()]
+    handles = [Line2D([], [], color=LOOKS[m].color, linewidth=4) for m in present]
+    shapes = [Line2D([], [], **_mark("#555555", style)) for style in CHOICES.values()]
     names = [
         f"{'$x_0 = 0$' if start == 'zero' else '$x_0$ normal'}, {calibration} noise" for start, calibration in CHOICES
     ]
@@ -220,10 +236,9 @@ def draw_choices(rows: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
     return figure
 
 
-def _mark(color: str, marker: str, style: dict[str, Any]) -> dict[str, Any]:
+def _mark(color: str, style: dict[str, Any]) -> dict[str, Any]:
     face = style.get("markerfacecolor") or color
-    look = {"color": color, "marker": marker, "linestyle": "none", "markersize": 3.5}
-    return {**look, **style, "markerfacecolor": face}
+    return {"color": color, "linestyle": "none", "markersize": 4, **style, "markerfacecolor": face}
 
 
 def _chosen(table: pd.DataFrame, mode: str, method: str, start: str, calibration: str) -> pd.DataFrame:
@@ -248,19 +263,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals("--rows"):
-        sweeps = [read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")]
-        slopes, choices = read_rows(options.rows / "slopes"), read_rows(options.rows / "synthetic_choices")
-        wider = read_rows(options.rows / "synthetic_wide") if (options.rows / "synthetic_wide").exists() else None
-    rows = pd.concat(sweeps, ignore_index=True)
+        selected, slopes = read_rows(options.rows / "selection"), read_rows(options.rows / "slopes")
+        rows = pd.concat([read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")])
     use_style()
+    paper = selected[selected["sweep"] == "synthetic"]
     for what in ("gradient", "loss"):
-        save(draw_best(rows, what), f"synthetic_{what}", options.out)
+        save(draw_best(paper, what), f"synthetic_{what}", options.out)
     for mode in MODES:
         save(draw_grid(rows, mode, _common(rows, mode)), f"synthetic_grid_{mode}", options.out)
     save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)
-    if wider is not None:
-        start = rows[(rows["seed"] == 0) & (rows["method"] != "dpgd")]
-        save(draw_wide(pd.concat([start, wider], ignore_index=True)), "synthetic_wide", options.out)
+    wide = selected[selected["sweep"] == "wide"]
+    if len(wide):
+        start = paper[(paper["seed"] == 0) & (paper["method"] != "dpgd")]
+        save(draw_wide(pd.concat([start, wide], ignore_index=True)), "synthetic_wide", options.out)
+    choices = selected[selected["sweep"] == "choices"]
     save(draw_choices(choices, slopes[slopes["sweep"] == "choices"]), "synthetic_choices", options.out)
     return 0
 

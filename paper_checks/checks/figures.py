@@ -111,7 +111,12 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """Stated: DPGD-0th's slope over the largest three dimensions is below 3/4 of that over all, in every mode."""
     share = {mode: _slope("dpgd-0th", mode, largest=3) / _slope("dpgd-0th", mode) for mode in "abc"}
-    return Finding(max(share.values()) < 3 / 4, numbers={f"ratio, mode ({m})": value for m, value in share.items()})
+    numbers = {f"ratio, mode ({mode})": value for mode, value in share.items()}
+    for mode, power in (("a", 0.0), ("b", 0.5), ("c", 1.0)):
+        d = _sizes(mode)[-1]
+        start = math.hypot(*(i**-power for i in range(1, d + 1)))  # |A x| at the mean of N(1, 1) data, x_0 = 0
+        numbers[f"best/start, mode ({mode}), d = {d:,}"] = _best("gradient_train_last")["dpgd-0th", mode, d] / start
+    return Finding(max(share.values()) < 3 / 4, numbers=numbers)
 
 
 @check("toy-loss")

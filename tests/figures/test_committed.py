@@ -72,7 +72,7 @@ def test_modes_of_low_rank_hardly_grow_and_others_do() -> None:
     """Mode (c): DPZero's slope for x_tau is below 0.15, interval included; mode (a): every method grows."""
     slopes = read_rows(RESULTS / "slopes")
     at = (slopes["sweep"] == "synthetic") & (slopes["output"] == "tau") & (slopes["range"] == "all")
-    part = slopes[at & (slopes["measured"] == "gradient_train")]
+    part = synthetic.held_out(slopes[at & (slopes["measured"] == "gradient_train")])
     flat = part[(part["mode"] == "c") & (part["method"] == "dpzero")]
     assert len(flat) == 1
     assert (flat["high"] < 0.15).all()
@@ -95,16 +95,17 @@ def test_beyond_the_papers_dimensions_low_rank_is_flat_for_the_last_iterate_too(
 def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
     use_style()
     rows, slopes = read_rows(RESULTS / "synthetic"), read_rows(RESULTS / "slopes")
+    selected = dict(list(read_rows(RESULTS / "selection").groupby("sweep")))
     figures = [
         certificates.draw(read_rows(RESULTS / "certificates")),
         k_directions.draw(
             *(read_rows(RESULTS / name) for name in ("k_directions", "certificates_directions", "certificates"))
         ),
-        synthetic.draw_best(rows, "gradient"),
+        synthetic.draw_best(selected["synthetic"], "gradient"),
         synthetic.draw_grid(rows, "c", int(rows["d"].min())),
         synthetic.draw_slopes(slopes[slopes["sweep"] == "synthetic"]),
-        synthetic.draw_wide(rows),
-        synthetic.draw_choices(read_rows(RESULTS / "synthetic_choices"), slopes[slopes["sweep"] == "choices"]),
+        synthetic.draw_wide(selected["wide"]),
+        synthetic.draw_choices(selected["choices"], slopes[slopes["sweep"] == "choices"]),
     ]
     for figure in figures:
         figure.canvas.draw()
