@@ -136,7 +136,9 @@ class Journal:
         self._usable = True
 
     def sync(self) -> None:
-        """Returns when all that was appended is on disk."""
+        """Returns when all that was appended is on disk; at once where `close` has seen to that."""
+        if self._synced and self._file is not None and self._file.closed:
+            return
         self.require_writable()
         if not self._synced:
             self._usable = False

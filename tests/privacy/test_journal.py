@@ -239,3 +239,12 @@ def test_an_interrupt_at_any_instruction_of_opening_and_closing_leaves_no_lock(p
         assert interrupt(work, chosen)
         Journal.open(path, Refused).close()
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_journal_that_was_closed_is_on_disk(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path / "file", ValueError)
+    journal.append(b"some", sync=False)
+    journal.close()
+    journal.sync()
+    with pytest.raises(ValueError, match="closed"):
+        journal.append(b"more")
