@@ -19,7 +19,7 @@ _MANY = 20_000
 """Steps from which rounding matters more than the number of nodes."""
 _CHUNK = 32
 """Terms of one inner product before it is added to a running sum: bounds the growth of rounding errors."""
-_TILE = 16, 32
+_TILE = 32, 64
 """Shape of one product of matrices: larger ones a BLAS gives to several threads, which wait for each other."""
 
 
