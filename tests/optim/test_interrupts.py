@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from benchmarks.kit.interrupts import instructions, interrupt, traced
+from dpzero_theory.optim.checkpoint import Checkpoint
 from dpzero_theory.optim.folder import TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.private import make_private_with_epsilon
@@ -68,14 +69,11 @@ class Follower:
             self.weights.move_(header.plan.moves(record.release, record.sums))
         self.done = len(records)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, torch.Tensor]:
         header, records = read(self.folder / TRANSCRIPT)
-        return {
-            "key": header.key,
-            "position": records[-1].release + 1 if records else 0,
-            "parameters": {name: value.clone() for name, value in self.weights.values().items()},
-            "weights": {name: value.clone() for name, value in self.weights.state_dict().items()},
-        }
+        position = records[-1].release + 1 if records else 0
+        values = {name: value.clone() for name, value in self.weights.values().items()}
+        return Checkpoint(header.key, position, values, self.weights.state_dict()).tensors()
 
 
 @pytest.fixture(autouse=True)
