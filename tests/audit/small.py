@@ -61,6 +61,19 @@ def audit(specimen: Specimen, *names: str, runs: int = 24) -> Report:
     )
 
 
+def require_found(specimen: Specimen, **how: int) -> None:
+    """The check that is to find the fault does, and says how to mend it."""
+    report = audit(specimen, specimen.finds, **how)
+    assert report.violations == [specimen.finds], report.text()
+    assert report[specimen.finds].mend
+
+
+def require_sound(specimen: Specimen, *names: str, **how: int) -> None:
+    """None of these checks reports anything."""
+    report = audit(specimen, *names, **how)
+    assert report.violations == [], report.text()
+
+
 def lab(specimen: Specimen = SOUND[0], view: View | None = None, **settings: Any) -> Lab:
     """The experiments on a loop of the zoo."""
     claim, given = small(specimen.claimed()), {**specimen.all_settings, **settings}

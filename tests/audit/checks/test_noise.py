@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.zoo.catalogue import Specimen
-from tests.audit.small import FEW, audit, named, one_of_each
+from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("noise-size", "noise-law", "noise-independence", "precision")
 FAULTS = [*one_of_each(*NAMES), *named("BiasWithoutNoise", "NoiseCancels", "RanksShareNoise")]
@@ -11,12 +11,9 @@ FAULTS = [*one_of_each(*NAMES), *named("BiasWithoutNoise", "NoiseCancels", "Rank
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)
 def test_faults_are_found(specimen: Specimen) -> None:
-    report = audit(specimen, specimen.finds, runs=60)
-    assert report.violations == [specimen.finds], report.text()
-    assert report[specimen.finds].mend
+    require_found(specimen, runs=60)
 
 
 @pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
 def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
-    report = audit(specimen, *NAMES)
-    assert report.violations == [], report.text()
+    require_sound(specimen, *NAMES)
