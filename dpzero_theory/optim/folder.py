@@ -140,6 +140,10 @@ def made_whole(path: Path) -> Iterator[Path]:
         raise type(error)(f"{path}: the folder cannot be made ({error.strerror}): use another") from None
     try:
         yield new
+        for file in new.rglob("*"):
+            if file.is_file():
+                with opened(file, "rb") as written:
+                    os.fsync(written)
         new.rename(path)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
@@ -257,4 +261,3 @@ def _write(path: Path, content: bytes) -> None:
     with opened(path, "xb", 0o600) as file:
         if file.write(content) != len(content):
             raise OSError(f"{path}: written in part (disk full?)")
-        os.fsync(file)

@@ -1,13 +1,14 @@
 """The folder of a run: its ledger and its transcript, started and resumed; what several cost together."""
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, epsilon_of_runs
+from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, epsilon_of_runs, made_whole
 from dpzero_theory.optim.identity import of_records
 from dpzero_theory.optim.transcript import Header, TranscriptError
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -136,3 +137,23 @@ def test_a_plan_beyond_its_budget_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="the plan costs epsilon"):
         Folder.create(tmp_path / "run", HEADER, data(), BUDGET._replace(epsilon=2.9))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_file_of_a_folder_made_whole_is_on_disk_before_the_folder_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wrote them: of a Trainer's checkpoint torch and transformers do, which sync nothing."""
+    synced: list[tuple[int, bool]] = []
+    fsync, place = os.fsync, tmp_path / "new"
+
+    def noted(file: Any) -> None:
+        synced.append((os.fstat(file if isinstance(file, int) else file.fileno()).st_ino, place.exists()))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with made_whole(place) as folder:
+        (folder / "in").mkdir()
+        for name in ("a", "in/b"):
+            (folder / name).write_text(name)
+    assert {((place / name).stat().st_ino, False) for name in ("a", "in/b")} <= set(synced)
+    assert synced[-1] == (tmp_path.stat().st_ino, True)
