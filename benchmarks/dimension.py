@@ -203,7 +203,7 @@ def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tenso
         return torch.zeros(shape, dtype=torch.float64, device=worker.device)
 
     def start(vector: bool) -> Start:
-        drifts = (zeros(steps + 1, 1), zeros(steps + 1, steps), zeros(steps + 1)) if vector else ()
+        drifts = (zeros(steps), zeros(steps + 1, 1), zeros(steps + 1, steps), zeros(steps + 1)) if vector else ()
         return Start(zeros(1), zeros(steps, 1), *drifts)
 
     starts = tuple((start(vector), start(vector)) for vector in (False, True))
@@ -227,8 +227,9 @@ def _scaled(given: Products, scale: Tensor) -> Products:
     column, both = scale[:, None], scale[:, None] * scale
 
     def start(one: Start) -> Start:
+        own = None if one.drift_own is None else one.drift_own * scale
         cross = None if one.drift_cross is None else one.drift_cross * scale
-        return replace(one, linear=one.linear * column, drift_cross=cross)
+        return replace(one, linear=one.linear * column, drift_own=own, drift_cross=cross)
 
     starts = tuple(tuple(start(one) for one in starts) for starts in given.starts)
     return Products(given.data * column, tuple(gram * both for gram in given.grams), starts)

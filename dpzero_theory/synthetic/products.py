@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpzero_theory.check import Array
 from dpzero_theory.synthetic.clipping import ClippedMean
 
 
@@ -25,21 +26,22 @@ from dpzero_theory.synthetic.clipping import ClippedMean
 class Start:
     """Inner products in one metric M of S directions and L starting points.
 
-    square (L,): y_0^T M y_0; linear (S, L): w_t^T M y_0. With vector noise drift_linear (S + 1, L): N_t^T M y_0,
-    drift_cross (S + 1, S): N_t^T M w_s, and drift_square (S + 1,): N_t^T M N_t; otherwise None.
+    square (L,): y_0^T M y_0; linear (S, L): w_t^T M y_0. With vector noise drift_own (S,): N_t^T M w_t, drift_linear
+    (S + 1, L): N_t^T M y_0, drift_cross (S + 1, S): N_t^T M w_s, and drift_square (S + 1,): N_t^T M N_t; or None.
     """
 
     square: Tensor
     linear: Tensor
+    drift_own: Tensor | None = None
     drift_linear: Tensor | None = None
     drift_cross: Tensor | None = None
     drift_square: Tensor | None = None
 
     def own(self, push: Tensor) -> Tensor:
         """w_t^T M (y_0 - p N_t), shape (S, L); push is p = alpha sigma, shape (L,)."""
-        if self.drift_cross is None:
+        if self.drift_own is None:
             return self.linear.expand(-1, len(push))
-        return self.linear - self.drift_cross.diagonal()[:, None] * push
+        return self.linear - self.drift_own[:, None] * push
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
     if drift is None:
         return start
     far = drift if metric is None else drift * metric
-    return Start(start.square, start.linear, drift @ heavy, drift @ scaled.T, (far * drift).sum(dim=1))
+    crosses = (scaled * drift[:-1]).sum(dim=1), drift @ heavy, drift @ scaled.T
+    return Start(start.square, start.linear, *crosses, (far * drift).sum(dim=1))
 
 
 def running_sum(rows: Tensor) -> Tensor:
@@ -145,14 +148,16 @@ def step_loop(
     With k(x) values v_i below x, g(x) = sum_i (x - v_i)^+ = k(x) x - (sum of those values), and
     clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c.
     """
-    move, scale = torch.zeros_like(own), alpha / ordered.shape[1]
-    rest, ends = alpha * (shift - limit), torch.stack([-limit, limit], dim=1)
-    rows = zip(own, gram, ends, ordered, prefix, rest, move, strict=True)
-    for t, (mine, inner, both, values, sums, other, place) in enumerate(rows):
-        points = torch.addmv(mine, move[:t].T, inner[:t], alpha=-1) + both
-        count = torch.searchsorted(values, points)
-        low, high = (count * points).sub_(sums.take(count))
-        torch.addcmul(other, scale, high - low, out=place)
+    move, n = torch.zeros_like(own), ordered.shape[1]
+    ends = torch.stack([-limit, limit], dim=1)
+    rows = zip(own, gram, limit, ends, ordered, prefix, shift, move, strict=True)
+    for t, (mine, inner, clip, both, values, sums, noise, place) in enumerate(rows):
+        here = mine - inner[:t] @ move[:t]
+        count = torch.searchsorted(values, here + both)
+        (below, above), (less, more) = count, sums.take(count)
+        inside = (above - below) * here - (more - less)
+        mean = ((below + above - n) * clip + inside) / n
+        torch.mul(alpha, mean + noise, out=place)
     return move
 
 
@@ -180,10 +185,25 @@ def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
 
 
 def _sort_rows(rows: Tensor) -> Tensor:
-    """Each row in ascending order. numpy's vectorised sort is 8 times as fast as torch's on a CPU."""
-    if rows.device.type == "cpu":
-        return torch.from_numpy(np.sort(rows.numpy(), axis=1))
-    return rows.sort(dim=1).values
+    """Each row in ascending order; on a CPU 8 times as fast as torch's sort."""
+    if rows.device.type != "cpu":
+        return rows.sort(dim=1).values
+    ordered = torch.empty_like(rows)
+    for values, place in zip(rows.numpy(), ordered.numpy(), strict=True):
+        _sort(values, place)
+    return ordered
+
+
+def _sort(values: Array, place: Array) -> None:
+    """By radix sort into 2^16 bins, after which few neighbours are out of order, which a merge sort mends.
+
+    On 10,000 numbers 3 times as fast as numpy's own sort where AVX-512's compressed stores are slow (Zen 4), and about
+    as fast elsewhere.
+    """
+    low, high = values.min(), values.max()
+    bins = ((values - low) / ((high - low) or 1) * (2**16 - 1)).astype(np.uint16)
+    values.take(bins.argsort(kind="stable"), out=place, mode="clip")
+    place.sort(kind="stable")
 
 
 def _prefix_sums(rows: Tensor) -> Tensor:

@@ -1,12 +1,16 @@
 """The synthetic sweep: the paper's grid, rows that agree with the line-by-line algorithms, resume."""
 
+import dataclasses
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks import synthetic
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.arithmetic import COMMITTED, arithmetic
+from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 
 TINY = synthetic.Preset(60, (5,), steps=(3, 8), step_sizes=(0.05,), clips=(0.5, 5.0))
@@ -67,3 +71,25 @@ def test_rows_of_all_lanes_are_saved_and_resumed(tmp_path: Path, monkeypatch: py
 def test_a_lane_that_diverges_is_a_failed_row() -> None:
     row = synthetic._row({"method": "dpgd"}, {"gradient_train_last": np.inf, "loss_train_last": 1.0})
     assert row == {"method": "dpgd", "loss_train_last": 1.0, "status": "diverged"}
+
+
+@pytest.mark.parametrize(("mode", "d", "seed"), [("a", 20, 0), ("b", 50, 3), ("c", 20, 1)])
+def test_committed_rows_come_back(mode: str, d: int, seed: int) -> None:
+    """To the last digit; runs that rounding upsets, alpha (r + 2) > 1, on the arithmetic that they were made with."""
+    some = dataclasses.replace(synthetic.PAPER, steps=synthetic.PAPER.steps[:6], step_sizes=(0.01, 0.3, 1.0))
+    some = dataclasses.replace(some, clips=(0.1, 1.0, 100.0))
+    cells = [synthetic.Cell(method, mode, d, "zero", "paper", seed) for method in ("dpzero", "dpgd-0th")]
+    committed = _committed().query(f"mode == '{mode}' and d == {d} and seed == {seed}").set_index([*synthetic.KEY])
+    steady = np.inf if arithmetic() == COMMITTED else 1 / (paper_spectrum(mode, d).sum() + 2)
+    compared = 0
+    for row in synthetic.run_cells(cells, some, synthetic.Place()):
+        if row["status"] == "ok" and row["step_size"] <= steady:
+            expected = committed.loc[tuple(row[name] for name in synthetic.KEY)]
+            assert [row[name] for name in synthetic.FIELDS] == [expected[name] for name in synthetic.FIELDS], row
+            compared += 1
+    assert compared >= 36
+
+
+@lru_cache(maxsize=1)
+def _committed() -> pd.DataFrame:
+    return read_rows(RESULTS / "synthetic")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.synthetic.products import Products, _blocked_sums, form_path, products
+from dpzero_theory.synthetic.products import Products, _blocked_sums, _sort_rows, form_path, products
 
 STEPS, N, D, LANES = 6, 9, 10, 4
 
@@ -36,7 +36,7 @@ def test_blocks_of_coordinates_add_up(vector: bool) -> None:
     added += pieces[1]
     added += pieces[2]
     found, expected = list(added.tensors()), list(whole.tensors())
-    assert len(found) == 3 + 2 * 2 + 2 * (5 if vector else 2)
+    assert len(found) == 3 + 2 * 2 + 2 * (6 if vector else 2)
     for mine, other in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, other)
 
@@ -71,3 +71,15 @@ def test_forms_along_a_path_are_those_of_its_points(vector: bool) -> None:
 def test_sums_by_products_are_running_sums(n: int) -> None:
     rows = torch.randn(4, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
     torch.testing.assert_close(_blocked_sums(rows), rows.cumsum(dim=1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rows_are_sorted_whatever_they_hold(dtype: torch.dtype) -> None:
+    """Equal values, one value, values far away, which share a bin with all others, and none but tiny ones."""
+    draw = torch.randn(6, 3000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    draw[0] = 2.5
+    draw[1] = draw[1].round()
+    draw[2, 7] = 1e30
+    draw[3] *= 1e-30
+    for rows in (draw.to(dtype), draw[:, :1].to(dtype)):
+        assert torch.equal(_sort_rows(rows), rows.sort(dim=1).values)
