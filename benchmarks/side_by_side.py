@@ -1,31 +1,35 @@
 """This checkout beside another one, in one run: calibration, private steps and the sweep engine.
 
     git worktree add ../before REVISION
-    python -m benchmarks.side_by_side --other ../before [--turns N] [--out DIR]
+    python -m benchmarks.side_by_side --other ../before [--starts N] [--turns N] [--out DIR]
 
-Each turn runs the same piece of work in a new process in either checkout, one after the other, and counts its
-processor time, and wall time, after a warm-up. The work calls commands and the README's function, which stay from
-version to version; releases are paid for 64 at a time where that is known.
+Two processes, one in either checkout, do the same piece of work in turns, so that what else the machine does falls on
+both, and each counts its processor time, and wall time. They are started anew a few times: where a process happens to
+lie in memory can cost it more than what is measured. The work calls commands and the README's function, which stay
+from version to version; releases are paid for 64 at a time where that is known.
 """
 
+import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any, Self
 
 from benchmarks.kit.rows import RESULTS, Results, read_rows
-from benchmarks.kit.timing import median_ratio
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 
 HERE = Path(__file__).resolve().parents[1]
 COMMON = "import contextlib, inspect, io, sys, tempfile, time\nquiet = io.StringIO()\n"
 CLOCK = """
-def timed(work, repeats):
+def timed(work):
     work()
-    start, wall = time.process_time(), time.perf_counter()
-    for _ in range(repeats):
+    for _ in sys.stdin:  # a line for each turn
+        start, wall = time.process_time(), time.perf_counter()
         work()
-    print((time.process_time() - start) / repeats, (time.perf_counter() - wall) / repeats)
+        print(time.process_time() - start, time.perf_counter() - wall, flush=True)
 """
 PRIVATE = """
 import torch
@@ -43,7 +47,7 @@ run = make_private_with_epsilon(
     smoothing=1e-3, relation="add-remove", sampling="full", folder=tempfile.mkdtemp() + "/run",
     **({"paid_at_once": PAID} if known else {}),
 )
-timed(lambda: [run.step() for _ in range(STEPS)], 5)
+timed(lambda: [run.step() for _ in range(STEPS)])
 """
 
 
@@ -62,7 +66,7 @@ def work():
         for n, batch, steps, epsilon in cases:
             main(f"--epsilon {epsilon} --delta 1e-5 --steps {steps} --n {n} --batch {batch} --sampling poisson"
                  " --relation add-remove".split())
-timed(work, 10)
+timed(work)
 """,
     "20 private steps, batch 64": private_steps(784, 256, 20, 1),
     "64 private steps, 1,002 weights, paid at once": private_steps(20, 32, 64, 64),
@@ -75,26 +79,57 @@ synthetic.PRESETS["smoke"] = preset
 def work():
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), tempfile.TemporaryDirectory() as folder:
         synthetic.main(f"--preset smoke --methods dpzero dpgd-0th --jobs 1 --out {folder}/out".split())
-timed(work, 2)
+timed(work)
 """,
 }
 
 
-def seconds(work: str, checkout: Path) -> tuple[float, float]:
-    """Processor and wall seconds of the work in that checkout."""
-    run = subprocess.run(
-        [sys.executable, "-c", COMMON + CLOCK + WORK[work]], cwd=checkout, capture_output=True, text=True, check=False
-    )
-    if run.returncode:
-        raise RuntimeError(f"{work} in {checkout} failed: {run.stderr.strip().splitlines()[-1]}")
-    busy, wall = map(float, run.stdout.split())
-    return busy, wall
+class Worker:
+    """A process that does some work in a checkout whenever it is asked to. Raises RuntimeError where it fails."""
+
+    def __init__(self, work: str, checkout: Path) -> None:
+        self.name = f"{work} in {checkout}"
+        code = COMMON + CLOCK + WORK[work]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=checkout, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+        )
+
+    def seconds(self) -> tuple[float, float]:
+        """Processor and wall seconds of the work."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            print(file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} failed: {self._process.communicate()[1].strip().splitlines()[-1]}")
+        busy, wall = map(float, line.split())
+        return busy, wall
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def turns(work: str, other: Path, count: int) -> Iterator[dict[str, float]]:
+    """What the work takes here and there, in turns of two new processes; the first turn is not counted."""
+    with Worker(work, HERE) as mine, Worker(work, other) as theirs:
+        for turn in range(count + 1):
+            order = (mine, theirs) if turn % 2 else (theirs, mine)
+            found = {worker: worker.seconds() for worker in order}
+            (seconds, wall), (others, others_wall) = found[mine], found[theirs]
+            if turn:
+                yield {"seconds": seconds, "other": others, "wall_s": wall, "other_wall_s": others_wall}
 
 
 def _parser() -> Parser:
     parser = Parser("benchmarks.side_by_side", __doc__ or "")
     parser.add_argument("--other", type=input_folder("pyproject.toml"), required=True, help="the other checkout")
-    parser.add_argument("--turns", type=integer(2, 1000), default=9)
+    parser.add_argument("--starts", type=integer(2, 1000), default=7)
+    parser.add_argument("--turns", type=integer(2, 1000), default=21, help="turns a start")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "side_by_side")
     return parser
 
@@ -104,27 +139,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     results = Results(
         options.out,
-        key=("work", "turn"),
+        key=("work", "start", "turn"),
         fields=("seconds", "other", "wall_s", "other_wall_s"),
         seeds=(),
         device="cpu",
         dtype="float64",
-        settings={"other": _revision(options.other)},
+        settings={"other": _revision(options.other), "turns": options.turns},
     )
     with parser.opened("--out", results):
-        for turn in range(options.turns):
+        for start in range(options.starts):
             for work in WORK:
-                if not results.done(work=work, turn=turn):
-                    order = (HERE, options.other) if turn % 2 else (options.other, HERE)
-                    found = {place: seconds(work, place) for place in order}
-                    (mine, wall), (others, others_wall) = found[HERE], found[options.other]
-                    numbers = {"seconds": mine, "other": others, "wall_s": wall, "other_wall_s": others_wall}
-                    results.add([{"work": work, "turn": turn, **numbers}])
-                    print(f"{work}, turn {turn + 1} of {options.turns}: {mine / others:.3f}", file=sys.stderr)
-    for name, rows in read_rows(options.out).groupby("work", sort=False):
-        ratio, error = median_ratio(list(rows["seconds"]), list(rows["other"]))
-        walls = f"wall {rows['wall_s'].median():.4g} s, there {rows['other_wall_s'].median():.4g} s"
-        print(f"{name}: {ratio:.3f} +- {error:.3f} of the other checkout's processor time ({len(rows)} turns; {walls})")
+                if not results.done(work=work, start=start, turn=options.turns - 1):
+                    rows: list[dict[str, Any]] = [
+                        {"work": work, "start": start, "turn": turn, **found}
+                        for turn, found in enumerate(turns(work, options.other, options.turns))
+                    ]
+                    results.add(rows)
+                    ratio = statistics.median(row["seconds"] / row["other"] for row in rows)
+                    print(f"{work}, start {start + 1} of {options.starts}: {ratio:.3f}", file=sys.stderr)
+    found = read_rows(options.out)
+    for work in WORK:
+        table = found[found["work"] == work]
+        ratios = (table["seconds"] / table["other"]).groupby(table["start"]).median()
+        walls = f"wall {table['wall_s'].median():.4g} s, there {table['other_wall_s'].median():.4g} s"
+        mean, error = float(ratios.mean()), float(ratios.sem())
+        share = f"{mean:.3f} +- {error:.3f} of the other checkout's processor time"
+        print(f"{work}: {share} ({len(ratios)} starts of {options.turns} turns; {walls})")
     print(f"rows: {options.out}")
     return 0
 

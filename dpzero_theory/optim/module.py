@@ -21,7 +21,15 @@ from torch import Tensor, nn
 from dpzero_theory import check
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochastically, split
-from dpzero_theory.optim.shards import collected, is_collective, piece, require_sharded_by_rows, reshard, whole
+from dpzero_theory.optim.shards import (
+    collected,
+    is_collective,
+    is_sharded,
+    piece,
+    require_sharded_by_rows,
+    reshard,
+    whole,
+)
 from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
 
 _BLOCK = 1 << 17  # coordinates of a vector at a time
@@ -150,9 +158,9 @@ class Weights:
 
     def _storages(self) -> dict[int, list[Place]]:
         """The places of the parameters, looked for again where one has other memory than before (as after `.to`)."""
-        held = [part for part, _ in self.pieces()]
-        if not all(_same_memory(*pair) for pair in zip(held, self._held, strict=True)):
-            self._places, self._held = storages(dict(zip(self.names, self.parameters, strict=True))), held
+        if not all(map(_same_memory, self.parameters, self._held)):
+            self._places = storages(dict(zip(self.names, self.parameters, strict=True)))
+            self._held = [part for part, _ in self.pieces()]
         return self._places
 
     def _reshard(self) -> None:
@@ -249,8 +257,9 @@ class Weights:
             low.copy_(bits[origin : origin + low.numel()])
 
 
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and one.device == other.device and one.is_set_to(other)
+def _same_memory(parameter: Tensor, held: Tensor) -> bool:
+    own = piece(parameter)[0] if is_sharded(parameter) else parameter
+    return own.dtype == held.dtype and own.device == held.device and own.is_set_to(held)
 
 
 def _present(found: Mapping[str, Tensor | None]) -> dict[str, Tensor]:

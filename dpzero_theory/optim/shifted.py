@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
@@ -19,6 +20,7 @@ from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.precision import join
 from dpzero_theory.optim.shards import is_sharded, piece
 
+_EMBEDDING = torch.ops.aten.embedding.default
 _ROWS_SHARE = 8
 """An embedding is shifted row by row where at most one in so many of its rows is looked up."""
 
@@ -26,7 +28,7 @@ _ROWS_SHARE = 8
 @dataclass(frozen=True)
 class Place:
     """What this process holds of a trainable parameter, from coordinate `origin` on (0 unless it is sharded), and the
-    elements start, ..., stop - 1 of its storage that it fills."""
+    elements start, ..., stop - 1 of its storage that it fills; array: these, where numpy can read and write them."""
 
     name: str
     index: int
@@ -34,6 +36,7 @@ class Place:
     origin: int
     start: int
     stop: int
+    array: NDArray[Any] | None
 
 
 def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
@@ -42,7 +45,7 @@ def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
     for index, (name, parameter) in enumerate(parameters.items()):
         held, origin = piece(parameter)
         if held.numel():
-            place = Place(name, index, held, origin, *extent(held))
+            place = Place(name, index, held, origin, *extent(held), _array(held))
             found.setdefault(_storage(held), []).append(place)
     for places in found.values():
         places.sort(key=lambda place: place.start)
@@ -60,6 +63,13 @@ def extent(tensor: Tensor) -> tuple[int, int]:
     return start, start + 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
 
 
+def _array(tensor: Tensor) -> NDArray[Any] | None:
+    if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64) or not tensor.is_contiguous():
+        return None
+    found: NDArray[Any] = tensor.view(-1).numpy()
+    return found
+
+
 class Scratch:
     """Memory for one shifted parameter on the CPU, used again when the operation is over.
 
@@ -70,13 +80,13 @@ class Scratch:
         self._held: Tensor | None = None
         self._idle = 0
 
-    def take(self, like: Tensor) -> Tensor:
-        """An uninitialised tensor of the shape (n,), type and device of `like`."""
-        size = like.numel() * like.element_size()
-        if like.device.type != "cpu" or size < 1 << 16:
-            return torch.empty_like(like)
+    def take(self, count: int, like: Tensor) -> Tensor:
+        """An uninitialised tensor of shape (count,), of the type and device of `like`."""
+        size = count * like.element_size()
+        if size < 1 << 16 or like.device.type != "cpu":
+            return torch.empty(count, dtype=like.dtype, device=like.device)
         if self._held is not None and _references(self._held) > self._idle:
-            return torch.empty_like(like)
+            return torch.empty(count, dtype=like.dtype, device=like.device)
         if self._held is None or self._held.numel() < size:
             self._held = None
             self._held = torch.empty(size, dtype=torch.uint8)
@@ -92,6 +102,12 @@ class Shift:
     number: int
     scale: float
     low: Mapping[int, Tensor]
+
+    def of_array(self, place: Place, start: int, out: Tensor) -> None:
+        """out <- x + scale u at elements start, ... of a place that has an array."""
+        assert place.array is not None
+        x, first = place.array[start : start + out.numel()], place.origin + start
+        self.directions.shift_array(x, self.number, place.index, self.scale, first, out.numpy())
 
     def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
         """out <- round(x + scale u) at elements start, ... of a place; source: its weights there, flat."""
@@ -127,15 +143,15 @@ class Shifted(TorchDispatchMode):
         kwargs = kwargs or {}
         if types:
             self._refuse_shards(func, [*args, *kwargs.values()])
-        if not (self._touches(args) or (kwargs and self._touches(kwargs.values()))) or func.is_view:
+        if func.is_view:
             return func(*args, **kwargs)
         if func._schema.is_mutable:
             self._refuse_writes(func, args, kwargs)
-        if func is torch.ops.aten.embedding.default:
-            place = self._few_rows(args[0], args[1])
-            if place is not None:
-                return func(*self._looked_up(place, args[1]))
-        return func(*self._replaced(args), **{name: self._replaced(value) for name, value in kwargs.items()})
+        if func is _EMBEDDING and (place := self._few_rows(args[0], args[1])):
+            return func(*self._looked_up(place, args[1]))
+        if kwargs:
+            kwargs = {name: self._replaced(value) for name, value in kwargs.items()}
+        return func(*map(self._replaced, args), **kwargs)
 
     def begin(self) -> None:
         """Shift from now on."""
@@ -152,28 +168,18 @@ class Shifted(TorchDispatchMode):
             except IndexError:  # an interrupt has cut it short before
                 _pop_mode()
 
-    def _touches(self, values: Iterable[Any]) -> bool:
-        for value in values:
-            if isinstance(value, Tensor):
-                if _storage(value) in self._places:
-                    return True
-            elif isinstance(value, (list, tuple)) and self._touches(value):
-                return True
-        return False
-
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            places = self._touched(value)
-            return self._copy(value, places) if places else value
+            return self._copy(value, places) if (places := self._touched(value)) else value
         if isinstance(value, (list, tuple)):
-            return type(value)(self._replaced(item) for item in value)
+            return type(value)(map(self._replaced, value))
         return value
 
     def _touched(self, value: Tensor) -> list[Place]:
         """The parameters that a tensor overlaps."""
-        places = self._places.get(_storage(value), [])
+        places = self._places.get(_storage(value))
         if not places:
-            return places
+            return []
         start, stop = extent(value)
         one, own = value.element_size(), places[0].tensor.element_size()
         return [place for place in places if place.start * own < stop * one and start * one < place.stop * own]
@@ -190,17 +196,19 @@ class Shifted(TorchDispatchMode):
         place = places[0]
         if len(places) == 1 and place.start <= start and stop <= place.stop and place.tensor.is_contiguous():
             self._unread.discard(place.name)
-            source = value.as_strided((stop - start,), (1,), start)
-            out = self._scratch.take(source)
-            self._shift.of(source, place, start - place.start, out)
-            return out.as_strided(value.size(), value.stride(), out.storage_offset())
+            out = self._scratch.take(stop - start, value)
+            if place.array is None:
+                self._shift.of(value.as_strided((stop - start,), (1,), start), place, start - place.start, out)
+            else:
+                self._shift.of_array(place, start - place.start, out)
+            return out.as_strided(value.size(), value.stride(), 0)
         first, last = start, stop  # what is copied: all of a parameter that is not in row-major order
         for place in places:
             self._unread.discard(place.name)
             if not place.tensor.is_contiguous():
                 first, last = min(first, place.start), max(last, place.stop)
         source = value.as_strided((last - first,), (1,), first)
-        out = self._scratch.take(source)
+        out = self._scratch.take(last - first, source)
         if len(places) > 1 or first < places[0].start or places[0].stop < last:
             out.copy_(source)
         for place in places:
