@@ -9,6 +9,7 @@ lie in memory can cost it more than what is measured. The work calls commands an
 from version to version; releases are paid for 64 at a time where that is known.
 """
 
+import math
 import statistics
 import subprocess
 import sys
@@ -160,11 +161,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = read_rows(options.out)
     for work in WORK:
         table = found[found["work"] == work]
-        ratios = (table["seconds"] / table["other"]).groupby(table["start"]).median()
+        medians = [statistics.median(part["seconds"] / part["other"]) for _, part in table.groupby("start")]
         walls = f"wall {table['wall_s'].median():.4g} s, there {table['other_wall_s'].median():.4g} s"
-        mean, error = float(ratios.mean()), float(ratios.sem())
+        mean, error = statistics.fmean(medians), statistics.stdev(medians) / math.sqrt(len(medians))
         share = f"{mean:.3f} +- {error:.3f} of the other checkout's processor time"
-        print(f"{work}: {share} ({len(ratios)} starts of {options.turns} turns; {walls})")
+        print(f"{work}: {share} ({len(medians)} starts of {options.turns} turns; {walls})")
     print(f"rows: {options.out}")
     return 0
 
