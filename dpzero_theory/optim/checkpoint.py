@@ -1,13 +1,13 @@
 """A checkpoint of a run as tensors by name, which `torch.save` keeps, and safetensors' `save_file` too."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-_RUN, _POSITION, _WEIGHTS, _KEPT = "run.key", "run.position", "weights.", "kept."
+_RUN, _POSITION, _WEIGHTS, _KEPT, _UPDATE = "run.key", "run.position", "weights.", "kept.", "update."
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,14 @@ class Checkpoint:
     """Released information only.
 
     key: of the run, hexadecimal. position: releases that the weights have. weights: the trainable ones, by name. kept:
-    the bits beside half-precision weights (`Weights.state_dict`).
+    the bits beside half-precision weights (`Weights.state_dict`). update: what the update keeps (`Moves.state_dict`).
     """
 
     key: str
     position: int
     weights: Mapping[str, Tensor]
     kept: Mapping[str, Tensor]
+    update: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it by name."""
@@ -30,6 +31,7 @@ class Checkpoint:
             _POSITION: torch.tensor(self.position),
             **{_WEIGHTS + name: value for name, value in self.weights.items()},
             **{_KEPT + name: value for name, value in self.kept.items()},
+            **{_UPDATE + name: value for name, value in self.update.items()},
         }
 
     @classmethod
@@ -38,7 +40,7 @@ class Checkpoint:
         if not {_RUN, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
         key, position = bytes(tensors[_RUN].tolist()).hex(), int(tensors[_POSITION])
-        return cls(key, position, _below(tensors, _WEIGHTS), _below(tensors, _KEPT))
+        return cls(key, position, _below(tensors, _WEIGHTS), _below(tensors, _KEPT), _below(tensors, _UPDATE))
 
 
 def is_checkpoint(tensors: Mapping[str, Any]) -> bool:

@@ -34,6 +34,9 @@ from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, 
 
 _BLOCK = 1 << 17  # coordinates of a vector at a time
 
+Through = Callable[[int, slice, Tensor, Tensor], Tensor]
+"""(parameter, coordinates of what this process holds of it, sum of amounts u, weights there) -> what is added."""
+
 
 class Weights:
     """The trainable parameters of a module (requires_grad), in name order, tied ones once (by their first name).
@@ -113,11 +116,11 @@ class Weights:
             part.training = True
         self._mode = None
 
-    def move_(self, amounts: Sequence[tuple[int, float]]) -> None:
+    def move_(self, amounts: Sequence[tuple[int, float]], through: Through | None = None) -> None:
         """x <- x + sum of amount u_number over the (number, amount) pairs; a function of x and `amounts` alone.
 
         The sum is formed in float32 in the order given and added at once. Stochastic rounding takes its bits from the
-        first number. Raises ValueError.
+        first number. through: adds what it makes of the sum instead. Raises ValueError.
         """
         if self._mode is not None:
             raise ValueError("move_ must not be called inside shifted")
@@ -126,7 +129,7 @@ class Weights:
             return
         for index, (held, origin) in enumerate(self.pieces()):  # detached, so no gradients are recorded
             if held.numel():
-                self._move(held, index, origin, scales)
+                self._move(held, index, origin, scales, through)
         self._reshard()
 
     def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
@@ -167,14 +170,21 @@ class Weights:
         if self.collective:
             reshard(self.module)
 
-    def _move(self, weight: Tensor, index: int, origin: int, scales: Sequence[tuple[int, float]]) -> None:
+    def _move(
+        self,
+        weight: Tensor,
+        index: int,
+        origin: int,
+        scales: Sequence[tuple[int, float]],
+        through: Through | None,
+    ) -> None:
         plain = self.precision == "nearest" or weight.dtype not in HALF
-        if plain and len(scales) == 1:
+        if plain and len(scales) == 1 and through is None:
             self.directions.add_(weight, scales[0][0], index, scales[0][1], origin)
             return
         if not weight.is_contiguous():
             copy = weight.contiguous()
-            self._move(copy, index, origin, scales)
+            self._move(copy, index, origin, scales, through)
             weight.copy_(copy)
             return
         flat = weight.view(-1)
@@ -186,7 +196,14 @@ class Weights:
         for (here, delta), *others in zip(*pieces, strict=True):
             for _, values in others:
                 delta.add_(values)
+            if through is not None:
+                delta = through(index, here, delta, self._value(flat, index, here, wide))
             self._add(flat, index, origin, here, delta, scales[0][0])
+
+    def _value(self, flat: Tensor, index: int, here: slice, wide: torch.dtype) -> Tensor:
+        """Weights with the bits kept beside them."""
+        low = self._low.get(index)
+        return flat[here].to(wide) if low is None else join(flat[here], low[here])
 
     def _add(self, flat: Tensor, index: int, origin: int, here: slice, delta: Tensor, number: int) -> None:
         """flat[here] <- flat[here] + delta, rounded as `precision` says."""

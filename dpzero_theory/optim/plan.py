@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, NotRequired, Required, TypedDict
@@ -11,6 +11,8 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
 from dpzero_theory.optim.contributions import Sums
+from dpzero_theory.optim.schedule import MOST_STEPS, StepSize, step_sizes
+from dpzero_theory.optim.update import UPDATES, Update
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
@@ -20,13 +22,9 @@ from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import drawn
 from dpzero_theory.theory.problem import Prescription
 
-MOST_STEPS = 10**9
-MOST_STEP_SIZES = 10**7
 MOST_SCALE = 2**56
 """Of noise on a lattice, in its points: what 64 bits hold, with its tail."""
 _MARGIN = 1e-9  # relative, of the target: so that `get_epsilon`, computed the other way round, does not exceed it
-
-StepSize = float | Callable[[int], float]
 
 
 class Target(TypedDict, total=False):
@@ -45,6 +43,9 @@ class Target(TypedDict, total=False):
     noise: NotRequired[str]
     direction: NotRequired[str]
     directions_per_step: NotRequired[int]
+    schedule: NotRequired[str]
+    update: NotRequired[str]
+    weight_decay: NotRequired[float]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Plan:
     levels: integers between 0 and C; scale: parameter of the noise on that lattice; both 0 where noise is not on a
     lattice. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each. direction: a name of
     `sphere.DIRECTIONS`, for dpgd-0th one with ||u|| = sqrt(d) always. directions_per_step: K >= 1, 1 for laplace and
-    dpgd-0th.
+    dpgd-0th. update: a name of `update.UPDATES`; weight_decay: w >= 0; `plain` and 0 where a release is a vector.
     """
 
     algorithm: str
@@ -76,6 +77,8 @@ class Plan:
     step_sizes: tuple[float, ...]
     direction: str
     directions_per_step: int
+    update: str = "plain"
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         rule, law = self.rule, self.law
@@ -94,6 +97,9 @@ class Plan:
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
         for alpha in self.step_sizes:
             check.real("step_size", alpha, at_least=0)
+        check.real("weight_decay", self.weight_decay, at_least=0)
+        if not (self.update_rule.name == "plain" and self.weight_decay == 0) and not rule.replayable:
+            raise ValueError(f"update must be plain, without weight decay, for {self.algorithm}; got {self.update!r}")
 
     @classmethod
     def for_target(
@@ -113,6 +119,9 @@ class Plan:
         noise: str = "gaussian",
         direction: str = "rademacher",
         directions_per_step: int = 1,
+        schedule: str = "constant",
+        update: str = "plain",
+        weight_decay: float = 0.0,
     ) -> "Plan":
         """The plan that is (target_epsilon, target_delta)-DP with the least noise.
 
@@ -131,6 +140,9 @@ class Plan:
             noise: `gaussian`, or `laplace` for pure epsilon.
             direction: `rademacher`, `sphere` or `gaussian`.
             directions_per_step: K, clipped jointly; the step is their mean.
+            schedule: what becomes of step_size, a number, along the run: a name of `schedule.SCHEDULES`.
+            update: how releases move the weights: `plain`, `momentum:B` or `adam:B1,B2` (`update`).
+            weight_decay: w >= 0, decoupled: alpha w x is taken off at each step.
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
@@ -146,7 +158,7 @@ class Plan:
         rule.require(direction, directions_per_step)
         check.integer("directions_per_step", directions_per_step, at_most=law.coordinates)
         rate = _rate(n, expected_batch)
-        alphas = _step_sizes(step_size, steps)
+        alphas = step_sizes(step_size, steps, schedule)
         goal = check.real("target_epsilon", target_epsilon, above=0.0)
         try:
             multiplier = calibrate_noise_multiplier(
@@ -185,6 +197,8 @@ class Plan:
             step_sizes=alphas,
             direction=direction,
             directions_per_step=directions_per_step,
+            update=UPDATES[update].name,
+            weight_decay=weight_decay,
         )
 
     @classmethod
@@ -227,6 +241,9 @@ class Plan:
         sampling: str,
         direction: str = "rademacher",
         directions_per_step: int = 1,
+        schedule: str = "constant",
+        update: str = "plain",
+        weight_decay: float = 0.0,
     ) -> "Plan":
         """MeZO: the same step without clip and without noise. Arguments and errors as `for_target`."""
         return cls(
@@ -240,9 +257,11 @@ class Plan:
             clip=0.0,
             **_noise(ALGORITHMS["mezo"], None, 0.0),
             smoothing=smoothing,
-            step_sizes=_step_sizes(step_size, steps),
+            step_sizes=step_sizes(step_size, steps, schedule),
             direction=direction,
             directions_per_step=directions_per_step,
+            update=UPDATES[update].name,
+            weight_decay=weight_decay,
         )
 
     @cached_property
@@ -254,6 +273,16 @@ class Plan:
     def law(self) -> Mechanism | None:
         """The law of the noise; None where there is none."""
         return self.rule.law(self.noise)
+
+    @cached_property
+    def update_rule(self) -> Update:
+        """How releases move the weights."""
+        return UPDATES[self.update]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the weights move by -alpha times the estimate and nothing else."""
+        return self.update == "plain" and self.weight_decay == 0
 
     @property
     def scalars(self) -> int:
@@ -286,9 +315,16 @@ class Plan:
 
     def moves(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
         """How the sums of a release move the weights, for `Weights.move_`: -alpha/K times each average, along u."""
+        return self._along(release, -self.step_size(release), sums)
+
+    def estimates(self, release: int, sums: Iterable[float]) -> list[tuple[int, float]]:
+        """The estimate of the gradient that a release gives: 1/K times each average, along u."""
+        return self._along(release, 1.0, sums)
+
+    def _along(self, release: int, factor: float, sums: Iterable[float]) -> list[tuple[int, float]]:
         k = self.directions_per_step
-        factor = -self.step_size(release) / k * self.unit
-        return [(release * k + index, factor * float(total)) for index, total in enumerate(sums)]
+        amount = factor / k * self.unit
+        return [(release * k + index, amount * float(total)) for index, total in enumerate(sums)]
 
     def vector_factor(self, release: int, squared_norm: int) -> float:
         """What 1 in a release that is a vector adds to a coordinate of the weights: -alpha times its average."""
@@ -348,12 +384,3 @@ def _noise(rule: Algorithm, law: Mechanism | None, multiplier: float) -> dict[st
 def _rate(n: int, expected_batch: float) -> float:
     count = check.integer("n", n)
     return check.real("expected_batch", expected_batch, above=0.0, at_most=float(count)) / count
-
-
-def _step_sizes(step_size: object, steps: int) -> tuple[float, ...]:
-    """A number, or a function of the release's number 0..T-1, as the values of a plan. Raises ValueError."""
-    count = check.integer("steps", steps, at_most=MOST_STEPS)
-    if callable(step_size):
-        check.integer("steps", steps, at_most=MOST_STEP_SIZES)  # each step's size is kept
-        return tuple(check.real("step_size", step_size(t), at_least=0) for t in range(count))
-    return (check.real("step_size", step_size, at_least=0),)

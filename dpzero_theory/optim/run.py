@@ -33,6 +33,7 @@ from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.estimator import two_point_difference
 from dpzero_theory.optim.evaluation import Evaluation
+from dpzero_theory.optim.moves import Moves
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.sampler import Batches
 from dpzero_theory.optim.transcript import Header, Record, Transcript, TranscriptError
@@ -68,6 +69,7 @@ class Run:
     ) -> None:
         self.plan: Plan = header.plan
         self.weights = header.weights(module)
+        self._moves = Moves(self.plan, self.weights)
         self.private = kept and noise.private and batches.private
         self._header, self._evaluation = header, evaluation
         self._noise, self._batches, self._ledger, self._transcript = noise, batches, ledger, transcript
@@ -162,7 +164,9 @@ class Run:
         return epsilon_of_history(self.history, delta).upper if self.private else math.inf
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """A `Checkpoint` as tensors: the trainable weights and where in the run they are. Released information only.
+        """A `Checkpoint` as tensors: the trainable weights, what is kept beside them, and where in the run they are.
+
+        Released information only.
 
         Weights that are sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
@@ -170,7 +174,7 @@ class Run:
         self._ranks.lead(lambda: self._transcript.sync() if self._transcript else None)
         position = self._position or 0  # known, after catching up
         kept = self.weights.state_dict()
-        return Checkpoint(self._header.key, position, self.weights.values(), kept).tensors()
+        return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go to a checkpoint of this run; the next step first catches up with the transcript.
@@ -185,6 +189,7 @@ class Run:
         self._position, self._current = None, False
         self.weights.load_values(found.weights)
         self.weights.load_state_dict(found.kept)
+        self._moves.load_state_dict(found.update)
         self._position = position
 
     def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -221,6 +226,7 @@ class Run:
                 "the weights are not this run's initial ones: load a checkpoint (load_state_dict), or those"
             )
         self.weights.forget()
+        self._moves.forget()
 
     def _records(self) -> list[Record]:
         return self._transcript.records() if self._transcript else []
@@ -289,7 +295,7 @@ class Run:
 
     def _move(self, record: Record) -> None:
         self._position = None  # unknown while they move
-        self.weights.move_(self.plan.moves(record.release, record.sums))
+        self._moves.make(record.release, record.sums)
         self._position = record.release + 1
 
     def _move_by_vector(self, release: int, total: Sums) -> None:

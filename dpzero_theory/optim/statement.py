@@ -120,6 +120,7 @@ def statement(content: Content, account: Account) -> Statement:
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} in the transcript",
         "directions": f"{plan.direction}, {plan.directions_per_step} a step, smoothing {plan.smoothing:g}",
+        "update": f"{plan.update}, weight decay {plan.weight_decay:g}",
         "software": f"{header.software or 'not recorded'} when the run was begun",
         "run": f"{header.key}, files {content.digest[:16]}, {account.moves} times moved to another disk",
     }

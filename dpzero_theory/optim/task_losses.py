@@ -99,7 +99,9 @@ def _same(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 def _next_token(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     logits, labels = _logits(module, batch), batch["labels"]
     virtual = logits.shape[1] - labels.shape[1]  # peft's; the last of them is before the first token
-    return (logits[:, virtual - 1 : -1], labels) if virtual else (logits[:, :-1], labels[:, 1:])
+    if virtual:
+        return logits[:, virtual - 1 : -1], labels
+    return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # logits as they lie: a slice would be copied
 
 
 def _decoded(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -110,7 +112,7 @@ def _decoded(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    lost = functional.cross_entropy(logits.movedim(-1, 1), labels, reduction="none", ignore_index=IGNORED)
+    lost = functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none", ignore_index=IGNORED)
     return _over_places(lost, labels)
 
 

@@ -202,7 +202,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         card = (
             f"---\n{json.dumps(about, indent=1)}\n---\n\n# {named.get('model_name') or folder.resolve().name}\n\n"
             "Trained privately by forward passes alone: each step moved the weights by released numbers, with the\n"
-            f"step sizes of the run's plan and no other optimiser (transformers {transformers.__version__}).\n\n"
+            "update and the step sizes of the run's plan and no other optimiser\n"
+            f"(transformers {transformers.__version__}).\n\n"
             f"## Privacy\n\n```text\n{statement}\n```\n\n"
             "`python -m dpzero_theory.optim.verify` computes it again from the run's ledger and transcript, which are\n"
             "kept beside the model where it was trained.\n"

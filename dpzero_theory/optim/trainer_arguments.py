@@ -31,9 +31,12 @@ HONOURED = frozenset(f"{_LOGGING} {_EVALUATION} {_SAVING} {_PROCESS}".split())
 """Those of loading act on evaluation sets: training records are read as the batches are drawn."""
 
 _REFUSED = {
-    "the step is that of the run's plan: give step_size in private": """
-        learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules
-        weight_decay adam_beta1 adam_beta2 adam_epsilon""",
+    "the step is that of the run's plan: give step_size in private": "learning_rate",
+    "the step is that of the run's plan: give schedule in private": """
+        lr_scheduler_type lr_scheduler_kwargs warmup_steps""",
+    "the step is that of the run's plan: give update in private": """
+        optim optim_args optim_target_modules adam_beta1 adam_beta2 adam_epsilon""",
+    "the step is that of the run's plan: give weight_decay in private": "weight_decay",
     "give steps in private": "num_train_epochs max_steps",
     "give expected_batch and micro_batch in private": """
         per_device_train_batch_size gradient_accumulation_steps auto_find_batch_size

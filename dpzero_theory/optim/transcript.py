@@ -30,6 +30,7 @@ from dpzero_theory.check import choice
 from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.moves import Moves
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.precision import PRECISIONS
 from dpzero_theory.privacy.journal import Journal, content
@@ -221,8 +222,9 @@ def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
     require_initial(header, weights)
     if not header.plan.scalars:
         raise TranscriptError(f"{path}: releases of {header.plan.algorithm} are vectors and are not kept")
-    for release, sums in records:
-        weights.move_(header.plan.moves(release, sums))
+    moves = Moves(header.plan, weights)
+    for record in records:
+        moves.make(*record)
     return header
 
 

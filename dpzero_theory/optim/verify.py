@@ -24,6 +24,7 @@ from dpzero_theory.cli import Parser, input_file, input_folder
 from dpzero_theory.optim.checkpoint import Checkpoint, is_checkpoint
 from dpzero_theory.optim.folder import LEDGER, OF_TRAINER, TRANSCRIPT, require_fit
 from dpzero_theory.optim.identity import versions
+from dpzero_theory.optim.moves import Moves
 from dpzero_theory.optim.page import page
 from dpzero_theory.optim.statement import Statement, spending_curve, statement
 from dpzero_theory.optim.transcript import Content, TranscriptError, contents, require_initial
@@ -77,6 +78,7 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
     ]
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
     found += [Finding(name, getattr(plan, name)) for name in said]
+    found.append(Finding("update", f"{plan.update}, weight decay {plan.weight_decay:g}"))
     found.append(Finding("isolation", header.isolation or "not looked at"))
     law = plan.law
     if law is not None and law.lattice:
@@ -115,9 +117,10 @@ def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> li
         text = f"cannot be replayed: releases of {header.plan.algorithm} are vectors and are not kept"
         return [*found, Finding("final weights", text, holds=False)]
     last = header.plan.steps if final.position is None else final.position
-    for release, sums in content.records:
-        if release < last:
-            weights.move_(header.plan.moves(release, sums))
+    moves = Moves(header.plan, weights)
+    for record in content.records:
+        if record.release < last:
+            moves.make(*record)
     values = weights.values()
     equal = set(final.parameters) == set(values) and all(
         torch.equal(values[name], value) for name, value in final.parameters.items()

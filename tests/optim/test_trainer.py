@@ -77,6 +77,18 @@ def made(
     )
 
 
+def test_an_update_is_resumed_from_its_checkpoint_and_replayed(tmp_path: Path) -> None:
+    """Adam with a schedule: what it keeps is in the checkpoint, and the end is that of the transcript to the bit."""
+    changes = {"update": "adam:0.9,0.99", "weight_decay": 0.1, "schedule": "linear:2"}
+    trainer(tmp_path, StopAt(4), **changes).train()
+    whole = trainer(tmp_path, StopAt(9), **changes)
+    whole.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    replayed = model()
+    replay(tmp_path / "_dpzero" / "transcript.bin", replayed)
+    trained = dict(whole.model.named_parameters())
+    assert all(torch.equal(value, trained[name]) for name, value in replayed.named_parameters())
+
+
 def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
     first = StopAt(3)
     assert trainer(tmp_path, first).train().global_step == 3

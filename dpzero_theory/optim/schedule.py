@@ -1,0 +1,78 @@
+"""Step sizes along a run: alpha_t = step_size * factor(t, T) for releases t = 0..T-1.
+
+    constant          1
+    linear[:W]        falls linearly, (T - t)/(T - W) after W releases of warm-up
+    cosine[:W]        (1 + cos(pi (t - W)/(T - W)))/2 after them
+
+W >= 0 releases of warm-up, 0 if left out, rise linearly, (t + 1)/(W + 1). None of them depends on the records. A
+further schedule is one registration.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpzero_theory import check
+from dpzero_theory.registry import Registry
+
+MOST_STEPS = 10**9
+MOST_STEP_SIZES = 10**7
+
+StepSize = float | Callable[[int], float]
+Factor = Callable[[float], float]
+"""Of the share in [0, 1) of the releases after the warm-up that are made."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """name: of the schedule in arguments; falling: its factor after the warm-up; warm_up: W."""
+
+    name: str
+    falling: Factor
+    warm_up: int = 0
+
+    def factor(self, release: int, steps: int) -> float:
+        """alpha_t over the step size. Raises ValueError unless W < T."""
+        check.integer("warm-up", self.warm_up, at_least=0, at_most=steps - 1)
+        if release < self.warm_up:
+            return (release + 1) / (self.warm_up + 1)
+        return self.falling((release - self.warm_up) / (steps - self.warm_up))
+
+
+def _family(name: str, falling: Factor) -> Callable[[str], Schedule]:
+    def member(text: str) -> Schedule:
+        if text and not text.isdecimal():
+            raise ValueError(
+                f"schedule must be {name} or {name}:W with W releases of warm-up; got {f'{name}:{text}'!r}"
+            )
+        return Schedule(name, falling, int(text or 0))
+
+    return member
+
+
+SCHEDULES: Registry[Schedule] = Registry("schedule")
+SCHEDULES.register(Schedule("constant", lambda share: 1.0))
+for _name, _falling in (
+    ("linear", lambda share: 1 - share),
+    ("cosine", lambda share: (1 + math.cos(math.pi * share)) / 2),
+):
+    SCHEDULES.register_family(_name, _family(_name, _falling))
+
+
+def step_sizes(step_size: StepSize, steps: int, schedule: str = "constant") -> tuple[float, ...]:
+    """The step sizes of a plan: one where all are equal, else one each.
+
+    step_size: alpha >= 0, or a function of the release's number 0..T-1 (with schedule constant). steps: T. Raises
+    ValueError.
+    """
+    count, found = check.integer("steps", steps, at_most=MOST_STEPS), SCHEDULES[schedule]
+    constant = found.name == "constant"
+    if callable(step_size) and not constant:
+        raise ValueError(f"schedule must be constant where step_size is a function; got {schedule!r}")
+    if not callable(step_size):
+        alpha = check.real("step_size", step_size, at_least=0)
+        if constant:
+            return (alpha,)
+        return step_sizes(lambda release: alpha * found.factor(release, count), count)
+    check.integer("steps", steps, at_most=MOST_STEP_SIZES)  # each step's size is kept
+    return tuple(check.real("step_size", step_size(t), at_least=0) for t in range(count))

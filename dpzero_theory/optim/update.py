@@ -1,0 +1,108 @@
+"""How released estimates of the gradient move the weights: post-processing, which costs no privacy.
+
+A release gives g_t, the mean over its K directions of (released average) u_k. With step size alpha_t and weight decay w
+(decoupled, as AdamW's) the weights move by
+
+    x_{t+1} = x_t - alpha_t (rule(g_0, ..., g_t) + w x_t)
+
+    plain             g_t: the paper's
+    momentum:B        m_t = B m_{t-1} + g_t, m_{-1} = 0 (heavy ball, as torch.optim.SGD has it)
+    adam:B1,B2        m_t/(1 - B1^(t+1)) / (sqrt(v_t/(1 - B2^(t+1))) + 1e-8) with m_t = B1 m_{t-1} + (1 - B1) g_t and
+                      v_t = B2 v_{t-1} + (1 - B2) g_t^2 (Kingma and Ba 2015; in zeroth order MeZO, Malladi et al. 2023)
+
+t is the release's number. A rule is a function of released numbers alone, made of sums, products, quotients and square
+roots that are rounded one by one, so that the transcript replays it bit for bit. A further rule is a subclass and one
+registration.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from dpzero_theory import check
+from dpzero_theory.registry import Registry
+
+_LEAST = 1e-8  # what keeps Adam's quotient finite
+
+
+class Update(ABC):
+    """A rule. name: in a `Plan`, its numbers included. kept: names of what is kept beside each weight, 0 at first."""
+
+    kept: tuple[str, ...] = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def direction(self, estimate: Tensor, kept: Sequence[Tensor], release: int) -> Tensor:
+        """rule(g_0, ..., g_t), in the memory of `estimate`, g_t; `kept`, in the order of their names, is changed."""
+
+
+class _Plain(Update):
+    name = "plain"
+
+    def direction(self, estimate: Tensor, kept: Sequence[Tensor], release: int) -> Tensor:
+        return estimate
+
+
+class _Momentum(Update):
+    family = "momentum"
+    kept = ("momentum",)
+
+    def __init__(self, beta: float) -> None:
+        self.beta = check.real("momentum", beta, at_least=0.0, below=1.0)
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}:{self.beta!r}"
+
+    @classmethod
+    def of(cls, text: str) -> "_Momentum":
+        return cls(*_numbers(cls.family, text, 1))
+
+    def direction(self, estimate: Tensor, kept: Sequence[Tensor], release: int) -> Tensor:
+        return estimate.copy_(kept[0].mul_(self.beta).add_(estimate))
+
+
+class _Adam(Update):
+    family = "adam"
+    kept = ("mean", "square")
+
+    def __init__(self, first: float, second: float) -> None:
+        self.first = check.real("adam's beta_1", first, at_least=0.0, below=1.0)
+        self.second = check.real("adam's beta_2", second, at_least=0.0, below=1.0)
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}:{self.first!r},{self.second!r}"
+
+    @classmethod
+    def of(cls, text: str) -> "_Adam":
+        return cls(*_numbers(cls.family, text, 2))
+
+    def direction(self, estimate: Tensor, kept: Sequence[Tensor], release: int) -> Tensor:
+        mean, square = kept
+        mean.mul_(self.first).add_(estimate.mul(1 - self.first))
+        square.mul_(self.second).add_(estimate.mul_(estimate).mul_(1 - self.second))
+        size = square.div(1 - self.second ** (release + 1)).sqrt_().add_(_LEAST)
+        return estimate.copy_(mean).div_(1 - self.first ** (release + 1)).div_(size)
+
+
+def _numbers(family: str, text: str, count: int) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if len(found) != count or not all(map(math.isfinite, found)):
+        form = ",".join("B" if count == 1 else f"B{index + 1}" for index in range(count))
+        raise ValueError(f"update must be {family}:{form} with numbers in [0, 1); got {f'{family}:{text}'!r}")
+    return found
+
+
+UPDATES: Registry[Update] = Registry("update")
+UPDATES.register(_Plain())
+UPDATES.register_family(_Momentum.family, _Momentum.of)
+UPDATES.register_family(_Adam.family, _Adam.of)
