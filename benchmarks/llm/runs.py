@@ -24,7 +24,7 @@ from benchmarks.llm.scoring import Scorer, classifier, scorer
 from benchmarks.llm.tasks import task
 from dpzero_theory.curvature.encoder import train
 
-__all__ = ["FIELDS", "KEY", "Outcome", "evaluation_steps", "execute", "run_folder"]
+__all__ = ["FIELDS", "KEY", "Outcome", "evaluation_steps", "execute", "run_folder", "trained"]
 
 KEY = (*Configuration.columns(), "step")
 FIELDS = (
@@ -85,7 +85,7 @@ def execute(
     )
     wanted = evaluation_steps(c.steps, evaluations) if c.method != "zero-shot" else frozenset({0})
     progress = _Progress({**c.key(), "n": len(records.train), "d": d}, wanted, dev, entry.metric, announce)
-    privacy, how = _trained(module, scores, train_examples, c, folder, progress.after_step)
+    privacy, how = trained(module, scores, train_examples, c, folder, progress.after_step)
     final = test()
     progress.rows[-1] |= {"test_metric": final.metric, "test_loss": final.loss, "how": how}
     if privacy is not None:
@@ -129,7 +129,7 @@ class _Progress:
         self._started = time.perf_counter() - spent
 
 
-def _trained(
+def trained(
     module: nn.Module,
     scores: Scorer,
     examples: Sequence[Example],

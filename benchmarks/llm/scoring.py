@@ -17,7 +17,16 @@ from benchmarks.llm.prompts import Example, Prompter
 from dpzero_theory import check
 from dpzero_theory.curvature.encoder import SentenceClassifier, embed
 
-__all__ = ["AnswerScorer", "EncoderScorer", "OptionScorer", "Scorer", "WordScorer", "classifier", "scorer"]
+__all__ = [
+    "AnswerScorer",
+    "EncoderScorer",
+    "OptionScorer",
+    "Scorer",
+    "WordScorer",
+    "by_length",
+    "classifier",
+    "scorer",
+]
 
 Tensor = torch.Tensor
 Batch = Sequence[Example]
@@ -56,7 +65,7 @@ class _Classifier:
         self.rows = rows
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        return _by_length(batch, self.rows, lambda chunk: self._scores(model, chunk))
+        return by_length(batch, self.rows, lambda chunk: self._scores(model, chunk))
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         if not batch:
@@ -107,7 +116,7 @@ class AnswerScorer:
         def chunk_losses(chunk: Batch) -> Tensor:
             return -_mean_log_probabilities(model, [(example.ids, example.target) for example in chunk], self.pad)
 
-        return _by_length(batch, self.rows, chunk_losses) if batch else torch.zeros(0)
+        return by_length(batch, self.rows, chunk_losses) if batch else torch.zeros(0)
 
 
 class EncoderScorer(_Classifier):
@@ -124,7 +133,7 @@ def classifier(encoder: nn.Module, prompter: Prompter, pad: int) -> SentenceClas
         return SentenceClassifier(encoder, embed(encoder, **_inputs(encoder, prompter.classes(), pad)))
 
 
-def _by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> Tensor:
+def by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> Tensor:
     if len(batch) <= rows:
         return function(batch)
     order = sorted(range(len(batch)), key=lambda index: len(batch[index].ids) + len(batch[index].target))

@@ -1,0 +1,154 @@
+"""Public sentences without their labels, byte pairs learned from them, and sentences as token ids.
+
+A model of this package reads reviews (SST-2's phrases, SST-5's sentences) and news (RTE). Questions (TREC) are a
+domain that it has never seen.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.kit.rows import write_atomically
+from benchmarks.llm.prompts import Example
+from benchmarks.llm.records import load
+from benchmarks.llm.scoring import by_length
+from benchmarks.llm.tasks import task
+from dpzero_theory.optim.task_losses import IGNORED, losses_for
+
+__all__ = ["VOCABULARY", "SentenceScorer", "examples", "perplexity", "questions", "reviews", "sentences", "tokenizer"]
+
+VOCABULARY = 2000
+LONGEST = 64
+MASKED = 0.15
+READ = ("sst2", "sst5", "rte")
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+DEV = 500
+
+
+def sentences(data: Path | None) -> list[str]:
+    """What is pretrained on, in a fixed order, each once. data: as for `records.load`, which raises."""
+    return list(dict.fromkeys(text for name in READ for text in _texts(name, "train", data)))
+
+
+def reviews(data: Path | None) -> list[str]:
+    """Sentences of the models' own domain that none has read: SST-2's test set."""
+    return _texts("sst2", "test", data)
+
+
+def questions(data: Path | None) -> tuple[list[str], list[str], list[str]]:
+    """TREC's questions: to adapt to, to choose settings by, and to test on."""
+    train = _texts("trec", "train", data)
+    order = np.random.default_rng(0).permutation(len(train))
+    dev = set(order[:DEV].tolist())
+    kept = [text for index, text in enumerate(train) if index not in dev]
+    return kept, [train[index] for index in sorted(dev)], _texts("trec", "test", data)
+
+
+def _texts(name: str, split: str, data: Path | None) -> list[str]:
+    return [text for record in load(task(name), split, data) for text in record.texts.values()]
+
+
+def tokenizer(family: str, place: Path, learned_from: Sequence[str]) -> Any:
+    """The family's tokenizer, of the byte pairs in the file `place`, which are learned first where it is not there.
+
+    Learning them again may give others where pairs are equally frequent: models that are compared share the file.
+    """
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, _learned(learned_from).to_str().encode())
+    pairs = Tokenizer.from_file(str(place))
+    start, end = ("</s>", "") if family == "opt" else ("<s>", "</s>")
+    pairs.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {end}".strip(),
+        special_tokens=[(token, pairs.token_to_id(token)) for token in {start, "</s>"}],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=pairs, bos_token=start, eos_token="</s>", unk_token="<unk>", pad_token="<pad>",
+        mask_token="<mask>",
+    )  # fmt: skip
+
+
+def _learned(texts: Sequence[str]) -> Tokenizer:
+    pairs = Tokenizer(models.BPE(unk_token="<unk>"))
+    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pairs.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    pairs.train_from_iterator(texts, trainer)
+    return pairs
+
+
+def examples(texts: Sequence[str], words: Any, family: str, longest: int = LONGEST) -> list[Example]:
+    """Sentences of at most `longest` tokens, and as `target` what is to be predicted at each place, -100 for nothing.
+
+    Of a masked model's sentence a share of places, drawn from its own text, is masked: it is one function of the record
+    at every step.
+    """
+    found = words([text.strip() for text in texts], truncation=True, max_length=longest)["input_ids"]
+    return [
+        _masked(ids, text, words.mask_token_id) if family == "roberta" else Example(tuple(ids), target=tuple(ids))
+        for ids, text in zip(found, texts, strict=True)
+    ]
+
+
+def _masked(ids: Sequence[int], text: str, mask: int) -> Example:
+    inner = len(ids) - 2
+    drawn = np.random.default_rng(list(text.encode())).permutation(inner)[: max(1, round(MASKED * inner))] + 1
+    hidden = {int(place) for place in drawn}
+    return Example(
+        tuple(mask if place in hidden else token for place, token in enumerate(ids)),
+        target=tuple(token if place in hidden else IGNORED for place, token in enumerate(ids)),
+    )
+
+
+class SentenceScorer:
+    """Each sentence's mean cross-entropy over what is predicted of it (`optim.task_losses`).
+
+    pad: the id that pads; rows: sentences in one forward.
+    """
+
+    def __init__(self, pad: int, rows: int) -> None:
+        self.pad, self.rows = pad, rows
+
+    def losses(self, model: nn.Module, batch: Sequence[Example]) -> Tensor:
+        return by_length(batch, self.rows, partial(self._losses, model)) if batch else torch.zeros(0)
+
+    def scores(self, model: nn.Module, batch: Sequence[Example]) -> Tensor:
+        raise NotImplementedError("sentences have no classes")
+
+    def _losses(self, model: nn.Module, chunk: Sequence[Example]) -> Tensor:
+        found: Tensor = losses_for(model)(model, padded(chunk, self.pad))  # type: ignore[assignment]
+        return found
+
+
+def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
+    """Padded on the right, as transformers' collators give it."""
+    width = max(len(example.ids) for example in chunk)
+
+    def filled(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+        return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows])
+
+    ids = [example.ids for example in chunk]
+    return {
+        "input_ids": filled(ids, pad),
+        "attention_mask": filled([[1] * len(row) for row in ids], 0),
+        "labels": filled([example.target for example in chunk], IGNORED),
+    }
+
+
+def perplexity(model: nn.Module, scorer: SentenceScorer, given: Sequence[Example]) -> float:
+    """exp of the mean cross-entropy over all places that are predicted, which the first of a sentence never is."""
+    with torch.no_grad():
+        losses = scorer.losses(model, given).double()
+    places = torch.tensor([sum(token != IGNORED for token in example.target[1:]) for example in given])
+    return math.exp(float((losses * places).sum() / places.sum()))
