@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast coverage lint clean
+.PHONY: demo test test-fast coverage lint docs clean
 
 # $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt
 $(VENV)/.%: pyproject.toml constraints.txt
@@ -28,6 +28,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
+	@echo out/docs/index.html
 
 clean:
 	rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis

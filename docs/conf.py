@@ -1,0 +1,54 @@
+"""Sphinx's settings: the pages are MyST Markdown, the reference is built from the docstrings."""
+
+import re
+
+from dpzero_theory import __version__
+
+project = "dpzero_theory"
+author = "dpzero_theory contributors"
+copyright = "dpzero_theory contributors"
+release = version = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx-mathjax-offline",
+    "sphinx_copybutton",
+]
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist", "attrs_inline"]
+myst_heading_anchors = 3
+templates_path = ["_templates"]
+html_theme = "furo"
+html_title = "dpzero_theory"
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
+default_role = "code"
+nitpicky = False
+autosummary_generate = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+napoleon_use_rtype = False
+copybutton_prompt_text = "$ "
+
+
+def _as_written(_app, _what, _name, _object, _options, lines):
+    """Docstrings are plain text: an indented block (a formula, a table) is shown as it stands, and |x| is no markup."""
+    found, in_section = [], False
+    for paragraph in re.split(r"\n\s*\n", "\n".join(lines)):
+        indented = paragraph.startswith("    ")
+        in_section = bool(re.match(r"(Args|Attributes|Returns|Raises|Yields):\n", paragraph)) or (
+            in_section and indented
+        )
+        if indented and not in_section:
+            found.append("::")
+        else:
+            parts = paragraph.split("`")
+            paragraph = "`".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(parts))
+        found.append(paragraph)
+    lines[:] = "\n\n".join(found).split("\n")
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", _as_written, priority=100)
