@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, stats
 
+from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.audit.bounds import Mechanism, attack, one_run
 from dpzero_theory.cli import Parser, output_folder
@@ -41,6 +42,7 @@ Array = NDArray[np.float64]
 
 ALGORITHMS = {"dpzero": dpzero, "dpgd-0th": dpgd_0th}
 VARIANTS = ("sound", "no-noise", "seed-noise", "batch-clip", "half-sigma")
+KEY = ("audit", "algorithm", "variant", "repetition")
 DELTA, CONFIDENCE, REPETITIONS = 1e-5, 0.975, 20
 CLIP, STEP_SIZE, SMOOTHING, SLOPE = 1.0, 0.01, 1e-3, 10.0
 
@@ -246,6 +248,28 @@ def _summary(folder: Path) -> int:
     return failures
 
 
+def _outcome(kind: str, algorithm: str, variant: str, repetition: int, runs: int) -> dict[str, float | int | str]:
+    """The columns of a row after its key."""
+    setting = {"attack": ATTACK, "one-run": ONE_RUN}[kind]
+    start = time.perf_counter()
+    row = audit_row(kind, Audited(algorithm, variant, setting), repetition, runs)
+    return {
+        "claimed_epsilon": setting.epsilon,
+        "claimed_gdp": setting.gdp,
+        **row,
+        "flagged": "yes" if flagged(row, setting) else "no",
+        "wall_s": round(time.perf_counter() - start, 3),
+    }
+
+
+def _again(row: Row) -> list[Row]:
+    kind, algorithm, variant, repetition = (row[name] for name in KEY)
+    return [{name: row[name] for name in KEY} | _outcome(kind, algorithm, variant, repetition, row["runs"])]
+
+
+REMAKES = {"audit": Remake(KEY, _again, varies=("wall_s",))}
+
+
 def _parser() -> Parser:
     parser = Parser("benchmarks.audit", __doc__)
     parser.add_argument("--quick", action="store_true", help="attacks of 2,000 runs")
@@ -256,10 +280,9 @@ def _parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
-    settings = {"attack": ATTACK, "one-run": ONE_RUN}
     results = Results(
         options.out,
-        key=("audit", "algorithm", "variant", "repetition"),
+        key=KEY,
         fields=(
             *("claimed_epsilon", "claimed_gdp", "runs", "canaries", "guesses", "correct"),
             *("epsilon", "gdp", "flagged", "wall_s"),
@@ -279,17 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             }
             if results.done(**key):
                 continue
-            setting = settings[kind]
-            start = time.perf_counter()
-            row = audit_row(kind, Audited(algorithm, variant, setting), repetition, runs)
-            outcome = {
-                "claimed_epsilon": setting.epsilon,
-                "claimed_gdp": setting.gdp,
-                **row,
-                "flagged": "yes" if flagged(row, setting) else "no",
-                "wall_s": round(time.perf_counter() - start, 3),
-            }
-            results.add([{**key, **outcome}])
+            results.add([{**key, **_outcome(kind, algorithm, variant, repetition, runs)}])
     return 1 if _summary(options.out) else 0
 
 

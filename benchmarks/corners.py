@@ -23,7 +23,7 @@ from dpzero_theory.privacy.accountant import compositions, delta_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.release import Release
 
-__all__ = ["COUNT", "SEED", "report", "run_corners", "settings"]
+__all__ = ["COUNT", "SEED", "answer", "report", "run_corners", "settings"]
 
 SEED = 20_261_122
 COUNT = 1000
@@ -87,7 +87,8 @@ def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
     return "80-bit sums", value * (1 - 2 * error - 1e-15), value * (1 + 2 * error + 1e-15)
 
 
-def _answer(setting: dict[str, Any]) -> dict[str, Any]:
+def answer(setting: dict[str, Any]) -> dict[str, Any]:
+    """The row of a setting."""
     rate, steps, epsilon, delta = (setting[name] for name in ("sample_rate", "steps", "epsilon", "delta"))
     batches = {"sampling": setting["sampling"], "relation": setting["relation"], "sample_rate": rate}
     started, working = time.perf_counter(), time.process_time()
@@ -129,7 +130,7 @@ def run_corners(parser: Parser, out: Path, count: int, workers: int) -> None:
         print(f"{len(left)} of {count} settings are left; rows in {out}", file=sys.stderr, flush=True)
         with multiprocessing.get_context("spawn").Pool(workers) as pool:
             pending: list[dict[str, Any]] = []
-            for done, row in enumerate(pool.imap_unordered(_answer, left), 1):
+            for done, row in enumerate(pool.imap_unordered(answer, left), 1):
                 pending.append(row)
                 if len(pending) >= 20 or done == len(left):
                     results.add(pending)

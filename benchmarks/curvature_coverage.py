@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.kit.jobs import completed
+from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.curvature.lanczos import diagonal
@@ -103,6 +104,9 @@ def summary(folder: Path) -> str:
         shown = " ".join(f"{count:>11}/{len(part)}" for count in counts)
         lines.append(f"{name:>18} {d:>7} {shown}  {error:>10.2%}  {part['seconds'].median():>7.2f}")
     return "\n".join(lines)
+
+
+REMAKES = {"curvature_coverage": Remake(KEY, lambda row: [run(*(row[name] for name in KEY))], varies=("seconds",))}
 
 
 def _parser() -> Parser:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -244,6 +245,15 @@ def _peak_megabytes(device: str) -> float:
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+REMAKES = {
+    "dimension": Remake(
+        KEY,
+        lambda row: run_cell(PRESETS["full"], row["d"], row["seed"], _Worker(0, 1, "cpu")),
+        varies=("seconds", "peak_mb"),
+    )
+}
 
 
 def _parser() -> Parser:

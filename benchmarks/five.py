@@ -12,7 +12,7 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dpzero_theory.cli import Parser
 from dpzero_theory.privacy import comparison
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
-__all__ = ["PEERS", "SETTINGS", "run_rows"]
+__all__ = ["KEY", "PEERS", "SETTINGS", "answer", "run_rows"]
 
 SETTINGS = (
     # n, batch, steps, epsilon, delta
@@ -34,6 +34,7 @@ SETTINGS = (
     (1_024, 64, 10_000, 2.0, 1e-5),
     (10**8, 10**5, 10_000, 0.5, 1e-10),
 )
+KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 OURS = "this package"
 REPEATS = 11
 _LIMIT = 600.0
@@ -157,22 +158,28 @@ def _ours(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The row of a setting, the columns of `KEY` but the last, and an accountant."""
+    base = {column: setting[column] for column in KEY[:-1]}
+    n, batch, steps, epsilon, delta = base.values()
+    question = {"epsilon": epsilon, "delta": delta, "sample_rate": batch / n, "steps": steps}
+    found = _ours(question) if name == OURS else _apart(name, question | {"n": n})
+    return base | {"accountant": name} | found
+
+
 def run_rows(parser: Parser, out: Path, skip: Sequence[str]) -> None:
     """One row for each setting and accountant, this package first; then the verdict of each setting."""
-    key = ("n", "batch", "steps", "epsilon", "delta", "accountant")
     fields = ("noise_multiplier", "noise_lower", "seconds", "cpu_seconds")
-    rows = Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64")
+    rows = Results(out, key=KEY, fields=fields, seeds=[], device="cpu", dtype="float64")
     with parser.opened("--out", rows) as results:
         for setting in SETTINGS:
-            base = dict(zip(key, setting, strict=False))
-            n, batch, steps, epsilon, delta = setting
-            question = {"epsilon": epsilon, "delta": delta, "sample_rate": batch / n, "steps": steps}
+            base = dict(zip(KEY, setting, strict=False))
             for name in (OURS, *PEERS):
                 if name in skip or results.done(**base, accountant=name):
                     continue
-                row = _ours(question) if name == OURS else _apart(name, question | {"n": n})
-                results.add([base | {"accountant": name} | row])
-                print(base | {"accountant": name} | row, file=sys.stderr, flush=True)
+                row = answer(base, name)
+                results.add([row])
+                print(row, file=sys.stderr, flush=True)
     report(out)
 
 

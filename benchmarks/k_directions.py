@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results, discard
 from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -20,6 +21,7 @@ from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 __all__ = ["main", "rows"]
 
 N, D, R = 10_000, 2_000, 8.178
+GDP = float(gdp_from_epsilon(2, 1e-6))
 LAWS = ("gaussian", "sphere", "rademacher", "frame")
 DIRECTIONS = (1, 4, 16, 32, 64, 256)
 BUDGETS = (4_672, 46_720, 155_200, 1_552_000)
@@ -31,21 +33,36 @@ FIELDS = ("steps", "c", "bound_free", "bound_quarter", "bound")
 
 def rows() -> Iterator[dict[str, Any]]:
     """Every row; budget 0 stands for no cap."""
-    gdp = float(gdp_from_epsilon(2, 1e-6))
-    finite, large = Problem(n=N, d=D, r=R), Problem(n=N, d=10**9, r=R)
     for law in LAWS:
-        for k in DIRECTIONS:
-            for budget in (*BUDGETS, 0):
-                steps = budget // k if budget else 10**12 // k
-                p = prescribe(finite, gdp, max_steps=steps, direction=law, directions_per_step=k)
-                yield _row("K", budget, p, prescribe(large, gdp, max_steps=steps, direction=law, directions_per_step=k))
-        for budget in BUDGETS:
-            cap = budget * N
-            p = prescribe(finite, gdp, max_evaluations=cap, direction=law, directions_per_step="best")
-            yield _row("evaluations", budget, p)
-        p = prescribe(finite, gdp, max_steps=STEPS, direction=law, directions_per_step="best")
-        yield _row("steps", STEPS, p)
-        yield _row("nothing", 0, prescribe(finite, gdp, direction=law, directions_per_step="best"))
+        yield from (fixed(law, k, budget) for k in DIRECTIONS for budget in (*BUDGETS, 0))
+        yield from (best(law, "evaluations", budget) for budget in BUDGETS)
+        yield from (best(law, "steps", STEPS), best(law, "nothing", 0))
+
+
+def fixed(law: str, k: int, budget: int) -> dict[str, Any]:
+    """The row of a K."""
+    steps = budget // k if budget else 10**12 // k
+    at: dict[str, Any] = {"max_steps": steps, "direction": law, "directions_per_step": k}
+    return _row("K", budget, *(prescribe(Problem(n=N, d=d, r=R), GDP, **at) for d in (D, 10**9)))
+
+
+def best(law: str, chosen: str, budget: int) -> dict[str, Any]:
+    """The row of the best K of a budget of evaluations or of steps, or of none."""
+    cap: dict[str, Any] = {"evaluations": {"max_evaluations": budget * N}, "steps": {"max_steps": budget}}.get(
+        chosen, {}
+    )
+    return _row(
+        chosen, budget, prescribe(Problem(n=N, d=D, r=R), GDP, direction=law, directions_per_step="best", **cap)
+    )
+
+
+def _again(row: Row) -> list[dict[str, Any]]:
+    if row["chosen"] == "K":
+        return [fixed(row["law"], row["K"], row["budget"])]
+    return [best(row["law"], row["chosen"], row["budget"])]
+
+
+REMAKES = {"k_directions": Remake(KEY, _again)}
 
 
 def _row(chosen: str, budget: int, p: Prescription, large: Prescription | None = None) -> dict[str, Any]:

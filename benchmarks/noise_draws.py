@@ -14,11 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.noise import SystemNoise
@@ -127,6 +130,23 @@ def measure(law: str, scale: float, draws: int, at_once: int) -> dict[str, float
         "p_value": p,
         "p_value_wrong_scale": chi_square(counts, pmf(1.01 * scale))[2],
     }
+
+
+def _errors(row: Row) -> dict[str, float]:
+    """Of a chi-square number sqrt(2 degrees of freedom); of a p-value that of a uniform number."""
+    uniform = 1 / math.sqrt(12)
+    return {"chi_square": math.sqrt(2 * row["freedom"]), "p_value": uniform, "p_value_wrong_scale": uniform}
+
+
+def _again(preset: Preset, row: Row) -> list[dict[str, Any]]:
+    law, scale = row["law"], row["scale"]
+    return [{"law": law, "scale": scale, **measure(law, scale, row["draws"], preset.at_once)}]
+
+
+REMAKES = {
+    preset.folder: Remake(("law", "scale"), partial(_again, preset), varies=("single_us", "batch_us"), errors=_errors)
+    for preset in PRESETS.values()
+}
 
 
 def _parser() -> Parser:

@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.kit.jobs import completed
+from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory import datasets
 from dpzero_theory.cli import Parser, integer, output_folder
@@ -86,6 +87,15 @@ def one_run(model: str, method: str, seed: int, steps: int, step_size: float, cl
 
 def _named(job: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(KEY, job, strict=True))
+
+
+REMAKES = {
+    "optimizer_digits": Remake(
+        KEY,
+        lambda row: [_named(tuple(row[name] for name in KEY)) | one_run(*(row[name] for name in KEY))],
+        varies=("cpu_s",),
+    )
+}
 
 
 def _parser() -> Parser:

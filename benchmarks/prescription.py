@@ -27,6 +27,7 @@ normalisation and the label vectors, on phrases of 6 to 12 words. `--summary` pr
 """
 
 import copy
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory import datasets, problem_file
 from dpzero_theory.cli import Parser, input_file, input_folder, integer, output_folder
@@ -268,6 +270,26 @@ def summary(folder: Path) -> str:
         )
     first = rows.iloc[0]
     return "\n".join([*lines, f"before: loss {first['loss_before']:.4f}, accuracy {first['accuracy_before']:.4f}"])
+
+
+def _again(row: Row) -> list[dict[str, Any]]:
+    """Of the digits alone, whose data comes with a package."""
+    setting, work = SETTINGS[row["task"]], digits()
+    file = problem_file.read(RESULTS / "curvature_problems" / "mlp-digits-16.json")
+    before = evaluate(work.module(), work)
+    near = [
+        choice
+        for choice in choices(setting, file, len(work.train[1]))
+        if choice.name == row["choice"] and math.isclose(choice.step_size, row["step_size"])
+    ]
+    return [
+        run(work, setting, row["task"], choice, row["seed"], before)
+        for choice in near
+        if math.isclose(choice.clip, row["clip"])
+    ]
+
+
+REMAKES = {f"prescription_{task}": Remake(KEY, _again, varies=("seconds",)) for task in ("digits", "digits_long")}
 
 
 def _parser() -> Parser:

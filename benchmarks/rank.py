@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy.stats import ortho_group
 
 from benchmarks.kit.peaks import peak, reset_peak
+from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, Several, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -172,6 +173,16 @@ def _turned(drawn: padded.Drawn, d: int) -> padded.Drawn:
 def _orthogonal(d: int) -> Array:
     q: Array = ortho_group.rvs(d, random_state=np.random.default_rng(d))
     return q
+
+
+def _again(row: Row) -> list[dict[str, Any]]:
+    cell = Cell(*(row[name] for name in CELL_KEY[:-2]))
+    return run_cell(cell, GRID, row["records"], row["seed"])
+
+
+REMAKES = {
+    "rank": Remake(KEY, _again, varies=("cpu_s", "peak_mb"), upset=lambda row: row["step_size"] * (row["r"] + 2) > 1)
+}
 
 
 def _parser() -> Parser:

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 
@@ -122,6 +123,15 @@ def _as_synthetic(rows: pd.DataFrame) -> pd.DataFrame:
             lambda value: float(f"{value:.4g}")
         ),
     )
+
+
+def _again(row: Row) -> Iterator[dict[str, Any]]:
+    rows, _ = load(RESULTS, row["sweep"])
+    if rows is not None:
+        yield from ({"sweep": row["sweep"], **found} for found in select(rows, row["measured"], row["output"]))
+
+
+REMAKES = {"selection": Remake(KEY, _again)}
 
 
 def _parser() -> Parser:

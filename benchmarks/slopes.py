@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
+from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 
@@ -88,11 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         figure="figures.synthetic",
     )
     with parser.opened("--out", results):
-        results.add(_fits(rows[rows["measured"] == "gradient"]))
+        results.add(_fits(rows))
     return 0
 
 
-def _fits(rows: pd.DataFrame) -> list[dict[str, str | float | None]]:
+def _fits(selected: pd.DataFrame) -> list[dict[str, str | float | None]]:
+    rows = selected[selected["measured"] == "gradient"]
     fits: list[dict[str, str | float | None]] = []
     for keys, cells in rows.groupby(GROUP):
         runs = cells.groupby("d")["seed"].nunique()
@@ -115,6 +117,9 @@ def _fits(rows: pd.DataFrame) -> list[dict[str, str | float | None]]:
                     {**key, "slope": mean, "low": low, "high": high, **bounds, "seeds": len(slopes), "edge": edge}
                 )
     return fits
+
+
+REMAKES = {"slopes": Remake(KEY, lambda row: _fits(read_rows(RESULTS / "selection")))}
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebval, chebvander
 from scipy.special import roots_jacobi
 
+from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.optimality import member
 from dpzero_theory.check import Array, PreconditionError
@@ -301,6 +302,17 @@ def _cases() -> Iterator[tuple[str, str, int]]:
             yield "run" if part in RUNS else "one step", part, case
 
 
+def _row(hunt: str, part: str, case: int) -> dict[str, Any]:
+    started = time.perf_counter()
+    row = whole_run(part, case) if hunt == "run" else one_step(part, case)
+    seconds = round(time.perf_counter() - started, 3)
+    short = {name: float(f"{x:.10g}") if isinstance(x, float) else x for name, x in row.items()}
+    return {"hunt": hunt, "part": part, "case": case, **short, "seconds": seconds}
+
+
+REMAKES = {"violations": Remake(KEY, lambda row: [_row(row["hunt"], row["part"], row["case"])], varies=("seconds",))}
+
+
 def _parser() -> Parser:
     parser = Parser("benchmarks.violations", __doc__)
     parser.add_argument("--out", type=output_folder, default=RESULTS / "violations")
@@ -317,13 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             (hunt, part, case) for hunt, part, case in _cases() if not results.done(hunt=hunt, part=part, case=case)
         ]
         for begin in range(0, len(todo), 100):
-            rows = []
-            for hunt, part, case in todo[begin : begin + 100]:
-                started = time.perf_counter()
-                row = whole_run(part, case) if hunt == "run" else one_step(part, case)
-                seconds = round(time.perf_counter() - started, 3)
-                short = {name: float(f"{x:.10g}") if isinstance(x, float) else x for name, x in row.items()}
-                rows.append({"hunt": hunt, "part": part, "case": case, **short, "seconds": seconds})
+            rows = [_row(*case) for case in todo[begin : begin + 100]]
             results.add(rows)
             print(f"{begin + len(rows)}/{len(todo)}", flush=True)
     table = read_rows(options.out)

@@ -1,0 +1,95 @@
+"""Committed rows made again: what a benchmark offers for it, and when a row counts as come back.
+
+A benchmark whose rows can be made again one by one has `REMAKES`: for each folder of its results a `Remake`. A row
+comes back if every column but those that vary is equal, or as near as the `Remake` says.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ELSEWHERE", "STANDARD_ERRORS", "Difference", "Remake", "Row", "plain"]
+
+Row = dict[str, Any]
+STANDARD_ERRORS = 6.0
+"""Of the difference between two draws of the operating system's noise."""
+ELSEWHERE = 1e-3
+"""Relative difference allowed on another `arithmetic` than the rows': one in the last of four digits."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A column of a committed row and of the same row made again; near: as near as may be."""
+
+    column: str
+    committed: Any
+    again: Any
+    near: bool
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.committed}, made again {self.again}"
+
+
+@dataclass(frozen=True)
+class Remake:
+    """How the rows of a folder are made again.
+
+    Attributes:
+        key: the columns that tell rows apart.
+        make: from a committed row, rows of which one is that row made anew.
+        varies: columns of times and memory, which are not compared.
+        tolerance: relative difference that is allowed, and why there is one.
+        errors: the standard errors of the columns of a row that rest on the operating system's noise.
+        upset: whether rounding grows along the run that a row is of, so that its digits come back on the arithmetic
+            only that made them.
+    """
+
+    key: Sequence[str]
+    make: Callable[[Row], Iterable[Mapping[str, Any]]]
+    varies: Sequence[str] = ()
+    tolerance: float = 0.0
+    why: str = ""
+    errors: Callable[[Row], Mapping[str, float]] = lambda row: {}
+    upset: Callable[[Row], bool] = lambda row: False
+
+    def differences(self, row: Row, allowed: float = 0.0) -> list[Difference]:
+        """The columns that are not equal when a row is made again; allowed: a relative difference near enough too."""
+        again = self._again(row)
+        if again is None:
+            return [Difference("key", "of the row", None, near=False)]
+        errors, tolerance = self.errors(row), max(self.tolerance, allowed)
+        compared = [(name, value, again.get(name)) for name, value in row.items() if name not in self.varies]
+        return [
+            Difference(name, value, made, near=_near(value, made, tolerance, errors.get(name)))
+            for name, value, made in compared
+            if not _near(value, made)
+        ]
+
+    def _again(self, row: Row) -> Row | None:
+        for made in self.make(row):
+            found = plain({"status": "ok", **made})
+            if all(_near(row[name], found.get(name), 1e-12) for name in self.key):
+                return found
+        return None
+
+
+def plain(row: Mapping[Any, Any]) -> Row:
+    """A row with Python's own values, None where one is missing."""
+    values = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
+    return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in values.items()}
+
+
+def _near(value: Any, other: Any, tolerance: float = 0.0, error: float | None = None) -> bool:
+    """Whether two columns are equal, numbers up to a tolerance or standard error; a missing one is near no other."""
+    if value is None or other is None:
+        return value is other
+    try:
+        numbers = float(value), float(other)
+    except (TypeError, ValueError):
+        return " ".join(str(value).split()) == " ".join(str(other).split())
+    if error is not None:
+        return abs(numbers[0] - numbers[1]) <= STANDARD_ERRORS * math.sqrt(2) * error
+    return math.isclose(*numbers, rel_tol=tolerance, abs_tol=0.0)

@@ -1,0 +1,99 @@
+"""Which committed rows stand behind the numbers of a page, and behind the claims of the paper that are checked.
+
+A block of a page (a paragraph, a row of a table) names its rows by a command, a folder, a figure or a table's marker;
+one that names none has those of the block before it in its section.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+__all__ = ["Block", "blocks", "claims"]
+
+_NUMBER = re.compile(r"(?<![\w.^/-])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?%?(?![\w^])")
+_CODE = re.compile(r"`[^`]*`")
+_COMMAND = re.compile(r"benchmarks\.[\w.]*\w(?:[^`\n]* --preset \w+)?")
+_NAMED = re.compile(r"(?:benchmarks/results/|figures/|figures\.)(\w+)|<!-- (\w+) -->|`(\w+)`")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block that shows numbers: its first line, they, and the folders of rows that they come from."""
+
+    line: int
+    numbers: tuple[str, ...]
+    folders: tuple[str, ...]
+
+
+def blocks(page: str, commands: Mapping[str, str], tables: Mapping[str, tuple[str, ...]]) -> Iterator[Block]:
+    """The blocks of a Markdown page; commands: of each folder what made it; tables: the folders of each marker.
+
+    A command stands for the folders that it made, unless the block names one of them.
+    """
+
+    def folders(text: str) -> list[str]:
+        named: list[str] = []
+        for place, marker, quoted in _NAMED.findall(text):
+            near = [folder for folder in commands if place and f"{place}_".startswith(f"{folder}_")]
+            named += near[-1:] or tables.get(marker, ()) or [folder for folder in commands if folder == quoted]
+        for command in _COMMAND.findall(text):
+            made = _made(command, commands)
+            named += [] if set(made) & set(named) else made
+        return list(dict.fromkeys(named))
+
+    section: tuple[str, ...] = ()
+    for block in _cut(page):
+        if block.text.startswith("#"):
+            section = ()
+            continue
+        section = tuple(folders(block.text)) or section
+        numbers = tuple(_NUMBER.findall(_CODE.sub(" ", block.text)))
+        if numbers:
+            yield Block(block.line, numbers, section)
+
+
+def _made(command: str, commands: Mapping[str, str]) -> list[str]:
+    """The folders of a command's module, and of its preset where it names one."""
+    module, *preset = command.split(" --preset ")
+    of_module = [
+        folder for folder, made in commands.items() if f"{made} ".startswith(f"python -m {module.split()[0]} ")
+    ]
+    return [folder for folder in of_module if preset and f"--preset {preset[0]}" in commands[folder]] or of_module
+
+
+@dataclass(frozen=True)
+class _Text:
+    line: int
+    text: str
+
+
+def _cut(page: str) -> Iterator[_Text]:
+    """Paragraphs, headings and rows of tables; fenced and indented code, which a command prints, is left out."""
+    fenced, block = False, _Text(1, "")
+    for number, line in enumerate([*page.splitlines(), ""], start=1):
+        if line.startswith("```"):
+            fenced = not fenced
+        apart = not line.strip() or line.startswith(("#", "|", "```"))
+        if apart and block.text:
+            yield block
+            block = _Text(number, "")
+        if fenced or (line.startswith(("    ", "```")) and not block.text):
+            continue
+        if line.startswith(("#", "|")):
+            yield _Text(number, line)
+        elif line.strip():
+            block = replace(block, text=block.text + line + "\n") if block.text else _Text(number, line + "\n")
+
+
+def claims(checks: Path, known: Callable[[str], bool]) -> dict[str, list[str]]:
+    """The claims whose checks read rows, by folder: named in the check itself, or above all checks of its module."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(checks.glob("*.py")):
+        preamble, *rest = re.split(r'^@check\("([\w-]+)"', path.read_text(), flags=re.MULTILINE)
+        for name, body in zip(rest[::2], rest[1::2], strict=True):
+            own = {word for word in re.findall(r'"(\w+)"', body) if known(word)}
+            common = {word for word in re.findall(r'"(\w+)"', preamble) if known(word)}
+            for folder in sorted(own or common):
+                found.setdefault(folder, []).append(name)
+    return found

@@ -1,0 +1,143 @@
+"""Rows that do not come back are found, and the list says what is behind each number."""
+
+import hashlib
+import json
+import random
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import reproduce
+from benchmarks.kit import sources
+from benchmarks.kit.remake import Remake
+from benchmarks.kit.rows import RESULTS
+
+
+def copied(folder: Path, change: tuple[str, str] | None = None) -> Path:
+    """Four committed rows that a formula makes, one of them perhaps changed, with a manifest that is theirs."""
+    place = folder / "accounting_lemma"
+    shutil.copytree(RESULTS / "accounting_lemma", place)
+    lines = (place / "rows.csv").read_text().splitlines(keepends=True)[:5]
+    if change is not None:
+        assert lines[3].count(change[0]) == 1
+        lines[3] = lines[3].replace(*change)
+    (place / "rows.csv").write_text("".join(lines))
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["sha256"] = hashlib.sha256("".join(lines).encode()).hexdigest()
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def run(folder: Path) -> int:
+    return reproduce.main(["--results", str(folder), "--minutes", "5", "--seed", "1"])
+
+
+def test_rows_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(copied(tmp_path)) == 0
+    assert "4 rows of 1 results came back" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_planted_wrong_row_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One digit, and the manifest signed anew."""
+    row = (RESULTS / "accounting_lemma" / "rows.csv").read_text().splitlines()[3].split(",")
+    wrong = row[4][:9] + str((int(row[4][9]) + 1) % 10) + row[4][10:]
+    assert run(copied(tmp_path, (row[4], wrong))) == 1
+    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DIFFERENT")]
+    assert len(found) == 1
+    assert f"noise_ratio {wrong}, made again {row[4]}" in found[0]
+
+
+def table(rows: list[dict[str, Any]], remake: Remake) -> reproduce.Committed:
+    one = reproduce.Committed(Path("table"), {"command": "python -m benchmarks.table"})
+    vars(one).update(rows=rows, remake=remake)  # where its cached properties keep them
+    return one
+
+
+def verdicts(remake: Remake, row: dict[str, Any], seconds: float = 60.0) -> set[str]:
+    outcomes = reproduce.reproduce([table([row], remake)], seconds, random.Random(0))
+    return {outcome.verdict for outcome in outcomes}
+
+
+def test_what_counts_as_come_back() -> None:
+    row = {"setting": 1, "value": 2.0, "note": None, "seconds": 3.0, "status": "ok"}
+    same = Remake(["setting"], lambda given: [{**given, "seconds": 4.0}], varies=["seconds"])
+    assert verdicts(same, row) == {"equal"}
+    assert verdicts(replace(same, varies=[]), row) == {"DIFFERENT"}
+    other = replace(same, make=lambda given: [{**given, "value": 2.0001}])
+    assert verdicts(other, row) == {"DIFFERENT"}
+    assert verdicts(replace(other, tolerance=1e-4, why="four digits"), row) == {"near"}
+    assert verdicts(replace(other, errors=lambda given: {"value": 2e-5}), row) == {"near"}
+    assert verdicts(replace(other, errors=lambda given: {"value": 1e-5}), row) == {"DIFFERENT"}
+    assert verdicts(replace(same, make=lambda given: []), row) == {"DIFFERENT"}
+    assert verdicts(replace(same, make=lambda given: [{**given, "note": 1.0}]), row) == {"DIFFERENT"}
+    assert verdicts(replace(same, make=lambda given: [{**given, "setting": 2}]), row) == {"DIFFERENT"}
+
+
+def test_a_row_that_takes_too_long_is_left_and_one_that_fails_is_not() -> None:
+    slow = Remake(["setting"], lambda given: time.sleep(5) or [given])  # type: ignore[func-returns-value]
+    assert verdicts(slow, {"setting": 1}, seconds=0.5) == {"too long"}
+    broken = Remake(["setting"], lambda given: [given["nothing"]])
+    assert verdicts(broken, {"setting": 1}) == {"DIFFERENT"}
+
+
+def test_on_another_arithmetic_upset_runs_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "arithmetic", lambda: "another")
+    near = Remake(["setting"], lambda given: [{**given, "value": 2.0001}], upset=lambda given: given["value"] > 1)
+    assert verdicts(near, {"setting": 1, "value": 2.0}) == set()
+    assert verdicts(replace(near, upset=lambda given: False), {"setting": 1, "value": 2.0}) == {"near"}
+
+
+def test_blocks_name_what_they_rest_on() -> None:
+    page = """# Title
+
+Two of 3 (`python -m benchmarks.one`).
+
+Then 4.5 and `x = 9`.
+
+| a | 1e-5 |
+
+## Other
+
+There are 7 of them.
+
+<!-- table -->
+
+| 10,000 | b |
+
+`python -m benchmarks.two --preset big`: 8%.
+Also `benchmarks/results/two_small` with `benchmarks.two`: 9.
+"""
+    commands = {
+        "one": "python -m benchmarks.one",
+        "two": "python -m benchmarks.two --preset big",
+        "two_small": "python -m benchmarks.two --preset small",
+    }
+    found = [(block.numbers, block.folders) for block in sources.blocks(page, commands, {"table": ("one", "two")})]
+    assert found == [
+        (("3",), ("one",)),
+        (("4.5",), ("one",)),
+        (("1e-5",), ("one",)),
+        (("7",), ()),
+        (("10,000",), ("one", "two")),
+        (("8%", "9"), ("two_small", "two")),
+    ]
+
+
+def test_the_list_has_every_result_and_the_numbers_of_the_synthetic_experiment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert reproduce.main(["--list"]) == 0
+    said = capsys.readouterr().out
+    with_rows, without = said.split("no rows (")
+    for folder in {path.parent.name for path in RESULTS.glob("*/rows.csv*")}:
+        assert f"\n{folder}: " in f"\n{with_rows}"
+    readme = (Path(__file__).parents[2] / "README.md").read_text().splitlines()
+    begin = readme.index("### The paper's synthetic experiment")
+    end = readme.index("## What is where")
+    bare = [int(line.split(":")[1]) for line in without.splitlines() if "README.md:" in line]
+    assert not [line for line in bare if begin < line < end]
+    assert "claims: toy-low-rank-flat" in with_rows
