@@ -232,13 +232,19 @@ def _again(cells: Sequence[Cell], row: Row) -> list[dict[str, Any]]:
     return []
 
 
+def _errors(row: Row) -> dict[str, float]:
+    """The mean over a long run is that of 128 random iterates, which other code drew otherwise."""
+    return {"gradient_squared": 0.03 * row["gradient_squared"]} if row["steps"] > 128 else {}
+
+
 REMAKES = {
     FOLDERS[name].name: Remake(
         KEY,
         partial(_again, PRESETS[name]),
         varies=("seconds",),
-        tolerance=1e-9,
-        why="the formulas of the certificate have been rearranged since: last digits",
+        tolerance=1e-6,
+        why="parameters are minimised to about 1e-8",
+        errors=_errors,
     )
     for name in ("full", "directions")
 }

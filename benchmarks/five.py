@@ -128,12 +128,12 @@ def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
     process.start()
     send.close()
     try:
-        row: dict[str, Any] = receive.recv() if receive.poll(_LIMIT) else {"status": f"more than {_LIMIT:g} s"}
+        return dict(receive.recv()) if receive.poll(_LIMIT) else {"status": f"more than {_LIMIT:g} s"}
     except EOFError:
-        row = {"status": "ended without an answer"}
-    process.kill()
-    process.join()
-    return row
+        return {"status": "ended without an answer"}
+    finally:
+        process.kill()
+        process.join()
 
 
 def _ours(question: dict[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_rows_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_planted_wrong_row_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One digit, and the manifest signed anew."""
     row = (RESULTS / "accounting_lemma" / "rows.csv").read_text().splitlines()[2].split(",")
-    wrong = row[4][:9] + str((int(row[4][9]) + 1) % 10) + row[4][10:]
+    wrong = repr(float(row[4][:9] + str((int(row[4][9]) + 1) % 10) + row[4][10:]))
     assert run(copied(tmp_path, (row[4], wrong))) == 1
     found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DIFFERENT")]
     assert len(found) == 1

@@ -51,6 +51,14 @@ def test_rows_come_back_exactly_and_missing_values_are_empty(tmp_path: Path) -> 
     assert "numpy" in manifest["versions"]
 
 
+def test_every_digit_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Numbers of 17 digits, some of which earlier versions of pandas read one bit off."""
+    values = [1.5315451175661312, 2.3377974614774067, 0.01052247363955746, *(1 / k for k in range(3, 40))]
+    with make(tmp_path) as results:
+        results.add(row(seed, value) for seed, value in enumerate(values))
+    assert read_rows(tmp_path)["value"].tolist() == values
+
+
 def test_the_manifest_names_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", "--data", str(tmp_path / "records"), "--seeds", "3"])
     with make(tmp_path / "rows") as results:
