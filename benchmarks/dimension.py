@@ -45,8 +45,9 @@ Tensor = torch.Tensor
 EPSILON, DELTA = 2.0, 1e-6
 RECORDS_PER_SAMPLE = 10
 METHODS = ("dpzero", "dpgd-0th")
-BLOCK = 1024
-"""Coordinates in a block; at twice as many, freed temporaries fragment the heap and memory grows with d."""
+BLOCKS = {"cpu": 1024, "cuda": 32_768}
+"""Coordinates in a block. On a CPU, at twice as many, freed temporaries fragment the heap and memory grows with d; on a
+GPU small blocks are all launches."""
 GROUPS = 8
 """Blocks are summed in this many groups, in a fixed order, so that the sums do not depend on who makes them."""
 KEY = ("method", "d", "seed", "steps", "step_size", "clip")
@@ -103,8 +104,8 @@ def _rank(d: int) -> float:
 def run_cell(preset: Preset, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
     """One row per lane of either method, which share data and directions; every process gets them all."""
     started = time.perf_counter()
-    steps, blocks = max(preset.steps), -(-d // BLOCK)
-    room = _Room(preset.samples, steps, worker.device)
+    room = _Room(preset.samples, max(preset.steps), worker.device)
+    steps, blocks = room.steps, -(-d // room.width)
     mine = {
         group: _group(range(group, blocks, GROUPS), room, d, seed, worker)
         for group in range(worker.rank, GROUPS, worker.count)
@@ -153,9 +154,9 @@ class _Room:
     """Memory for the draws of one block, the same for every block and dimension."""
 
     def __init__(self, samples: int, steps: int, device: str) -> None:
-        self.samples, self.steps = samples, steps
+        self.samples, self.steps, self.width = samples, steps, BLOCKS[device]
         self._space = [
-            torch.empty(rows * BLOCK, dtype=torch.float64, device=device) for rows in (samples, steps, steps)
+            torch.empty(rows * self.width, dtype=torch.float64, device=device) for rows in (samples, steps, steps)
         ]
 
     def draw(self, stream: int, seed: int, number: int, width: int) -> Tensor:
@@ -182,8 +183,8 @@ def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Work
     """The products of these blocks of coordinates, and the squared lengths of the Gaussian directions."""
     total, squares = _nothing(room.samples, room.steps, worker)
     for number in numbers:
-        first = number * BLOCK
-        width = min(BLOCK, d - first)
+        first = number * room.width
+        width = min(room.width, d - first)
         points = room.draw(0, seed, number, width).add_(1)
         w = room.draw(1, seed, number, width)
         squares += w.square().sum(dim=1)

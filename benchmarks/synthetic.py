@@ -53,7 +53,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std, paper_gd
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.first_order import dpgd
-from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
+from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of, drawn_on, on_sphere
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
 
 __all__ = ["METHODS", "PRESETS", "Cell", "Place", "Preset", "main", "paper_lanes", "run_cells", "run_methods"]
@@ -137,28 +137,36 @@ def run_methods(
     problem: Quadratic,
     seed: int,
     centers: Sequence[Array],
-    direction: str = "sphere",
     **options: Any,
 ) -> list[engine.Outcome]:
-    """Run the lanes of each method from each x_0, with this seed's directions, of that law, and its noise.
+    """Run the lanes of each method from each x_0, with this seed's directions, on the sphere, and its noise.
 
-    The zeroth-order methods share their directions; DP-GD has none and comes alone. options: the engine's.
+    The zeroth-order methods share their directions; DP-GD has none and comes alone. A GPU draws for itself, other
+    numbers than a CPU. options: the engine's.
     """
+    d, device = problem.d, options.get("device", "cpu")
+
+    def noise(vector: bool) -> Draw:
+        return _normals(device, [seed, 1], *([d] if vector else []))
+
     if sweeps[0][0] == "dpgd":
         ((_, x0, lanes),) = sweeps
-        return [dpgd(problem, x0, lanes, noise=_noise(True, problem.d, seed), centers=centers, **options)]
-    each = [
-        engine.Sweep(x0, lanes, method == "dpgd-0th", _noise(method == "dpgd-0th", problem.d, seed))
-        for method, x0, lanes in sweeps
-    ]
-    directions = directions_of(direction, np.random.default_rng([seed, 0]), problem.d)
+        return [dpgd(problem, x0, lanes, noise=noise(True), centers=centers, **options)]
+    each = [engine.Sweep(x0, lanes, method == "dpgd-0th", noise(method == "dpgd-0th")) for method, x0, lanes in sweeps]
+    directions = (
+        directions_of("sphere", np.random.default_rng([seed, 0]), d)
+        if device == "cpu"
+        else on_sphere(drawn_on(device, [seed, 0], d))
+    )
     return engine.run_together(problem, each, directions=directions, centers=centers, **options)
 
 
-def _noise(vector: bool, d: int, seed: int) -> Draw:
-    """The standard normal scalars, or rows, of a seed: the same for every method that asks."""
-    rng = np.random.default_rng([seed, 1])
-    return lambda count: rng.standard_normal((count, d) if vector else count)
+def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
+    """A stream of standard normals that is a function of the key: the same for every method that asks."""
+    if device != "cpu":
+        return drawn_on(device, key, *shape)
+    rng = np.random.default_rng(key)
+    return lambda count: rng.standard_normal((count, *shape))
 
 
 @dataclass(frozen=True)

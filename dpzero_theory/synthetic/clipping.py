@@ -10,7 +10,7 @@ SAMPLES = 512
 class ClippedMean:
     """(1/n) sum_i clip_C(h - d_i) for each column h; rows: d_i, shape (n, d), which sum to zero.
 
-    Called with h, shape (d, L), and C, shape (L,); also returns min_i ||h - d_i||, or 0 where no sample clips.
+    Called with h, shape (d, L), and C, shape (L,); also returns min_i ||h - d_i||, on a CPU 0 where no sample clips.
     Row i of the matrix is (d_i, ||d_i||^2, 1): its product with (-2 h, 1, ||h||^2)/C^2 is q = ||h - d_i||^2/C^2, and
     the sum of the rows with the weights min(1, q^(-1/2)) holds that of the weights.
     """
@@ -23,17 +23,21 @@ class ClippedMean:
 
     def __call__(self, h: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
         size = h.square().sum(dim=0)
+        if h.device.type != "cpu":  # to know which columns clip nothing the host would wait for the device
+            return self._all(h, clip, size)
         clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
         mean, nearest = h.clone(), torch.zeros_like(clip)
         if len(clips):
-            some, bound = h[:, clips], clip[clips]
-            point = torch.cat([-2 * some, torch.ones_like(size[None, clips]), size[None, clips]]) / bound.square()
-            point = point.to(self.rows.dtype)
-            total, least = torch.zeros_like(point), torch.full_like(point[0], torch.inf)
-            for rows in self.blocks:
-                q = rows @ point
-                least = torch.minimum(least, q.amin(dim=0))
-                total.addmm_(rows.T, q.clamp_(min=1).rsqrt_())
-            mean[:, clips] = (total[-1].to(h.dtype) * some - total[:-2]) / len(self.rows)
-            nearest[clips] = bound * least.clamp(min=0).sqrt()
+            mean[:, clips], nearest[clips] = self._all(h[:, clips], clip[clips], size[clips])
         return mean, nearest
+
+    def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+        """Of columns that may all clip; size: ||h||^2."""
+        point = (torch.cat([-2 * h, torch.ones_like(size[None]), size[None]]) / clip.square()).to(self.rows.dtype)
+        total, least = torch.zeros_like(point), torch.full_like(point[0], torch.inf)
+        for rows in self.blocks:
+            q = rows @ point
+            least = torch.minimum(least, q.amin(dim=0))
+            total.addmm_(rows.T, q.clamp_(min=1).rsqrt_())
+        mean = (total[-1].to(h.dtype) * h - total[:-2]) / len(self.rows)
+        return mean, clip * least.clamp(min=0).sqrt().to(clip.dtype)

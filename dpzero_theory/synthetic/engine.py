@@ -31,7 +31,7 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.synthetic.captured import Captured
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
-from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
+from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
 from dpzero_theory.synthetic.problems import Quadratic
 from dpzero_theory.synthetic.products import Start, coefficients, form_path, products, step_loop
 
@@ -93,6 +93,7 @@ class Sweep:
     noise: Draw
 
 
+@whole_products()
 def run_together(
     problem: Quadratic,
     sweeps: Sequence[Sweep],

@@ -11,20 +11,40 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
-Draw = Callable[[int], Array]
-"""draw(k): the next k rows of a stream, shape (k, d) for vectors, (k,) for scalar noise."""
+Draw = Callable[[int], Array | Tensor]
+"""draw(k): the next k rows of a stream, shape (k, d) for vectors, (k,) for scalar noise; tensors may be on a device."""
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
     """A stream of directions in R^d of a law of `sphere.DIRECTIONS`. Raises ValueError for another name."""
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
+
+
+def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
+    """A stream of standard normals of this shape, drawn on a torch device: the same on every one of its kind."""
+    seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
+    generator = torch.Generator(device).manual_seed(seed)
+    return lambda count: torch.randn((count, *shape), generator=generator, dtype=torch.float64, device=generator.device)
+
+
+def on_sphere(normals: Draw) -> Draw:
+    """The rows of a stream scaled to length sqrt(d): uniform on that sphere where they are standard normal."""
+
+    def rows(count: int) -> Tensor:
+        given = torch.as_tensor(normals(count))
+        scaled: Tensor = given * (given.shape[1] ** 0.5 / given.norm(dim=1, keepdim=True))
+        return scaled
+
+    return rows
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.synthetic.lanes import Draw, Lanes, blocks
-from dpzero_theory.synthetic.place import Place, checked_start, to_numpy
+from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
 
 CHUNK = 1 << 17
@@ -50,6 +50,7 @@ class Outcome:
     last_gradient_squared: Array
 
 
+@whole_products()
 def dpzero(
     problem: PseudoHuber | LogisticRegression,
     x0: Array,

@@ -1,5 +1,7 @@
-"""Where a sweep is computed: what goes in and what comes out."""
+"""Where a sweep is computed, and in which precision: what goes in and what comes out."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +19,19 @@ class Place:
     dtype: torch.dtype
     device: str
 
-    def __call__(self, values: NDArray[np.generic]) -> torch.Tensor:
+    def __call__(self, values: NDArray[np.generic] | torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(values, dtype=self.dtype, device=self.device)
+
+
+@contextmanager
+def whole_products() -> Iterator[None]:
+    """Products of float32 in float32, whatever the process allows: TF32 and bfloat16 leave three digits."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def to_numpy(values: torch.Tensor) -> Array:

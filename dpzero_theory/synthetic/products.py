@@ -104,8 +104,8 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 
 def running_sum(rows: Tensor) -> Tensor:
-    """The sums of the first row, the first two, and so on; on CUDA, whose cumsum is not reproducible, by a product."""
-    if rows.device.type == "cuda":
+    """The sums of the first row, the first two, and so on; off the CPU by a product, as CUDA's cumsum varies."""
+    if rows.device.type != "cpu":
         return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
     return rows.cumsum(dim=0)
 
@@ -209,7 +209,7 @@ def _sort(values: Array, place: Array) -> None:
 def _prefix_sums(rows: Tensor) -> Tensor:
     """Sums of the first 0, 1, ..., n of each row, shape (S, n + 1)."""
     sums = rows.new_zeros(len(rows), rows.shape[1] + 1)
-    if rows.device.type == "cuda":
+    if rows.device.type != "cpu":
         sums[:, 1:] = _blocked_sums(rows)
     else:
         torch.cumsum(rows, dim=1, out=sums[:, 1:])

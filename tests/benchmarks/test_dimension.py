@@ -19,7 +19,7 @@ ALONE = dimension._Worker(0, 1, "cpu")
 
 @pytest.mark.parametrize("method", dimension.METHODS)
 def test_streamed_rows_equal_the_engines(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dimension, "BLOCK", 7)
+    monkeypatch.setitem(dimension.BLOCKS, "cpu", 7)
     preset, d, seed = dimension.Preset(30, (50,), steps=(3, 9)), 50, 4
     rows = [row for row in dimension.run_cell(preset, d, seed, ALONE) if row["method"] == method]
     widths = [7] * 7 + [1]
@@ -79,6 +79,7 @@ def test_a_gpu_gives_the_cpus_rows_from_the_cpus_draws(monkeypatch: pytest.Monke
         values.copy_(drawn)
 
     monkeypatch.setattr(dimension, "fill_normal", copied)
+    monkeypatch.setitem(dimension.BLOCKS, "cuda", dimension.BLOCKS["cpu"])
     found = dimension.run_cell(preset, 3_000, 4, dimension._Worker(0, 1, "cuda"))
     for name in ("gradient_squared", "last_gradient_squared"):
         assert [row[name] for row in found] == pytest.approx([row[name] for row in expected], rel=1e-5)

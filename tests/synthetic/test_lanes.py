@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from dpzero_theory.synthetic.lanes import Lanes, blocks
+from dpzero_theory.synthetic.lanes import Lanes, blocks, drawn_on, on_sphere
 
 
 def test_the_grid_of_lanes_and_its_blocks() -> None:
@@ -59,3 +60,21 @@ def test_the_longest_come_first_and_the_index_undoes_it() -> None:
     assert run.steps.tolist() == [3, 3, 2, 1]
     assert run.step_size.tolist() == [0.1, 0.3, 0.4, 0.2], "lanes of equal length keep their order"
     assert run.take(back).step_size.tolist() == grid.step_size.tolist()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_streams_drawn_on_a_device_are_normal_and_a_function_of_the_key(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    whole, part, other = (drawn_on(device, key, 8) for key in ([1, 0], [1, 0], [1, 1]))
+    rows = torch.as_tensor(whole(10_000))
+    assert rows.shape == (10_000, 8)
+    assert torch.equal(torch.as_tensor(part(10_000)), rows)
+    values = rows.cpu().numpy().ravel()
+    limit = 4.5 / np.sqrt(len(values))  # 4.5 standard errors for each of four numbers
+    for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
+        assert abs((values**power).mean() - moment) < limit * np.sqrt(variance)
+    assert abs((values * torch.as_tensor(other(10_000)).cpu().numpy().ravel()).mean()) < limit
+    u = torch.as_tensor(on_sphere(drawn_on(device, [1, 0], 8))(100))
+    torch.testing.assert_close(u.square().sum(dim=1).cpu(), torch.full((100,), 8.0, dtype=torch.float64))
+    torch.testing.assert_close(u * rows[:100].norm(dim=1, keepdim=True) / 8**0.5, rows[:100])
