@@ -70,15 +70,19 @@ def digits(_: Path | None) -> Work:
     return Work(parts[0], parts[1], parts[2], 1437, 400)
 
 
-def trec(folder: Path | None) -> Work:
-    """Embeddings of length sqrt(width), drawn into parts by a seed; the encoder is public and not trained."""
+def trec_records(folder: Path | None) -> tuple[list[str], Tensor]:
+    """Questions and their classes."""
+    records = load(task("trec"), "train", folder)
+    return [next(iter(record.texts.values())) for record in records], torch.tensor([r.label for r in records])
+
+
+def sentence_embeddings(texts: Sequence[str]) -> Tensor:
+    """Of length 1, by the sentence encoder that installs with the extra `dev`; shape (texts, width)."""
     from transformers import AutoModel, AutoTokenizer
 
     source = minilm_folder()
     tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True)
     encoder: Any = AutoModel.from_pretrained(source, local_files_only=True)
-    records = load(task("trec"), "train", folder)
-    texts = [next(iter(record.texts.values())) for record in records]
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     rows = []
     with torch.no_grad():
@@ -86,10 +90,16 @@ def trec(folder: Path | None) -> Work:
             tokens = tokenizer([texts[i] for i in order[first : first + 64]], return_tensors="pt", padding=True)
             rows.append(embed(encoder, input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]))
             print(f"embedded {min(first + 64, len(order))} of {len(order)}", end="\r", file=sys.stderr)
-    x = torch.cat(rows)[np.argsort(order)] * math.sqrt(rows[0].shape[1])
-    y = torch.tensor([record.label for record in records])
-    drawn = np.random.default_rng(0).permutation(len(records))
-    parts = [(x[drawn[a:b]], y[drawn[a:b]]) for a, b in ((0, 4000), (4000, 4400), (4400, len(records)))]
+    return torch.cat(rows)[np.argsort(order)]
+
+
+def trec(folder: Path | None) -> Work:
+    """Embeddings of length sqrt(width), drawn into parts by a seed; the encoder is public and not trained."""
+    texts, y = trec_records(folder)
+    x = sentence_embeddings(texts)
+    x = x * math.sqrt(x.shape[1])
+    drawn = np.random.default_rng(0).permutation(len(y))
+    parts = [(x[drawn[a:b]], y[drawn[a:b]]) for a, b in ((0, 4000), (4000, 4400), (4400, len(y)))]
     return Work(parts[0], parts[1], parts[2], 256, 300)
 
 
