@@ -1,6 +1,6 @@
 """Pretrain small OPT and RoBERTa models on public sentences.  python -m benchmarks.pretrain --data DIR
 
-    python -m benchmarks.pretrain --data DIR                             # every family and width, less than an hour
+    python -m benchmarks.pretrain --data DIR                             # every family and width, half an hour
     python -m benchmarks.pretrain --data DIR --family opt --width 32 64
 
 AdamW on blocks of 64 tokens of the sentences one after the other; step size 0.128/width, after a warm-up falling
@@ -29,7 +29,7 @@ from dpzero_theory.optim.task_losses import IGNORED, losses_for
 
 __all__ = ["WIDTHS", "main", "train"]
 
-WIDTHS = (32, 64, 128, 256)
+WIDTHS = (16, 32, 64, 128)
 ROWS, BLOCK = 16, text.LONGEST
 WARM_UP = 0.05
 SAVED_EVERY = 30.0
@@ -114,7 +114,7 @@ def _parser() -> Parser:
     parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--family", nargs="+", action=Several, choices=tuple(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--width", nargs="+", action=Several, type=integer(16, 4096), default=list(WIDTHS))
-    parser.add_argument("--tokens", type=integer(1, 10**12), default=1_500_000, help="read in all (default 1,500,000)")
+    parser.add_argument("--tokens", type=integer(1, 10**12), default=1_000_000, help="read in all (default 1,000,000)")
     parser.add_argument("--models", type=output_folder, default=Path("out/pretrained"), help="where the models are put")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "pretrain", help="rows and their manifest")
     return parser
