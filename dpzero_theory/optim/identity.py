@@ -105,6 +105,19 @@ def holds(data: Any, others: Any) -> bool:
     return False
 
 
+def shared(data: Any, others: Any) -> int:
+    """How many records of `others` are records of `data`: as `holds` compares them; 0 for what cannot be compared."""
+    if others is data:
+        return len(data)
+    key = new_key()
+    try:
+        wanted = [_digest([others[i]], key) for i in range(min(len(others), RECORDS))]
+        known = {_digest([data[i]], key) for i in range(min(len(data), SEARCHED))}
+    except (pickle.PicklingError, TypeError, AttributeError, KeyError):
+        return 0
+    return sum(digest in known for digest in wanted)
+
+
 def _digest(parts: Iterable[Any], key: bytes) -> str:
     found = hmac.new(key, digestmod="sha256")
     for part in parts:

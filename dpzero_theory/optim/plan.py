@@ -34,7 +34,7 @@ class Target(TypedDict, total=False):
     target_delta: Required[float]
     steps: Required[int]
     expected_batch: Required[float]
-    clip: Required[float]
+    clip: Required[Any]
     step_size: Required[StepSize]
     smoothing: Required[float]
     relation: Required[str]

@@ -43,14 +43,15 @@ from torch.utils.data import default_collate
 from dpzero_theory.check import choice, integer
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.evaluation import Losses
-from dpzero_theory.optim.folder import Budget, Folder
+from dpzero_theory.optim.folder import TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.identity import layout, of_losses
 from dpzero_theory.optim.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.records import Collate, Data, require_data
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
-from dpzero_theory.optim.transcript import Header
+from dpzero_theory.optim.starting import public_clip
+from dpzero_theory.optim.transcript import Header, contents
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 Place = str | os.PathLike[str]
@@ -133,16 +134,28 @@ def make_private_with_epsilon(
     resume: bool | str = False,
     paid_at_once: int = 1,
     isolation: str = "probed",
+    public_data: Data | None = None,
     **target: Unpack[Target],
 ) -> Run:
     """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
 
     target: what to release and at what price, the keyword arguments of `Plan.for_target` (n is len(data)):
     target_epsilon, target_delta, steps, expected_batch, clip, step_size, smoothing, relation, sampling, and if need be
-    algorithm, noise, direction, directions_per_step. Other arguments and errors as `make_private`.
+    algorithm, noise, direction, directions_per_step, schedule, update, weight_decay. Other arguments and errors as
+    `make_private`.
+
+    clip="public": sqrt(K) times the median of the gradient norms of the records of `public_data`, at the module's
+    weights (`starting.public_clip`); that they are public is taken on trust, and refused are those that `data` holds
+    too. A resumed run has the clip that it was begun with.
     """
     _require_folder(folder)
     require_data(data)
+    if target["clip"] == "public":
+        if public_data is None:
+            raise ValueError("public_data must be given with clip='public': records that are not private")
+        target["clip"] = _public_clip(module, losses, data, public_data, target, collate, folder, resume)
+    elif public_data is not None:
+        raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {target['clip']!r}")
     return make_private(
         module,
         losses,
@@ -249,6 +262,30 @@ def _make(
         if files is not None:
             files.close()
         raise
+
+
+def _public_clip(
+    module: nn.Module,
+    losses: Losses,
+    data: Data,
+    public_data: Data,
+    target: Target,
+    collate: Collate,
+    folder: Place,
+    resume: bool | str,
+) -> float:
+    if resume:
+        return contents(Path(folder, TRANSCRIPT)).header.plan.clip
+    return public_clip(
+        module,
+        losses,
+        public_data,
+        data,
+        smoothing=target["smoothing"],
+        directions_per_step=target.get("directions_per_step", 1),
+        direction=target.get("direction", "rademacher"),
+        collate=collate,
+    )
 
 
 def _require_folder(folder: object) -> None:
