@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import ortho_group
 
+from benchmarks.kit.jobs import Share, share
 from benchmarks.kit.peaks import peak, reset_peak
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results
@@ -189,6 +190,7 @@ def _parser() -> Parser:
     parser = Parser("benchmarks.rank", __doc__ or "")
     parser.add_argument("--experiments", nargs="+", action=Several, choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--seeds", type=integer(1, 1000), default=5)
+    parser.add_argument("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)")
     parser.add_argument("--records", type=integer(1, 10**6), default=1, help="records that a sample stands for")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "rank")
     return parser
@@ -210,9 +212,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         cell=CELL_KEY,
         figure="figures.dimension",
     )
-    cells = [
+    every = [
         (cell, seed) for seed in range(options.seeds) for name in options.experiments for cell in EXPERIMENTS[name]
     ]
+    cells = options.share.of(every)
     with parser.opened("--out", results):
         for count, (cell, seed) in enumerate(cells, start=1):
             if not _complete(results, cell, options.records, seed):

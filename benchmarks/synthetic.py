@@ -45,7 +45,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.kit.device import chosen_device
-from benchmarks.kit.jobs import completed
+from benchmarks.kit.jobs import Share, completed, share
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.cli import Parser, Several, integer, output_folder
@@ -272,6 +272,7 @@ def _parser() -> Parser:
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--dpgd-products", choices=("float64", "float32"), default="float32")
     parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
+    parser.add_argument("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)")
     parser.add_argument(
         "--out", type=output_folder, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)"
     )
@@ -324,7 +325,8 @@ def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace, par
         dtype=options.dtype,
     )
     with parser.opened("--out", results), parser.opened("--out", seconds):
-        todo = [cell for cell in cells if not all(results.done(**key) for key in _keys(cell, preset))]
+        mine = [cell for group in options.share.of(_groups(cells)) for cell in group]
+        todo = [cell for cell in mine if not all(results.done(**key) for key in _keys(cell, preset))]
         jobs = [(group, preset, place) for group in _groups(todo)]
         workers = options.jobs if options.device == "cpu" else 1
         for count, ((group, *_), (rows, spent)) in enumerate(completed(_job, jobs, workers), start=1):

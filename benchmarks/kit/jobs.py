@@ -1,15 +1,37 @@
 """Independent pieces of work on several processes, each result handed back as soon as it is there."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["completed"]
+__all__ = ["Share", "completed", "share"]
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Every count-th job from the number-th on: those of one of `count` machines."""
+
+    number: int = 1
+    count: int = 1
+
+    def of(self, jobs: Sequence[Result]) -> Sequence[Result]:
+        """This machine's; jobs: all of them, the same on every machine."""
+        return jobs[self.number - 1 :: self.count]
+
+
+def share(text: str) -> Share:
+    """A type for `add_argument`: I/N, the I-th of N shares."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise ArgumentTypeError(f"must be I/N with integers 1 <= I <= N; got {text!r}")
+    return Share(int(number), int(count))
 
 
 def completed(

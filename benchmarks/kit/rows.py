@@ -211,8 +211,12 @@ class Results:
         if not whole:
             self._drop_damaged(manifest.get("digests", "").split())
         self._complete = {key for key, line in self._lines.items() if line.endswith(f",{OK}\n")}
+        self.inherit(manifest)
+
+    def inherit(self, manifest: Mapping[str, Any]) -> None:
+        """Rows of these were made by the runs of a manifest."""
         self._seeds |= set(manifest["seeds"])
-        self._earlier = [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
+        self._earlier += [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
 
     def _digest(self, cells: set[tuple[str, ...]]) -> None:
         """The digests of these cells, of their lines and the names of the columns."""
@@ -258,6 +262,8 @@ class Results:
             "wall_s": round(wall, 3),
             "total_wall_s": round(wall + sum(run["wall_s"] for run in self._earlier), 3),
             "seeds": sorted(self._seeds),
+            "key": self.key,
+            "cell": self.key[: self._of_cell],
             **self._identity,
             "versions": self._versions,
             "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",

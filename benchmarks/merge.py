@@ -1,0 +1,104 @@
+"""Put the rows of several folders into one.  python -m benchmarks.merge FOLDER FOLDER ... --out FOLDER
+
+Cells are independent, so where one machine is outgrown they are jobs of a scheduler: job I of N makes its share of them
+in a folder of its own, and the folders are merged. With a Slurm array of 64 jobs:
+
+    sbatch --array=1-64 --wrap 'python -m benchmarks.synthetic --preset paper --seeds 5 --jobs 1 \\
+        --share $SLURM_ARRAY_TASK_ID/64 --out out/parts/$SLURM_ARRAY_TASK_ID'
+    python -m benchmarks.merge out/parts/*[0-9] --out out/whole
+    python -m benchmarks.synthetic --preset paper --seeds 5 --out out/whole     # makes what is missing: nothing
+
+Each folder's rows are checked against its manifest; columns, settings and dtype must be the same in all, and so must
+rows that several have, but for a failed one, which gives way. The merged manifest names the runs of all.
+"""
+
+import csv
+import gzip
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kit.rows import OK, Results, read_manifest, read_rows, shown
+from dpzero_theory.cli import Parser, input_folder, output_folder
+
+__all__ = ["main", "merge"]
+
+SAME = ("key", "cell", "dtype", "settings")
+
+
+def merge(folders: Sequence[Path], out: Path) -> Results:
+    """The merged rows, not yet opened. Raises ValueError where folders do not fit together."""
+    manifests = [read_manifest(folder) for folder in folders]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        for name in SAME:
+            if manifest.get(name) is None or manifest[name] != manifests[0][name]:
+                raise ValueError(f"{folder} has {name} {manifest.get(name)}, {folders[0]} {manifests[0].get(name)}")
+    columns = {tuple(_table(folder)[0]) for folder in folders}
+    if len(columns) > 1:
+        raise ValueError(f"folders must have the same columns; got {sorted(columns)}")
+    first = manifests[0]
+    return Results(
+        out,
+        key=first["key"],
+        fields=columns.pop()[len(first["key"]) : -1],
+        seeds=first["seeds"],
+        device=first["device"],
+        dtype=first["dtype"],
+        settings=first["settings"],
+        cell=first["cell"],
+        compress=any((folder / "rows.csv.gz").exists() for folder in folders),
+    )
+
+
+def _table(folder: Path) -> list[list[str]]:
+    """The lines of its rows as they are written. Raises ValueError where they are not those of its manifest."""
+    read_rows(folder)
+    packed = folder / "rows.csv.gz"
+    text = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / "rows.csv").read_bytes()
+    return list(csv.reader(io.StringIO(text.decode(), newline="")))
+
+
+def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Every row once, one that is ok before one that failed. Raises ValueError where two contradict each other."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for folder in folders:
+        header, *lines = _table(folder)
+        for line in lines:
+            row = dict(zip(header, line, strict=True))
+            name = tuple(row[column] for column in key)
+            other = found.get(name)
+            if other is None or other["status"] != OK:
+                found[name] = row
+            elif row["status"] == OK and row != other:
+                named = dict(zip(key, name, strict=True))
+                raise ValueError(f"{folder} has another row {named} than the folders before it")
+    for row in found.values():
+        yield {column: value or None for column, value in row.items()}
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.merge", __doc__ or "")
+    parser.add_argument("folders", nargs="+", type=input_folder("manifest.json"), help="folders of rows")
+    parser.add_argument("--out", type=output_folder, required=True, help="folder of the merged rows")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Merge; what is in --out already is kept."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("folders"):
+        results = merge(options.folders, options.out)
+        rows = list(_rows(options.folders, results.key))
+    with parser.opened("--out", results):
+        for folder in options.folders:
+            results.inherit(read_manifest(folder))
+            print(f"{shown(folder)}: merged", flush=True)
+        results.add(row for row in rows if not results.done(**{name: row[name] for name in results.key}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
