@@ -1,6 +1,7 @@
 """Sphinx's settings: the pages are MyST Markdown, the reference is built from the docstrings."""
 
 import re
+from pathlib import Path
 
 from dpzero_theory import __version__
 
@@ -50,5 +51,18 @@ def _as_written(_app, _what, _name, _object, _options, lines):
     lines[:] = "\n\n".join(found).split("\n")
 
 
+def _modules_to_reference(app, included, _parent, content):
+    """In an included file the links to the library's own modules lead to their pages of the reference."""
+    source = Path(app.srcdir).resolve()
+    folder = (source / included).parent
+
+    def page(match):
+        module = (folder / match[1]).resolve().relative_to(source.parent)
+        return "]: /reference/modules/" + ".".join(module.parts) + ".rst"
+
+    content[0] = re.sub(r"\]: ((?!\S*tests/)\S+)\.py$", page, content[0], flags=re.MULTILINE)
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", _as_written, priority=100)
+    app.connect("include-read", _modules_to_reference)

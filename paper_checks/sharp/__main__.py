@@ -11,7 +11,7 @@ from functools import partial
 
 from dpzero_theory.cli import Parser
 from paper_checks.outcome import Outcome
-from paper_checks.sharp import moments, one_run, promises, runs, steps
+from paper_checks.sharp import listing, moments, one_run, promises, runs, steps
 
 __all__ = ["CHECKS", "main"]
 
@@ -62,12 +62,16 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
 
 
 def _parser() -> Parser:
-    return Parser("paper_checks.sharp", __doc__)
+    parser = Parser("paper_checks.sharp", __doc__)
+    parser.add_argument("--page", action="store_true", help="print docs/explanation/checks.md, and check nothing")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run every check, print one line each, return 1 if one fails."""
-    _parser().parse_args(argv)
+    if _parser().parse_args(argv).page:
+        print(listing.page(CHECKS), end="")
+        return 0
     failed = 0
     for name, check in CHECKS.items():
         ok, measured, threshold, text = check()

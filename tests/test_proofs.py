@@ -1,0 +1,61 @@
+"""The proofs that ship with the library: their links lead somewhere, and each check is linked where it belongs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from paper_checks.sharp import __main__ as sharp
+from paper_checks.sharp import listing
+
+ROOT = Path(__file__).resolve().parents[1]
+THEOREM = ROOT / "dpzero_theory/theory/sharp/proof.md"
+CHECKS = ROOT / "docs/explanation/checks.md"
+REFERENCE = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.M)
+PAIR = re.compile(r"\]\[([^\]]+)\]")
+SINGLE = re.compile(r"(?<!\])\[(`[^`\]]+`|(?:section|step) \d+)\](?![\[:(])")
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors of the headings, as GitHub and MyST make them."""
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+def test_the_page_of_checks_is_what_the_checks_say() -> None:
+    assert CHECKS.read_text() == listing.page(sharp.CHECKS), (
+        "python -m paper_checks.sharp --page > docs/explanation/checks.md"
+    )
+
+
+@pytest.mark.parametrize("path", [THEOREM], ids=lambda path: path.name)
+def test_links_lead_somewhere_and_are_used(path: Path) -> None:
+    text = path.read_text()
+    links = dict(REFERENCE.findall(text))
+    body = REFERENCE.sub("", text)
+    assert {*PAIR.findall(body), *SINGLE.findall(body)} == set(links)
+    for label, link in links.items():
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.is_file(), label
+        assert not anchor or anchor in _anchors(target.read_text()), label
+
+
+@pytest.mark.parametrize("path", [THEOREM], ids=lambda path: path.name)
+def test_formulas_survive_markdown(path: Path) -> None:
+    """Some renderers read Markdown's escapes and lists before formulas: \\{ is {, and a line's first + is a list."""
+    for formula in re.findall(r"\$\$.*?\$\$|\$[^$]+\$", path.read_text(), re.S):
+        assert not re.search(r"(?<!\\)\\[^a-zA-Z\\ ]|\n *[-+=#>]|\n\n", formula), formula
+
+
+def test_a_label_names_what_its_link_leads_to() -> None:
+    for label, link in REFERENCE.findall(THEOREM.read_text()):
+        if label.startswith(("section", "step")):
+            assert re.match(rf"#(step-)?{label.split()[1]}-", link)
+        elif "checks.md" in link:
+            assert link.endswith(f"checks.md#{label.strip('`')}")
+
+
+def test_every_check_is_named_in_the_proof() -> None:
+    """Those of the other laws by the check they repeat, or by their first law."""
+    named = {label.strip("`") for label, link in REFERENCE.findall(THEOREM.read_text()) if "checks.md" in link}
+    assert {name for name in sharp.CHECKS if re.sub(r"^(gaussian|frame|sign)-", "", name) not in named} <= named
