@@ -1,9 +1,13 @@
 """Sphinx's settings: the pages are MyST Markdown, the reference is built from the docstrings."""
 
 import re
+import sys
 from pathlib import Path
 
 from dpzero_theory import __version__
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 project = "dpzero_theory"
 author = "dpzero_theory contributors"
@@ -64,5 +68,8 @@ def _modules_to_reference(app, included, _parent, content):
 
 
 def setup(app):
+    import house  # beside this file
+
+    house.draw(HERE / "_static")
     app.connect("autodoc-process-docstring", _as_written, priority=100)
     app.connect("include-read", _modules_to_reference)

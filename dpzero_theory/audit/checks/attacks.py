@@ -48,7 +48,9 @@ def _scores(lab: Lab, runs: int) -> Iterator[Array]:
         if up is None or down is None or any(row is None or row.shape != up.shape for row in rows):
             return
         step, middle = up - down, (up + down) / 2
-        found = [((np.asarray(row) - middle) * step).sum(axis=1) / (step**2).sum(axis=1) for row in rows]
+        moved = (step**2).sum(axis=1)
+        moved[moved == 0] = np.inf  # nothing shows in a step that the exchange does not move
+        found = [((np.asarray(row) - middle) * step).sum(axis=1) / moved for row in rows]
         yield np.nan_to_num(np.stack(found, axis=1))
 
 

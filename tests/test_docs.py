@@ -1,0 +1,83 @@
+"""The pages of docs/: their Python runs in order as a reader would paste it, their commands run or exist."""
+
+import re
+import shlex
+from contextlib import redirect_stdout
+from functools import cache
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "modules" not in path.parts)
+RUN = [path for path in PAGES if re.search(r"^```(python|console)$", path.read_text(), re.M)]
+COMMAND = re.compile(r"python -m ([a-z_][\w.]*)((?: +[^\s`|#&\\]+)*)")
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(DOCS))
+
+
+def _main(module: str, arguments: list[str]) -> None:
+    try:
+        found = import_module(f"{module}.__main__")
+    except ModuleNotFoundError:
+        found = import_module(module)
+    try:
+        status = found.main(arguments)
+    except SystemExit as ended:
+        status = ended.code
+    assert not status, (module, arguments)
+
+
+@pytest.mark.parametrize("page", RUN, ids=_name)
+def test_what_a_page_shows_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for kind, block in re.findall(r"^```(python|console)\n(.*?)^```$", page.read_text(), re.M | re.S):
+        if kind == "python":
+            exec(compile(block, _name(page), "exec"), names)
+            continue
+        for line in block.splitlines():
+            prompt, python, dash, module, *arguments = shlex.split(line)
+            assert (prompt, python, dash) == ("$", "python", "-m")
+            _main(module, arguments)
+            assert capsys.readouterr().out
+
+
+@cache
+def _flags(module: str) -> str:
+    """What --help says."""
+    with redirect_stdout(StringIO()) as words:
+        _main(module, ["--help"])
+    return words.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of libraries that some commands import
+def test_commands_named_anywhere_exist_with_their_flags() -> None:
+    named = {
+        (module.rstrip("."), flag)
+        for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+        for module, arguments in COMMAND.findall(page.read_text().replace("\\\n", " "))
+        if module.startswith(("dpzero_theory", "benchmarks", "figures", "paper_checks"))
+        for flag in ["", *re.findall(r"--[a-z][\w-]*", arguments)]
+    }
+    assert len(named) > 50
+    missing = [f"{module} {flag}" for module, flag in sorted(named) if flag not in _flags(module)]
+    assert not missing
+
+
+def test_pages_are_in_a_table_of_contents_and_include_what_exists() -> None:
+    text = "\n".join(path.read_text() for path in PAGES)
+    for path in PAGES:
+        name = path.relative_to(DOCS).with_suffix("")
+        assert str(name) == "index" or re.search(rf"^({name}|{name.name})$", text, re.M), path
+    for path in PAGES:
+        for included in re.findall(r"^```\{(?:literalinclude|include|image)\} (\S+)$", path.read_text(), re.M):
+            assert (path.parent / included).exists() or included.endswith("_static/house.png"), (path, included)
