@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of libraries that commands import
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "modules" not in path.parts)
@@ -59,7 +61,6 @@ def _flags(module: str) -> str:
     return words.getvalue()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of libraries that some commands import
 def test_commands_named_anywhere_exist_with_their_flags() -> None:
     named = {
         (module.rstrip("."), flag)
