@@ -17,10 +17,10 @@ from dpzero_theory import check, problem_file, render
 from dpzero_theory.cli import SWEEP, Parser, Several, input_file, integer, number, output_file, sweep
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
 from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
-from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.sharp.constants import known_directions
 from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run
 from dpzero_theory.theory.sharp.search import MOST_DIRECTIONS
 
@@ -78,7 +78,7 @@ def _parser() -> Parser:
         metavar="ID",
         help="ids: " + ", ".join(RESULTS),
     )
-    what.add_argument("--direction", choices=tuple(DIRECTIONS), default="sphere", help="law of u (default: sphere)")
+    what.add_argument("--direction", choices=known_directions(), default="sphere", help="law of u (default: sphere)")
     what.add_argument(
         "--directions-per-step",
         type=_directions,

@@ -501,3 +501,21 @@ def test_the_confidence_of_one_run_is_a_note_of_the_sharpened_theorem(capsys: Ca
         assert len(said) == (result["id"] == "theorem-3-sharp")
         if said and result["calibration"] == "exact":
             assert "at most 0.005762 with probability at least 0.95" in said[0]
+
+
+def test_frames_are_known_for_several_directions_and_one_is_a_direction_on_the_sphere(capsys: Capture) -> None:
+    cap = ("--calibration", "exact", "--max-evaluations", "1552000000", "--direction", "frame")
+    setting = arguments("--result", "theorem-3-sharp", *cap)
+    (frames,) = run_json(capsys, [*setting, "--directions-per-step", "16"])["results"]
+    (gaussian,) = run_json(capsys, [*setting, "--directions-per-step", "16", "--direction", "gaussian"])["results"]
+    assert frames["direction"] == "frame"
+    assert frames["bound"] < gaussian["bound"]
+    for result in ("theorem-3-sharp", "theorem-2-sharp"):
+        one = arguments("--result", result, *cap)
+        ((frame,), (sphere,)) = (run_json(capsys, words)["results"] for words in (one, [*one, "--direction", "sphere"]))
+        assert frame["bound"] == pytest.approx(sphere["bound"], rel=1e-12)
+    unmet = run_json(capsys, [word for word in arguments(*cap) if word not in ("--result", "theorem-3")])["unmet"]
+    assert {item["id"] for item in unmet} == {"theorem-1", "theorem-2", "theorem-3"}
+    with pytest.raises(SystemExit):
+        params.main([*setting, "--directions-per-step", "2001"])
+    assert "at most d for a frame; got 2001 with d = 2000" in capsys.readouterr().err

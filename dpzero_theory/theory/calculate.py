@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, gdp_from_epsilon, paper_gdp
-from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.limits import step_cap
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS, Result
+from dpzero_theory.theory.sharp.constants import known_directions
 
 CALIBRATIONS = ("paper", "exact")
 """How (epsilon, delta) becomes mu: the paper's composition lemma, or the exact Gaussian trade-off."""
@@ -81,7 +81,7 @@ def calculate(
         calibrations: subset of `CALIBRATIONS`.
         max_steps: cap on the steps of everything that is minimised.
         max_evaluations: cap on n K T of everything that is minimised, T its steps of K directions.
-        direction: law of a direction, one of `sphere.DIRECTIONS`; the paper's results are unmet for all but its sphere.
+        direction: law of the directions, of `known_directions`; the paper's results are unmet for all but its sphere.
         directions_per_step: K, or 'best'; the paper's results and Algorithm 1 have K = 1, and are unmet for any other.
         minimise: whether to minimise the un-substituted inequalities too.
 
@@ -93,7 +93,7 @@ def calculate(
     """
     answers: list[Answer] = []
     unmet: list[Unmet] = []
-    check.choice("direction", direction, DIRECTIONS)
+    check.choice("direction", direction, known_directions())
     gdps = {calibration: calibrated_gdp(epsilon, delta, calibration) for calibration in calibrations}
     privacy = {calibration: _privacy_notes(epsilon, delta, calibration, gdp) for calibration, gdp in gdps.items()}
     for id in applicable(problem) if results is None else results:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dpzero_theory import check
-from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory import inequalities, pl, theorems
 from dpzero_theory.theory.closed_form import in_float_range
 from dpzero_theory.theory.inequalities import Inequality
@@ -13,6 +12,7 @@ from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate
+from dpzero_theory.theory.sharp.constants import known_directions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Result:
         Raises ValueError for an argument outside its range, PreconditionError where the result does not apply.
         """
         if self.closed_form is not None:
-            law = DIRECTIONS[direction].name
+            law = check.choice("direction", direction, known_directions())
             check.precondition(law == "sphere", f"{self.id} is proved for directions on the sphere, not for {law} ones")
             one = directions_per_step in (1, "best")
             check.precondition(one, f"{self.id} is proved for one direction a step; got {directions_per_step}")

@@ -29,7 +29,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.limits import LARGEST_GDP, SMALLEST, SMALLEST_GDP, SMOOTHING_SHARE, STEPS_SHARE, step_cap
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
-from dpzero_theory.theory.sharp.constants import constants
+from dpzero_theory.theory.sharp.constants import constants, law_of
 from dpzero_theory.theory.sharp.search import (
     Search,
     clip_share,
@@ -184,7 +184,7 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
     """The norm of what the clipped scalars multiply before the clip: 1, and ||u|| = sqrt(d) for Algorithm 1."""
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
-    fixed = DIRECTIONS[direction].fixed_norm
+    fixed = law_of(direction).name not in DIRECTIONS or DIRECTIONS[direction].fixed_norm  # a frame's are that long
     check.precondition(fixed, f"dpgd-0th requires ||u|| = sqrt(d) always; it does not hold for {direction} directions")
     check.precondition(directions == 1, f"dpgd-0th has one direction a step; got directions_per_step = {directions}")
     return math.sqrt(p.d)

@@ -70,6 +70,11 @@ LAWS: Registry[SharpLaw] = Registry("direction")
 """The direction laws that the sharpened theorem covers."""
 
 
+def known_directions() -> tuple[str, ...]:
+    """Every name of a law: of one direction, `sphere.DIRECTIONS`, and of several."""
+    return tuple(dict.fromkeys([*DIRECTIONS, *LAWS]))
+
+
 def law_of(direction: str) -> SharpLaw:
     """What is known of the law of that name. Raises ValueError where there is none, PreconditionError where nothing."""
     if direction in LAWS:
