@@ -1,8 +1,8 @@
 """Effective rank against d, and prescriptions beside a grid search.  python -m figures.curvature
 
-(a) r = tr|H|/||H|| with 95% intervals (mean over seeds) of the models of `benchmarks.curvature`, a colour per moment of
-training and a marker per family, with the spectra of the paper's synthetic experiment: 1, 1/sqrt(i) and 1/i. (b) How
-many eigenvalues are at least s ||H|| in size, by stochastic Lanczos quadrature, of the problem files that
+(a) r = tr|H|/||H|| with 95% intervals (mean over seeds) of the networks of `benchmarks.curvature`, a colour per moment
+of training, with the spectra of the paper's synthetic experiment: 1, 1/sqrt(i) and 1/i. (b) The same of transformers.
+(c) How many eigenvalues are at least s ||H|| in size, by stochastic Lanczos quadrature, of the problem files that
 `python -m dpzero_theory.curvature` wrote: the area below a curve is r. In the second figure, the loss that each step
 size and clip reaches at equal privacy, with standard errors, and what the theory prescribes from measured constants.
 """
@@ -25,11 +25,13 @@ from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 __all__ = ["SPECTRA", "TASKS", "draw_prescription", "draw_rank", "main"]
 
 MOMENTS = {"before": ("before training", 0), "during": ("during", 1), "after": ("after", 2)}
-FAMILIES = {
-    "mlp-digits": ("MLP on digits", "o", "-"),
-    "roberta-tiny": ("random RoBERTa", "P", "none"),
-    "opt-tiny": ("random OPT", "X", "none"),
-    "minilm": ("real encoder on SST-2", "D", "none"),
+NETWORKS = "mlp-digits"
+TRANSFORMERS = {
+    "roberta-tiny": "random\nRoBERTa",
+    "opt-tiny": "random\nOPT",
+    "minilm:top-norm": "encoder,\ntop norm",
+    "minilm:biases": "encoder,\nbiases",
+    "minilm:body": "encoder,\nbody",
 }
 SPECTRA = {"mlp-digits-16": ("MLP", 3), "minilm-top-norm": ("encoder", 4)}
 TASKS = {"digits": "digits, 64 - 16 - 10", "minilm": "SST-2, real encoder"}
@@ -37,31 +39,49 @@ TASKS = {"digits": "digits, 64 - 16 - 10", "minilm": "SST-2, real encoder"}
 
 def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> Figure:
     """rows: `benchmarks.curvature`, both folders; measured: the contents of problem files by name."""
-    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.4), width_ratios=(1.6, 1))
-    rows = rows.assign(family=rows["model"].str.partition(":")[0])
-    for moment, (label, index) in MOMENTS.items():
-        color = series(index).color
-        for family, (_, marker, dash) in FAMILIES.items():
-            part = rows[(rows["family"] == family) & (rows["moment"] == moment)].groupby("d")
-            mean, low, high = (part[f"rank_{end}"].mean() for end in ("estimate", "low", "high"))
-            look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash, "markeredgecolor": "white"}
-            axes[0].errorbar(mean.index, mean, yerr=[mean - low, high - mean], markeredgewidth=0.5, **look)
-        axes[0].plot([], [], color=color, linewidth=3, label=label)
-    for text, marker, _ in FAMILIES.values():
-        axes[0].plot([], [], marker, color="0.3", label=text)
-    _draw_paper(axes[0], float(rows["d"].min()), float(rows["d"].max()))
+    figure, axes = plt.subplots(1, 3, figsize=(PAGE, 3.2), width_ratios=(1.4, 1.1, 1))
+    networks = rows[rows["model"].str.startswith(NETWORKS)]
+    models = [name for name in TRANSFORMERS if name in set(rows["model"])]
+    others = rows[rows["model"].isin(models)].assign(place=lambda part: part["model"].map(models.index))
+    for index, (moment, (label, look)) in enumerate(MOMENTS.items()):
+        _draw_ranks(axes[0], networks[networks["moment"] == moment], "d", look, "-", label=label)
+        _draw_ranks(axes[1], others[others["moment"] == moment], "place", look, "none", shift=0.22 * (index - 1))
+    _draw_paper(axes[0], float(networks["d"].min()), float(networks["d"].max()))
     for name, content in measured.items():
-        _draw_spectrum(axes[1], content, *SPECTRA[name])
-    axes[0].set(xscale="log", yscale="log", title="effective rank", xlabel="dimension $d$", ylabel="$r$")
-    axes[0].set_ylim(1, 10 * float(rows["rank_high"].max()))
-    figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7, handlelength=1, columnspacing=1.5
-    )
-    axes[1].set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(0.7, None), title="the spectrum behind it")
-    axes[1].set(xlabel=r"$s$", ylabel=r"eigenvalues with $|\lambda| \geq s\,\|H\|$")
-    axes[1].legend(loc="lower left", fontsize=6, handlelength=2, title="$r$, area below", title_fontsize=6)
+        _draw_spectrum(axes[2], content, *SPECTRA[name])
+    axes[0].set(xscale="log", title="networks on digits", xlabel="dimension $d$", ylabel="effective rank $r$")
+    sizes = [f"{TRANSFORMERS[name]}\n{int(others[others['model'] == name]['d'].iloc[0]):,}" for name in models]
+    axes[1].set_xticks(range(len(models)), sizes, fontsize=6)
+    axes[1].set(title="transformers", xlabel="model and dimension $d$", xlim=(-0.5, len(models) - 0.5))
+    axes[1].grid(visible=False, axis="x")
+    for axis in axes[:2]:
+        axis.set(yscale="log", ylim=(1, 10 * float(rows["rank_high"].max())))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    axes[2].set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(0.7, 4e4), title="spectra")
+    axes[2].set(xlabel=r"$s$", ylabel=r"eigenvalues with $|\lambda| \geq s\,\|H\|$")
+    axes[2].legend(loc="upper right", fontsize=6, handlelength=2, title="$r$, area below", title_fontsize=6)
     label_panels(axes)
     return figure
+
+
+def _draw_ranks(
+    axis: Axes, rows: pd.DataFrame, column: str, look: int, dash: str, *, shift: float = 0.0, label: str = ""
+) -> None:
+    """The mean over seeds of estimates and interval ends, at each value of a column."""
+    part = rows.groupby(column)
+    mean, low, high = (part[f"rank_{end}"].mean() for end in ("estimate", "low", "high"))
+    style = series(look)
+    axis.errorbar(
+        mean.index + shift,
+        mean,
+        yerr=[mean - low, high - mean],
+        color=style.color,
+        marker=style.marker,
+        linestyle=dash,
+        markeredgecolor="white",
+        markeredgewidth=0.5,
+        label=label,
+    )
 
 
 def _draw_paper(axis: Axes, low: float, high: float) -> None:
@@ -77,7 +97,7 @@ def _draw_paper(axis: Axes, low: float, high: float) -> None:
         seen = values < 2000
         axis.text(
             d[seen][-1],
-            values[seen][-1],
+            values[seen][-1] * (0.4 if "1/i" in text else 1),
             text,
             color="0.4",
             size=7,
@@ -100,13 +120,13 @@ def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: in
 
 def draw_prescription(tasks: Mapping[str, pd.DataFrame]) -> Figure:
     """tasks: the rows of `benchmarks.prescription` by task."""
-    figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE if len(tasks) > 1 else PAGE / 2, 3.0), squeeze=False)
+    figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE if len(tasks) > 1 else PAGE / 2, 3.4), squeeze=False)
     for axis, (task, rows) in zip(axes[0], tasks.items(), strict=True):
         _draw_choices(axis, rows)
         first = rows.iloc[0]
         title = rf"{TASKS[task]}: $n$ = {first['n']:,}, $\varepsilon$ = {first['epsilon']:g}, $T$ = {first['steps']:,}"
         axis.set(xscale="log", title=title, xlabel=r"step size $\alpha$", ylabel="training loss at the end")
-        axis.legend(fontsize=6, frameon=True, facecolor="white", edgecolor="none", framealpha=0.8)
+        axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, columnspacing=1.2)
     if len(tasks) > 1:
         label_panels(axes[0])
     return figure

@@ -10,6 +10,7 @@ size of each clip in a frame.
 import sys
 import tomllib
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -17,6 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
@@ -34,6 +36,7 @@ METHODS = {
 TASKS = {"trec": "TREC", "sst2": "SST-2", "sst5": "SST-5", "rte": "RTE"}
 LOOKS = {"2": (1, -0.13, r"$\varepsilon = 2$"), "6": (0, 0.13, r"$\varepsilon = 6$"), "none": (2, 0.0, "not private")}
 """Series, place within the line, and legend of each epsilon."""
+FRAME = "#D55E00"
 
 
 def accuracy(rows: pd.DataFrame) -> Figure:
@@ -62,8 +65,17 @@ def accuracy(rows: pd.DataFrame) -> Figure:
         axis.set_yticks(range(len(methods)), [METHODS[method] for method in methods])
         axis.margins(y=0.08)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    another = Line2D([], [], **series(0).line(**grey))
-    figure.legend([*handles, another], [*labels, "paper, RoBERTa-large"], loc="outside lower center", ncols=4)
+    another = tuple(Line2D([], [], **series(look).line(**grey)) for look, _, _ in LOOKS.values())
+    start = Line2D([], [], color="0.5", linewidth=0.8, linestyle=":")
+    every: list[Any] = [*handles, another, start]
+    figure.legend(
+        every,
+        [*labels, "grey: the paper's, RoBERTa-large", "our zero-shot"],
+        handler_map={tuple: HandlerTuple(ndivide=None)},
+        loc="outside lower center",
+        ncols=5,
+        columnspacing=1.2,
+    )
     return figure
 
 
@@ -84,6 +96,10 @@ def clip_step_size(rows: pd.DataFrame) -> Figure:
     _heat(axes[1], _grid(ends, "test_loss"), "test loss", "viridis_r", ".2f")
     _heat(axes[2], 100 * _grid(ends, "test_metric"), "test accuracy (%)", "viridis", ".0f")
     label_panels(axes)
+    first = rows.iloc[0]
+    text = rf"{TASKS[first['task']]}, $\varepsilon$ = {float(first['epsilon']):g}, one seed; "
+    frame = Rectangle((0, 0), 1, 1, fill=False, edgecolor=FRAME, linewidth=1.3)
+    figure.legend([frame], [text + "frame: the best step size of each clip"], loc="outside lower center")
     return figure
 
 
@@ -107,7 +123,7 @@ def _heat(axis: Axes, grid: pd.DataFrame, title: str, colours: str, number: str)
             j, i, format(value, number), ha="center", va="center", color="black" if light else "white", fontsize=6
         )
     for j, i in enumerate((np.nanargmin if loss else np.nanargmax)(values, axis=0)):
-        axis.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, edgecolor="#D55E00", linewidth=1.3))
+        axis.add_patch(Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, edgecolor=FRAME, linewidth=1.3))
 
 
 def _parser() -> Parser:
