@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast coverage lint docs clean
+.PHONY: demo test test-fast coverage lint docs workbench clean
 
 # $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt
 $(VENV)/.%: pyproject.toml constraints.txt
@@ -32,6 +32,9 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs out/docs
 	@echo out/docs/index.html
+
+workbench: $(VENV)/.workbench
+	$(BIN)/marimo run examples/workbench.py
 
 clean:
 	rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
