@@ -121,9 +121,11 @@ class PseudoHuber(_Distances):
     data: x_i, shape (n, d); spectrum: eigenvalues of A, positive, shape (d,). Raises ValueError.
 
     Proof, with v = x - x_i and s = sqrt(1 + q_i):
-      gradient  A v/s, of norm at most ||A^(1/2)||_2 sqrt(q_i)/s < ||A||_2^(1/2), so L = ||A||_2^(1/2);
-      Hessian   A/s - A v v^T A/s^3 <= A/s <= A, since s >= 1; and it is >= 0, for
-                s^3 w^T Hess w = (1 + q_i) w^T A w - (w^T A v)^2 >= w^T A w >= 0 by Cauchy-Schwarz.
+
+        gradient  A v/s, of norm at most ||A^(1/2)||_2 sqrt(q_i)/s < ||A||_2^(1/2), so L = ||A||_2^(1/2);
+        Hessian   A/s - A v v^T A/s^3 <= A/s <= A, since s >= 1; and it is >= 0, for
+                  s^3 w^T Hess w = (1 + q_i) w^T A w - (w^T A v)^2 >= w^T A w >= 0 by Cauchy-Schwarz.
+
     So each f_i is convex with 0 <= Hess <= A, hence ||A||_2-smooth, and so is the average. With ||A||_2 = 1,
     as for the paper's spectra, L = ell = 1 and r = tr(A).
     """

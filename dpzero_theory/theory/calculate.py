@@ -11,7 +11,7 @@ from dpzero_theory.theory.results import RESULTS, Result
 from dpzero_theory.theory.sharp.constants import known_directions
 
 CALIBRATIONS = ("paper", "exact")
-"""How (epsilon, delta) becomes mu: the paper's composition lemma, or the exact Gaussian trade-off."""
+"""How (epsilon, delta) becomes mu, by the paper's composition lemma or by the exact Gaussian trade-off."""
 
 
 @dataclass(frozen=True, kw_only=True)

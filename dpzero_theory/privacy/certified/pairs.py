@@ -20,6 +20,7 @@ P(E) - alpha Q(E) at every alpha >= 0: the pair dominates, and it is attained.
 
 Fixed size B of n, without replacement, q = B/n. Exchange the record with a uniformly random one outside the batch:
 given the rest, the batch holds the record (probability q) or another one in its place, at distance up to 2.
+
   - add-remove (B fixed, n changes by one): exactly the Poisson pairs remove and add at s/2.
   - replace-one: for alpha >= 1 the divergence is at most that of `remove` at s/2 (advanced joint convexity), and
     for alpha < 1 that of `add` at s/2. One step attains both, but one pair with this whole profile has the loss
