@@ -64,7 +64,7 @@ def _draw_certified(axis: Axes, rows: pd.DataFrame) -> None:
         line = part[part["budget"] == budget]
         text = f"{budget:,} evaluations" if budget else "no cap"
         axis.plot(line["K"], line["bound"], **series(index).line(label=text))
-        low = line.sort_values("bound").iloc[0]
+        low = line.sort_values("bound", kind="stable").iloc[0]
         axis.plot(low["K"], low["bound"], "*", color=series(index).color, markersize=9, zorder=5)
     axis.set(title="certified", ylabel=r"$\|\nabla F_S\|^2$", ylim=(1.5e-3, 0.6))
     axis.legend(loc="upper left", fontsize=6, handlelength=2)

@@ -84,7 +84,7 @@ def clip_step_size(rows: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.5), width_ratios=(1.1, 1, 1))
     rows = rows.astype({"clip": float, "step_size": float})
     ends = rows[rows["test_metric"].notna()]
-    chosen = float(ends.sort_values("dev_loss")["step_size"].iloc[0])
+    chosen = float(ends.sort_values("dev_loss", kind="stable")["step_size"].iloc[0])
     curves = rows[rows["step_size"] == chosen]
     for index, (clip, curve) in enumerate(curves.groupby("clip")):
         line = curve.sort_values("step")

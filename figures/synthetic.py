@@ -166,7 +166,7 @@ def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
     figure, grid = plt.subplots(2, len(methods), figsize=(PAGE, 4.6), squeeze=False, sharey="row")
     for column, method in enumerate(methods):
         table = lanes[lanes["method"] == method]
-        chosen = table.sort_values("gradient_train_last").iloc[0]
+        chosen = table.sort_values("gradient_train_last", kind="stable").iloc[0]
         for axis, other, away in ((grid[0, column], "clip", "steps"), (grid[1, column], "steps", "clip")):
             cells = table.pivot_table(index=other, columns="step_size", values="gradient_train_last", aggfunc="min")
             image = axis.imshow(cells, norm=norm, cmap="cividis_r", origin="lower", aspect="auto")
