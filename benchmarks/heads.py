@@ -21,8 +21,6 @@ from dpzero_theory.privacy.noise import SeededNoise
 
 __all__ = ["Head", "Part", "accuracy", "train"]
 
-_TOGETHER = 64  # settings times directions whose logits are formed at once
-
 
 class Part(NamedTuple):
     """Records: features of shape (records, width) and classes."""
@@ -50,16 +48,20 @@ def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> Tensor:
     assert law is not None
     flat = head.weights.reshape(1, d).repeat(len(plans), 1)
     kept = [[torch.zeros(d, dtype=flat.dtype) for _ in each.update_rule.kept] for each in plans]
+    units = np.array([[each.unit] for each in plans])
+    decays = torch.tensor([[each.weight_decay] for each in plans], dtype=flat.dtype)
+    alphas = torch.tensor([[each.step_size(t) for t in range(plan.steps)] for each in plans], dtype=flat.dtype)
     for release in range(plan.steps):
         batch = torch.from_numpy(batches.draw())
         u = _directions(directions, release, k, d, flat.dtype)
         differences = _differences(head, Part(part.x[batch], part.y[batch]), flat, u, plan.smoothing)
         drawn = law.draw(noise, plan.scale, (k,))
+        sums = np.stack([each.contributions(differences[:, index], d) for index, each in enumerate(plans)]) + drawn
+        moves = torch.from_numpy(units * sums / k).to(flat.dtype) @ u
         for index, each in enumerate(plans):
-            sums = each.contributions(differences[:, index], d) + drawn
-            amounts = torch.tensor([amount for _, amount in each.estimates(release, sums)], dtype=flat.dtype)
-            move = each.update_rule.direction(amounts @ u, kept[index], release)
-            flat[index] -= each.step_size(release) * (move + each.weight_decay * flat[index])
+            if kept[index]:
+                moves[index] = each.update_rule.direction(moves[index].clone(), kept[index], release)
+        flat -= alphas[:, release, None] * (moves + decays * flat)
     return flat.view(len(plans), *head.weights.shape)
 
 
@@ -83,13 +85,10 @@ def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, smoothing: flo
     """(f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda), shape (batch, settings, K)."""
     classes, width = head.weights.shape
     size, settings, k = len(part.y), len(flat), len(u)
-    at = head.scale * (part.x @ flat.view(-1, width).T).view(size, settings, 1, classes)
-    along = smoothing * head.scale * (part.x @ u.view(-1, width).T).view(size, 1, k, classes)
-    slope = 2 * along.gather(3, part.y.view(-1, 1, 1, 1).expand(size, 1, k, 1))[..., 0]
-    found = np.empty((size, settings, k))
-    together = max(1, _TOGETHER // k)
-    for first in range(0, settings, together):
-        here = at[:, first : first + together]
-        normal = torch.logsumexp(here + along, 3) - torch.logsumexp(here - along, 3)
-        found[:, first : first + together] = ((normal - slope) / (2 * smoothing)).numpy()
+    at = head.scale * (part.x @ flat.view(-1, width).T).view(size, settings, classes)
+    along = smoothing * head.scale * (part.x @ u.view(-1, width).T).view(size, k, classes).transpose(1, 2)
+    likely = torch.exp(at - at.amax(2, keepdim=True))  # log sum_c exp(at_c +- along_c), but for what is common to both
+    normal = torch.log(likely @ torch.exp(along)) - torch.log(likely @ torch.exp(-along))
+    slope = 2 * along.gather(1, part.y.view(-1, 1, 1).expand(size, 1, k))
+    found: NDArray[np.float64] = ((normal - slope) / (2 * smoothing)).double().numpy()
     return found
