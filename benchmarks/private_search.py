@@ -70,9 +70,9 @@ def digits(_: Path | None) -> Work:
     return Work(parts[0], parts[1], parts[2], 1437, 400)
 
 
-def trec_records(folder: Path | None) -> tuple[list[str], Tensor]:
+def trec_records(folder: Path | None, split: str = "train") -> tuple[list[str], Tensor]:
     """Questions and their classes."""
-    records = load(task("trec"), "train", folder)
+    records = load(task("trec"), split, folder)
     return [next(iter(record.texts.values())) for record in records], torch.tensor([r.label for r in records])
 
 
