@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from benchmarks.adaptation import PRESETS, chosen
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import folder_of, pretrained
 from benchmarks.slopes import interval, slope
@@ -35,6 +35,7 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 __all__ = ["DROP", "main", "measured", "steps_to_target", "summary", "table"]
 
 DROP = 0.2
+RANKS, STEPS = "adaptation_widths", "adaptation_steps"
 SAMPLES, TOKENS = 48, 18
 EFFORT, LEVEL = Effort(search=20, probes=8, steps=8), 0.95
 ENDS = ("low", "estimate", "high")
@@ -115,7 +116,7 @@ def _parser() -> Parser:
     parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain")
     parser.add_argument("--rows", type=input_folder(), default=RESULTS / "adaptation", help="of benchmarks.adaptation")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "adaptation_widths", help="rows and manifest")
+    parser.add_argument("--out", type=output_folder, default=RESULTS, help="parent of the rows' two folders")
     parser.add_argument("--summary", action="store_true", help="print the table and stop")
     return parser
 
@@ -127,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.summary:
         torch.set_num_threads(1)
         results = Results(
-            options.out,
+            options.out / RANKS,
             key=KEY,
             fields=FIELDS,
             seeds=[0],
@@ -141,9 +142,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             for case in PRESETS["widths"]:
                 if not results.done(family=case.family, width=case.width):
                     results.add([measured(options.models, case.family, case.width, questions)])
-    with parser.refusals():
-        print(summary(table(read_rows(options.rows)), read_rows(options.out)))
+    with parser.refusals("--rows"):
+        runs, source = table(read_rows(options.rows)), read_manifest(options.rows)["sha256"]
+    if not options.summary:
+        _keep(runs, source, options.out / STEPS)
+    with parser.refusals("--out"):
+        print(summary(runs, read_rows(options.out / RANKS)))
     return 0
+
+
+def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
+    """The steps of each run as rows of their own, made anew."""
+    discard(folder)
+    seeds = sorted(map(int, set(runs["seed"])))
+    settings = {"drop": DROP, "rows": source}
+    with Results(
+        folder, key=("width", "seed"), fields=("d", "steps"), seeds=seeds, device="cpu", dtype="float64",
+        settings=settings, figure="figures.adaptation",
+    ) as results:  # fmt: skip
+        for width, d, seed, steps in runs.itertuples(index=False):
+            row: dict[str, Any] = {"width": width, "d": d, "seed": seed}
+            results.add([row if math.isnan(steps) else {**row, "steps": steps}])
 
 
 if __name__ == "__main__":

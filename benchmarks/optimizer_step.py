@@ -49,6 +49,7 @@ from benchmarks.optimizer_methods import (
     classification_model,
 )
 from dpzero_theory.cli import Parser, Several, integer, output_folder
+from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
 
@@ -77,6 +78,11 @@ PRESETS = {
         *(Case("tiny", batch, 64) for batch in (64, 8)),
         Case("roberta-base", 64, 64, methods=(BASE, "gaussian", PUBLIC, PRIVATE, "four-pass")),
     ],
+    "lengths": [
+        Case("tiny", batch, length, methods=(BASE, *DIRECTIONS, "four-pass"))
+        for batch in (1, 8, 64)
+        for length in (16, 64, 256)
+    ],
     "gpu": [
         Case("roberta-large", 64, 128, "float32"),
         Case("roberta-large", 64, 128, "bfloat16"),
@@ -84,7 +90,8 @@ PRESETS = {
         *(Case(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-2]) for size in ("13b", "30b", "66b")),
     ],
 }
-"""RoBERTa at the paper's batch of 64, on the CPU also at smaller ones; OPT at its batch of 8."""
+"""RoBERTa at the paper's batch of 64, on the CPU also at smaller ones; OPT at its batch of 8. lengths: laws by batch
+and length, beside the published step."""
 
 
 def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str, Any]]:

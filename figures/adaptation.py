@@ -1,0 +1,113 @@
+"""Private adaptation of small language models made here: only d varies, and every method.
+
+    python -m figures.adaptation
+
+(a) Steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.2 nats, against d, for OPT of two layers
+and widths 16 to 128: a dot a run, the line through their means; beside it the effective rank r that
+`benchmarks.adaptation_widths` measures, with its interval (right axis, same number of decades), and a line that grows
+like d. (b) Test perplexity of every method, before (line) and after (means over seeds, standard errors smaller than the
+bars' ends where not seen).
+"""
+
+import sys
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
+from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+
+__all__ = ["draw", "main"]
+
+METHODS = {
+    ("adamw", 0.0): "AdamW",
+    ("dp-adamw", 6.0): "DP-AdamW (6)",
+    ("dp-adamw", 2.0): "DP-AdamW (2)",
+    ("mezo", 0.0): "MeZO",
+    ("dpzero", 6.0): "DPZero (6)",
+    ("dpzero", 2.0): "DPZero (2)",
+    ("dpgd-0th", 6.0): "DPGD-0th (6)",
+    ("dpgd-0th", 2.0): "DPGD-0th (2)",
+}
+FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
+
+
+def draw(steps: pd.DataFrame, ranks: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """Rows of the three folders of these names."""
+    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.8))
+    _draw_steps(axes[0], steps, ranks)
+    _draw_methods(axes[1], rows)
+    label_panels(axes)
+    return figure
+
+
+def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
+    look, other = series(0), series(1)
+    means = steps.groupby("d")["steps"].mean()
+    axis.plot(means.index, means, **look.line(label="steps to the target", marker="none"))
+    axis.plot(steps["d"], steps["steps"], **look.line(linestyle="none"))
+    r, d = ranks["rank_estimate"], ranks["d"]
+    error = [r - ranks["rank_low"], ranks["rank_high"] - r]
+    axis.errorbar(d, r, yerr=error, **other.line(label="effective rank $r$ measured"))
+    reach = np.array([means.index.min(), means.index.max()])
+    axis.plot(
+        reach, means.iloc[0] * reach / reach[0], color="0.4", linewidth=0.8, linestyle=(0, (1, 1.5)), label="like $d$"
+    )
+    axis.set(xscale="log", yscale="log", xlabel="$d$, weights trained", ylabel="steps, rank", title="only $d$ varies")
+    axis.legend(loc="upper left", fontsize=6.5)
+
+
+def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
+    last = rows[(rows["seed"] > 0) & (rows["step"] == rows["steps"])]
+    counts = last.groupby(["family", "width"])[["method", "epsilon"]].apply(lambda part: len(part.drop_duplicates()))
+    names = list(METHODS.values())
+    for index, family in enumerate(name for name in FAMILIES if name in counts.index.get_level_values(0)):
+        width = int(counts[family].idxmax())
+        part = last[(last["family"] == family) & (last["width"] == width)]
+        start = rows[(rows["family"] == family) & (rows["width"] == width) & (rows["step"] == 0)]
+        found = {
+            text: part[(part["method"] == method) & (part["epsilon"] == epsilon)]["test_perplexity"].to_numpy(float)
+            for (method, epsilon), text in METHODS.items()
+        }
+        found = {text: values for text, values in found.items() if len(values)}
+        places = np.array([names.index(text) for text in found])
+        mean = np.array([values.mean() for values in found.values()])
+        error = np.array(
+            [values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 for values in found.values()]
+        )
+        look = series(index)
+        label = f"{FAMILIES[family]}, width {width}"
+        axis.errorbar(mean, places + 0.15 * (1 - 2 * index), xerr=error, **look.line(linestyle="none", label=label))
+        axis.axvline(start["test_perplexity"].iloc[0], color=look.color, linewidth=0.8, linestyle=look.dash)
+    axis.set(xscale="log", xlabel="test perplexity of questions (line: before)", title="every method")
+    axis.set_yticks(range(len(names)), names)
+    axis.invert_yaxis()
+    axis.legend(loc="lower left", fontsize=6.5)
+
+
+def _parser() -> Parser:
+    parser = Parser("figures.adaptation", __doc__)
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
+    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw the figure from benchmarks/results."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--rows"):
+        names = ("adaptation_steps", "adaptation_widths", "adaptation")
+        rows = [read_rows(options.rows / name) for name in names]
+    use_style()
+    save(draw(*rows), "adaptation", options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

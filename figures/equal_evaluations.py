@@ -1,0 +1,66 @@
+"""Accuracy against K at equal privacy and evaluations.  python -m figures.equal_evaluations
+
+A panel a task, a line for each number of evaluations K T of a record in a batch: means over the reported seeds of
+`benchmarks.equal_evaluations` with standard errors. Settings are chosen on other seeds and records.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
+from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+
+__all__ = ["draw", "main"]
+
+REPORTED = 2  # the first seed that chooses nothing
+TITLES = {"trec": "TREC, label vectors on frozen embeddings", "digits": "digits, logistic"}
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """Rows of `benchmarks.equal_evaluations`; only those of the plain update count."""
+    plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
+    reported = rows[plain & (rows["seed"] >= REPORTED)]
+    tasks = [name for name in TITLES if (reported["task"] == name).any()]
+    figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE * max(len(tasks), 1.2) / 2, 2.7), squeeze=False)
+    for axis, name in zip(axes[0], tasks, strict=True):
+        part = reported[reported["task"] == name]
+        for index, evaluations in enumerate(sorted(part["evaluations"].unique())):
+            table = 100 * part[part["evaluations"] == evaluations].groupby("directions")["accuracy"].agg(
+                ["mean", "sem"]
+            )
+            look = series(index).line(label=f"{evaluations:,} evaluations")
+            axis.errorbar(table.index, table["mean"], yerr=table["sem"], **look)
+        ks = sorted(part["directions"].unique())
+        axis.set(xscale="log", xlabel="$K$, directions a step", ylabel="test accuracy, %", title=TITLES[name])
+        axis.set_xticks(ks, [str(k) for k in ks])
+        axis.minorticks_off()
+        axis.legend(loc="best", fontsize=6.5)
+    label_panels(axes[0])
+    return figure
+
+
+def _parser() -> Parser:
+    parser = Parser("figures.equal_evaluations", __doc__)
+    parser.add_argument("--rows", type=input_folder(), default=RESULTS / "equal_evaluations", help="folder of rows")
+    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw the figure from benchmarks/results."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--rows"):
+        rows = read_rows(options.rows)
+    use_style()
+    save(draw(rows), "equal_evaluations", options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
