@@ -4,9 +4,8 @@
 
 (a) Steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.2 nats, against d, for OPT of two layers
 and widths 16 to 128: a dot a run, the line through their means; beside it the effective rank r that
-`benchmarks.adaptation_widths` measures, with its interval (right axis, same number of decades), and a line that grows
-like d. (b) Test perplexity of every method, before (line) and after (means over seeds, standard errors smaller than the
-bars' ends where not seen).
+`benchmarks.adaptation_widths` measures, with its interval, and a line that grows like d. (b) Test perplexity of every
+method, before (line) and after (means over seeds, with standard errors).
 """
 
 import sys
@@ -17,10 +16,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["draw", "main"]
 
@@ -59,6 +59,7 @@ def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
         reach, means.iloc[0] * reach / reach[0], color="0.4", linewidth=0.8, linestyle=(0, (1, 1.5)), label="like $d$"
     )
     axis.set(xscale="log", yscale="log", xlabel="$d$, weights trained", ylabel="steps, rank", title="only $d$ varies")
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.legend(loc="upper left", fontsize=6.5)
 
 
@@ -77,9 +78,7 @@ def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
         found = {text: values for text, values in found.items() if len(values)}
         places = np.array([names.index(text) for text in found])
         mean = np.array([values.mean() for values in found.values()])
-        error = np.array(
-            [values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0 for values in found.values()]
-        )
+        error = np.array([values.std(ddof=1) / np.sqrt(len(values)) for values in found.values()])
         look = series(index)
         label = f"{FAMILIES[family]}, width {width}"
         axis.errorbar(mean, places + 0.15 * (1 - 2 * index), xerr=error, **look.line(linestyle="none", label=label))
@@ -87,7 +86,8 @@ def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set(xscale="log", xlabel="test perplexity of questions (line: before)", title="every method")
     axis.set_yticks(range(len(names)), names)
     axis.invert_yaxis()
-    axis.legend(loc="lower left", fontsize=6.5)
+    log_ticks(axis.xaxis)
+    axis.legend(loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=2, fontsize=6.5)
 
 
 def _parser() -> Parser:
