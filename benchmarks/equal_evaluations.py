@@ -40,7 +40,7 @@ __all__ = ["PRESETS", "Variant", "Work", "grid", "main", "summary"]
 
 EPSILON, DELTA, BATCH, SMOOTHING = 2.0, 1e-5, 256, 1e-2
 KS = (1, 4, 16, 64, 256)
-CLIPS = (0.5, 1.0, 2.0)
+CLIPS = (0.5, 1.0, 2.0, 4.0)
 STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 CACHE = Path("out") / "embeddings"
 CHOOSING, REPORTED = (0, 1), (2, 3, 4, 5, 6)

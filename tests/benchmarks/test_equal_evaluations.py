@@ -24,7 +24,7 @@ def test_settings_are_chosen_on_other_seeds_and_records_than_reported(
     )
     assert main(["--preset", "smoke", "--out", str(tmp_path)]) == 0
     rows = read_rows(tmp_path)
-    assert len(rows) == 2 * (2 * 3 * len(CHOOSING) + len(REPORTED))
+    assert len(rows) == 2 * (2 * 4 * len(CHOOSING) + len(REPORTED))
     assert set(rows["steps"]) == {8, 2}
     assert rows.groupby("directions")["noise_multiplier"].nunique().eq(1).all()
     for _, part in rows.groupby("directions"):
