@@ -1,0 +1,136 @@
+"""Starting values beside the best of a grid, at equal privacy and evaluations.  python -m benchmarks.starting
+
+    python -m benchmarks.equal_evaluations --data DIR     # the grid, first
+    python -m benchmarks.starting --data DIR
+    python -m benchmarks.starting --summary
+
+For every cell of `benchmarks.equal_evaluations` that the plain update has rows of: `optim.starting.starting_values` on
+the records that are held out for the choice, taken as public, with that cell's K; the runs with what it says, on the
+seeds that the grid's best is reported with.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from benchmarks.equal_evaluations import BATCH, DELTA, EPSILON, REPORTED, TASKS, Work
+from benchmarks.heads import accuracy, train
+from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.starting import Start, starting_values
+
+__all__ = ["main", "start", "summary"]
+
+KEY = ("task", "evaluations", "directions", "seed")
+FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_clip", "grid_accuracy")
+
+
+def start(work: Work, evaluations: int, k: int) -> Start:
+    """The starting values for a cell."""
+    module = nn.Linear(work.head.weights.shape[1], work.head.weights.shape[0], bias=False)
+    module.weight.data.copy_(work.head.weights)
+
+    def losses(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(work.head.scale * module(batch[0]), batch[1], reduction="none")
+
+    return starting_values(
+        module,
+        losses,
+        TensorDataset(*work.chosen_by),
+        declared="public",
+        private_data=TensorDataset(*work.train),
+        n=len(work.train.y),
+        evaluations=evaluations,
+        target_epsilon=EPSILON,
+        target_delta=DELTA,
+        expected_batch=float(BATCH),
+        relation="add-remove",
+        sampling="poisson",
+        directions_per_step=k,
+    )
+
+
+def _rows(work: Work, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict[str, Any]]:
+    found = start(work, cell["evaluations"], cell["directions"])
+    plan = Plan.for_target(n=len(work.train.y), **found.target)
+    rows = []
+    for seed in REPORTED:
+        (mine,) = accuracy(work.head, train(work.head, work.train, [plan], seed), work.test)
+        best = grid[grid["seed"] == seed].iloc[0]
+        row = {**cell, "seed": seed, "step_size": plan.step_size(0), "clip": plan.clip, "smoothing": plan.smoothing}
+        row |= {"grid_step_size": float(best["step_size"]), "grid_clip": float(best["clip"])}
+        rows.append({**row, "accuracy": mine, "grid_accuracy": float(best["accuracy"])})
+    return rows
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """A line for each cell: accuracy with starting values and with the grid's best, and the ratios of the settings."""
+    lines = []
+    for (name, evaluations, k), part in rows.groupby(["task", "evaluations", "directions"]):
+        mine, best = (100 * part[column].to_numpy(float) for column in ("accuracy", "grid_accuracy"))
+        root = math.sqrt(len(part))
+        first = part[["step_size", "grid_step_size", "clip", "grid_clip"]].to_numpy(float)[0]
+        lines.append(
+            f"{name:<7} {evaluations:>6} K = {k:<4} {mine.mean():.1f} +- {mine.std(ddof=1) / root:.1f}, grid "
+            f"{best.mean():.1f} +- {best.std(ddof=1) / root:.1f}; step size {first[0]:.3g} (grid {first[1]:.3g}), "
+            f"clip {first[2]:.3g} (grid {first[3]:.3g})"
+        )
+    return "\n".join(lines)
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.starting", __doc__)
+    parser.add_argument("--data", type=input_folder("trec_train.label"), help="folder with trec_train.label (trec)")
+    parser.add_argument(
+        "--rows", type=input_folder(), default=RESULTS / "equal_evaluations", help="of benchmarks.equal_evaluations"
+    )
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "starting", help="rows and their manifest")
+    parser.add_argument("--summary", action="store_true", help="print the rows' table and stop")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make the rows that are not there yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.summary:
+        with parser.refusals("--out"):
+            print(summary(read_rows(options.out)))
+        return 0
+    torch.set_num_threads(1)
+    with parser.refusals("--rows"):
+        grid = read_rows(options.rows)
+    plain = (grid["update"] == "plain") & (grid["weight_decay"] == 0) & (grid["schedule"] == "constant")
+    grid = grid[plain & grid["seed"].isin(REPORTED)]
+    results = Results(
+        options.out,
+        key=KEY,
+        fields=FIELDS,
+        seeds=REPORTED,
+        device="cpu",
+        dtype="float32",
+        settings={"epsilon": EPSILON, "delta": DELTA, "batch": BATCH, "noise": "seeded"},
+    )
+    with parser.opened("--out", results):
+        for name, of_task in grid.groupby("task"):
+            if name == "trec" and options.data is None:
+                parser.error("--data must be given for trec")
+            work = TASKS[str(name)](options.data)
+            for evaluations, k in of_task[["evaluations", "directions"]].drop_duplicates().to_numpy(int).tolist():
+                part = of_task[(of_task["evaluations"] == evaluations) & (of_task["directions"] == k)]
+                cell = {"task": str(name), "evaluations": evaluations, "directions": k}
+                if not results.done(**cell, seed=REPORTED[0]):
+                    results.add(_rows(work, cell, part))
+    print(summary(read_rows(options.out)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
