@@ -17,7 +17,7 @@ from benchmarks.llm.report import report
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
 
-__all__ = ["TABLES", "accounting", "calculator", "certificates", "language_models", "sweep_speed"]
+__all__ = ["TABLES", "accounting", "calculator", "certificates", "equal_evaluations", "language_models", "sweep_speed"]
 
 CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
 
@@ -174,6 +174,22 @@ def language_models() -> str:
     return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
 
 
+def equal_evaluations() -> str:
+    """Accuracy in percent by K: the grid's best, and in brackets starting values without a search."""
+    rows = read_rows(RESULTS / "starting")
+    ks = sorted({int(k) for k in rows["directions"]})
+    lines = []
+    for name, text in {"trec": "TREC, label vectors on frozen embeddings", "digits": "digits, logistic"}.items():
+        cells = [text]
+        for k in ks:
+            part = rows[(rows["task"] == name) & (rows["directions"] == k)]
+            best, found = (100 * part[column].to_numpy(float) for column in ("grid_accuracy", "accuracy"))
+            error = best.std(ddof=1) / np.sqrt(len(best))
+            cells.append(f"{best.mean():.1f} +- {error:.1f} ({found.mean():.1f})")
+        lines.append(cells)
+    return _markdown(["task", *(f"K = {k}" for k in ks)], lines)
+
+
 def calculator() -> str:
     """What the calculator prints at the paper's synthetic setting."""
     out = io.StringIO()
@@ -190,6 +206,7 @@ TABLES = {
     "accounting": accounting,
     "sweep_speed": sweep_speed,
     "language_models": language_models,
+    "equal_evaluations": equal_evaluations,
 }
 
 
