@@ -72,6 +72,7 @@ FIELDS = (
 )
 PRESETS = {
     "smoke": [Case("tiny", 4, 16)],
+    "gpu-smoke": [Case(size, 4, 16, methods=(BASE, PUBLIC)) for size in ("tiny", "opt-tiny")],
     "cpu": [
         *(Case("roberta-base", batch, 64) for batch in (8, 1)),
         *(Case("small", batch, 64) for batch in (64, 8)),
@@ -260,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--sizes must be in preset {options.preset}; got {sorted(unknown)[0]!r}")
     torch.set_num_threads(options.threads)
     results = Results(
-        options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "optimizer_step",
+        options.out or (Path("out") if "smoke" in options.preset else RESULTS) / "optimizer_step",
         key=KEY,
         fields=FIELDS,
         seeds=[0],

@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import ortho_group
 
+from benchmarks.kit.device import chosen_device
 from benchmarks.kit.jobs import Share, share
 from benchmarks.kit.peaks import peak, reset_peak
 from benchmarks.kit.remake import Remake, Row
@@ -107,9 +108,9 @@ def lanes_of(cell: Cell, grid: Grid, method: str, records: int) -> Lanes:
     )
 
 
-def run_cell(cell: Cell, grid: Grid, records: int, seed: int) -> list[dict[str, Any]]:
+def run_cell(cell: Cell, grid: Grid, records: int, seed: int, device: str = "cpu") -> list[dict[str, Any]]:
     """One row per lane of each method."""
-    reset_peak("cpu")
+    reset_peak(device)
     cpu = time.process_time()
     drawn = _drawn(cell, grid, seed)
     scalars = np.random.default_rng([seed, 3])
@@ -124,9 +125,9 @@ def run_cell(cell: Cell, grid: Grid, records: int, seed: int) -> list[dict[str, 
         for method in cell.methods
     ]
     outcomes = engine.run_together(
-        drawn.problem, sweeps, directions=drawn.directions, directions_per_step=cell.directions
+        drawn.problem, sweeps, directions=drawn.directions, directions_per_step=cell.directions, device=device
     )
-    usage = {"cpu_s": round(time.process_time() - cpu, 2), "peak_mb": round(peak("cpu"), 1)}
+    usage = {"cpu_s": round(time.process_time() - cpu, 2), "peak_mb": round(peak(device), 1)}
     return [
         {
             **_cell_key(cell, records, seed),
@@ -192,6 +193,7 @@ def _parser() -> Parser:
     parser.add_argument("--seeds", type=integer(1, 1000), default=5)
     parser.add_argument("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)")
     parser.add_argument("--records", type=integer(1, 10**6), default=1, help="records that a sample stands for")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "rank")
     return parser
 
@@ -200,13 +202,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the cells that are not in the results yet."""
     parser = _parser()
     options = parser.parse_args(argv)
+    device = chosen_device(parser, options.device)
     torch.set_num_threads(1)
     results = Results(
         Path(options.out),
         key=KEY,
         fields=FIELDS,
         seeds=range(options.seeds),
-        device="cpu",
+        device=device,
         dtype="float64",
         settings={"samples": GRID.samples, "epsilon": EPSILON, "delta": DELTA, "tail": TAIL_TRACE, "noise": "seeded"},
         cell=CELL_KEY,
@@ -219,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with parser.opened("--out", results):
         for count, (cell, seed) in enumerate(cells, start=1):
             if not _complete(results, cell, options.records, seed):
-                rows = run_cell(cell, GRID, options.records, seed)
+                rows = run_cell(cell, GRID, options.records, seed, device)
                 results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
                 best = min(row["gradient_squared"] for row in rows if row["method"] == "dpzero")
                 told = f"best DPZero {best:.4g}, {rows[0]['cpu_s']} s, {rows[0]['peak_mb']} MB"

@@ -6,10 +6,10 @@ The contract that every benchmark and figure keeps:
   keys that are complete and loses none of them: both files are replaced whole, never edited in place;
 - the last column, `status`, is `ok` or the reason why the row failed. A failed row is kept, and tried again
   by the next run; a missing value is an empty field; NaN and infinity are refused, so that no failure hides;
-- the manifest holds what is needed to repeat the run (command, commit, settings, seeds, versions, device,
-  dtype, wall time), the SHA-256 of the rows, which every reader checks, and a digest of each cell, the rows that are
-  made together: a run that finds rows which are not those of its manifest keeps the cells with their digest and
-  makes the others again.
+- the manifest holds what is needed to repeat the run (command, commit, settings, seeds, versions, device, the
+  accelerator's state, dtype, wall time), the SHA-256 of the rows, which every reader checks, and a digest of each cell,
+  the rows that are made together: a run that finds rows which are not those of its manifest keeps the cells with
+  their digest and makes the others again.
 """
 
 import csv
@@ -36,6 +36,8 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
+
+from benchmarks.kit.card import accelerator
 
 __all__ = ["OK", "RESULTS", "Results", "discard", "read_manifest", "read_rows", "shown", "write_atomically"]
 
@@ -266,6 +268,7 @@ class Results:
             "cell": self.key[: self._of_cell],
             **self._identity,
             "versions": self._versions,
+            **accelerator(self._device),
             "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
             "rows": self._count(),
             "failed": self._count() - len(self._complete),

@@ -11,4 +11,5 @@
 - tables.toml, grids, table: the runs of the paper's tables, ours beside the paper's numbers
 - ordering: the order of the methods in the accuracy table, checked with standard errors
 - sizes.toml, memory: step time and peak memory at full size, random weights
+- streamed: the same where the weights do not fit, layer by layer from files
 """

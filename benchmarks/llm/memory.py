@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.kit.device import chosen_device
+from benchmarks.kit.device import chosen_device, full_float32
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import OK, RESULTS, Results
 from benchmarks.kit.timing import median_ratio
@@ -90,6 +90,7 @@ class Cell:
 def measure(cell: Cell) -> dict[str, Any]:
     """The row of a cell, in this process."""
     row: dict[str, Any] = cell.key()
+    full_float32()
     try:
         config, kind = models.configuration(cell.model)
         module = models.random_model(config, kind, seed=0, dtype=cell.dtype, device=cell.device)

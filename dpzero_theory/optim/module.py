@@ -14,12 +14,14 @@ operation (`numpy`, `tolist`, a custom kernel): `require_used` then names the pa
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from dpzero_theory import check
 from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.layers import is_absent
 from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochastically, split
 from dpzero_theory.optim.shards import (
     collected,
@@ -34,6 +36,9 @@ from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, 
 
 _BLOCK = 1 << 17  # coordinates of a vector at a time
 
+Answer = TypeVar("Answer")
+Scales = Sequence[tuple[int, float]]
+"""(number, amount times the factor of the direction)."""
 Through = Callable[[int, slice, Tensor, Tensor], Tensor]
 """(parameter, coordinates of what this process holds of it, sum of amounts u, weights there) -> what is added."""
 
@@ -103,6 +108,14 @@ class Weights:
             if self._mode is mode:
                 self.restore()
 
+    def evaluated(self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Answer]) -> list[Answer]:
+        """function(module) at x + shift u_number for each (number, shift) of the points."""
+        found = []
+        for point in points:
+            with self.shifted(*point):
+                found.append(function(self.module))
+        return found
+
     def restore(self) -> None:
         """End a `shifted` that an interrupt has left open; nothing to do otherwise. Safe to repeat."""
         if self._mode is None:
@@ -127,10 +140,13 @@ class Weights:
         scales = [(number, check.real("amount", amount) * self._factor(number)) for number, amount in amounts]
         if not scales:
             return
-        for index, (held, origin) in enumerate(self.pieces()):  # detached, so no gradients are recorded
-            if held.numel():
-                self._move(held, index, origin, scales, through)
+        self._make(scales, through)
         self._reshard()
+
+    def _make(self, scales: Scales, through: Through | None) -> None:
+        for index, (held, origin) in enumerate(self.pieces()):  # detached, so no gradients are recorded
+            if held.numel() and not is_absent(held):
+                self._move(held, index, origin, scales, through)
 
     def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
         """x <- x + values(parameter, first coordinate, count), float64, a block after the other in order.
@@ -166,6 +182,15 @@ class Weights:
             self._held = [part for part, _ in self.pieces()]
         return self._places
 
+    def _look_again(self) -> None:
+        """Parameters have other memory than before, perhaps inside `shifted`."""
+        if self._mode is not None:
+            self._mode.places = self._storages()
+
+    def _present(self) -> Iterator[Tensor]:
+        """The parameters in order, each with its values in memory while it is the one."""
+        return iter(self.parameters)
+
     def _reshard(self) -> None:
         if self.collective:
             reshard(self.module)
@@ -175,7 +200,7 @@ class Weights:
         weight: Tensor,
         index: int,
         origin: int,
-        scales: Sequence[tuple[int, float]],
+        scales: Scales,
         through: Through | None,
     ) -> None:
         plain = self.precision == "nearest" or weight.dtype not in HALF
@@ -230,7 +255,7 @@ class Weights:
     def fingerprint(self) -> str:
         """SHA-256, in hexadecimal, of the names, shapes, types and values of the trainable parameters."""
         digest = hashlib.sha256()
-        for name, parameter in zip(self.names, self.parameters, strict=True):
+        for name, parameter in zip(self.names, self._present(), strict=True):
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
             flat = whole(piece(parameter)[0], parameter).contiguous().view(-1)
             for first in range(0, flat.numel(), 1 << 24):
@@ -316,5 +341,5 @@ def _supported(name: str, parameter: nn.Parameter) -> None:
     if held.layout != torch.strided or not held.is_floating_point():
         raise ValueError(f"trainable parameter {name} must be dense and floating-point; got {held.dtype}")
     start, stop = extent(held)
-    if stop - start != held.numel():
+    if stop - start != held.numel() and not is_absent(held):
         raise ValueError(f"trainable parameter {name} must fill its memory; got strides {held.stride()}")

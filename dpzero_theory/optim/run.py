@@ -278,14 +278,12 @@ class Run:
 
     def _differences(self, release: int, records: Indices) -> NDArray[np.float64]:
         """Shape (records, K)."""
-        batch, smoothing, columns = self._evaluation.batch(records), self.plan.smoothing, []
-        for number in range(release * self.plan.directions_per_step, (release + 1) * self.plan.directions_per_step):
-            with self.weights.shifted(number, smoothing):
-                plus = self._evaluation.losses(self.weights.module, batch)
-            with self.weights.shifted(number, -smoothing):
-                minus = self._evaluation.losses(self.weights.module, batch)
-            columns.append(two_point_difference(plus, minus, smoothing))
-        return np.stack(columns, axis=1)
+        batch, smoothing, count = self._evaluation.batch(records), self.plan.smoothing, self.plan.directions_per_step
+        numbers = range(release * count, (release + 1) * count)
+        points = [(number, shift) for number in numbers for shift in (smoothing, -smoothing)]
+        found = self.weights.evaluated(points, lambda module: self._evaluation.losses(module, batch))
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return np.stack([two_point_difference(plus, minus, smoothing) for plus, minus in pairs], axis=1)
 
     def _release(self, release: int, sums: Sums) -> Sums:
         """Into the transcript, on disk at the end of what was paid for at once; no numbers where it is a vector."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 
 from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.layers import is_absent
 from dpzero_theory.optim.precision import join
 from dpzero_theory.optim.shards import is_sharded, piece
 
@@ -44,7 +45,7 @@ def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
     found: dict[int, list[Place]] = {}
     for index, (name, parameter) in enumerate(parameters.items()):
         held, origin = piece(parameter)
-        if held.numel():
+        if held.numel() and not is_absent(held):
             place = Place(name, index, held, origin, *extent(held), _array(held))
             found.setdefault(_storage(held), []).append(place)
     for places in found.values():
@@ -131,13 +132,13 @@ class Shift:
 class Shifted(TorchDispatchMode):
     """Hands shifted copies of the trainable parameters to every operation that reads them.
 
-    places: as of `storages`; names are removed from `unread` as their parameters are read. Operations raise
-    ValueError where they would write a parameter, or read parts of its elements.
+    places: as of `storages`, replaced where parameters have other memory; names are removed from `unread` as their
+    parameters are read. Operations raise ValueError where they would write a parameter, or read parts of its elements.
     """
 
     def __init__(self, shift: Shift, places: dict[int, list[Place]], scratch: Scratch, unread: set[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._shift, self._places, self._scratch, self._unread = shift, places, scratch, unread
+        self._shift, self.places, self._scratch, self._unread = shift, places, scratch, unread
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -159,7 +160,7 @@ class Shifted(TorchDispatchMode):
 
     def retire(self) -> None:
         """Shift nothing from now on, and leave torch's stack of modes if it is there. Safe to repeat."""
-        self._places = {}
+        self.places = {}
         if self in _get_current_dispatch_mode_stack():
             while _get_current_dispatch_mode_stack()[-1] is not self:  # the losses' own, cut short with them
                 _pop_mode()
@@ -177,7 +178,7 @@ class Shifted(TorchDispatchMode):
 
     def _touched(self, value: Tensor) -> list[Place]:
         """The parameters that a tensor overlaps."""
-        places = self._places.get(_storage(value))
+        places = self.places.get(_storage(value))
         if not places:
             return []
         start, stop = extent(value)

@@ -29,10 +29,12 @@ from torch import nn
 from dpzero_theory.check import choice
 from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.layers import streamed
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.moves import Moves
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.precision import PRECISIONS
+from dpzero_theory.optim.streamed import StreamedWeights
 from dpzero_theory.privacy.journal import Journal, content
 
 FORMAT = "dpzero-transcript-2"
@@ -78,9 +80,13 @@ class Header:
         return hashlib.sha256(self.line()).hexdigest()
 
     def weights(self, module: nn.Module) -> Weights:
-        """The module's weights with the run's directions."""
-        directions = Directions(bytes.fromhex(self.key), self.plan.direction)
-        return Weights(module, directions, precision=self.precision)
+        """The module's weights with the run's directions. Raises ValueError as they do."""
+        directions, layers = Directions(bytes.fromhex(self.key), self.plan.direction), streamed(module)
+        if layers is None:
+            return Weights(module, directions, precision=self.precision)
+        if not (self.plan.plain and self.plan.scalars):
+            raise ValueError("plan must release scalars and move by them alone where layers are streamed")
+        return StreamedWeights(module, layers, directions, precision=self.precision)
 
     def line(self) -> bytes:
         return (json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False) + "\n").encode()

@@ -1,0 +1,159 @@
+"""Everything that a GPU should show, in the time that one has.  python -m benchmarks.gpu --minutes 40
+
+    python -m benchmarks.gpu --minutes 40 --dry-run --card h200          what would run, in which order, and why
+    python -m benchmarks.gpu --minutes 40 --data DIR --model DIR         (DIR: local files, RoBERTa-large)
+    python -m benchmarks.gpu --minutes 40 --preset smoke --device cpu    the whole list, made small
+
+Jobs come in order of value, each in a process of its own that is ended after 9 minutes and goes on in another. What
+does not fit into the time or the memory is left out, and said. The command may be ended at any moment; the same
+command goes on where it was. Every row is written as soon as it is there, below --out: a folder for each benchmark,
+with the card, its driver, clocks and TF32 state in the manifest, and `jobs`, a row for each job. At the end there are
+a table and a figure of what is there (`python -m figures.gpu --rows OUT`).
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import execute, schedule
+from benchmarks.gpu.cards import PROCESSOR, Card, card_named, known
+from benchmarks.gpu.jobs import JOBS, PRESETS, Job
+from benchmarks.kit.card import accelerator
+from benchmarks.kit.rows import OK, RESULTS, Results, read_rows, shown
+from dpzero_theory.cli import Parser, Several, input_folder, number, output_folder
+
+__all__ = ["main"]
+
+NAMES = tuple(job.name for job in JOBS)
+FIELDS = ("estimate_s", "memory_gib", "wall_s", "processes")
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.gpu", __doc__)
+    parser.add_argument("--minutes", type=number(above=0, at_most=10_000), required=True)
+    parser.add_argument("--only", nargs="+", action=Several, choices=NAMES, default=list(NAMES), help="these jobs")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
+    parser.add_argument("--card", choices=tuple(known()), help="plan for this one (with --dry-run)")
+    parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
+    parser.add_argument("--preset", choices=PRESETS, default="full")
+    parser.add_argument("--data", type=input_folder(), help="folder of local files, for the tables")
+    parser.add_argument("--model", type=input_folder("config.json"), help="folder of RoBERTa-large, for its table")
+    parser.add_argument(
+        "--out", type=output_folder, help="folder (default: out/gpu for smoke, else benchmarks/results/gpu)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 1 where a job failed."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    label, card = _card(parser, options)
+    jobs = [job if options.preset == "full" else job.in_smoke() for job in JOBS if job.name in options.only]
+    seconds = 60 * float(options.minutes)
+    memory = "" if card is PROCESSOR else f"{card.memory_gib:,.0f} GiB, "
+    print(f"{label}, {memory}{options.minutes:g} minutes", flush=True)
+    if options.dry_run:
+        _print_plan(jobs, card, seconds, vars(options))
+        return 0
+    folder = (options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "gpu").resolve()
+    results = Results(
+        folder / "jobs", key=("job", "card"), fields=FIELDS, seeds=[], dtype="each job's own",
+        device="cpu" if card is PROCESSOR else "cuda", settings={"preset": options.preset}, figure="figures.gpu",
+    )  # fmt: skip
+    with parser.opened("--out", results):
+        _run(jobs, label, card, seconds, options, results, folder)
+    return _summary(folder, [job.name for job in jobs])
+
+
+def _card(parser: Parser, options: argparse.Namespace) -> tuple[str, Card]:
+    """The card to plan for: the one asked about, the one there is, or the processor."""
+    if options.card and not options.dry_run:
+        parser.error(f"--card must be given with --dry-run alone; got {options.card!r}")
+    if options.card:
+        return options.card, known()[options.card]
+    if options.device == "auto":
+        found = accelerator("auto")
+        if found:
+            return card_named(found["card"], found["memory_gib"])
+        parser.error("--device must be cpu, or --card be given with --dry-run: there is no CUDA device; got 'auto'")
+    if options.preset == "full":
+        parser.error("--preset must be smoke with --device cpu; got 'full'")
+    return "cpu", PROCESSOR
+
+
+def _print_plan(jobs: Sequence[Job], card: Card, seconds: float, given: dict[str, Any]) -> None:
+    for place, entry in enumerate(schedule.planned(jobs, card, seconds, given), start=1):
+        needs = f"{schedule.shown(entry.seconds):>9} {entry.job.memory_gib:6.0f} GiB"
+        when = f"from {entry.start / 60:6.1f} min" if not entry.why else "left out       "
+        cut = "" if entry.start + entry.seconds <= seconds or entry.why else "as much as there is time for; "
+        print(f"{place:2} {entry.job.name:18} {needs}  {when}  {entry.why or cut + entry.job.shows}")
+
+
+def _run(
+    jobs: Sequence[Job],
+    label: str,
+    card: Card,
+    seconds: float,
+    options: argparse.Namespace,
+    results: Results,
+    out: Path,
+) -> None:
+    """One job after the other, each in as many processes as it needs."""
+    ends = time.monotonic() + seconds
+    for place, job in enumerate(jobs, start=1):
+        key = {"job": job.name, "card": label}
+        if results.done(**key):
+            continue
+        estimate, spent, processes = job.work.on(card), 0.0, 0
+        status = schedule.refusal(job, card, ends - time.monotonic(), vars(options), jobs)
+        while not status:
+            limit = min(schedule.LONGEST, ends - time.monotonic())
+            print(f"{place}/{len(jobs)} {job.name}, about {schedule.shown(estimate)}: {job.shows}", flush=True)
+            before = _held(out / job.out)
+            ended = execute.run_command(
+                _command(job, card, options, out), limit, out / "logs" / f"{job.name}.txt", _say
+            )
+            spent, processes = spent + ended.seconds, processes + 1
+            if ended.status is not None:
+                status = OK if ended.status == 0 else f"failed ({ended.status}): {ended.last[:200]}"
+            elif ends - time.monotonic() < min(estimate / job.parts, schedule.LONGEST):
+                status = "unfinished: the time is over"
+            elif _held(out / job.out) == before:
+                status = f"unfinished: nothing new in {schedule.shown(limit)}"
+        measured = {"estimate_s": round(estimate, 1), "wall_s": round(spent, 1), "processes": processes}
+        results.add([{**key, "memory_gib": round(job.memory_gib, 1), **measured, "status": status}])
+        print(f"{place}/{len(jobs)} {job.name}: {status}, {schedule.shown(spent)}", flush=True)
+
+
+def _command(job: Job, card: Card, options: argparse.Namespace, out: Path) -> list[str]:
+    device = "cpu" if card is PROCESSOR else "cuda"
+    words = job.words(options.preset, device=device, data=options.data, model=options.model)
+    return [sys.executable, "-m", *words, "--out", str(out / job.out)]
+
+
+def _held(folder: Path) -> int:
+    """Bytes below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _say(line: str) -> None:
+    print(f"  | {line}", flush=True)
+
+
+def _summary(folder: Path, names: Sequence[str]) -> int:
+    """A line for each job, and 1 if one of these failed."""
+    rows = read_rows(folder / "jobs", failed=True)
+    rows = rows.set_index("job").reindex([name for name in NAMES if name in set(rows["job"])])
+    for name, row in rows.iterrows():
+        print(f"{name:18} {row['wall_s']:8.1f} s (estimated {row['estimate_s']:.1f})  {row['status']}")
+    print(f"results: {shown(folder)}")
+    ours = rows.loc[rows.index.isin(list(names)), "status"]
+    return int(ours.str.startswith("failed").any())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""What a card can do, and how long work takes on it."""
+
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+__all__ = ["PROCESSOR", "Card", "Work", "card_named", "known"]
+
+_REACHED = 0.4
+"""The share of its peak rates that work reaches; estimates are for planning, not for reporting."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """words: of its name; rates of its data sheet, see cards.toml. The processor is a card without rates."""
+
+    words: tuple[str, ...]
+    memory_gib: float
+    float64: float = 0.0
+    float32: float = 0.0
+    half: float = 0.0
+    bandwidth: float = 0.0
+
+
+PROCESSOR = Card(("cpu",), float("inf"))
+
+
+@dataclass(frozen=True)
+class Work:
+    """seconds: that no card shortens (imports, launches, the processor's share); float64, float32, half: TFLOP by
+    type; traffic: TB read and written."""
+
+    seconds: float
+    float64: float = 0.0
+    float32: float = 0.0
+    half: float = 0.0
+    traffic: float = 0.0
+
+    def on(self, card: Card) -> float:
+        """Seconds on a card."""
+        parts = (
+            (self.float64, card.float64), (self.float32, card.float32), (self.half, card.half),
+            (self.traffic, card.bandwidth),
+        )  # fmt: skip
+        return self.seconds + sum(amount / (_REACHED * rate) for amount, rate in parts if rate)
+
+
+@cache
+def known() -> dict[str, Card]:
+    """The cards of cards.toml by name; of two that share words, the one with more of them comes first."""
+    entries = tomllib.loads((Path(__file__).parent / "cards.toml").read_text())
+    return {name: Card(**{**entry, "words": tuple(entry["words"])}) for name, entry in entries.items()}
+
+
+def card_named(name: str, memory_gib: float) -> tuple[str, Card]:
+    """The card whose device has this name and memory.
+
+    One that is not known is taken to be as slow as the slowest that is in each respect.
+    """
+    for label, card in known().items():
+        if all(word in name for word in card.words):
+            return label, replace(card, memory_gib=memory_gib)
+    cards = known().values()
+    slowest = {rate: min(getattr(card, rate) for card in cards) for rate in ("float64", "float32", "half", "bandwidth")}
+    return "unknown", Card((name,), memory_gib, **slowest)

@@ -1,0 +1,209 @@
+"""What a GPU should show, the most valuable first: commands, and estimates of what they need.
+
+An estimate of time is a sum of work, see `cards.Work`; a step of a model of d weights on t tokens is two forwards,
+4 d t FLOP, and 8 readings or writings of the weights. Memory is the least with which the job shows what it should:
+benchmarks tell by a row what did not fit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.gpu.cards import Work
+
+__all__ = ["JOBS", "PRESETS", "Job"]
+
+PRESETS = ("smoke", "full")
+_START = 30.0
+"""Seconds until a command that imports transformers has its device."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command.
+
+    shows: what for. command: module and arguments; {device}, {data} and {model} stand for options, --out is added.
+    smoke: its arguments in the preset `smoke`. out: folder of the rows below the command's own. work, memory_gib: of
+    the full preset. parts: equal shares of the work that rows are made in, so that one alone is worth beginning.
+    needs: options without which it cannot run. unless: the job that, where it fits, makes this one needless.
+    """
+
+    name: str
+    shows: str
+    module: str
+    command: str
+    smoke: str
+    out: str
+    work: Work
+    memory_gib: float = 8.0
+    parts: int = 1
+    needs: Sequence[str] = field(default=())
+    unless: str = ""
+
+    def words(self, preset: str, **options: object) -> list[str]:
+        """What follows `python -m`, without --out."""
+        arguments = self.command if preset == "full" else self.smoke
+        return [self.module, *(word.format(**options) for word in arguments.split())]
+
+    def in_smoke(self, seconds: float = 15.0) -> "Job":
+        """The job as the preset `smoke` runs it: seconds, in any memory, wherever it would run."""
+        values = {**vars(self), "work": Work(seconds), "memory_gib": 1.0, "parts": 1, "unless": ""}
+        return Job(**{**values, "needs": [name for name in self.needs if f"{{{name}}}" in self.smoke]})
+
+
+_WEIGHTS = {
+    "roberta-large": 0.355,
+    "opt-1.3b": 1.32,
+    "opt-6.7b": 6.66,
+    "opt-13b": 12.9,
+    "opt-30b": 30.0,
+    "opt-66b": 65.7,
+}
+"""10^9 weights."""
+
+
+def _steps(model: str, count: float, tokens: int, kind: str) -> Work:
+    """So many steps of a model, from its making on."""
+    weights, size = _WEIGHTS[model] * 1e-3, 2 if kind == "half" else 4
+    moved = (8 * count + 20) * size * weights  # 20: random weights are drawn, looked at and written
+    return Work(_START, traffic=moved, **{kind: 4 * weights * tokens * count})
+
+
+def _sum(*works: Work) -> Work:
+    return Work(*(sum(values) for values in zip(*(vars(work).values() for work in works), strict=True)))
+
+
+def _opt(size: str, steps: int) -> Job:
+    """Three cells of a process each; DPZero is timed a second time, in turns with MeZO."""
+    model, smoke = f"opt-{size}", {"1.3b": 7, "6.7b": 8, "13b": 9, "30b": 10, "66b": 11}[size]
+    cells = _sum(*(_steps(model, count * (steps + 2), 2048, "half") for count in (1, 1, 3)))
+    return Job(
+        model,
+        f"OPT-{size.upper()}, random weights, batch 8 of 256 tokens: DPZero's step beside two forwards and MeZO's",
+        "benchmarks.llm.memory",
+        f"tab:opt-memory --models {model} --methods forwards mezo dpzero --steps {steps} --device {{device}}",
+        f"smoke --models opt-tiny --methods dpzero --length {smoke} --device {{device}}",
+        "llm_memory_opt",
+        cells,
+        memory_gib=_WEIGHTS[model] * 1e9 * 2 * 1.05 / 2**30 + 2,
+        parts=3,
+    )
+
+
+JOBS = (
+    Job(
+        "tests",
+        "bits of the directions against the CPU's, engines against the reference, the captured loop",
+        "benchmarks.gpu.tests",
+        "--preset full",
+        "--preset smoke",
+        "tests",
+        Work(150),
+        memory_gib=2,
+    ),
+    Job(
+        "step-roberta-large",
+        "one step beside two forwards, MeZO's algorithm in place, AdamW and DP-AdamW: time and peak memory",
+        "benchmarks.optimizer_step",
+        "--preset gpu --sizes roberta-large --budget 60 --device {device}",
+        "--preset gpu-smoke --sizes tiny --turns 2 --device {device}",
+        "optimizer_step",
+        _sum(
+            _steps("roberta-large", 15 * 11 + 8, 64 * 128, "float32"),
+            _steps("roberta-large", 15 * 11 + 8, 64 * 128, "half"),
+        ),
+        memory_gib=12,
+        parts=2,
+    ),
+    Job(
+        "step-opt-1.3b",
+        "the same for OPT-1.3B, batch 8",
+        "benchmarks.optimizer_step",
+        "--preset gpu --sizes opt-1.3b --budget 60 --device {device}",
+        "--preset gpu-smoke --sizes opt-tiny --turns 2 --device {device}",
+        "optimizer_step",
+        _steps("opt-1.3b", 15 * 9 + 8, 8 * 256, "half"),
+        memory_gib=8,
+    ),
+    _opt("1.3b", 20),
+    Job(
+        "grid",
+        "the paper's synthetic grid: all methods, five seeds",
+        "benchmarks.synthetic",
+        "--preset paper --seeds 5 --jobs 1 --device {device}",
+        "--preset smoke --modes c --jobs 1 --device {device}",
+        "synthetic",
+        Work(260, float64=200, float32=900),
+        memory_gib=4,
+        parts=210,
+    ),
+    Job(
+        "sweep-speed",
+        "the sweep with its captured loop, beside the reference's steps",
+        "benchmarks.sweep_speed",
+        "--preset full --repetitions 3 --device {device}",
+        "--preset smoke --repetitions 1 --device {device}",
+        "sweep_speed",
+        Work(120, float64=10),
+        memory_gib=4,
+        parts=18,
+    ),
+    Job(
+        "dimension",
+        "d = 10^6, 10^7, 10^8, every coordinate made on the device",
+        "benchmarks.dimension",
+        "--preset gpu --seeds 1 --device {device}",
+        "--preset smoke --seeds 1 --device {device}",
+        "dimension",
+        Work(100, float64=160, traffic=20),
+        memory_gib=2,
+        parts=3,
+    ),
+    *(_opt(size, 10) for size in ("6.7b", "13b", "30b", "66b")),
+    Job(
+        "opt-66b-streamed",
+        "66B weights layer by layer from files, each loaded once for both signs",
+        "benchmarks.llm.streamed",
+        "opt-66b --steps 2 --device {device}",
+        "opt-tiny --steps 2 --device {device}",
+        "llm_streamed",
+        Work(_START + 64 * 2 + 4 * 60, half=4 * 0.0657 * 2048 * 4, traffic=3),
+        memory_gib=12,
+        unless="opt-66b",
+    ),
+    Job(
+        "directions",
+        "K = 1 to 64 directions a step at equal evaluations, fixed rank, five seeds",
+        "benchmarks.rank",
+        "--experiments directions --seeds 5 --device {device}",
+        "--experiments law --seeds 1 --device {device}",
+        "rank",
+        Work(90, float64=5),
+        memory_gib=4,
+        parts=20,
+    ),
+    Job(
+        "tables-encoder",
+        "the paper's accuracy table on a small encoder, 3 seeds (852 runs)",
+        "benchmarks.llm.table",
+        "tab:dpzero-mezo --preset few-steps --batch-rows 512 --data {data} --device {device}",
+        "tab:dpzero-mezo --preset smoke --data {data} --device {device}",
+        "llm_dpzero_mezo",
+        Work(852 * 12),
+        memory_gib=6,
+        parts=852,
+        needs=("data",),
+    ),
+    Job(
+        "tables-roberta",
+        "SST-2 at the paper's hyper-parameters: RoBERTa-large, 10,000 steps",
+        "benchmarks.llm.table",
+        "tab:dpzero-mezo --preset full --tasks sst2 --rows zero-shot dpzero:2 dpzero:6 mezo --batch-rows 64"
+        " --model {model} --data {data} --device {device}",
+        "tab:noise --preset smoke --data {data} --device {device}",
+        "llm_dpzero_mezo_full",
+        Work(24 * 60, float32=24 * 4 * 0.355e-3 * 64 * 40 * 10_000),
+        memory_gib=12,
+        parts=24 * 20,
+        needs=("model", "data"),
+    ),
+)

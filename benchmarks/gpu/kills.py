@@ -1,0 +1,97 @@
+"""The smoke run, killed at random and resumed, gives the rows of one that was not.  python -m benchmarks.gpu.kills
+
+`benchmarks.gpu --preset smoke --device cpu` is killed by SIGKILL after a random time and started again, --kills times;
+then it is left to end. Its rows are compared, file by file, with those of an undisturbed run: all columns but those
+that are measured (times, memory, rates). Jobs that need data are left out: their private noise is no function of a
+seed. A row for each kill; the last says how many rows were compared, and how many differ.
+"""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.gpu.jobs import JOBS
+from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.cli import Parser, Several, integer, number, output_folder
+
+__all__ = ["MEASURED", "differences", "main"]
+
+MEASURED = re.compile(
+    r"(_s|_mb|_mib|_error)$|second|ratio|peak|gflops|share|wall|turns|processes|to_mezo|to_non_private"
+)
+"""Columns that time or memory is in."""
+SEED = 2121
+FREE = [job.name for job in JOBS if not job.needs]
+
+
+def differences(folder: Path, other: Path) -> tuple[int, int]:
+    """(rows compared, rows that only one has) of every table below two folders; a missing table counts whole."""
+    paths = {path.parent.relative_to(root) for root in (folder, other) for path in root.rglob("rows.csv*")}
+    tables = [[_lines(root / path) for root in (folder, other)] for path in sorted(paths)]
+    return sum(len(one | two) for one, two in tables), sum(len(one ^ two) for one, two in tables)
+
+
+def _lines(folder: Path) -> set[tuple[str, ...]]:
+    """The rows of a table without what is measured."""
+    try:
+        rows: pd.DataFrame = read_rows(folder, failed=True)
+    except FileNotFoundError:
+        return set()
+    kept = rows[[name for name in rows if not MEASURED.search(str(name))]]
+    return set(kept.astype(str).itertuples(index=False, name=None))
+
+
+def _start(only: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
+    arguments = ["--minutes", "60", "--preset", "smoke", "--device", "cpu", "--out", str(out), "--only", *only]
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.gpu", *arguments], stdout=subprocess.DEVNULL)
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.gpu.kills", __doc__)
+    parser.add_argument("--kills", type=integer(1, 10**6), default=50)
+    parser.add_argument(
+        "--longest", type=number(above=0, at_most=3600), default=25, help="seconds until a kill, at most"
+    )
+    parser.add_argument("--only", nargs="+", action=Several, choices=FREE, default=FREE, help="these jobs")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "gpu_kills")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 1 where rows differ."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    results = Results(
+        options.out, key=("kill",), fields=("delay_s", "exit", "rows", "differ"), seeds=[SEED], device="cpu", dtype="",
+        settings={"kills": options.kills, "only": " ".join(options.only), "longest": options.longest},
+    )  # fmt: skip
+    whole, killed = (options.out / "work" / name for name in ("whole", "killed"))
+    with parser.opened("--out", results):
+        for kill in range(options.kills):
+            if not results.done(kill=kill):
+                delay = float(np.random.default_rng([SEED, kill]).uniform(0, options.longest))
+                process = _start(options.only, killed)
+                time.sleep(delay)
+                process.send_signal(signal.SIGKILL)
+                results.add([{"kill": kill, "delay_s": round(delay, 2), "exit": process.wait()}])
+                print(f"{kill + 1}/{options.kills}: killed after {delay:.1f} s", flush=True)
+        if not results.done(kill=options.kills):
+            statuses = [_start(options.only, folder).wait() for folder in (killed, whole)]
+            compared, differ = differences(killed, whole)
+            results.add([{"kill": options.kills, "exit": max(statuses), "rows": compared, "differ": differ}])
+            shutil.rmtree(options.out / "work")
+    last = read_rows(options.out).iloc[-1]
+    print(f"{options.kills} kills; {last['rows']:.0f} rows compared, {last['differ']:.0f} differ")
+    return int(last["differ"] > 0 or last["rows"] == 0 or last["exit"] != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

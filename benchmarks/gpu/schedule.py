@@ -1,0 +1,58 @@
+"""What fits into the time and the memory of a card, in order of value, and why the rest does not."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from benchmarks.gpu.cards import Card
+from benchmarks.gpu.jobs import Job
+
+__all__ = ["LONGEST", "Entry", "planned", "refusal"]
+
+LONGEST = 540.0
+"""Seconds after which a process is ended; a job that needs more goes on in another one."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the plan. start: seconds from now. why: empty for a job that is to run."""
+
+    job: Job
+    seconds: float
+    start: float
+    why: str
+
+
+def refusal(job: Job, card: Card, left: float, given: Mapping[str, object], jobs: Iterable[Job]) -> str:
+    """Why a job cannot run with `left` seconds; empty if it can.
+
+    given: options by name, for what a job needs. jobs: all there are, for what makes it needless.
+    """
+    absent = [name for name in job.needs if not given.get(name)]
+    if absent:
+        return f"needs --{absent[0]}"
+    if job.memory_gib > card.memory_gib:
+        return f"needs {job.memory_gib:,.0f} GiB, the card has {card.memory_gib:,.0f}"
+    for other in jobs:
+        if other.name == job.unless and other.memory_gib <= card.memory_gib:
+            return f"{other.name} fits, which shows more"
+    part = job.work.on(card) / job.parts
+    if part > left:
+        what = "the smallest part of it needs" if job.parts > 1 else "needs"
+        return f"{what} {shown(part)}, {shown(max(left, 0))} are left"
+    return ""
+
+
+def planned(jobs: Iterable[Job], card: Card, seconds: float, given: Mapping[str, object]) -> Iterator[Entry]:
+    """The jobs in their order; one that is begun and does not end in the time takes all that is left of it."""
+    chosen, start = list(jobs), 0.0
+    for job in chosen:
+        needed = job.work.on(card)
+        why = refusal(job, card, seconds - start, given, chosen)
+        yield Entry(job, needed, start, why)
+        if not why:
+            start += min(needed, seconds - start)
+
+
+def shown(seconds: float) -> str:
+    """s below two minutes, else min."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

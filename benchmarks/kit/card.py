@@ -1,0 +1,37 @@
+"""The accelerator behind a row: for the manifest."""
+
+import subprocess
+from typing import Any
+
+__all__ = ["accelerator"]
+
+_ASKED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
+
+
+def accelerator(device: str) -> dict[str, Any]:
+    """The card, its driver, its clocks at this moment, the state of TF32; nothing where `device` is the processor."""
+    if device.startswith("cpu"):
+        return {}
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    found = torch.cuda.get_device_properties(0)
+    return {
+        "card": found.name,
+        "memory_gib": round(found.total_memory / 2**30, 1),
+        "cuda": torch.version.cuda,
+        "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "cudnn": torch.backends.cudnn.allow_tf32},
+        **_told(),
+    }
+
+
+def _told() -> dict[str, str]:
+    """What nvidia-smi says of the first card; nothing where there is none."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    values = [value.strip() for value in done.stdout.splitlines()[0].split(",")]
+    return dict(zip(_ASKED, values, strict=True))

@@ -1,0 +1,143 @@
+"""Steps of a model that does not fit: its layers come from files, one at a time.  python -m benchmarks.llm.streamed
+
+    python -m benchmarks.llm.streamed opt-66b --device cuda
+    python -m benchmarks.llm.streamed opt-tiny                    # seconds on a CPU
+
+MeZO's and DPZero's step, batch 8 of 256 random tokens, each layer read once for both signs (`optim.streamed`). Weights
+are random and in half precision on a GPU; all layers are read from the file of one, for none of the disks at hand holds
+132 GB: after the first reading it comes from the system's memory, so what is measured is the way from there to the
+device. `read_s` is the part of a step that reading takes; a peak is that of the allocator (CPU: of the process).
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from benchmarks.kit.device import chosen_device
+from benchmarks.kit.peaks import peak, reset_peak
+from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.llm import models, zeroth_order
+from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.flags import model_name
+from benchmarks.llm.prompts import Example
+from benchmarks.llm.scoring import WordScorer
+from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.optim.layers import Tensors, stream
+
+__all__ = ["main", "measure"]
+
+KEY = ("model", "method", "batch", "length", "dtype")
+FIELDS = ("d", "seconds", "read_s", "peak_mib", "weights_mib")
+BATCH, RECORDS = 8, 100
+METHODS = ("mezo", "dpzero")
+
+
+class _OneLayer(Tensors):
+    """The tensors of a model whose layers all have those of the first; counts the seconds of reading."""
+
+    def __init__(self, folder: Path, layers: str) -> None:
+        super().__init__(folder)
+        self._layers, self.seconds = layers, 0.0
+
+    def read(self, names: Sequence[str]) -> torch.Tensor:
+        started = time.perf_counter()
+        found = super().read([self._first(name) for name in names]).contiguous()
+        self.seconds += time.perf_counter() - started
+        return found
+
+    def _first(self, name: str) -> str:
+        number, dot, rest = name.removeprefix(self._layers).partition(".")
+        return f"{self._layers}0{dot}{rest}" if name.startswith(self._layers) and number.isdigit() else name
+
+
+def measure(model: str, method: str, steps: int, length: int, device: str) -> dict[str, Any]:
+    """The row of a method."""
+    dtype = "float32" if device == "cpu" else "float16"
+    config, kind = models.configuration(model)
+    module: Any = models.random_model(config, kind, seed=0, dtype=dtype, device="meta")
+    layers = module.get_decoder().layers
+    prefix = next(name for name, part in module.named_modules() if part is layers) + "."
+    with TemporaryDirectory() as name:
+        source = _drawn(module, prefix, Path(name))
+        before = reset_peak(device)
+        stream(module, list(layers), source, device=device)
+        words = int(config.vocab_size)
+        ids = torch.randint(5, words, (RECORDS, length), generator=torch.Generator().manual_seed(0)).tolist()
+        examples = tuple(Example(tuple(row), length - 1, index % 2) for index, row in enumerate(ids))
+        scorer = WordScorer([words - 1, words - 2], pad=1, rows=BATCH)
+        c = Configuration(
+            method=method, relation="replace-one", sampling="fixed-size", batch=BATCH, dtype=dtype, steps=steps + 1,
+            weights="all", direction="rademacher", step_size=1e-6, clip=1.0,
+        )  # fmt: skip
+        run = zeroth_order.start(module, scorer, examples, c, Path(name) / "run")
+        seconds, read = [], []
+        while run.releases_left:
+            started, source.seconds = time.perf_counter(), 0.0
+            run.step()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+            read.append(source.seconds)
+        run.close()
+    weights = sum(p.numel() * p.element_size() for p in module.parameters()) / 2**20
+    return {
+        **dict(zip(KEY, (model, method, BATCH, length, dtype), strict=True)),
+        "d": run.weights.d,
+        "seconds": round(statistics.median(seconds[1:]), 4),
+        "read_s": round(statistics.median(read[1:]), 4),
+        "peak_mib": round(peak(device) - before),
+        "weights_mib": round(weights),
+    }
+
+
+def _drawn(module: nn.Module, layers: str, folder: Path) -> _OneLayer:
+    """Random weights in files: what is in no layer, and the first layer."""
+    generator, values = torch.Generator().manual_seed(0), {}
+    for name, parameter in module.named_parameters():
+        if not name.startswith(layers) or name.startswith(f"{layers}0."):
+            drawn = torch.empty(parameter.shape, dtype=parameter.dtype)
+            values[name] = drawn.normal_(0, 0.02, generator=generator)
+    save_file(values, folder / "model.safetensors")
+    return _OneLayer(folder, layers)
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.llm.streamed", __doc__)
+    parser.add_argument("model", type=model_name, help="a size of sizes.toml, a causal one, or a folder")
+    parser.add_argument("--steps", type=integer(1, 10_000), default=3)
+    parser.add_argument("--length", type=integer(1, 2048), default=64, help="tokens in a record")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "llm_streamed")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the methods that are not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    device = chosen_device(parser, options.device)
+    results = Results(
+        options.out, key=KEY, fields=FIELDS, seeds=[0], dtype="a column",
+        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+    )  # fmt: skip
+    with parser.opened("--out", results):
+        for method in METHODS:
+            dtype = "float32" if device == "cpu" else "float16"
+            key = dict(zip(KEY, (options.model, method, BATCH, options.length, dtype), strict=True))
+            if not results.done(**key):
+                row = measure(options.model, method, options.steps, options.length, device)
+                results.add([row])
+                print(f"{method}: {row['seconds']} s a step, of which reading {row['read_s']} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

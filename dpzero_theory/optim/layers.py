@@ -1,0 +1,182 @@
+"""A module whose layers are in files, and in memory one at a time.
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    stream(model, model.model.decoder.layers, Tensors("CHECKPOINT"), device="cuda", work="work")
+    run = make_private(model, losses, data, plan, ...)
+
+What is not in a layer is read at once. A parameter of a layer has its shape and no values until the layer is called;
+then its values are read, and given up after the call. A step of `streamed.StreamedWeights` calls each layer at all
+points x +- lambda u at once: it asks the module again and again, with what the layers before have answered, for what it
+would give to the next (`Layers.asked`). So layers must be called one after the other, each once in a forward; any
+forward is else possible.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dpzero_theory.check import installed
+
+_STREAMED = "_dpzero_layers"
+
+
+class Tensors:
+    """Tensors by name in the safetensors files of a folder, as Hugging Face writes them. Raises ValueError."""
+
+    def __init__(self, folder: str | Path) -> None:
+        installed("streaming", "safetensors", "hf")
+        from safetensors import safe_open
+
+        self._open = safe_open
+        self._files: dict[str, Path] = {}
+        for path in sorted(Path(folder).glob("*.safetensors")):
+            with safe_open(path, "pt") as file:
+                self._files |= dict.fromkeys(file.keys(), path)
+        if not self._files:
+            raise ValueError(f"checkpoint must be a folder of safetensors files; got {str(folder)!r}")
+
+    def read(self, names: Sequence[str]) -> Tensor:
+        """The tensor that has one of these names, in host memory. Raises ValueError."""
+        for name in names:
+            if name in self._files:
+                with self._open(self._files[name], "pt") as file:
+                    found: Tensor = file.get_tensor(name)
+                return found
+        raise ValueError(f"checkpoint must hold {names[0]}, which it does not")
+
+
+class Asked(BaseException):
+    """A layer was called that has not answered yet, with these arguments."""
+
+    def __init__(self, arguments: Any, named: Any) -> None:
+        super().__init__()
+        self.arguments, self.named = arguments, named
+
+
+class Layer(NamedTuple):
+    """forward: the module's own. parameters: those that are frozen included."""
+
+    forward: Callable[..., Any]
+    parameters: list[nn.Parameter]
+
+
+Values = dict[nn.Parameter, Tensor]
+
+
+class Layers:
+    """The layers of a module. values, changed: a run's weights put theirs here, which read a layer as it has moved, and
+    are told when other parameters than before are in memory."""
+
+    def __init__(self, module: nn.Module, layers: Sequence[nn.Module], source: Tensors, device: str, work: Path | None):
+        self.work, self.device, self._source = work, torch.device(device), source
+        self._names: dict[nn.Parameter, list[str]] = {}
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            self._names.setdefault(parameter, []).append(name)
+        self.layers = [Layer(layer.forward, list(layer.parameters())) for layer in layers]
+        self.values: Callable[[int], Values] = self.initial
+        self.changed: Callable[[], None] = lambda: None
+        self._answers: Sequence[Any] | None = None
+        self._next = 0
+        for index, layer in enumerate(layers):
+            layer.forward = partial(self._call, index)
+
+    def initial(self, index: int) -> Values:
+        """What the checkpoint has for a layer."""
+        return {parameter: self.read(parameter) for parameter in self.layers[index].parameters}
+
+    def read(self, parameter: nn.Parameter) -> Tensor:
+        """What the checkpoint has for a parameter, in its type, on the device. Raises ValueError."""
+        found = self._source.read(self._names[parameter])
+        if found.shape != parameter.shape:
+            name, shapes = self._names[parameter][0], (tuple(parameter.shape), tuple(found.shape))
+            raise ValueError(f"{name} must be of shape {shapes[0]}; got {shapes[1]}")
+        return found.to(self.device, parameter.dtype, copy=True)
+
+    @contextmanager
+    def held(self, index: int) -> Iterator[Callable[..., Any]]:
+        """A layer's own forward, with its values in memory."""
+        layer = self.layers[index]
+        try:
+            for parameter, values in self.values(index).items():
+                parameter.data = values
+            self.changed()
+            yield layer.forward
+        finally:
+            for parameter in layer.parameters:
+                parameter.data = absent(parameter.shape, parameter.dtype, self.device)
+            self.changed()
+
+    def asked(self, function: Callable[[], object], answers: Sequence[Any]) -> tuple[Any, Any]:
+        """What the function's forward gives to the first layer that has not answered. Raises ValueError."""
+        try:
+            self.answered(function, answers)
+        except Asked as asked:
+            return asked.arguments, asked.named
+        raise ValueError(f"a forward must call every layer; layer {len(answers)} was not")
+
+    def answered(self, function: Callable[[], Any], answers: Sequence[Any]) -> Any:
+        """What the function returns where the layers give these answers."""
+        self._answers, self._next = answers, 0
+        try:
+            return function()
+        finally:
+            self._answers = None
+
+    def _call(self, index: int, *arguments: Any, **named: Any) -> Any:
+        if self._answers is None:
+            with self.held(index) as forward:
+                return forward(*arguments, **named)
+        if index != self._next:
+            raise ValueError(f"layers must be called in order, each once in a forward; got {index} after {self._next}")
+        if index == len(self._answers):
+            raise Asked(arguments, named)
+        self._next += 1
+        return self._answers[index]
+
+
+def stream(
+    module: nn.Module, layers: Sequence[nn.Module], source: Tensors, *, device: str, work: str | Path | None = None
+) -> None:
+    """Read what is not in the layers; from now on a layer's values are in memory while it is called.
+
+    module: of any device, the meta device too, where all its buffers must be elsewhere. layers: submodules that a
+    forward calls one after the other, each once. source: the values. device: of the values in memory. work: folder for
+    the layers of a run that have moved; without one they are moved from the checkpoint's again each time. Raises
+    ValueError.
+    """
+    if streamed(module) is not None:
+        raise ValueError("module must not be streamed twice")
+    for name, buffer in module.named_buffers():
+        if buffer.is_meta:
+            raise ValueError(f"buffer {name} must be in memory; got the meta device")
+    found = Layers(module, list(layers), source, device, None if work is None else Path(work))
+    inside = {parameter for layer in found.layers for parameter in layer.parameters}
+    for parameter in list(module.parameters()):
+        if parameter in inside:
+            values = absent(parameter.shape, parameter.dtype, found.device)
+        else:
+            values = found.read(parameter)
+        torch.utils.swap_tensors(parameter, nn.Parameter(values, parameter.requires_grad))  # type: ignore[no-untyped-call]
+    setattr(module, _STREAMED, found)
+
+
+def streamed(module: object) -> Layers | None:
+    """The layers of a module that `stream` was called for."""
+    found: Layers | None = getattr(module, _STREAMED, None)
+    return found
+
+
+def absent(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of a shape without values."""
+    return torch.empty(1, dtype=dtype, device=device).expand(shape)
+
+
+def is_absent(tensor: Tensor) -> bool:
+    """Whether it is one that `absent` made."""
+    return tensor.numel() > 1 and not any(tensor.stride())

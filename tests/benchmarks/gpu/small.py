@@ -1,0 +1,32 @@
+"""A job that writes a row every few milliseconds and goes on where it was.  python -m tests.benchmarks.gpu.small"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROWS = 12
+
+
+def main(kind: str, out: Path) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    if kind == "fails":
+        print("it cannot be done")
+        return 3
+    if kind == "hangs":
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+        (out / "pids").write_text(f"{os.getpid()} {child.pid}")
+        time.sleep(60)
+    path = out / "rows"
+    for number in range(ROWS):
+        if number >= (path.stat().st_size // 8 if path.exists() else 0):
+            with path.open("ab", buffering=0) as file:
+                file.write(b"row %3d\n" % number)
+            print(f"row {number}", flush=True)
+            time.sleep(0.03)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[3])))

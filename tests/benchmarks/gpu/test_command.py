@@ -1,0 +1,107 @@
+"""The command: jobs one after the other, resumed after kills, and a line for each."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import schedule
+from benchmarks.gpu.cards import Work
+from benchmarks.gpu.jobs import Job
+from benchmarks.kit.rows import read_rows
+
+SMALL = "tests.benchmarks.gpu.small"
+
+
+def job(name: str, kind: str = "works", **changes: Any) -> Job:
+    return Job(name, f"shows {name}", SMALL, kind, kind, name, Work(1), **changes)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    found = [job("one"), job("two", "{data}", needs=("data",)), job("three")]
+    monkeypatch.setattr(command, "JOBS", found)
+    monkeypatch.setattr(command, "NAMES", tuple(one.name for one in found))
+    return found
+
+
+def run(out: Path, *words: str) -> int:
+    return command.main(["--minutes", "2", "--preset", "smoke", "--device", "cpu", "--out", str(out), *words])
+
+
+def statuses(out: Path) -> dict[str, str]:
+    rows = read_rows(out / "jobs", failed=True)
+    return dict(zip(rows["job"], rows["status"], strict=True))
+
+
+def test_jobs_run_once(jobs: list[Job], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "--only", "one") == 0
+    assert run(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("row 11") == 2  # of one, and of three
+    assert statuses(tmp_path) == {"one": "ok", "two": "needs --data", "three": "ok"}
+
+
+def test_a_job_that_fails_is_said_and_tried_again(jobs: list[Job], tmp_path: Path) -> None:
+    jobs[0] = job("one", "fails")
+    assert run(tmp_path) == 1
+    assert statuses(tmp_path) == {"one": "failed (3): it cannot be done", "two": "needs --data", "three": "ok"}
+    jobs[0] = job("one")
+    assert run(tmp_path) == 0
+
+
+def test_a_job_goes_on_in_another_process_and_is_given_up_where_nothing_comes(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "LONGEST", 0.5)
+    jobs[1:] = [job("two", "hangs")]
+    assert run(tmp_path) == 0
+    rows = read_rows(tmp_path / "jobs", failed=True).set_index("job")
+    assert rows.loc["one", "status"] == "ok"
+    assert rows.loc["two", "status"] == "unfinished: nothing new in 0 s"
+    assert len((tmp_path / "one" / "rows").read_text().splitlines()) == 12
+
+
+def test_killed_at_random_and_resumed_the_rows_are_the_same(jobs: list[Job], tmp_path: Path) -> None:
+    rng, kills = np.random.default_rng(0), 0
+    jobs[1:] = [job("three")]
+    for _ in range(8):
+        child = os.fork()
+        if child == 0:
+            try:
+                run(tmp_path / "killed")
+            finally:
+                os._exit(0)
+        time.sleep(rng.uniform(0.05, 0.6))
+        os.kill(child, signal.SIGKILL)
+        kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert kills >= 3
+    assert run(tmp_path / "killed") == run(tmp_path / "whole") == 0
+    for name in ("one", "three"):
+        texts = [(tmp_path / folder / name / "rows").read_text() for folder in ("killed", "whole")]
+        assert texts[0] == texts[1] == "".join(f"row {number:3}\n" for number in range(12))
+
+
+def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert command.main(["--minutes", "40", "--dry-run", "--card", "a100-40gb", "--out", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "a100-40gb, 39 GiB, 40 minutes"
+    assert len(lines) == 1 + len(command.JOBS)
+    assert "needs 61 GiB, the card has 39" in next(line for line in lines if " opt-30b " in line)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [(["--device", "cpu"], "--preset"), (["--card", "h200"], "--card"), (["--only", "nothing"], "--only")],
+)
+def test_bad_lines(words: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as status:
+        command.main(["--minutes", "10", *words])
+    assert status.value.code == 2
+    assert flag in capsys.readouterr().err
