@@ -93,6 +93,7 @@ class Directions:
         self._spare: list[NDArray[np.uint8]] = []  # fresh memory costs as much as what is put there
         self._squared_norm: tuple[int, tuple[int, ...], int] | None = None
         self._tables: dict[tuple[float, torch.dtype], NDArray[Any]] = {}
+        self._device_values: dict[torch.device, Tensor] = {}
         self._device_tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int, domain: int = DIRECTION) -> NDArray[np.uint64]:
@@ -130,11 +131,12 @@ class Directions:
         if np.ptp(np.abs(self._integers)) == 0:
             return sum(sizes) * int(self._integers[0]) ** 2
         if self._squared_norm is None or self._squared_norm[:2] != (number, sizes):
-            total = 0
-            for parameter, size in enumerate(sizes):
-                for _, values in self.blocks(number, parameter, 0, size, 1 / self._grid, torch.float64, device):
-                    total += int(values.square().to(torch.int64).sum())
-            self._squared_norm = number, sizes, total
+            sums = [
+                values.square().to(torch.int64).sum()
+                for parameter, size in enumerate(sizes)
+                for _, values in self.blocks(number, parameter, 0, size, 1 / self._grid, torch.float64, device)
+            ]
+            self._squared_norm = number, sizes, sum(torch.stack(sums).tolist())  # a GPU waits once
         return self._squared_norm[2]
 
     def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
@@ -302,5 +304,7 @@ class Directions:
         if found is None:
             if len(self._device_tables) >= 8:
                 self._device_tables.clear()
-            found = self._device_tables[scale, dtype, device] = torch.tensor(scale * self._values).to(device, dtype)
+            if device not in self._device_values:
+                self._device_values[device] = torch.tensor(self._values).to(device)
+            found = self._device_tables[scale, dtype, device] = (scale * self._device_values[device]).to(dtype)
         return found

@@ -122,10 +122,11 @@ class Shift:
 
     def rows(self, place: Place, rows: Tensor) -> Tensor:
         """round(x + scale u) at these rows of a matrix."""
-        source, width, low = place.tensor[rows], place.tensor.shape[1], self.low.get(place.index)
+        source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
+        width = place.tensor.shape[1]
         wide = torch.float64 if source.dtype == torch.float64 else torch.float32
         u = self.directions.rows(self.number, place.index, rows + place.origin // width, width, self.scale, wide)
-        value = source if low is None else join(source, low.view(place.tensor.shape)[rows])
+        value = source if low is None else join(source, low.view(place.tensor.shape).index_select(0, rows))
         return u.add_(value).to(source.dtype)
 
 

@@ -1,5 +1,7 @@
 """Plans: what fits, in the order of value, and why the rest does not."""
 
+import itertools
+
 import pytest
 
 from benchmarks.gpu.cards import PROCESSOR, Work, card_named, known
@@ -20,7 +22,7 @@ def test_plans_hold_what_they_promise(name: str) -> None:
         assert all(entry.start < 60 * minutes and entry.job.memory_gib <= card.memory_gib for entry in ran)
         assert all(
             later.start == pytest.approx(min(one.start + one.seconds, 60 * minutes))
-            for one, later in zip(ran, ran[1:], strict=False)
+            for one, later in itertools.pairwise(ran)
         )
         chosen.append({entry.job.name for entry in ran})
     assert chosen[0] < chosen[1] <= chosen[2]

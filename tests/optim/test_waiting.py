@@ -1,0 +1,137 @@
+"""A step on a GPU waits for the device where it reads the losses, and nowhere else.
+
+On fake CUDA tensors, which have shapes and no values, whatever needs a value raises; what comes to the host is counted.
+The kernels are replaced by ones that do nothing, for Triton knows no fake tensors; they are called with what the true
+ones are called with.
+"""
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpzero_theory.optim import directions, module
+from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.module import Weights
+from dpzero_theory.sphere import DIRECTIONS
+
+
+class Arrivals(TorchDispatchMode):
+    """Counts operations on CUDA tensors that give one on the host, and uploads from there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def count(self, way: str) -> int:
+        return sum(count for what, count in self.seen.items() if what.startswith(way))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = [value for value in [*args, *(kwargs or {}).values()] if isinstance(value, torch.Tensor)]
+        devices = {value.device.type for value in given}
+        if isinstance(out, torch.Tensor) and devices and {out.device.type} != devices:
+            self.seen[f"{'to' if out.is_cuda else 'from'} the device: {func}"] += 1
+        return out
+
+
+def taken(tensor: torch.Tensor, here: slice) -> torch.Tensor:
+    """tensor[here], whose brackets, as the method `copy_`, ask for the CUDA library."""
+    first = here.start or 0
+    return tensor.narrow(0, first, (tensor.shape[0] if here.stop is None else min(here.stop, tensor.shape[0])) - first)
+
+
+class Network(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(100, 16, dtype=dtype)
+        self.head = nn.Linear(16, 100, dtype=dtype)
+        self.norm = nn.LayerNorm(16, dtype=dtype)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.tokens(words)).mean(dim=1))
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Directions made on the device; how often by which kernel."""
+    called: Counter[str] = Counter()
+
+    def shift(out: torch.Tensor, *_: Any, rows: Any = None, **__: Any) -> None:
+        assert out.is_cuda
+        called["rows" if rows is not None else "shift"] += 1
+
+    def words(key: int, number: int, parameter: int, start: int, count: int, domain: int, device: Any) -> torch.Tensor:
+        called["words"] += 1
+        return torch.empty(count, dtype=torch.int64, device=device)
+
+    found = SimpleNamespace(shift=shift, words=words)
+    monkeypatch.setattr(directions, "_kernels", lambda device: found if device.type == "cuda" else None)
+    monkeypatch.setattr(module, "_supported", lambda name, parameter: None)
+    monkeypatch.setattr(module, "_same_memory", lambda parameter, held: True)  # asks what fake tensors do not know
+    monkeypatch.setattr(FakeTensor, "__getitem__", taken, raising=False)
+    monkeypatch.setattr(FakeTensor, "copy_", lambda to, values: torch.ops.aten.copy_(to, values), raising=False)
+    monkeypatch.setattr(
+        FakeTensor, "__setitem__", lambda to, here, values: taken(to, here).copy_(values), raising=False
+    )
+    return called
+
+
+def on_a_fake_device(dtype: torch.dtype, kind: str, precision: str) -> tuple[Weights, torch.Tensor]:
+    """Within a FakeTensorMode."""
+    with torch.device("meta"):
+        network = Network(dtype)
+    for part in network.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            setattr(part, name, nn.Parameter(torch.empty(parameter.shape, dtype=dtype, device="cuda")))
+    return Weights(network, Directions(7, kind), precision=precision), torch.empty(
+        2, 5, dtype=torch.int64, device="cuda"
+    )
+
+
+@pytest.mark.parametrize("kind", DIRECTIONS)
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [(torch.float32, "nearest"), (torch.float16, "stochastic"), (torch.bfloat16, "master")],
+)
+def test_a_step_waits_for_nothing_but_the_losses(
+    kernels: Counter[str], kind: str, dtype: torch.dtype, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Weights, "_factor", lambda self, number: 1.0)  # of a sphere: below
+    with FakeTensorMode():
+        weights, words = on_a_fake_device(dtype, kind, precision)
+        points = [(number, shift) for number in (0, 1) for shift in (1e-3, -1e-3)]
+        with Arrivals() as arrivals:
+            losses = weights.evaluated(points, lambda network: network(words).float().logsumexp(dim=1).to("cpu"))
+            assert arrivals.count("from") == len(points)
+            weights.move_([(0, 1e-6), (1, 2e-6)])
+            assert arrivals.count("from") == len(points)
+            assert arrivals.count("to") <= 1  # the table of the law, once
+        assert all(isinstance(loss, FakeTensor) and loss.shape == (2,) for loss in losses)
+    assert kernels["rows"] == len(points)  # few rows of the embedding; the rest is shifted whole
+    assert kernels["shift"] >= 2 * len(points)
+
+
+def test_the_factor_of_the_sphere_waits_once(kernels: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """||g||^2 is summed on the device, block by block; all blocks are made before the sums are read."""
+    monkeypatch.setattr(directions, "_GPU_CHUNK", 64)
+    with FakeTensorMode():
+        weights, _ = on_a_fake_device(torch.float32, "sphere", "nearest")
+        with pytest.raises(DataDependentOutputException):
+            weights.squared_norm(0)
+    assert kernels["shift"] == sum(-(-size // 64) for size in weights.sizes)
+
+
+def test_waiting_is_seen(kernels: Counter[str]) -> None:
+    with FakeTensorMode():
+        weights, words = on_a_fake_device(torch.float32, "rademacher", "nearest")
+        with pytest.raises(DataDependentOutputException), weights.shifted(0, 1e-3):
+            weights.module(words).sum().item()
+        with Arrivals() as arrivals:
+            words.to("cpu")
+    assert (arrivals.count("from"), arrivals.count("to")) == (1, 0)
