@@ -75,13 +75,14 @@ def _sum(*works: Work) -> Work:
 def _opt(size: str, steps: int) -> Job:
     """Three cells of a process each; DPZero is timed a second time, in turns with MeZO."""
     model, smoke = f"opt-{size}", {"1.3b": 7, "6.7b": 8, "13b": 9, "30b": 10, "66b": 11}[size]
+    method = "dpzero" if size == "1.3b" else "forwards"
     cells = _sum(*(_steps(model, count * (steps + 2), 2048, "half") for count in (1, 1, 3)))
     return Job(
         model,
         f"OPT-{size.upper()}, random weights, batch 8 of 256 tokens: DPZero's step beside two forwards and MeZO's",
         "benchmarks.llm.memory",
         f"tab:opt-memory --models {model} --methods forwards mezo dpzero --steps {steps} --device {{device}}",
-        f"smoke --models opt-tiny --methods dpzero --length {smoke} --device {{device}}",
+        f"smoke --models opt-tiny --methods {method} --length {smoke} --device {{device}}",
         "llm_memory_opt",
         cells,
         memory_gib=_WEIGHTS[model] * 1e9 * 2 * 1.05 / 2**30 + 2,
