@@ -103,8 +103,8 @@ def _jobs(axis: Axes, rows: pd.DataFrame) -> None:
     axis.barh(place, rows["wall_s"], color=series(0).color, height=0.6, label="taken")
     axis.plot(rows["estimate_s"], place, **series(1).line(linestyle="none", label="estimated"))
     axis.set_yticks(place, rows["job"], fontsize=6)
-    axis.set(xlabel="seconds", xscale="symlog")
-    axis.legend(fontsize=6, loc="lower right")
+    axis.set(xlabel="seconds", xscale="symlog", ylim=(-0.7, len(rows) + 0.9))
+    axis.legend(fontsize=6, loc="upper right", ncols=2)
 
 
 def _parser() -> Parser:

@@ -8,10 +8,11 @@ Jobs come in order of value, each in a process of its own that is ended after 9 
 does not fit into the time or the memory is left out, and said. The command may be ended at any moment; the same
 command goes on where it was. Every row is written as soon as it is there, below --out: a folder for each benchmark,
 with the card, its driver, clocks and TF32 state in the manifest, and `jobs`, a row for each job. At the end there are
-a table and a figure of what is there (`python -m figures.gpu --rows OUT`).
+a table and a figure of what is there (`python -m figures.gpu`), in OUT/figures.
 """
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     with parser.opened("--out", results):
         _run(jobs, label, card, seconds, options, results, folder)
+    _draw(folder)
     return _summary(folder, [job.name for job in jobs])
 
 
@@ -142,6 +144,10 @@ def _held(folder: Path) -> int:
 
 def _say(line: str) -> None:
     print(f"  | {line}", flush=True)
+
+
+def _draw(folder: Path) -> None:
+    subprocess.run([sys.executable, "-m", "figures.gpu", "--rows", folder, "--out", folder / "figures"], check=False)
 
 
 def _summary(folder: Path, names: Sequence[str]) -> int:

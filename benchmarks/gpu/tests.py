@@ -30,6 +30,7 @@ FILES = (
     "tests/synthetic/test_captured.py",
     "tests/synthetic/test_engine.py",
     "tests/synthetic/test_first_order.py",
+    "tests/synthetic/test_lanes.py",
 )
 """Those with tests marked `gpu`."""
 PRESETS = {

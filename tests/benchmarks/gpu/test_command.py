@@ -26,6 +26,7 @@ def job(name: str, kind: str = "works", **changes: Any) -> Job:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     found = [job("one"), job("two", "{data}", needs=("data",)), job("three")]
     monkeypatch.setattr(command, "JOBS", found)
+    monkeypatch.setattr(command, "_draw", lambda folder: None)
     monkeypatch.setattr(command, "NAMES", tuple(one.name for one in found))
     return found
 
