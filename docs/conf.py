@@ -30,6 +30,7 @@ html_title = "dpzero_theory"
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
 default_role = "code"
+smartquotes = False
 nitpicky = False
 autosummary_generate = True
 autodoc_member_order = "bysource"
@@ -40,15 +41,18 @@ copybutton_prompt_text = "$ "
 
 def _as_written(_app, _what, _name, _object, _options, lines):
     """Docstrings are plain text: an indented block (a formula, a table) is shown as it stands, and |x| is no markup."""
-    found, in_section = [], False
+    found, in_section, shown = [], False, False
     for paragraph in re.split(r"\n\s*\n", "\n".join(lines)):
         indented = paragraph.startswith("    ")
         in_section = bool(re.match(r"(Args|Attributes|Returns|Raises|Yields):\n", paragraph)) or (
             in_section and indented
         )
         if indented and not in_section:
-            found.append("::")
+            if not shown:
+                found.append("::")
+            shown = True
         else:
+            shown = False
             parts = paragraph.split("`")
             paragraph = "`".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(parts))
         found.append(paragraph)
