@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, NotRequired, Required, TypedDict
@@ -46,6 +46,7 @@ class Target(TypedDict, total=False):
     schedule: NotRequired[str]
     update: NotRequired[str]
     weight_decay: NotRequired[float]
+    groups: NotRequired[Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Plan:
     levels: integers between 0 and C; scale: parameter of the noise on that lattice; both 0 where noise is not on a
     lattice. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each. direction: a name of
     `sphere.DIRECTIONS`, for dpgd-0th one with ||u|| = sqrt(d) always. directions_per_step: K >= 1, 1 for laplace and
-    dpgd-0th. update: a name of `update.UPDATES`; weight_decay: w >= 0; `plain` and 0 where a release is a vector.
+    dpgd-0th. update: a name of `update.UPDATES`; weight_decay: w >= 0; groups: patterns of
+    parameters' names and what their step sizes are multiplied by; `plain`, 0 and none where a release is a vector.
     """
 
     algorithm: str
@@ -79,6 +81,7 @@ class Plan:
     directions_per_step: int
     update: str = "plain"
     weight_decay: float = 0.0
+    groups: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         rule, law = self.rule, self.law
@@ -98,8 +101,12 @@ class Plan:
         for alpha in self.step_sizes:
             check.real("step_size", alpha, at_least=0)
         check.real("weight_decay", self.weight_decay, at_least=0)
-        if not (self.update_rule.name == "plain" and self.weight_decay == 0) and not rule.replayable:
-            raise ValueError(f"update must be plain, without weight decay, for {self.algorithm}; got {self.update!r}")
+        for pattern, factor in self.groups:
+            check.real(f"groups[{pattern!r}]", factor, at_least=0)
+        if not ((UPDATES[self.update] and self.plain) or rule.replayable):
+            raise ValueError(
+                f"update must be plain, without weight decay and groups, for {self.algorithm}; got {self.update!r}"
+            )
 
     @classmethod
     def for_target(
@@ -122,6 +129,7 @@ class Plan:
         schedule: str = "constant",
         update: str = "plain",
         weight_decay: float = 0.0,
+        groups: Mapping[str, float] | None = None,
     ) -> "Plan":
         """The plan that is (target_epsilon, target_delta)-DP with the least noise.
 
@@ -143,6 +151,7 @@ class Plan:
             schedule: what becomes of step_size, a number, along the run: a name of `schedule.SCHEDULES`.
             update: how releases move the weights: `plain`, `momentum:B` or `adam:B1,B2` (`update`).
             weight_decay: w >= 0, decoupled: alpha w x is taken off at each step.
+            groups: pattern of parameters' names (`fnmatch`) -> what their step size is multiplied by; the first counts.
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
@@ -199,6 +208,7 @@ class Plan:
             directions_per_step=directions_per_step,
             update=UPDATES[update].name,
             weight_decay=weight_decay,
+            groups=tuple((groups or {}).items()),
         )
 
     @classmethod
@@ -244,6 +254,7 @@ class Plan:
         schedule: str = "constant",
         update: str = "plain",
         weight_decay: float = 0.0,
+        groups: Mapping[str, float] | None = None,
     ) -> "Plan":
         """MeZO: the same step without clip and without noise. Arguments and errors as `for_target`."""
         return cls(
@@ -262,6 +273,7 @@ class Plan:
             directions_per_step=directions_per_step,
             update=UPDATES[update].name,
             weight_decay=weight_decay,
+            groups=tuple((groups or {}).items()),
         )
 
     @cached_property
@@ -282,7 +294,7 @@ class Plan:
     @property
     def plain(self) -> bool:
         """Whether the weights move by -alpha times the estimate and nothing else."""
-        return self.update == "plain" and self.weight_decay == 0
+        return self.update == "plain" and self.weight_decay == 0 and not self.groups
 
     @property
     def scalars(self) -> int:
@@ -359,7 +371,8 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         values = json.loads(text)
-        return cls(**{**values, "step_sizes": tuple(values["step_sizes"])})
+        groups = tuple((pattern, factor) for pattern, factor in values.pop("groups", ()))
+        return cls(**{**values, "step_sizes": tuple(values["step_sizes"]), "groups": groups})
 
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
         """Raise ValueError naming the first setting that differs from `other`, the plan `of` something.

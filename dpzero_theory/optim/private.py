@@ -46,6 +46,7 @@ from dpzero_theory.optim.evaluation import Losses
 from dpzero_theory.optim.folder import TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.identity import layout, of_losses
 from dpzero_theory.optim.isolation import ISOLATIONS, examine
+from dpzero_theory.optim.moves import factors
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.records import Collate, Data, require_data
 from dpzero_theory.optim.run import Run
@@ -141,8 +142,8 @@ def make_private_with_epsilon(
 
     target: what to release and at what price, the keyword arguments of `Plan.for_target` (n is len(data)):
     target_epsilon, target_delta, steps, expected_batch, clip, step_size, smoothing, relation, sampling, and if need be
-    algorithm, noise, direction, directions_per_step, schedule, update, weight_decay. Other arguments and errors as
-    `make_private`.
+    algorithm, noise, direction, directions_per_step, schedule, update, weight_decay, groups. Other arguments and errors
+    as `make_private`.
 
     clip="public": sqrt(K) times the median of the gradient norms of the records of `public_data`, at the module's
     weights (`starting.public_clip`); that they are public is taken on trust, and refused are those that `data` holds
@@ -231,6 +232,7 @@ def _make(
     header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=private, isolation=looked))
     weights = header.weights(module)
     plan.rule.require_weights(weights, plan.n)
+    factors(plan.groups, weights.names)  # refuses a group without parameters
     evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, looked)
     found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
     files: Folder | None = None

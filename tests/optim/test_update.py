@@ -68,6 +68,7 @@ def direction(number: int) -> Tensor:
         ({"update": "momentum:0.9,0.9"}, "update must be momentum:B with numbers"),
         ({"weight_decay": -1.0}, "weight_decay must be"),
         ({"algorithm": "dpgd-0th", "update": "momentum:0.9"}, "update must be plain, without weight decay"),
+        ({"algorithm": "dpgd-0th", "groups": {"*": 2.0}}, "update must be plain, without weight decay and groups"),
         ({"algorithm": "dpgd-0th", "weight_decay": 0.1}, "update must be plain, without weight decay"),
     ],
 )
@@ -81,7 +82,7 @@ def test_equal_updates_have_one_name() -> None:
 
 
 def test_a_plan_of_an_earlier_version_is_plain() -> None:
-    text = plan().to_json().replace(', "update": "plain", "weight_decay": 0.0', "")
+    text = plan().to_json().replace(', "update": "plain", "weight_decay": 0.0, "groups": []', "")
     assert "update" not in text
     assert Plan.from_json(text) == plan()
 
