@@ -24,6 +24,7 @@ from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
 from dpzero_theory.privacy.certified.grid import FEW, grid_delta, rough_log_delta
 from dpzero_theory.privacy.certified.mixture import Mixture, mixture_curve, mixture_delta
 from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.rare import rare_delta
 from dpzero_theory.privacy.certified.single import single_delta
 from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
@@ -41,7 +42,11 @@ _SEARCH_POINTS = (2**12, 2**15)
 
 _FIRST_BUDGET = 5e7
 """Of the contour before the grid is tried."""
-_LEAST_POINTS, _MOST_POINTS = 2**14, 2**18
+_LEAST_POINTS, _MOST_POINTS = 2**13, 2**18
+_HELP = 0.8
+"""Share of a bracket's width to which more points must bring it to be worth more still."""
+_FAILURES = 2
+"""Of a method at nearby questions, after which it is left out."""
 _WANTED, _WANTED_OF_FEW, _FEW_STEPS = 1e-3, 1e-4, 10
 """Relative width of delta at which a grid has points enough: of many steps, and of few."""
 
@@ -148,8 +153,20 @@ def _largest_loss(parts: Parts, gdp: float) -> float:
     return math.inf if gdp > 0 else math.fsum(steps * pair.largest_loss for pair, steps in parts)
 
 
-def direction_delta(epsilon: float, parts: Parts, gdp: float, *, contour: float | None = None) -> Bracket:
-    """delta(epsilon) of one composition, choosing the method; contour: that of a nearby question, for speed."""
+def direction_delta(
+    epsilon: float,
+    parts: Parts,
+    gdp: float,
+    *,
+    contour: float | None = None,
+    wanted: float = 0.0,
+    failures: dict[str, int] | None = None,
+) -> Bracket:
+    """delta(epsilon) of one composition, choosing the method.
+
+    contour: that of a nearby question, for speed. wanted: a relative width that is narrow enough, beyond what is so for
+    everyone. failures: of each method at nearby questions, added to; one that failed before is left out.
+    """
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
         upper = min(value * (1 + _GDP_ACCURACY), 1.0)
@@ -161,53 +178,78 @@ def direction_delta(epsilon: float, parts: Parts, gdp: float, *, contour: float 
             single = single_delta(epsilon, parts[0][0])
             if single.upper <= (1 + _NARROW) * single.lower:
                 return single
-    methods: tuple[Callable[[], Bracket], ...] = (
-        lambda: delta_bracket(epsilon, parts, gdp, contour=contour, budget=_FIRST_BUDGET),
-        lambda: _grid(epsilon, parts, gdp),
-        lambda: delta_bracket(epsilon, parts, gdp, contour=contour),
-    )
+    methods: list[tuple[str, Callable[[], Bracket]]] = [
+        ("contour", lambda: delta_bracket(epsilon, parts, gdp, contour=contour, budget=_FIRST_BUDGET)),
+        ("grid", lambda: _grid(epsilon, parts, gdp, wanted)),
+        ("long contour", lambda: delta_bracket(epsilon, parts, gdp, contour=contour)),
+    ]
+    if _many(parts):
+        methods.insert(1, ("apart", lambda: rare_delta(epsilon, parts, gdp)))
     found = []
-    for method in methods:
+    failures = {} if failures is None else failures
+    for name, method in methods:
+        if failures.get(name, 0) >= _FAILURES:
+            continue
         with contextlib.suppress(OverflowError):
             found.append(method())
             if found[-1].upper <= (1 + _NARROW) * found[-1].lower:
                 break
+        failures[name] = failures.get(name, 0) + 1
     if found:
         return min(found, key=lambda bracket: bracket.upper - bracket.lower)
     upper = _chernoff(epsilon, parts, gdp)
     return Bracket(0.0, upper, upper, "Chernoff bound")
 
 
-def _grid(epsilon: float, parts: Parts, gdp: float) -> Bracket:
-    """The grid with as many points as `_WANTED` needs, or the most."""
-    wanted = _WANTED if sum(steps for _, steps in parts) > _FEW_STEPS else _WANTED_OF_FEW
-    points = _LEAST_POINTS
+def _rare(parts: Parts) -> bool:
+    """Whether the record is seldom in a batch and there are many."""
+    return _many(parts) and math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
+
+
+def _many(parts: Parts) -> bool:
+    return sum(steps for _, steps in parts) > _FEW_STEPS
+
+
+def _grid(epsilon: float, parts: Parts, gdp: float, wanted: float) -> Bracket:
+    """The grid with as many points as `_WANTED` needs, or the most, or as help."""
+    wanted = max(wanted, _WANTED if sum(steps for _, steps in parts) > _FEW_STEPS else _WANTED_OF_FEW)
+    points, best, least = _LEAST_POINTS, None, math.inf
     while True:
         found = grid_delta(epsilon, parts, gdp, points=points)
         excess = (found.upper / found.lower - 1) / wanted if found.lower > 0 else math.inf
-        if excess <= 1 or points == _MOST_POINTS:
-            return found
+        stuck = excess > _HELP * least
+        if best is None or excess < least:
+            best, least = found, excess
+        if excess <= 1 or points == _MOST_POINTS or stuck:
+            return best
         # the width falls as the square of the number of points, or more slowly
         points = min(points * 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2), _MOST_POINTS)
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
     """The curve of delta over x, where parts_at(x) = (epsilon, composition, gdp)."""
-    failed: list[float] = []
 
-    def bracket(x: float, tau: float | None) -> Bracket:
+    failures: dict[str, int] = {}
+
+    def bracket(x: float, tau: float | None, wanted: float) -> Bracket:
         epsilon, parts, gdp = parts_at(x)
-        return direction_delta(epsilon, parts, gdp, contour=tau)
+        return direction_delta(epsilon, parts, gdp, contour=tau, wanted=wanted, failures=failures)
 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
         epsilon, parts, gdp = parts_at(x)
         if parts and epsilon < _largest_loss(parts, gdp):
-            if len(failed) < 2:
+            if failures.get("contour", 0) < _FAILURES:
                 with contextlib.suppress(OverflowError):
                     found = delta_estimate(epsilon, parts, gdp, contour=tau)
                     if found is not None:
                         return found
-                failed.append(x)
+                failures["contour"] = failures.get("contour", 0) + 1
+            if failures.get("apart", 0) < _FAILURES and _many(parts):
+                with contextlib.suppress(OverflowError):
+                    point = rare_delta(epsilon, parts, gdp)
+                    if point.upper <= (1 + _NARROW) * point.lower:
+                        return point.log_value, None
+                failures["apart"] = failures.get("apart", 0) + 1
             for points in _SEARCH_POINTS:
                 with contextlib.suppress(OverflowError):
                     point = grid_delta(epsilon, parts, gdp, points=points)
@@ -223,7 +265,18 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
         few = math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
         return _chernoff(epsilon, parts, gdp, enough) if parts and few else math.inf
 
-    return Curve(bracket, estimate, bound)
+    def rough(x: float) -> float | None:
+        epsilon, parts, gdp = parts_at(x)
+        if not (parts and _rare(parts) and epsilon < _largest_loss(parts, gdp)):
+            return None
+        if not failures:
+            with contextlib.suppress(OverflowError):
+                if delta_estimate(epsilon, parts, gdp) is not None:
+                    return None
+            failures["contour"] = _FAILURES
+        return rough_log_delta(epsilon, parts, gdp)
+
+    return Curve(bracket, estimate, bound, rough)
 
 
 def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
@@ -307,10 +360,10 @@ def _gaussian_delta(releases: Sequence[Release], epsilon: float) -> Bracket:
 def gaussian_curve(at: Callable[[float], tuple[Sequence[Release], float]]) -> Curve:
     """The curve of delta over x of any Gaussian releases, where at(x) = (history, epsilon)."""
 
-    def bracket(x: float, _: float | None) -> Bracket:
+    def bracket(x: float, _: float | None, __: float) -> Bracket:
         return _gaussian_delta(*at(x))
 
-    return Curve(bracket, lambda x, _: (bracket(x, None).log_value, None))
+    return Curve(bracket, lambda x, _: (bracket(x, None, 0.0).log_value, None))
 
 
 def _gaussian_epsilon(releases: Sequence[Release], delta: float) -> Bracket:

@@ -103,7 +103,7 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     curves = _curves(unit, epsilon, len(above), attained=False)
     lower, upper, point = crossing(curves, start, slope, delta, roomy=True)
     if below != above:
-        lower = crossing(_curves(unit, epsilon, len(below), attained=True), start, slope, delta)[0]
+        lower = crossing(_curves(unit, epsilon, len(below), attained=True), lower or start, slope, delta)[0]
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 

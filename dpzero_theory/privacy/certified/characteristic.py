@@ -1,7 +1,6 @@
 """chi(t) = M(tau + i t)/M(tau) of the tilted losses: values with error bounds, and bounds for all larger t."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,36 +22,7 @@ _TILE = 32, 64
 """Shape of one product of matrices: larger ones a BLAS gives to several threads, which wait for each other."""
 
 
-class Decay:
-    """A non-increasing bound on log prod_j |chi_j(t')|^{T_j} for all t' >= t (derivation.md, section 4)."""
-
-    def __init__(self, parts: Sequence[Tilted], tau: float, gdp: float) -> None:
-        self.parts = parts
-        self.tau = tau
-        self.gdp = gdp
-        self.terms = []
-        for part in parts:
-            atom = part.law.pair.atom * math.exp(-part.cumulant) * (1 + 1e-6)
-            log_variation = part.law.log_variation(tau)
-            variation = math.exp(min(log_variation - part.cumulant, 700.0)) * (1 + 1e-6)
-            self.terms.append((atom, variation))
-
-    def __call__(self, t: Array, *, shifted: bool = False) -> Array:
-        """The bound at `t`; with `shifted` also by shifting the line of x (slower, far sharper for few steps)."""
-        total: Array = -(self.gdp**2) * t**2 / 2
-        power = 2.0 ** np.arange(24)[:, None]
-        for part, (atom, variation) in zip(self.parts, self.terms, strict=True):
-            modulus = np.minimum(atom + variation / (t * power), 1.0)
-            square = np.minimum(np.min(1 - (1 - modulus**2) / power**2, axis=0), modulus[0] ** 2)
-            log_chi = 0.5 * np.log(np.maximum(square, 1e-300))
-            if shifted and len(part.law.pair.branches) == 1:
-                bounds = decay(part.law.pair, self.tau, _angles(part.law.pair), t)
-                log_chi = np.minimum(log_chi, bounds.min(axis=0) - part.cumulant + 1e-9)
-            total = total + part.steps * log_chi
-        return total
-
-
-def _angles(pair: Pair) -> list[float]:
+def shift_angles(pair: Pair) -> list[float]:
     """Heights of the shifted line, in units of s^2: at most 4/s, so that moduli grow by at most e^8."""
     return [min(2.4, scale / pair.noise) for scale in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)]
 
@@ -76,17 +46,22 @@ def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.comp
     return log_chi, relative + float(v @ error) * np.abs(change) * np.exp(-log_chi.real)
 
 
-def log_far(part: Tilted, tau: float, t: Array, log_tolerance: float) -> tuple[NDArray[np.complex128], Array]:
+def log_far(
+    part: Tilted, tau: float, t: Array, log_tolerance: float, budget: float = math.inf
+) -> tuple[NDArray[np.complex128], Array]:
     """The same on the shifted line that makes the integrand smallest at t[0]; t equispaced.
 
     With many steps as chi e^{-i t mean} - 1 = sum_i w_i (e^{i t d_i} - 1), d_i = L_i - mean, where rounding of the
     weights multiplies |e^{i t d} - 1| <= min(t |d|, 2) only; with few steps as sum_i w_i e^{i t d_i}, which needs
     fewer nodes (derivation.md, section 7). Laws on half-lines (kind `fixed-size`) stay on the real line.
+
+    Raises:
+        OverflowError: more than `budget` products of a node in t and one in x would be needed.
     """
     pair = part.law.pair
     angle = 0.0
-    if len(pair.branches) == 1:
-        angles = _angles(pair)
+    if len(pair.branches) == 1 and not pair.partial:
+        angles = shift_angles(pair)
         angle = angles[int(np.argmin(decay(pair, tau, angles, t[:1])[:, 0]))]
     many = part.steps > _MANY
     contour = Contour(tau, 0.0 if many else float(t[0]), float(t[-1]), angle)
@@ -98,6 +73,8 @@ def log_far(part: Tilted, tau: float, t: Array, log_tolerance: float) -> tuple[N
         exponent = exponent + 1j * t[0] * (loss - part.mean)
     size = np.exp(exponent.real)
     keep = size > np.max(size) * (1e-20 / part.steps)
+    if len(t) * int(keep.sum()) > budget:
+        raise OverflowError("too many nodes")
     weights, rate = np.exp(exponent[keep]), loss[keep] - part.mean
     relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * _UNIT
     reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0

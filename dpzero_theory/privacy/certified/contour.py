@@ -21,13 +21,16 @@ from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.characteristic import Decay, log_far, log_near
+from dpzero_theory.privacy.certified.characteristic import log_far, log_near
+from dpzero_theory.privacy.certified.decay import Decay
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
 from dpzero_theory.privacy.certified.tilting import cumulant_error, saddle, tilt, tilt_all
 
 _UNIT = 2.0**-53
 _TOLERANCE, _TOLERANCE_OF_FEW, _FEW_STEPS = 1e-14, 1e-11, 50
+_COARSEST = 1e-3
+"""Largest error that is sought, as a share of an estimate of delta."""
 _NEAR = 400
 _ROUGH = 4000
 """Most nodes in t of an estimate."""
@@ -49,6 +52,7 @@ def delta_bracket(
     *,
     contour: float | None = None,
     budget: float = 1e9,
+    log_error: float = -math.inf,
 ) -> Bracket:
     """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
 
@@ -58,13 +62,14 @@ def delta_bracket(
         gdp: mu >= 0 of full-batch releases in the same composition.
         contour: tau, that of a nearby question for speed; found where it is None.
         budget: largest number of (node in t) x (node in x) products.
+        log_error: log of an error, absolute, that is small enough.
 
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
     """
-    nodes = _planned(epsilon, parts, gdp, contour, budget)
+    nodes = _planned(epsilon, parts, gdp, contour, budget, log_error)
     tau, t = nodes.tau, nodes.t
-    found = _summand(epsilon, parts, gdp, nodes)
+    found = _summand(epsilon, parts, gdp, nodes, budget)
     z = np.asarray(tau + 1j * t, dtype=np.complex128)
     terms = np.asarray(np.exp(found.exponent) / (z * (z + 1)), dtype=np.complex128)
     terms[0] /= 2
@@ -74,7 +79,7 @@ def delta_bracket(
         grown = np.expm1(np.minimum(found.relative, 700.0))
         rounding = nodes.step / math.pi * float(np.sum(size * grown) + 64 * _UNIT * np.sum(size))
     last = float(t[-1])
-    log_tail = float(nodes.decay(np.array([last]), shifted=nodes.count >= _NEAR)[0]) - math.log(math.pi * last)
+    log_tail = nodes.log_tail - math.log(math.pi * last)
     spread = (rounding + math.exp(log_tail)) * 1.001
     low = total - spread - _aliases(nodes, found.log_scale) * 1.001
     high = total + spread
@@ -94,7 +99,7 @@ class _Nodes:
     """Where the integrand is summed: t = 0, step, ..., count step on the contour tau; the error terms' parameters.
 
     ends: indices at which the blocks of t end: the first on the real line of x, then octaves on shifted lines. shift,
-    log_second: of the alias bound beyond tau.
+    log_second: of the alias bound beyond tau; log_tail: of |chi| from the last node on.
     """
 
     tau: float
@@ -102,7 +107,7 @@ class _Nodes:
     period: float
     shift: float
     log_second: float
-    decay: Decay
+    log_tail: float
     ends: list[int]
     log_tolerance: float
 
@@ -116,7 +121,12 @@ class _Nodes:
 
 
 def _planned(
-    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, contour: float | None, budget: float
+    epsilon: float,
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float,
+    contour: float | None,
+    budget: float,
+    log_error: float,
 ) -> _Nodes:
     """The nodes for a target error of a small share of an estimate of delta. Arguments and errors as above."""
     tau = contour or saddle(epsilon, parts, gdp)
@@ -128,6 +138,7 @@ def _planned(
     # relative to S_0 = exp(log_scale)
     estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     target = (_TOLERANCE if steps_total > _FEW_STEPS else _TOLERANCE_OF_FEW) * estimate
+    target = max(target, math.exp(min(log_error - log_scale, math.log(_COARSEST * estimate))))
 
     decay = Decay(tilted, tau, gdp)
     period = float(np.logaddexp(0, -log_scale - math.log(target))) / tau
@@ -135,12 +146,12 @@ def _planned(
     period = max(period, float(np.logaddexp(0, log_second - log_scale - math.log(target))) / shift)
     step = 2 * math.pi / period
     most = min(budget / sum(len(p.law.loss) for p in tilted), _MAX_NODES)
-    stop = _truncate(decay, target, step, most * step, math.sqrt(variance))
+    stop, log_tail = _truncate(decay, target, step, most * step)
     count = math.ceil(stop / step)
     ends = [count if count <= _NEAR else (_NEAR if steps_total > 50 else 64)]
     while ends[-1] < count:
         ends.append(min(2 * ends[-1], count))
-    return _Nodes(tau, step, period, shift, log_second, decay, ends, log_tolerance)
+    return _Nodes(tau, step, period, shift, log_second, log_tail, ends, log_tolerance)
 
 
 @dataclass(frozen=True)
@@ -153,7 +164,7 @@ class _Summand:
     common: float
 
 
-def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, nodes: _Nodes) -> _Summand:
+def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, nodes: _Nodes, budget: float) -> _Summand:
     tau, t, ends, square = nodes.tau, nodes.t, nodes.ends, gdp**2
     near = Contour(tau, 0.0, ends[0] * nodes.step)
     laws = [build(pair, near, nodes.log_tolerance) for pair, _ in parts]
@@ -168,7 +179,7 @@ def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, node
         quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
         blocks = [log_near(part, t[: ends[0] + 1], quadrature)]
         for begin, end in itertools.pairwise(ends):
-            blocks.append(log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance))
+            blocks.append(log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance, budget))
         log_chi, error = (np.concatenate(column) for column in zip(*blocks, strict=True))
         exponent += part.steps * log_chi
         relative += part.steps * (np.log1p(error) + 8 * _UNIT * np.abs(log_chi))
@@ -273,24 +284,30 @@ def _second_alias(
     return best[1], best[2]
 
 
-def _truncate(decay_bound: Decay, target: float, step: float, limit: float, scale: float) -> float:
-    """The t beyond which nothing is summed: the first whose tail bound is below `target`.
+def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[float, float]:
+    """The t beyond which nothing is summed, the first whose tail bound is below `target`, and the log of |chi| there.
 
     Raises:
         OverflowError: there is none up to `limit`.
     """
 
-    def first(grid: Array, *, shifted: bool) -> float:
-        enough = decay_bound(grid, shifted=shifted) <= math.log(target) + np.log(math.pi * grid)
-        return float(grid[np.argmax(enough)]) if enough.any() else math.inf
+    def first(grid: Array, log_chi: Array) -> tuple[float, float]:
+        enough = log_chi <= math.log(target) + np.log(math.pi * grid)
+        at = int(np.argmax(enough))
+        return (float(grid[at]), float(log_chi[at])) if enough.any() else (math.inf, 0.0)
 
-    found = first(np.geomspace(0.5 / scale, 1e13 / scale, 400), shifted=False)
-    if found <= _NEAR * step:
-        return max(found, step)
-    if any(len(part.law.pair.branches) > 1 for part in decay_bound.parts):
+    found = first(decay.t, decay.coarse)
+    if found[0] > _NEAR * step:
+        found = first(decay.t, decay.fine)
+    found = max(found[0], step), found[1]
+    if found[0] <= _NEAR * step:
+        return found
+    partial = any(part.law.pair.partial for part in decay.parts)
+    if not partial and any(len(part.law.pair.branches) > 1 for part in decay.parts):
         limit = min(limit, max(_REAL_LINE, 2 * _NEAR * step))
-    if limit > _NEAR * step:
-        found = min(found, first(np.geomspace(_NEAR * step, limit, 80), shifted=True))
-    if found > limit:
+    if limit > _NEAR * step and not partial:
+        grid = np.geomspace(_NEAR * step, limit, 80)
+        found = min(found, first(grid, decay.shifted(grid)))
+    if found[0] > limit:
         raise OverflowError("too many nodes")
     return found

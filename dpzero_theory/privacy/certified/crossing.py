@@ -14,10 +14,14 @@ _TRIES = 60
 """Evaluations after which a search for an end gives up."""
 _MENDS = 6
 """Evaluations after which an end that holds is near enough."""
+_ROUGH, _LOOKS = 2.0, 20
+"""In log delta, of a first search, and its most evaluations."""
 _FINE = 5e-10
 _NEAR = 0.2
 """In log delta, of questions that can have the same contour."""
 _SHARE = 0.1
+_WANTED, _WIDEST = 1e-4, 0.02
+"""Width that an end's bracket may have: relative in x, and at most, relative in delta."""
 _RELATIVE = 1e-6
 """How near to the target an end is sought: in log delta, as a share of its bracket's width, or relative in x."""
 
@@ -26,21 +30,23 @@ _RELATIVE = 1e-6
 class Curve:
     """A curve of delta, decreasing in x > 0; `tau` is the contour of a nearby x, for speed, or None.
 
-    bracket(x, tau) is certified; estimate(x, tau) gives (log delta, tau) without a certificate, -inf for a delta
-    that is too small to be resolved, and no tau where it is a rough one; bound(x, enough) is a
-    certified upper end that costs less, perhaps infinite, and need not be sharper than `enough`.
+    bracket(x, tau, wanted) is certified, and need not be narrower than `wanted`, relative; estimate(x, tau) gives
+    (log delta, tau) without a certificate, -inf for a delta that is too small to be resolved, and no tau where it is a
+    rough one; bound(x, enough) is a certified upper end that costs less, perhaps infinite, and need not be sharper than
+    `enough`; rough(x) is log delta to a factor, for little, or None where `estimate` costs little.
     """
 
-    bracket: Callable[[float, float | None], Bracket]
+    bracket: Callable[[float, float | None, float], Bracket]
     estimate: Callable[[float, float | None], tuple[float, float | None]]
     bound: Callable[[float, float], float] = lambda *_: math.inf
+    rough: Callable[[float], float | None] = lambda _: None
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
     """(x, log delta(x), d log delta / d log x, tau), log delta within 1e-5 of the target (0.01 where it is a rough
     estimate) or as near as it gets."""
     low, high = 0.0, math.inf
-    x = start
+    x, slope = _roughly(curve, start, slope, log_target)
     previous: tuple[float, float] | None = None
     tau: float | None = None
     miss = math.inf
@@ -63,6 +69,29 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
             new = math.sqrt(low * high) if low > 0 and high < math.inf else (2 * x if miss > 0 else x / 2)
         x = new
     return x, log_target + miss, slope, tau
+
+
+def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float]:
+    """(x, slope) where `rough` is near the target; the start where it does not say."""
+    x, low, high = start, 0.0, math.inf
+    previous: tuple[float, float] | None = None
+    for _ in range(_LOOKS):
+        found = curve.rough(x)
+        if found is None:
+            return x, slope
+        miss = found - log_target
+        if previous is not None and abs(miss - previous[1]) > _ROUGH:
+            chord = (miss - previous[1]) / math.log(x / previous[0])
+            slope = chord if chord < 0 else slope
+        if abs(miss) < _ROUGH:
+            break
+        low, high = (x, high) if miss > 0 else (low, x)
+        previous = (x, miss)
+        new = x * math.exp(min(max(-miss / slope, -0.7), 0.7))
+        if not low < new < high:
+            new = math.sqrt(low * high) if low > 0 and high < math.inf else (2 * x if miss > 0 else x / 2)
+        x = new
+    return x, slope
 
 
 def _width(point: Bracket) -> float:
@@ -132,12 +161,13 @@ def _certify(curve: Curve, start: float, slope: float, target: float, *, roomy: 
     x *= math.exp(min(max((log_target - room - 1e-10 - log_delta) / slope, -0.7), 0.7))
     # from its own start, so that anyone who evaluates delta at `upper` again finds the same bracket
     fine = max(_RELATIVE * abs(slope), _FINE) if roomy else _FINE
-    top = _end(lambda x: curve.bracket(x, None), x, slope, above, fine)
+    wanted = min(_WANTED * abs(slope), _WIDEST)
+    top = _end(lambda x: curve.bracket(x, None, wanted), x, slope, above, fine)
     if top is None:
         raise OverflowError("no certified end")
     upper, at_upper = top
     start = upper * math.exp(min(max((below(at_upper) + 1e-10) / slope, -1.0), 0.0))
-    bottom = _end(lambda x: curve.bracket(x, tau), start, -slope, below, max(_RELATIVE * abs(slope), _FINE))
+    bottom = _end(lambda x: curve.bracket(x, tau, wanted), start, -slope, below, max(_RELATIVE * abs(slope), _FINE))
     return bottom[0] if bottom is not None else 0.0, upper, at_upper
 
 
@@ -160,7 +190,7 @@ def crossing(
     """
     lower, upper, top = _certify(curves[0], start, slope, target, roomy=roomy)
     for curve in curves[1:]:
-        if curve.bound(upper, target) > target and curve.bracket(upper, None).upper > target:
+        if curve.bound(upper, target) > target and curve.bracket(upper, None, 0.0).upper > target:
             low, high, point = _certify(curve, upper, slope, target, roomy=roomy)
             lower = max(lower, low)
             upper, top = (high, point) if high > upper else (upper, top)

@@ -22,7 +22,7 @@ from dpzero_theory.privacy.certified.contour import log_c
 from dpzero_theory.privacy.certified.convolution import compose, dot, log_law, log_sum, norm, transform
 from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.quadrature import losses
+from dpzero_theory.privacy.certified.quadrature import gauss, losses
 
 _UNIT = 2.0**-53
 _LOG_TAIL = math.log(1e-15)
@@ -44,7 +44,7 @@ _CELLS = 2**17
 
 @dataclass(frozen=True)
 class _Sketch:
-    """The loss law by a trapezoid sum, steps times: for choosing tilt and grid, not for the bracket."""
+    """The loss law by a Gauss-Legendre sum, steps times: for choosing tilt and grid, not for the bracket."""
 
     loss: Array
     log_mass: Array
@@ -70,9 +70,8 @@ class _Slice:
         for branch in pair.branches:
             low, high = self.span.interval(pair, branch)
             if low < high:
-                x = np.linspace(low, high, size)
-                log_width = math.log((x[1] - x[0]) / (pair.noise * math.sqrt(2 * math.pi)))
-                found.append(losses(pair, branch, x, np.full(size, log_width))[:2])
+                x, width = gauss(low, high, size)
+                found.append(losses(pair, branch, x, np.log(width / (pair.noise * math.sqrt(2 * math.pi))))[:2])
         if pair.atom > 0 and not self.span.outside:
             found.append((np.zeros(1), np.log([pair.atom])))
         if not found:
@@ -115,6 +114,11 @@ def reach_of(log_cut: float, steps: float) -> float:
 def rough_log_delta(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0) -> float:
     """Log of about delta(epsilon), mostly too large by a small factor; always finite."""
     return _balance(epsilon, _everything(parts, gdp), 0.02)[1]
+
+
+def rough_cut(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> tuple[float, float]:
+    """(log of 2 steps Phi(-reach), log of about delta): the reach beyond which outputs are well counted apart."""
+    return _balance(epsilon, _everything(parts, gdp), 0.5)
 
 
 def _split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) -> tuple[float, float]:

@@ -153,7 +153,7 @@ def mixture_delta(
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
     """The curve of `mixture_delta` over x, where at(x) = (epsilon, mixture); rough: for estimates."""
 
-    def bracket(x: float, _: float | None) -> Bracket:
+    def bracket(x: float, _: float | None, __: float) -> Bracket:
         return mixture_delta(*at(x), target=target)
 
     def estimate(x: float, _: float | None) -> tuple[float, float | None]:

@@ -30,22 +30,24 @@ given the rest, the batch holds the record (probability q) or another one in its
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One part of the loss law: on x > start, the weight of e^{zL} is N(0,s^2)(dx) A^{a+z a_slope} B^{z b_slope}."""
+    """One part of the loss law: on (start, stop) the weight of e^{zL} is N(0,s^2)(dx) A^{a+z a_slope} B^{z b_slope}."""
 
     a: float
     a_slope: float
     b_slope: float
     start: float
+    stop: float = math.inf
 
 
 _BRANCHES = {
@@ -58,15 +60,43 @@ _BRANCHES = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A dominating pair of one release; see the module. `noise` is s over the pair's own unit of length."""
+    """A dominating pair of one release; see the module. `noise` is s over the pair's own unit of length.
+
+    With `start` or `stop` the part of it with outputs between them, for the kind `fixed-size` on the line made of its
+    two branches, of which the second, mirrored, comes first (and the atom between them).
+    """
 
     kind: str
     sample_rate: float
     noise: float
+    start: float = -math.inf
+    stop: float = math.inf
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        return _BRANCHES[self.kind]
+        first, *others = _BRANCHES[self.kind]
+        if not self.partial:
+            return (first, *others)
+        cut = replace(first, start=max(first.start, self.start), stop=self.stop)
+        return (cut, *(replace(other, stop=-self.start) for other in others if self.start < 0))
+
+    @property
+    def partial(self) -> bool:
+        return self.start > -math.inf or self.stop < math.inf
+
+    @property
+    def missing(self) -> float:
+        """The probability under P of the outputs that a part up to `stop` leaves out."""
+        return math.exp(self.beyond(self.stop)[0]) if self.stop < math.inf else 0.0
+
+    def beyond(self, x: float) -> tuple[float, float]:
+        """Logs of the probabilities under P and Q of the whole pair's outputs beyond x (not for the kind `add`)."""
+        s, q = self.noise, self.sample_rate
+        keep = math.log1p(-q) + float(log_ndtr(-x / s)) if q < 1 else -math.inf
+        log_p = np.logaddexp(keep, math.log(q) + log_ndtr((1 - x) / s))
+        replaced = self.kind == "replace"
+        log_q = np.logaddexp(keep, math.log(q) + log_ndtr(-(x + 1) / s)) if replaced else log_ndtr(-x / s)
+        return float(log_p), float(log_q)
 
     @property
     def largest_loss(self) -> float:
@@ -76,9 +106,9 @@ class Pair:
     @property
     def atom(self) -> float:
         """Probability under P of loss exactly 0 (kind `fixed-size` only)."""
-        return (
-            (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise)) if self.kind == "fixed-size" else 0.0
-        )
+        if self.kind != "fixed-size" or self.start > 0:
+            return 0.0
+        return (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise))
 
     def log_mixture(self, x: Array) -> Array:
         """log A(x), accurate relative to its size near 0 and absolutely far from it."""

@@ -23,27 +23,53 @@ _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)
 _RHO = np.array([1.3, 1.6, 2.0, 2.6, 3.4, 4.5, 6.0, 8.0, 11.0, 15.0])[:, None]
 _UNIT = 2.0**-53
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_MAX_PANELS = 20_000
+_MAX_PANELS = 3_000
+_SMALL_POWER = 1.0
+"""Log of (1 - q)^a, a < 0, up to which it is a good bound of A^a."""
 
 
 def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, float]]:
-    """(log c, beta) with A^a B^b <= sum c exp(beta x / s^2) at z = tau > 0 (Jensen: a >= 1 or a <= 0, b <= 0)."""
+    """(log c, beta) with A^a B^b <= sum c exp(beta x / s^2) at z = tau (each power at least 1 or at most 0)."""
     q, s = pair.sample_rate, pair.noise
     keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
+
+    def terms(power: float, sign: float) -> list[tuple[float, float]]:
+        if power <= 0 and power * keep < _SMALL_POWER:
+            return [(power * keep, 0.0)]  # A >= 1 - q
+        return [(keep, 0.0), (take - power / (2 * s * s), sign * power)]  # Jensen
+
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
-    first = [(keep, 0.0), (take - a / (2 * s * s), a)]
+    first = terms(a, 1.0)
     if b == 0:
         return first
-    second = [(keep, 0.0), (take - b / (2 * s * s), -b)]
+    second = terms(b, -1.0)
     return [(c1 + c2, b1 + b2) for c1, b1 in first for c2, b2 in second]
 
 
 def log_moment_floor(pair: Pair, tau: float) -> float:
-    """A lower bound on log M(tau): M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2."""
-    if pair.kind == "add":
+    """A lower bound on log M(tau), tau > 0 or tau <= -1, or about that for a part of a pair.
+
+    M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
+    """
+    if pair.partial:
+        return max(_log_peak(pair, branch, tau) for branch in pair.branches)
+    if pair.kind == "add" or tau < 0:
         return 0.0
     c = 1 + tau
     return max(0.0, c * math.log(pair.sample_rate) + (c * c - c) / (2 * pair.noise**2) - math.log(2))
+
+
+def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
+    """About log M(tau), mostly below: the largest of the masses of 400 cells."""
+    s = pair.noise
+    a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
+    low = max(branch.start, min(-b, 0.0) - 12 * s)
+    high = min(branch.stop, max(low, 0.0, a) + max(-b, 0.0) + 12 * s)
+    x = np.linspace(low, high, 401)
+    log_f = -x * x / (2 * s * s) + a * pair.log_mixture(x)
+    if b:
+        log_f = log_f + b * pair.log_mixture(-x)
+    return float(np.max(log_f)) + math.log((x[1] - x[0]) / s) - _LOG_SQRT_2PI
 
 
 def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tuple[float, float]:
@@ -53,7 +79,7 @@ def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tup
     for log_c, beta in _moment_terms(pair, branch, tau):
         k = math.sqrt(2 * max(log_c + beta * beta / (2 * s * s) - log_tolerance, 1.0))
         low, high = min(low, beta - s * k), max(high, beta + s * k)
-    return max(low, branch.start), high
+    return max(low, branch.start), high if branch.stop == math.inf else branch.stop
 
 
 def _argument(pair: Pair, x: Array, angle: Array) -> Array:
@@ -138,7 +164,7 @@ def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
     """Panels refined until the error of M(z) on the contour is about exp(log_tolerance) M(tau).
 
     Raises:
-        OverflowError: more than 20,000 panels would be needed.
+        OverflowError: more than 3,000 panels would be needed.
     """
     panels = []
     log_tolerance += log_moment_floor(pair, contour.tau)
@@ -192,6 +218,13 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
     return np.array(rows)
 
 
+def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
+    """Nodes and weights of the composite rule on [low, high], about `size` of them."""
+    edges = np.linspace(low, high, max(size // _ORDER, 1) + 1)
+    centre, radius = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
+    return (centre[:, None] + radius[:, None] * _POINTS).ravel(), (radius[:, None] * _WEIGHTS).ravel()
+
+
 def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array, Array, Array]:
     """L(x), log of P's mass at x (density in units of s times e^{log_width}), and bounds on their rounding errors."""
     s, q = pair.noise, pair.sample_rate
@@ -235,6 +268,18 @@ class LossLaw:
             parts.append((zero, np.log(np.array([pair.atom])), zero, zero + 24 * _UNIT))
         loss, log_mass, loss_error, mass_error = (np.concatenate(column) for column in zip(*parts, strict=True))
         return loss, log_mass, loss_error, mass_error
+
+    def refined(self, width: float) -> "LossLaw":
+        """The same with panels of at most `width`."""
+        panels = []
+        for low, high in self.panels:
+            pieces = np.maximum(np.ceil((high - low) / width), 1).astype(np.int64)
+            part = np.repeat((high - low) / pieces, pieces)
+            start = np.repeat(low, pieces) + part * (
+                np.arange(len(part)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+            )
+            panels.append((start, np.append(start[1:], high[-1])))
+        return LossLaw(self.pair, self.contour, tuple(panels))
 
     @property
     def loss(self) -> Array:
@@ -296,7 +341,7 @@ class LossLaw:
             low, high = panels[0][0], panels[1][-1]
             for log_c, beta in _moment_terms(pair, branch, contour.tau):
                 scale = log_c + beta * beta / (2 * s * s) + _shift_cost(pair, branch, contour)
-                tails = [scale + log_ndtr((beta - high) / s)]
+                tails = [scale + log_ndtr((beta - high) / s)] if branch.stop == math.inf else []
                 if branch.start == -math.inf:
                     tails.append(scale + log_ndtr((low - beta) / s))
                 logs.append(np.array(tails))
@@ -309,17 +354,24 @@ class LossLaw:
         difference of the end values; elsewhere the peak inside is bounded through the derivative.
         """
         found = [
-            self._branch_variation(branch, low, high, tau)
-            for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True)
+            variation.top + math.log((float(np.sum(variation.cells)) + variation.f[0] + variation.f[-1]) * (1 + 1e-6))
+            for variation in self.variations(tau)
         ]
         return float(np.logaddexp.reduce(found))
 
-    def _branch_variation(self, branch: Branch, low: Array, high: Array, tau: float) -> float:
+    def variations(self, tau: float) -> list["Variation"]:
+        """That of each branch, by cells of x."""
+        return [
+            self._branch_variation(branch, low, high, tau)
+            for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True)
+        ]
+
+    def _branch_variation(self, branch: Branch, low: Array, high: Array, tau: float) -> "Variation":
         pair, s = self.pair, self.pair.noise
         a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
         # beyond [first, last] the density is monotone: its log-derivative has the sign of -x
         first = branch.start if branch.start > -math.inf else min(low[0], min(a, 0.0) - 1)
-        last = max(high[-1], max(a, 0.0) - b + 1)
+        last = max(high[-1], max(a, 0.0) - b + 1) if branch.stop == math.inf else branch.stop
         steps = np.arange(4) / 4
         inner = (low[:, None] + (high - low)[:, None] * steps).ravel()
         x = np.unique(np.concatenate([[first], inner, [high[-1], last]]))
@@ -356,4 +408,15 @@ class LossLaw:
             falling = log_f[1:] - top + np.maximum(-slope_low, 0.0) * width
         inside = np.exp(np.minimum(np.minimum(rising, falling), 600.0))
         cells = np.where(certain, np.abs(np.diff(f)), np.maximum(2 * inside - f[:-1] - f[1:], np.abs(np.diff(f))))
-        return top + math.log((float(np.sum(cells)) + f[0] + f[-1]) * (1 + 1e-6))
+        return Variation(x, top, f, cells)
+
+
+@dataclass(frozen=True)
+class Variation:
+    """The density of the loss on one branch under P e^{tau L}: e^{top} f at the x, and e^{top} times a bound on its
+    variation in each cell between them; beyond the last x, and before the first one, it is monotone or 0."""
+
+    x: Array
+    top: float
+    f: Array
+    cells: Array

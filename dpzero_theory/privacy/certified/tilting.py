@@ -13,6 +13,8 @@ from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build, 
 _UNIT = 2.0**-53
 _PRICE = 5.0
 """Log of the precision that is given for fewer nodes."""
+_MISSING = 1e-12
+"""Relative error of a Gaussian tail, with room."""
 _BEYOND = 50.0
 """A height, in logs, that no saddle has."""
 
@@ -36,17 +38,22 @@ def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
     v = np.exp(exponent - top)
     total = float(np.sum(v))
     cumulant = top + math.log(total)
-    if cumulant < 1:
+    if _near_one(law.pair, cumulant):
         x = tau * law.loss
         small = np.abs(x) < 1
         excess = np.where(
             small, np.exp(law.log_mass) * np.expm1(np.where(small, x, 0.0)), np.exp(exponent) - np.exp(law.log_mass)
         )
-        cumulant = math.log1p(float(np.sum(excess)))
+        cumulant = math.log1p(float(np.sum(excess)) - law.pair.missing)
     v /= total
     mean = float(v @ law.loss)
     centred = law.loss - mean
     return Tilted(law, steps, cumulant, mean, float(v @ centred**2), v, centred)
+
+
+def _near_one(pair: Pair, cumulant: float) -> bool:
+    """Whether M(tau) is better taken as 1, less what is missing, and the rest."""
+    return cumulant < 1 and pair.start == -math.inf
 
 
 def tilt_all(parts: Sequence[tuple[Pair, int]], tau: float, log_tolerance: float) -> list[Tilted]:
@@ -74,7 +81,10 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> flo
     low, high, flat = 0.0, math.inf, False
     tau = _gaussian_saddle(epsilon, parts, gdp)
     # certainly beyond: there the height is above what it is near 0
-    while math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts) > tau * epsilon + _BEYOND:
+    while (
+        not any(pair.partial for pair, _ in parts)
+        and math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts) > tau * epsilon + _BEYOND
+    ):
         tau /= 2
     for _ in range(200):
         height, mean, variance, third = moments(tau)
@@ -118,14 +128,14 @@ def cumulant_error(part: Tilted, tau: float) -> float:
     law = part.law
     scale = math.exp(-part.cumulant)
     quadrature = math.exp(law.quadrature_error(Contour(tau)) - part.cumulant)
-    shifted = tau * float(part.weights @ law.loss_error)
-    if part.cumulant < 1:
+    shifted = abs(tau) * float(part.weights @ law.loss_error)
+    if _near_one(law.pair, part.cumulant):
         mass = np.exp(law.log_mass)
         moved = np.abs(np.exp(np.minimum(law.log_mass + tau * law.loss, 700.0)) - mass)
         weighted = float(moved @ (law.mass_error + 8 * _UNIT)) * scale
-        quadrature += math.exp(law.quadrature_error(Contour(0.0))) * scale
+        quadrature += (math.exp(law.quadrature_error(Contour(0.0))) + _MISSING * law.pair.missing) * scale
     else:
-        weighted = float(part.weights @ (law.mass_error + 8 * _UNIT * (1 + tau * np.abs(law.loss))))
+        weighted = float(part.weights @ (law.mass_error + 8 * _UNIT * (1 + abs(tau) * np.abs(law.loss))))
     return quadrature + shifted + weighted + 8 * _UNIT * abs(part.cumulant)
 
 
