@@ -230,12 +230,15 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
     """The curve of delta over x, where parts_at(x) = (epsilon, composition, gdp)."""
 
     failures: dict[str, int] = {}
+    known: dict[float, tuple[float, float | None]] = {}
 
     def bracket(x: float, tau: float | None, wanted: float) -> Bracket:
         epsilon, parts, gdp = parts_at(x)
         return direction_delta(epsilon, parts, gdp, contour=tau, wanted=wanted, failures=failures)
 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
+        if x in known:
+            return known.pop(x)
         epsilon, parts, gdp = parts_at(x)
         if parts and epsilon < _largest_loss(parts, gdp):
             if failures.get("contour", 0) < _FAILURES:
@@ -271,7 +274,9 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
             return None
         if not failures:
             with contextlib.suppress(OverflowError):
-                if delta_estimate(epsilon, parts, gdp) is not None:
+                found = delta_estimate(epsilon, parts, gdp)
+                if found is not None:
+                    known[x] = found
                     return None
             failures["contour"] = _FAILURES
         return rough_log_delta(epsilon, parts, gdp)

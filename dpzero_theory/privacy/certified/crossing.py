@@ -20,9 +20,11 @@ _FINE = 5e-10
 _NEAR = 0.2
 """In log delta, of questions that can have the same contour."""
 _SHARE = 0.1
+_AIM = 0.02
+"""Share of how near an end is sought by which it is aimed at on the side that holds."""
 _WANTED, _WIDEST = 1e-4, 0.02
 """Width that an end's bracket may have: relative in x, and at most, relative in delta."""
-_RELATIVE = 1e-6
+_RELATIVE = 1e-7
 """How near to the target an end is sought: in log delta, as a share of its bracket's width, or relative in x."""
 
 
@@ -157,17 +159,18 @@ def _certify(curve: Curve, start: float, slope: float, target: float, *, roomy: 
             return 1.0
         return max(log_target - math.log(point.lower), -math.inf if point.lower > target * (1 + MARGIN) else 1e-15)
 
-    room = (2 if roomy else 0) * _FINE
-    x *= math.exp(min(max((log_target - room - 1e-10 - log_delta) / slope, -0.7), 0.7))
+    near = max(_RELATIVE * abs(slope), _FINE)
+    fine = near if roomy else _FINE
+    room = (2 if roomy else 0) * _FINE + _AIM * fine
+    x *= math.exp(min(max((log_target - room - log_delta) / slope, -0.7), 0.7))
     # from its own start, so that anyone who evaluates delta at `upper` again finds the same bracket
-    fine = max(_RELATIVE * abs(slope), _FINE) if roomy else _FINE
     wanted = min(_WANTED * abs(slope), _WIDEST)
     top = _end(lambda x: curve.bracket(x, None, wanted), x, slope, above, fine)
     if top is None:
         raise OverflowError("no certified end")
     upper, at_upper = top
-    start = upper * math.exp(min(max((below(at_upper) + 1e-10) / slope, -1.0), 0.0))
-    bottom = _end(lambda x: curve.bracket(x, tau, wanted), start, -slope, below, max(_RELATIVE * abs(slope), _FINE))
+    start = upper * math.exp(min(max((below(at_upper) + _AIM * near) / slope, -1.0), 0.0))
+    bottom = _end(lambda x: curve.bracket(x, tau, wanted), start, -slope, below, near)
     return bottom[0] if bottom is not None else 0.0, upper, at_upper
 
 

@@ -172,17 +172,19 @@ def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
         start, stop = support(pair, branch, contour.tau, log_tolerance - _shift_cost(pair, branch, contour))
         edges = np.linspace(start, stop, math.ceil((stop - start) / pair.noise) + 1)
         low, high = edges[:-1], edges[1:]
+        good: list[tuple[Array, Array]] = []
+        count = len(low)
         while True:
-            bad = _panel_errors(pair, branch, (low, high), contour) > log_tolerance - math.log(len(low))
+            bad = _panel_errors(pair, branch, (low, high), contour) > log_tolerance - math.log(count)
+            good.append((low[~bad], high[~bad]))
             if not bad.any():
                 break
-            if len(low) > _MAX_PANELS:
+            count += int(bad.sum())
+            if count > _MAX_PANELS:
                 raise OverflowError("too many quadrature panels")
             middle = (low[bad] + high[bad]) / 2
-            low, high = (
-                np.concatenate([low[~bad], low[bad], middle]),
-                np.concatenate([high[~bad], middle, high[bad]]),
-            )
+            low, high = np.concatenate([low[bad], middle]), np.concatenate([middle, high[bad]])
+        low, high = (np.concatenate(ends) for ends in zip(*good, strict=True))
         order = np.argsort(low)
         panels.append((low[order], high[order]))
     return LossLaw(pair, contour, tuple(panels))
