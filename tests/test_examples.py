@@ -87,6 +87,24 @@ def test_a_push_takes_the_card_and_not_the_key(
     assert "(2, 1e-05)" in (tmp_path / "out" / "push" / "README.md").read_text()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus on its secure mode and on hooks
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_opacus_calibrates_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pytest.importorskip("opacus")
+    told = started("in_opacus.py", [], tmp_path, monkeypatch, capsys)
+    epsilon = float(told.partition("epsilon ")[2].split(",")[0])
+    assert 1.98 < epsilon <= 2.0
+
+
+def test_dp_accounting_calibrates_with_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pytest.importorskip("dp_accounting")
+    ours, theirs = started("in_dp_accounting.py", [], tmp_path, monkeypatch, capsys).splitlines()
+    noise = [float(told.partition("noise ")[2].split(",")[0]) for told in (ours, theirs)]
+    epsilon = [float(told.rpartition(" ")[2]) for told in (ours, theirs)]
+    assert noise[0] - 1e-4 <= noise[1] < 1.001 * noise[0]
+    assert all(2 - 2e-3 < e <= 2 for e in epsilon)
+
+
 def test_two_ranks_share_a_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES.parent)}
