@@ -9,50 +9,22 @@ others contribute their dominating pairs. Both directions of the relation are co
 larger of the two. A history with a random allocation is answered by `mixture`.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from dpzero_theory import check
 from dpzero_theory.privacy import truncation
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.contour import delta_bracket, delta_estimate
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
-from dpzero_theory.privacy.certified.grid import FEW, grid_delta, rough_log_delta
+from dpzero_theory.privacy.certified.direction import CLOSED, GDP_ACCURACY, Parts, direction_curve, direction_delta
 from dpzero_theory.privacy.certified.mixture import Mixture, mixture_curve, mixture_delta
 from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.rare import rare_delta
-from dpzero_theory.privacy.certified.single import single_delta
-from dpzero_theory.privacy.certified.tilting import cumulant
-from dpzero_theory.privacy.gaussian import epsilon_from_gdp, log_delta_from_gdp
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
-
-Parts = tuple[tuple[Pair, int], ...]
-
-_NARROW = 0.03
-"""Relative width of a contour's bracket beyond which a grid is tried."""
-_SEARCH_POINTS = (2**12, 2**15)
-"""Of grids that only guide a search."""
-
-_FIRST_BUDGET = 5e7
-"""Of the contour before the grid is tried."""
-_LEAST_POINTS, _MOST_POINTS = 2**13, 2**18
-_HELP = 0.8
-"""Share of a bracket's width to which more points must bring it to be worth more still."""
-_FAILURES = 2
-"""Of a method at nearby questions, after which it is left out."""
-_WANTED, _WANTED_OF_FEW, _FEW_STEPS = 1e-3, 1e-4, 10
-"""Relative width of delta at which a grid has points enough: of many steps, and of few."""
-
-_CLOSED = "closed form"
-_GDP_ACCURACY = 1e-11
-"""Relative error of `log_delta_from_gdp`'s delta, as stated there."""
 
 
 @dataclass(frozen=True)
@@ -128,162 +100,6 @@ def compositions(releases: Sequence[Release], *, attained: bool = False) -> tupl
     return tuple(found)
 
 
-def _chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> float:
-    """An upper bound on delta(epsilon): prod M_j(tau) e^{-tau epsilon} (c(tau) <= 1) at the best of some tau, or at
-    the first that says less than `enough`."""
-    best = 0.0
-    for tau in np.geomspace(1.0, 4.0**9, 10):
-        total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
-        try:
-            for pair, steps in parts:
-                value, error = cumulant(pair, float(tau))
-                total += steps * (value + error)
-        except OverflowError:
-            break
-        if total > best:  # convex in tau
-            break
-        best = total
-        if math.exp(best) < enough:
-            break
-    return min(math.exp(best) + 5e-324, 1.0)
-
-
-def _largest_loss(parts: Parts, gdp: float) -> float:
-    """An upper bound on the total loss."""
-    return math.inf if gdp > 0 else math.fsum(steps * pair.largest_loss for pair, steps in parts)
-
-
-def direction_delta(
-    epsilon: float,
-    parts: Parts,
-    gdp: float,
-    *,
-    contour: float | None = None,
-    wanted: float = 0.0,
-    failures: dict[str, int] | None = None,
-) -> Bracket:
-    """delta(epsilon) of one composition, choosing the method.
-
-    contour: that of a nearby question, for speed. wanted: a relative width that is narrow enough, beyond what is so for
-    everyone. failures: of each method at nearby questions, added to; one that failed before is left out.
-    """
-    if not parts:
-        value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
-        upper = min(value * (1 + _GDP_ACCURACY), 1.0)
-        return Bracket(value * (1 - _GDP_ACCURACY), value, upper, _CLOSED)
-    if _largest_loss(parts, gdp) * (1 + 1e-12) <= epsilon:
-        return Bracket(0.0, 0.0, 0.0, "largest loss")
-    if gdp == 0 and [(len(pair.branches), steps) for pair, steps in parts] == [(1, 1)]:
-        with contextlib.suppress(OverflowError):
-            single = single_delta(epsilon, parts[0][0])
-            if single.upper <= (1 + _NARROW) * single.lower:
-                return single
-    methods: list[tuple[str, Callable[[], Bracket]]] = [
-        ("contour", lambda: delta_bracket(epsilon, parts, gdp, contour=contour, budget=_FIRST_BUDGET)),
-        ("grid", lambda: _grid(epsilon, parts, gdp, wanted)),
-        ("long contour", lambda: delta_bracket(epsilon, parts, gdp, contour=contour)),
-    ]
-    if _many(parts):
-        methods.insert(1, ("apart", lambda: rare_delta(epsilon, parts, gdp)))
-    found = []
-    failures = {} if failures is None else failures
-    for name, method in methods:
-        if failures.get(name, 0) >= _FAILURES:
-            continue
-        with contextlib.suppress(OverflowError):
-            found.append(method())
-            if found[-1].upper <= (1 + _NARROW) * found[-1].lower:
-                break
-        failures[name] = failures.get(name, 0) + 1
-    if found:
-        return min(found, key=lambda bracket: bracket.upper - bracket.lower)
-    upper = _chernoff(epsilon, parts, gdp)
-    return Bracket(0.0, upper, upper, "Chernoff bound")
-
-
-def _rare(parts: Parts) -> bool:
-    """Whether the record is seldom in a batch and there are many."""
-    return _many(parts) and math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
-
-
-def _many(parts: Parts) -> bool:
-    return sum(steps for _, steps in parts) > _FEW_STEPS
-
-
-def _grid(epsilon: float, parts: Parts, gdp: float, wanted: float) -> Bracket:
-    """The grid with as many points as `_WANTED` needs, or the most, or as help."""
-    wanted = max(wanted, _WANTED if sum(steps for _, steps in parts) > _FEW_STEPS else _WANTED_OF_FEW)
-    points, best, least = _LEAST_POINTS, None, math.inf
-    while True:
-        found = grid_delta(epsilon, parts, gdp, points=points)
-        excess = (found.upper / found.lower - 1) / wanted if found.lower > 0 else math.inf
-        stuck = excess > _HELP * least
-        if best is None or excess < least:
-            best, least = found, excess
-        if excess <= 1 or points == _MOST_POINTS or stuck:
-            return best
-        # the width falls as the square of the number of points, or more slowly
-        points = min(points * 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2), _MOST_POINTS)
-
-
-def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
-    """The curve of delta over x, where parts_at(x) = (epsilon, composition, gdp)."""
-
-    failures: dict[str, int] = {}
-    known: dict[float, tuple[float, float | None]] = {}
-
-    def bracket(x: float, tau: float | None, wanted: float) -> Bracket:
-        epsilon, parts, gdp = parts_at(x)
-        return direction_delta(epsilon, parts, gdp, contour=tau, wanted=wanted, failures=failures)
-
-    def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
-        if x in known:
-            return known.pop(x)
-        epsilon, parts, gdp = parts_at(x)
-        if parts and epsilon < _largest_loss(parts, gdp):
-            if failures.get("contour", 0) < _FAILURES:
-                with contextlib.suppress(OverflowError):
-                    found = delta_estimate(epsilon, parts, gdp, contour=tau)
-                    if found is not None:
-                        return found
-                failures["contour"] = failures.get("contour", 0) + 1
-            if failures.get("apart", 0) < _FAILURES and _many(parts):
-                with contextlib.suppress(OverflowError):
-                    point = rare_delta(epsilon, parts, gdp)
-                    if point.upper <= (1 + _NARROW) * point.lower:
-                        return point.log_value, None
-                failures["apart"] = failures.get("apart", 0) + 1
-            for points in _SEARCH_POINTS:
-                with contextlib.suppress(OverflowError):
-                    point = grid_delta(epsilon, parts, gdp, points=points)
-                    if point.upper <= 1.2 * point.lower:
-                        return point.log_value, None
-            with contextlib.suppress(OverflowError):
-                return rough_log_delta(epsilon, parts, gdp), None
-        point = direction_delta(epsilon, parts, gdp, contour=tau)
-        return point.log_value if point.lower > 0 else -math.inf, tau
-
-    def bound(x: float, enough: float) -> float:
-        epsilon, parts, gdp = parts_at(x)
-        few = math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
-        return _chernoff(epsilon, parts, gdp, enough) if parts and few else math.inf
-
-    def rough(x: float) -> float | None:
-        epsilon, parts, gdp = parts_at(x)
-        if not (parts and _rare(parts) and epsilon < _largest_loss(parts, gdp)):
-            return None
-        if not failures:
-            with contextlib.suppress(OverflowError):
-                found = delta_estimate(epsilon, parts, gdp)
-                if found is not None:
-                    known[x] = found
-                    return None
-            failures["contour"] = _FAILURES
-        return rough_log_delta(epsilon, parts, gdp)
-
-    return Curve(bracket, estimate, bound, rough)
-
-
 def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
     """The smallest delta for which the history is (epsilon, delta)-DP.
 
@@ -306,7 +122,7 @@ def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
     pure = -math.expm1(max(left, 0.0) - beyond) / (1 + math.exp(-beyond)) if beyond > left else 0.0
     pure = max(pure, 0.0) - math.expm1(min(left, 0.0))
     if not reduced.gaussian:
-        return Bracket(0.0, pure, min(_up(pure), 1.0), _CLOSED, notes(history))
+        return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes(history))
     found = _gaussian_delta(reduced.gaussian, max(_down(left - beyond) if beyond else left, 0.0))
     if ratio + beyond == 0:
         return found
@@ -332,7 +148,7 @@ def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
     reduced = _reduced(history, target)
     if not reduced.gaussian:
         lower = min(reduced.least, reduced.epsilon)
-        return Bracket(lower, reduced.epsilon, reduced.epsilon, _CLOSED, notes(history))
+        return Bracket(lower, reduced.epsilon, reduced.epsilon, CLOSED, notes(history))
     check.real("delta", delta, above=0, below=1)
     if reduced.ratio == 0:
         found = _gaussian_epsilon(reduced.gaussian, target)
@@ -421,8 +237,8 @@ def _allocated_epsilon(mixture: Mixture, target: float) -> tuple[float, float, s
 def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[float, float, str]:
     if not any(compositions):
         found = float(epsilon_from_gdp(gdp, target))
-        slack = _GDP_ACCURACY * max(found, gdp * gdp)
-        return max(found - slack, 0.0), found + (slack if found > 0 else 0.0), _CLOSED
+        slack = GDP_ACCURACY * max(found, gdp * gdp)
+        return max(found - slack, 0.0), found + (slack if found > 0 else 0.0), CLOSED
 
     def curve(parts: Parts) -> Curve:
         return direction_curve(lambda epsilon: (epsilon, parts, gdp))

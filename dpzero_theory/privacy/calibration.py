@@ -5,9 +5,10 @@ import math
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import allocated, compositions, direction_curve, gaussian_curve, notes
+from dpzero_theory.privacy.accountant import allocated, compositions, gaussian_curve, notes
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.direction import direction_curve
 from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS

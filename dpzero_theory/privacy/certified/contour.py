@@ -135,6 +135,8 @@ def _planned(
     tilted = tilt_all(parts, tau, log_tolerance)
     variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+    if not variance > 0:
+        raise OverflowError("a tilted loss that is one value")
     # relative to S_0 = exp(log_scale)
     estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     target = (_TOLERANCE if steps_total > _FEW_STEPS else _TOLERANCE_OF_FEW) * estimate

@@ -20,11 +20,13 @@ _FINE = 5e-10
 _NEAR = 0.2
 """In log delta, of questions that can have the same contour."""
 _SHARE = 0.1
+_SECANT = 1e-6
+"""In log delta, of a first search by estimates."""
 _AIM = 0.02
 """Share of how near an end is sought by which it is aimed at on the side that holds."""
 _WANTED, _WIDEST = 1e-4, 0.02
 """Width that an end's bracket may have: relative in x, and at most, relative in delta."""
-_RELATIVE = 1e-7
+_RELATIVE = 1e-8
 """How near to the target an end is sought: in log delta, as a share of its bracket's width, or relative in x."""
 
 
@@ -45,7 +47,7 @@ class Curve:
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
-    """(x, log delta(x), d log delta / d log x, tau), log delta within 1e-5 of the target (0.01 where it is a rough
+    """(x, log delta(x), d log delta / d log x, tau), log delta within 1e-6 of the target (0.01 where it is a rough
     estimate) or as near as it gets."""
     low, high = 0.0, math.inf
     x, slope = _roughly(curve, start, slope, log_target)
@@ -62,7 +64,7 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
         if previous is not None and abs(x / previous[0] - 1) > 1e-5:
             chord = (miss - previous[1]) / math.log(x / previous[0])
             slope = chord if chord < -1e-6 else -1e-6
-        if abs(miss) < (0.01 if tau is None else 1e-5) or low > high * (1 - 1e-8):
+        if abs(miss) < (0.01 if tau is None else _SECANT) or low > high * (1 - 1e-8):
             break
         low, high = (x, high) if miss > 0 else (low, x)
         previous = (x, miss)

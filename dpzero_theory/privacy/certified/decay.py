@@ -9,12 +9,15 @@ import numpy as np
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.characteristic import shift_angles
 from dpzero_theory.privacy.certified.pairs import Branch
-from dpzero_theory.privacy.certified.quadrature import Contour, Variation, decay, losses
+from dpzero_theory.privacy.certified.quadrature import Contour, decay, losses
 from dpzero_theory.privacy.certified.tilting import Tilted
+from dpzero_theory.privacy.certified.variation import Variation, variations
 
 _UNIT = 2.0**-53
 _SLACK = 1e-6
 """Relative, for sums of masses whose errors are far below it."""
+_LEAST = 1e-300
+"""Of a variance."""
 _LOST = 1e-10
 """More than the error of a sum of masses, over M(tau)."""
 _REACH = 1.0
@@ -30,19 +33,19 @@ class Decay:
         self.parts = parts
         self.tau = tau
         self.gdp = gdp
-        scale = math.sqrt(math.fsum(p.steps * p.variance for p in parts) + gdp**2)
+        scale = math.sqrt(max(math.fsum(p.steps * p.variance for p in parts) + gdp**2, _LEAST))
         self.t: Array = np.geomspace(_FIRST / scale, _LAST / scale, _POINTS)
 
     @cached_property
     def _variations(self) -> list[list[Variation]]:
-        return [part.law.variations(self.tau) for part in self.parts]
+        return [variations(part.law, self.tau) for part in self.parts]
 
     @cached_property
     def coarse(self) -> Array:
         """The bound at `t` by the total variation of each loss."""
         found = []
-        for part, variations in zip(self.parts, self._variations, strict=True):
-            whole = math.fsum(_whole(v, part.cumulant) for v in variations)
+        for part, branches in zip(self.parts, self._variations, strict=True):
+            whole = math.fsum(_whole(v, part.cumulant) for v in branches)
             atom = part.law.pair.atom * math.exp(-part.cumulant) * (1 + _SLACK)
             found.append(1 - np.minimum(atom + whole / self.t, 1.0) ** 2)
         return self._total(found)
@@ -51,8 +54,8 @@ class Decay:
     def fine(self) -> Array:
         """The bound at `t` by the variation of parts of each loss's density, and by its variance near its centre."""
         found = []
-        for part, variations in zip(self.parts, self._variations, strict=True):
-            kept = _kept(part, variations, self.t)
+        for part, branches in zip(self.parts, self._variations, strict=True):
+            kept = _kept(part, branches, self.t)
             found.append(np.maximum(1 - (1 - kept) ** 2, _spread(part, self.tau, self.t)))
         return np.minimum(self._total(found), self.coarse)
 
@@ -98,11 +101,11 @@ def _whole(variation: Variation, cumulant: float) -> float:
     return math.exp(min(variation.top - cumulant + math.log(size), 700.0))
 
 
-def _kept(part: Tilted, variations: Sequence[Variation], t: Array) -> Array:
+def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
     """sum of P(S) - V(S)/t over intervals S of x, the best of some: 1 - |chi(t')| is at least that for t' >= t."""
     total = np.zeros(len(t))
     first = 0
-    for variation, (low, _) in zip(variations, part.law.panels, strict=True):
+    for variation, (low, _) in zip(branches, part.law.panels, strict=True):
         size = 16 * len(low)
         mass = part.weights[first : first + size].reshape(-1, 16).sum(axis=1)
         first += size

@@ -38,6 +38,8 @@ is enough."""
 _ACCURACY = 1e-11
 """Relative error of Gaussian tails and of their products, for as many steps as there may be."""
 _UNIT = 2.0**-53
+_LEAST = 1e-300
+"""Of a mean square."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _loss_at(pair: Pair, x: float) -> float:
 def _log_left_tail(parts: Parts, gdp: float, margin: float) -> float:
     """Log of a bound on E (e^{-margin - S} - 1)_+ <= e^{-u margin} E e^{-u S}, S the loss of `parts`, u >= 1 some
     about where it is least for a Gaussian loss."""
-    best, square = 0.0, _square(parts, gdp)
+    best, square = 0.0, max(_square(parts, gdp), _LEAST)
     if margin <= 0:
         return -margin
     for goal in (-_ENOUGH, -_ENOUGH / 2, -_ENOUGH / 4):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.independent import independent_delta, lattice_delta
-from dpzero_theory.privacy.accountant import direction_delta
 from dpzero_theory.privacy.certified import grid
 from dpzero_theory.privacy.certified.contour import delta_bracket
+from dpzero_theory.privacy.certified.direction import direction_delta
 from dpzero_theory.privacy.certified.grid import grid_delta
 from dpzero_theory.privacy.certified.pairs import Pair
 from tests.privacy.certified.test_single import exact
