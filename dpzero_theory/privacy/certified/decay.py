@@ -109,7 +109,9 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
         size = 16 * len(low)
         mass = part.weights[first : first + size].reshape(-1, 16).sum(axis=1)
         first += size
-        scale = math.exp(min(variation.top - part.cumulant, 700.0)) * (1 + _SLACK)
+        # not the product of a huge factor and of what has underflowed: both are bounded, see `variation`
+        scale = math.exp(min(variation.top - part.cumulant, 0.0)) * (1 + _SLACK)
+        log_scale = max(variation.top - part.cumulant, 0.0)
         at = np.searchsorted(variation.x, low)
         f, rest = variation.f * scale, np.append(np.cumsum(variation.cells[::-1])[::-1], 0.0) * scale
         above = rest[at] + f[at] + f[-1]
@@ -118,7 +120,8 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
         mass_below = mass_above[0] - mass_above
         peak = int(np.argmax(f[at]))
 
-        def best(masses: Array, sizes: Array) -> Array:
+        def best(masses: Array, sizes: Array, log_scale: float = log_scale) -> Array:
+            sizes = np.exp(np.minimum(np.log(sizes) + log_scale, 600.0))
             return np.asarray(np.max(masses - _LOST - sizes / t[:, None], axis=1, initial=0.0))
 
         both = best(mass_above[peak:], above[peak:]) + best(mass_below[: peak + 1], below[: peak + 1])

@@ -3,8 +3,10 @@
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.contour import delta_bracket, delta_estimate
@@ -31,6 +33,9 @@ _FIRST_BUDGET = 5e7
 _LEAST_POINTS, _MOST_POINTS = 2**13, 2**18
 _HELP = 0.8
 """Share of a bracket's width to which more points must bring it to be worth more still."""
+_SAME = 1e-9
+"""Relative width at which whether the record is used is all there is to say."""
+_SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
 _FAILURES = 2
 """Of a method at nearby questions, after which it is left out."""
 _WANTED, _WANTED_OF_FEW, _FEW_STEPS = 1e-3, 1e-4, 10
@@ -87,6 +92,9 @@ def direction_delta(
             single = single_delta(epsilon, parts[0][0])
             if single.upper <= (1 + _NARROW) * single.lower:
                 return single
+    least, most = _by_use(epsilon, parts, gdp)
+    if most <= (1 + _SAME) * least:
+        return Bracket(least, least, most, "use of the record")
     methods: list[tuple[str, Callable[[], Bracket]]] = [
         ("contour", lambda: delta_bracket(epsilon, parts, gdp, contour=contour, budget=_FIRST_BUDGET)),
         ("grid", lambda: _grid(epsilon, parts, gdp, wanted)),
@@ -104,10 +112,38 @@ def direction_delta(
             if found[-1].upper <= (1 + _NARROW) * found[-1].lower:
                 break
         failures[name] = failures.get(name, 0) + 1
-    if found:
-        return min(found, key=lambda bracket: bracket.upper - bracket.lower)
-    upper = _chernoff(epsilon, parts, gdp)
-    return Bracket(0.0, upper, upper, "Chernoff bound")
+    if not found:
+        upper = _chernoff(epsilon, parts, gdp)
+        found.append(Bracket(0.0, upper, upper, "Chernoff bound"))
+    best = min(found, key=lambda bracket: bracket.upper - bracket.lower)
+    if best.upper <= (1 + _NARROW) * best.lower:
+        return best
+    lower, upper = max(least, best.lower), min(most, best.upper)
+    return Bracket(lower, min(max(best.value, lower), upper), upper, best.method)
+
+
+def _by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
+    """(lower, upper) end of delta(epsilon) by whether the record is used: sharp where the noise hides nothing.
+
+    Where it is not used both laws are the same, so delta is at most the chance that it is (and the plain releases'
+    delta). From below: the outputs that are, or are not, all on the far side of the middle between the two means.
+    """
+    unused, low_p, low_q = 0.0, 0.0, 0.0
+    for pair, steps in parts:
+        near = float(log_ndtr(0.5 / pair.noise))
+        log_p, log_q = (
+            steps * math.log1p(-math.exp(tail)) for tail in replace(pair, kind=_SIDE[pair.kind]).beyond(0.5)
+        )
+        unused += steps * math.log1p(-pair.sample_rate)
+        low_p, low_q = (low_p + steps * near, low_q + log_p) if pair.kind == "add" else (low_p + log_p, low_q + log_q)
+    upper = -math.expm1(unused) * (1 + 1e-12)
+    if gdp > 0:
+        upper += math.exp(float(log_delta_from_gdp(epsilon, gdp))) * (1 + GDP_ACCURACY)
+    if parts[0][0].kind == "add":
+        lower = math.exp(low_p) - math.exp(min(epsilon + low_q, 700.0))
+    else:
+        lower = -math.expm1(low_p) + math.exp(min(epsilon, 700.0)) * math.expm1(low_q)
+    return max(lower - 1e-12, 0.0), min(upper, 1.0)
 
 
 def _rare(parts: Parts) -> bool:

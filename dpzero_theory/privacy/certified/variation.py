@@ -9,6 +9,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Branch
 from dpzero_theory.privacy.certified.quadrature import LossLaw
 
+_LOWEST = -690.0
+"""Log of what a density below is raised to, over the largest: nothing underflows to no variation at all."""
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -79,11 +81,11 @@ def _on_branch(law: LossLaw, branch: Branch, low: Array, high: Array, tau: float
     slope_high = (-x[:-1] + gain_high - drag_low) / s**2
     width = np.diff(x)
     top = float(np.max(log_f))
-    f = np.exp(log_f - top)
+    f = np.exp(np.maximum(log_f - top, _LOWEST))
     certain = (slope_low >= 0) | (slope_high <= 0)
     with np.errstate(over="ignore", invalid="ignore"):
         rising = log_f[:-1] - top + np.maximum(slope_high, 0.0) * width
         falling = log_f[1:] - top + np.maximum(-slope_low, 0.0) * width
     inside = np.exp(np.minimum(np.minimum(rising, falling), 600.0))
     cells = np.where(certain, np.abs(np.diff(f)), np.maximum(2 * inside - f[:-1] - f[1:], np.abs(np.diff(f))))
-    return Variation(x, top, f, cells)
+    return Variation(x, top, f, cells + 4 * math.exp(_LOWEST))
