@@ -20,7 +20,7 @@ def test_settings_are_the_same_again_and_within_the_ranges():
 
 def test_a_row_is_checked_and_a_wrong_bracket_is_counted(tmp_path, capsys):
     setting = next(s for s in corners.settings(60) if s["sampling"] == "full") | {"setting": 5}
-    row = corners._answer(setting)
+    row = corners.answer(setting)
     assert (row["status"], row["contained"], row["meets_target"], row["independent"]) == ("ok", True, True, "50 digits")
     fields = [name for name in row if name not in ("setting", "status")]
     rows = Results(tmp_path / "rows", key=("setting",), fields=fields, seeds=[], device="cpu", dtype="float64")
