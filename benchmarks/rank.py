@@ -3,7 +3,7 @@
 Quadratic loss with eigenvalues 1, 1/2, ..., 1/p and a tail of equal tiny ones that holds a trace of 1/2, whatever d:
 r and F_S(x_0) - F_S^* stay as they are while d goes from 10^2 to 10^7 (`synthetic.padded`, exact at no cost in d):
 
-- dimension: r = 5.0 (p = 50), d from 10^2 to 10^7, DPZero and DPGD-0th;
+- dimension: r = 5.0 (p = 50), d from 10^2 to 10^7, DPZero and DPGD-0th; beyond (where asked for): d = 10^8;
 - rank: d = 10^4, r from 1.5 to 8.0 (p from 1 to 1,000);
 - law: d = 200, r = 5.0, directions from the sphere, Gaussian and random signs;
 - rotated: the same with A turned by a random orthogonal matrix;
@@ -89,11 +89,13 @@ class Cell:
 
 EXPERIMENTS: dict[str, list[Cell]] = {
     "dimension": [Cell("dimension", 10**k) for k in range(2, 8)],
+    "beyond": [Cell("dimension", 10**8)],
     "rank": [Cell("rank", 10_000, p) for p in (1, 3, 10, 100, 1_000)],
     "law": [Cell("law", 200, law=law) for law in DIRECTIONS],
     "rotated": [Cell("rotated", 200, law=law, rotated=True) for law in DIRECTIONS],
     "directions": [Cell("directions", 10_000, directions=k) for k in (1, 4, 16, 64)],
 }
+DEFAULT = [name for name in EXPERIMENTS if name != "beyond"]
 
 
 def lanes_of(cell: Cell, grid: Grid, method: str, records: int) -> Lanes:
@@ -189,7 +191,7 @@ REMAKES = {
 
 def _parser() -> Parser:
     parser = Parser("benchmarks.rank", __doc__ or "")
-    parser.add_argument("--experiments", nargs="+", action=Several, choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--experiments", nargs="+", action=Several, choices=EXPERIMENTS, default=DEFAULT)
     parser.add_argument("--seeds", type=integer(1, 1000), default=5)
     parser.add_argument("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)")
     parser.add_argument("--records", type=integer(1, 10**6), default=1, help="records that a sample stands for")

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.gpu import execute, schedule
 from benchmarks.gpu.cards import PROCESSOR, Card, card_named, known
 from benchmarks.gpu.jobs import JOBS, PRESETS, Job
-from benchmarks.kit.card import accelerator
+from benchmarks.kit.card import described
 from benchmarks.kit.rows import OK, RESULTS, Results, read_rows, shown
 from dpzero_theory.cli import Parser, Several, input_folder, number, output_folder
 
@@ -78,7 +78,9 @@ def _card(parser: Parser, options: argparse.Namespace) -> tuple[str, Card]:
     if options.card:
         return options.card, known()[options.card]
     if options.device == "auto":
-        found = accelerator("auto")
+        from benchmarks.kit.peaks import in_new_process
+
+        found = in_new_process(described)
         if found:
             return card_named(found["card"], found["memory_gib"])
         parser.error("--device must be cpu, or --card be given with --dry-run: there is no CUDA device; got 'auto'")

@@ -159,6 +159,17 @@ JOBS = (
         memory_gib=2,
         parts=3,
     ),
+    Job(
+        "fixed-rank",
+        "r = 5 whatever d, 10^2 to 10^8, five seeds (in the coordinates that runs can tell apart)",
+        "benchmarks.rank",
+        "--experiments dimension beyond --seeds 5 --device {device}",
+        "--experiments rotated --seeds 1 --device {device}",
+        "rank",
+        Work(150, float64=10),
+        memory_gib=4,
+        parts=35,
+    ),
     *(_opt(size, 10) for size in ("6.7b", "13b", "30b", "66b")),
     Job(
         "opt-66b-streamed",

@@ -1,17 +1,25 @@
 """The accelerator behind a row: for the manifest."""
 
 import subprocess
+import sys
 from typing import Any
 
-__all__ = ["accelerator"]
+__all__ = ["accelerator", "described"]
 
 _ASKED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
 
 def accelerator(device: str) -> dict[str, Any]:
-    """The card, its driver, its clocks at this moment, the state of TF32; nothing where `device` is the processor."""
-    if device.startswith("cpu"):
-        return {}
+    """`described`, where this process computes on the card; nothing where `device` is the processor."""
+    torch = None if device.startswith("cpu") else sys.modules.get("torch")
+    return described() if torch is not None and torch.cuda.is_initialized() else {}
+
+
+def described() -> dict[str, Any]:
+    """The card, its driver, its clocks at this moment and the state of TF32; nothing where there is no card.
+
+    From now on the process holds memory of the card.
+    """
     import torch
 
     if not torch.cuda.is_available():
