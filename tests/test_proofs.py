@@ -10,10 +10,12 @@ from paper_checks.sharp import listing
 
 ROOT = Path(__file__).resolve().parents[1]
 THEOREM = ROOT / "dpzero_theory/theory/sharp/proof.md"
+DERIVATION = ROOT / "dpzero_theory/privacy/certified/derivation.md"
 CHECKS = ROOT / "docs/explanation/checks.md"
+PROOFS = pytest.mark.parametrize("path", [THEOREM, DERIVATION], ids=lambda path: path.name)
 REFERENCE = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.M)
 PAIR = re.compile(r"\]\[([^\]]+)\]")
-SINGLE = re.compile(r"(?<!\])\[(`[^`\]]+`|(?:section|step) \d+)\](?![\[:(])")
+SINGLE = re.compile(r"(?<!\])\[(`[^`\]]+`|(?:[Ss]ection|step) \w+)\](?![\[:(])")
 
 
 def _anchors(text: str) -> set[str]:
@@ -27,12 +29,13 @@ def test_the_page_of_checks_is_what_the_checks_say() -> None:
     )
 
 
-@pytest.mark.parametrize("path", [THEOREM], ids=lambda path: path.name)
+@PROOFS
 def test_links_lead_somewhere_and_are_used(path: Path) -> None:
     text = path.read_text()
     links = dict(REFERENCE.findall(text))
     body = REFERENCE.sub("", text)
-    assert {*PAIR.findall(body), *SINGLE.findall(body)} == set(links)
+    used = {*PAIR.findall(body), *SINGLE.findall(body)}
+    assert {label.casefold() for label in used} == {label.casefold() for label in links}
     for label, link in links.items():
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path
@@ -40,19 +43,37 @@ def test_links_lead_somewhere_and_are_used(path: Path) -> None:
         assert not anchor or anchor in _anchors(target.read_text()), label
 
 
-@pytest.mark.parametrize("path", [THEOREM], ids=lambda path: path.name)
+@PROOFS
 def test_formulas_survive_markdown(path: Path) -> None:
     """Some renderers read Markdown's escapes and lists before formulas: \\{ is {, and a line's first + is a list."""
     for formula in re.findall(r"\$\$.*?\$\$|\$[^$]+\$", path.read_text(), re.S):
         assert not re.search(r"(?<!\\)\\[^a-zA-Z\\ ]|\n *[-+=#>]|\n\n", formula), formula
 
 
-def test_a_label_names_what_its_link_leads_to() -> None:
-    for label, link in REFERENCE.findall(THEOREM.read_text()):
+@PROOFS
+def test_a_label_names_what_its_link_leads_to(path: Path) -> None:
+    for label, link in REFERENCE.findall(path.read_text()):
         if label.startswith(("section", "step")):
             assert re.match(rf"#(step-)?{label.split()[1]}-", link)
         elif "checks.md" in link:
             assert link.endswith(f"checks.md#{label.strip('`')}")
+        elif label.endswith(".py`"):
+            assert link.endswith(label.strip("`"))
+
+
+def test_the_code_cites_sections_that_exist_and_is_linked_from_the_derivation() -> None:
+    linked = {(DERIVATION.parent / link).resolve() for _, link in REFERENCE.findall(DERIVATION.read_text())}
+    cited = 0
+    for module in (ROOT / "dpzero_theory").rglob("*.py"):
+        text = " ".join(module.read_text().split())
+        if "certified" in module.parts and "derivation.md" in text:
+            assert module in linked
+        for name, section, part in re.findall(r"(proof|derivation)\.md, section (\d+)(\w?)", text):
+            proof = (THEOREM if name == "proof" else DERIVATION).read_text()
+            whole = f"\n## {section}. " in proof and (not part or f"\n*({part}) " in proof)
+            assert whole or f"\n## {section}{part}. " in proof, module
+            cited += 1
+    assert cited >= 8
 
 
 def test_every_check_is_named_in_the_proof() -> None:
