@@ -53,7 +53,9 @@ def started(
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an attribute that transformers renames
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-@pytest.mark.parametrize("name", ["trainer.py", "lora.py", "causal_lm.py", "error_as_loss.py", "quantised_base.py"])
+@pytest.mark.parametrize(
+    "name", ["trainer.py", "lora.py", "causal_lm.py", "error_as_loss.py", "quantised_base.py", "starting.py"]
+)
 def test_a_model_is_trained_and_its_cost_told(
     name: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
