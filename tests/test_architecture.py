@@ -26,6 +26,7 @@ RANKS = {
     "registry": 1,
     "problem_file": 1,
     "datasets": 1,
+    "document": 1,
     "sphere": 2,
     "privacy": 3,
     "theory": 4,

@@ -119,6 +119,15 @@ def test_two_ranks_share_a_run(tmp_path: Path) -> None:
     assert float(told.split()[1].rstrip(",")) <= 2.0
 
 
+@pytest.mark.filterwarnings("ignore")  # opacus warns of its defaults, torch of Opacus's hooks
+def test_opacus_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pytest.importorskip("opacus", reason="the dev extra is not installed")
+    told = started("audit_opacus.py", ["noise-from-seed", "not-finite", "denominator"], tmp_path, monkeypatch, capsys)
+    off, on = (line.partition(": violated ")[2] for line in told.splitlines() if line.startswith("secure mode"))
+    assert off == "noise-from-seed, not-finite, denominator"
+    assert on == "not-finite, denominator"
+
+
 def test_every_example_is_listed_and_run() -> None:
     text, here = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
     for path in EXAMPLES.glob("*.py"):

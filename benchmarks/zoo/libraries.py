@@ -55,7 +55,12 @@ def _public_n() -> Claim:
 _NUMBERS = {"smoothing": 1e-3}
 SOUND = (
     Specimen(
-        opacus_default, claimed=_public_n, finite=True, runs=32, title="Opacus, secret seed, finite records, n public"
+        opacus_default,
+        claimed=_public_n,
+        finite=True,
+        runs=32,
+        repeats=2,
+        title="Opacus, secret seed, finite records, n public",
     ),
     Specimen(
         opacus_secure,
@@ -63,9 +68,10 @@ SOUND = (
         seed="public",
         finite=True,
         runs=32,
+        repeats=2,
         title="Opacus, secure mode, finite records, n public",
     ),
-    Specimen(ours, seed="public", settings=_NUMBERS, runs=32, title="optim.private, seed public"),
+    Specimen(ours, seed="public", settings=_NUMBERS, runs=32, repeats=2, title="optim.private, seed public"),
 )
 FAULTS = (
     Specimen(opacus_default, "noise-from-seed", seed="public", runs=32, title="Opacus at its defaults, seed public"),

@@ -1,10 +1,12 @@
 """What goes wrong with the noise of DP-SGD: too little, of another law, drawn again, lost."""
 
+import os
 import time
+from typing import Any
 
 import numpy as np
 
-from benchmarks.zoo.first_order import Array, FirstOrder
+from benchmarks.zoo.first_order import Array, FirstOrder, Settings
 
 
 class HalfPrecisionNoise(FirstOrder):
@@ -134,6 +136,22 @@ class MicroBatches(FirstOrder):
     def total(self, rows: Array) -> Array:
         parts = np.array_split(rows, int(self.settings.get("micro_batches", 1)))
         return np.asarray(sum(self.clipped(self.gradients(part)).sum(axis=0) for part in parts))
+
+
+class ShowsWeights(FirstOrder):
+    """Sound: the weights before and after each step are what is seen."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        releases = super().__call__(records, seed, settings)["releases"]
+        moves = -float(settings["step_size"]) * np.vstack([np.zeros_like(releases[:1]), releases])
+        return {"trajectory": np.cumsum(moves, axis=0)}
+
+
+class BatchesFromSystem(FirstOrder):
+    """Sound: Poisson batches from the operating system, which no seed gives again."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        return super().__call__(records, int.from_bytes(os.urandom(16), "little"), settings)
 
 
 class AccumulationDividesNoise(MicroBatches):

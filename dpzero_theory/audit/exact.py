@@ -30,6 +30,11 @@ def binomial(hits: int, trials: int, rate: float) -> float:
     return two_sided(law.cdf(hits), law.sf(hits - 1))
 
 
+def at_least(hits: int, trials: int, rate: float) -> float:
+    """One-sided: so many of independent trials."""
+    return float(stats.binom.sf(hits - 1, trials, rate))
+
+
 def dispersion(counts: Counts, pmf: Array) -> float:
     """Independent counts, each with P[count = k] = pmf[k]: sum (count - c)^2, c the integer next to the mean.
 
@@ -91,6 +96,11 @@ def correlation(a: Array, b: Array) -> float:
 def gaussian(values: Array) -> float:
     """Independent standard Gaussians: Kolmogorov's distance from the normal law."""
     return float(stats.kstest(values, "norm").pvalue)
+
+
+def many_within(values: Array, threshold: float) -> float:
+    """One-sided: so many of independent Gaussians, of standard deviation 1 or more, within +-threshold."""
+    return at_least(int((np.abs(values) <= threshold).sum()), values.size, 1 - 2 * float(stats.norm.sf(threshold)))
 
 
 def few_beyond(values: Array, threshold: float) -> float:

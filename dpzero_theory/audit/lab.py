@@ -1,6 +1,6 @@
 """Experiments on a loop: the same run with one thing changed.
 
-A run is `quiet` with almost no noise (a 1e-9th of the claim's multiplier, so that every number is still drawn) and
+A run is `quiet` with almost no noise (a 1e-20th of the claim's multiplier, so that every number is still drawn) and
 `frozen` with weights that stay where they are. With equal seeds two quiet runs are equal, so what differs between runs
 on neighbouring data is what one record does, exactly, and what differs between a quiet and a noisy run is the noise.
 Where equal seeds give no equal runs, since batches come from elsewhere, all records are used in every step (batch = n).
@@ -20,12 +20,14 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Loop, LoopFailed, Outcome, still
 from dpzero_theory.check import Array
 
-_QUIET = 1e-9
+_QUIET = (1e-20, 1e-9, 0.0)
 _SAME = 1e-5
 """Of the largest number: what quiet noise and rounding leave."""
 _SEED, _NOISE_SEED = 11, 1000
 _WANTED, _FEWEST, _MOST = 6000, 24, 200
 _PLACES = 256
+_SIZES = 8
+"""Runs whose batch sizes are looked at."""
 _COMPARED = 4
 """Numbers that must agree before two sizes of data are compared."""
 
@@ -70,9 +72,9 @@ class Lab:
 
     @cached_property
     def quiet_noise(self) -> float:
-        """The multiplier of quiet runs: nearly nothing, or nothing where that is refused."""
-        tiny = self.claim.noise_multiplier * _QUIET
-        return tiny if self.attempt(seed=_SEED, noise_multiplier=tiny) else 0.0
+        """The multiplier of quiet runs: nearly nothing, so that all is drawn, or nothing where that is refused."""
+        tried = [self.claim.noise_multiplier * share for share in _QUIET]
+        return next((m for m in tried if self.attempt(seed=_SEED, noise_multiplier=m)), 0.0)
 
     @cached_property
     def frozen(self) -> dict[str, Any]:
@@ -91,6 +93,11 @@ class Lab:
     def rows(self) -> slice:
         """The steps whose releases can be compared between runs: all where weights are frozen, else the first."""
         return slice(None) if self.frozen else slice(0, 1)
+
+    @property
+    def still(self) -> slice:
+        """Those at the same weights, whatever the records are: where frozen weights move a little, the first."""
+        return slice(0, 1) if self.frozen.get("step_size") else self.rows
 
     @cached_property
     def mode(self) -> dict[str, Any] | None:
@@ -207,6 +214,18 @@ class Lab:
         return found
 
     @cached_property
+    def shares(self) -> Array | None:
+        """Releases on equal records over those with all records in each: sizes over denominators, or all 1."""
+        data, seeds = self.loudest, range(_SEED + 29, _SEED + 29 + _SIZES)
+        if data is None:
+            return None
+        full = [self.quiet(data, seed=seed, **self.all_records) for seed in seeds]
+        part = [self.quiet(data, seed=seed) for seed in seeds]
+        if any(rows is None or rows.shape != full[0].shape for rows in [*full, *part]):  # type: ignore[union-attr]
+            return None
+        return np.asarray(norms(np.array(part)) / np.maximum(norms(np.array(full)), 1e-300))
+
+    @cached_property
     def scan(self) -> Scan | None:
         """Each record exchanged in turn, on batches as claimed; None where batches do not come from the seed."""
         n = self.claim.n
@@ -244,7 +263,27 @@ class Lab:
             values.append(found)
         return Noise(world, np.array(values) / self.claim.noise_std(changes.get("batch")))
 
+    @cached_property
+    def blind(self) -> bool:
+        """Whether the noise cannot be turned off, and is new in each run: then two runs with one seed differ by it."""
+        if self.base.releases is None or self.follows:
+            return False
+        rows = [self.attempt(seed=_SEED, world=world, **self.frozen) for world in (_SEED, _SEED, _SEED + 1)]
+        first, again, other = (None if row is None or row.releases is None else self.seen(row) for row in rows)
+        if first is None or again is None or other is None:
+            return False
+        return not np.array_equal(first, again) and not np.array_equal(first, other)
+
+    def _difference(self, records: Records | None, changes: dict[str, Any], seed: int) -> Array | None:
+        """Of two runs, over the root of two: as large as the noise of one, and with the same Gaussian law."""
+        pair = [self.attempt(records, seed=seed, world=w, **{**self.frozen, **changes}) for w in (seed, seed + 1)]
+        rows = [self.seen(row) for row in pair if row is not None and row.releases is not None]
+        return (rows[0] - rows[1]) / np.sqrt(2) if len(rows) == 2 and rows[0].shape == rows[1].shape else None
+
     def residual(self, records: Records | None, changes: dict[str, Any], seed: int) -> Array | None:
+        """The noise of a run; where it cannot be turned off, of the difference of two."""
+        if self.blind:
+            return self._difference(records, changes, seed)
         noisy = self.attempt(records, seed=seed, **{**self.frozen, **changes})
         if noisy is None or noisy.releases is None:
             return None
@@ -268,7 +307,7 @@ class Lab:
             yield name, lambda name=name, data=data: self.noise(name, data, mode, few)  # type: ignore[misc]
         for name, changes in self.variations:
             yield name, lambda name=name, changes=changes: self.noise(name, None, mode | changes, few)  # type: ignore[misc]
-        if mode != self.all_records:
+        if mode != self.all_records and not self.blind:
             yield "batch = n", lambda: self.noise("batch = n", None, self.all_records, few)
 
     def aligned(self) -> Noise | None:

@@ -7,15 +7,15 @@ the loop's names. Returned is an array, the releases of shape (T,) or (T, k), or
 
     releases     (T,) or (T, k), the noised average (or sum) of each step
     trajectory   (T + 1, d), the weights before and after each step; releases are then its differences over -step_size
+    weights      (d,), the last weights, where nothing else is released: one step is looked at, its release is then
+                 their difference from the first ones over -step_size
     seeds        (T,), integers that made the steps' directions and are published
     batches      T lists of record numbers (never shown to the attacker)
     clean        as releases, before noise (never shown to the attacker)
-    others       whatever else is shown: losses, metrics, weights
+    others       whatever else is shown: losses, metrics
 """
 
-import io
 import json
-import logging
 import os
 import pickle
 import random
@@ -23,10 +23,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,13 +34,13 @@ import numpy as np
 
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.watch import watch, working_folder
 from dpzero_theory.check import Array
 
 Train = Callable[[Records, int, dict[str, Any]], Any]
 
 WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 """Of the claim that a loop gets as settings."""
-_LARGEST = 1 << 24
 _TRAJECTORY_STEP = 1e-4
 """Of the step size, where weights are what is seen: so small that they hardly move."""
 
@@ -74,13 +72,14 @@ class Loop:
     settings: Mapping[str, Any]
     count: int = 0
     """Runs so far."""
+    one_step: bool = False
+    """Whether the last weights are all that is released, so that runs are made of one step."""
+    _first: dict[int, Array] = field(default_factory=dict)
 
     @cached_property
     def _folder(self) -> Path:
         """Of all runs, gone with the loop."""
-        folder = Path(tempfile.mkdtemp())
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder
+        return working_folder(self)
 
     def setting(self, name: str) -> str:
         """The loop's name of our word."""
@@ -99,26 +98,49 @@ class Loop:
 
         Raises LoopFailed.
         """
+        found, given, beside = self._called(
+            records, seed, world, {**({"steps": 1} if self.one_step else {}), **changes}
+        )
+        outputs = dict(found) if isinstance(found, Mapping) else {"releases": found}
+        if self._only_weights(outputs):
+            if not self.one_step:
+                self.one_step = True
+                return self.run(records, seed=seed, world=world, **changes)
+            outputs["trajectory"] = [self._first_weights(seed), outputs["weights"]]
+        return self._outcome(outputs, given, beside)
+
+    def _called(
+        self, records: Records | None, seed: int, world: int | None, changes: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any], dict[str, bytes | str]]:
+        """What the loop returns, the settings that it was given, and what it showed beside."""
         self.count += 1
-        given = {self.setting(word): self.claim.as_dict()[word] for word in WORDS}
+        given = {self.setting(word): getattr(self.claim, word) for word in WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
         data = self.records if records is None else records
-        with _place(self._folder) as (folder, printed), _seeded(seed if world is None else world):
+        with watch(self._folder) as seen, _seeded(seed if world is None else world):
             try:
                 found = self.train(data, seed, given)
             except Exception as error:
                 raise LoopFailed(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
-            return self._outcome(found, given, folder, printed.getvalue())
+        return found, given, seen.shown
 
-    def _outcome(self, found: Any, given: Mapping[str, Any], folder: Path, printed: str) -> Outcome:
-        outputs = dict(found) if isinstance(found, Mapping) else {"releases": found}
-        shown = {name: value for name, value in outputs.items() if self.view.sees(name)}
-        shown |= {"printed": printed} | _files(folder)
+    def _only_weights(self, outputs: Mapping[str, Any]) -> bool:
+        return "weights" in outputs and not {"releases", "trajectory"} & outputs.keys() and bool(self.step_size)
+
+    def _first_weights(self, seed: int) -> Array:
+        """Before the first step: after one of size 0."""
+        if seed not in self._first:
+            found, _, _ = self._called(None, seed, None, {"steps": 1, "step_size": 0.0})
+            self._first[seed] = _numbers("weights", found["weights"]).ravel()
+        return self._first[seed]
+
+    def _outcome(self, outputs: Mapping[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> Outcome:
+        shown = {name: value for name, value in outputs.items() if self.view.sees(name)} | dict(beside)
         releases = outputs.get("releases")
         if releases is None and "trajectory" in outputs:
             step = given.get(self.setting("step_size"))
             if step:
-                releases = -np.diff(_numbers("trajectory", outputs["trajectory"]), axis=0) / float(step)
+                releases = -np.diff(_weights(outputs["trajectory"]), axis=0) / float(step)
         batches = outputs.get("batches")
         seeds = outputs.get("seeds")
         return Outcome(
@@ -131,11 +153,16 @@ class Loop:
 
 
 def still(loop: Loop, outcome: Outcome) -> dict[str, Any] | None:
-    """Changes of settings under which weights stay where they are, None where there are none."""
-    if loop.step_size is None:
+    """Changes of settings under which weights stay where they are, None where there are none.
+
+    Where weights are what is seen they move a little, which leaves nothing of a step in less than float64.
+    """
+    if not loop.step_size or loop.one_step:
         return None
-    weights = "trajectory" in outcome.shown and "releases" not in outcome.shown
-    return {"step_size": loop.step_size * _TRAJECTORY_STEP if weights else 0.0}
+    if "trajectory" not in outcome.shown or "releases" in outcome.shown:
+        return {"step_size": 0.0}
+    double = np.asarray(_plain(outcome.shown["trajectory"])).dtype == np.float64
+    return {"step_size": loop.step_size * _TRAJECTORY_STEP} if double else None
 
 
 def command(words: Sequence[str], seconds: float = 600) -> Train:
@@ -161,13 +188,23 @@ def command(words: Sequence[str], seconds: float = 600) -> Train:
                 "out": str(place / "out"),
             }
             filled = [word.format(**known) for word in words]
-            done = subprocess.run(filled, capture_output=True, text=True, timeout=seconds, check=False)
+            here = {**os.environ, "TMPDIR": str(Path.cwd())}
+            done = subprocess.run(filled, capture_output=True, text=True, timeout=seconds, check=False, env=here)
             print(done.stdout, done.stderr)
+            _keep_what_is_left(place, known)
             if done.returncode:
                 raise RuntimeError(f"{words[0]} ended with status {done.returncode}: {done.stderr[-200:]}")
             return _read(place / "out")
 
     return train
+
+
+def _keep_what_is_left(place: Path, known: Mapping[str, str]) -> None:
+    """Files that the program wrote beside its records and its outcome are files that it left."""
+    mine = {known["records"], known["settings"], *(known["out"] + end for end in ("", ".npy", ".npz", ".json"))}
+    for path in place.iterdir():
+        if str(path) not in mine:
+            shutil.move(path, Path.cwd() / path.name)
 
 
 def _read(stem: Path) -> Any:
@@ -181,13 +218,26 @@ def _read(stem: Path) -> Any:
     raise RuntimeError("it wrote nothing to {out}")
 
 
+def _plain(value: Any) -> Any:
+    """A tensor, or a list of tensors, as arrays."""
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+
 def _numbers(name: str, value: Any) -> Array:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
     try:
-        return np.asarray(value, dtype=np.float64)
+        return np.asarray(_plain(value), dtype=np.float64)
     except (TypeError, ValueError):
         raise LoopFailed(f"{name} must be numbers; got {type(value).__name__}") from None
+
+
+def _weights(value: Any) -> Array:
+    """Of shape (steps + 1, d)."""
+    if isinstance(value, list | tuple):
+        value = [_numbers("trajectory", part).ravel() for part in value]
+    found = _numbers("trajectory", value)
+    return found.reshape(len(found), -1)
 
 
 def _rows(name: str, value: Any) -> Array:
@@ -195,24 +245,6 @@ def _rows(name: str, value: Any) -> Array:
     if found.ndim == 0 or not found.size:
         raise LoopFailed(f"{name} must have a row for each step; got shape {found.shape}")
     return found.reshape(len(found), -1)
-
-
-@contextmanager
-def _place(folder: Path) -> Iterator[tuple[Path, io.StringIO]]:
-    """An empty working directory, and what is printed and logged meanwhile; emptied again afterwards."""
-    printed, before = io.StringIO(), Path.cwd()
-    handler = logging.StreamHandler(printed)
-    logging.getLogger().addHandler(handler)
-    os.chdir(folder)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(printed), redirect_stderr(printed), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            yield folder, printed
-    finally:
-        os.chdir(before)
-        logging.getLogger().removeHandler(handler)
-        for left in folder.iterdir():
-            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
 
 
 @contextmanager
@@ -234,9 +266,3 @@ def _seeded(world: int) -> Iterator[None]:
         np.random.set_state(legacy)  # noqa: NPY002
         if torch:
             torch.set_rng_state(state)
-
-
-def _files(folder: Path) -> dict[str, bytes]:
-    """Every file that the run left, by `file NAME`."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {f"file {path.relative_to(folder)}": path.read_bytes()[:_LARGEST] for path in paths}

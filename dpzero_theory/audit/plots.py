@@ -1,6 +1,8 @@
 """The evidence of an audit as pictures in SVG, each with a caption that explains every mark."""
 
 import html
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -24,9 +26,12 @@ class _Axes:
             f"{html.escape(names[1])}</text>",
         ]
         for value in _ticks(*self._x):
-            self._parts.append(f"<text x={self.x(value):.1f} y={bottom + 15} text-anchor=middle>{value:.4g}</text>")
+            at = f"{self.x(value):.1f}"
+            self._parts.append(f"<path stroke='{GREY}' d='M{at} {bottom}v4'/>")
+            self._parts.append(f"<text x={at} y={bottom + 16} text-anchor=middle>{value:.4g}</text>")
         for value in _ticks(*self._y):
-            self._parts.append(f"<text x={_LEFT - 5} y={self.y(value) + 4:.1f} text-anchor=end>{value:.3g}</text>")
+            self._parts.append(f"<path stroke='{GREY}' d='M{_LEFT} {self.y(value):.1f}h-4'/>")
+            self._parts.append(f"<text x={_LEFT - 7} y={self.y(value) + 4:.1f} text-anchor=end>{value:.4g}</text>")
 
     def x(self, value: float) -> float:
         low, high = self._x
@@ -62,7 +67,12 @@ def _wide(span: tuple[float, float]) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    return [low, (low + high) / 2, high]
+    """Three to eight round numbers: 1, 2 or 5 times a power of ten apart."""
+    raw = (high - low) / 4
+    unit = 10.0 ** math.floor(math.log10(raw))
+    apart = unit * next(times for times in (1, 2, 5, 10) if unit * times >= raw * 0.75)
+    first, last = math.ceil(low / apart - 1e-9), math.floor(high / apart + 1e-9)
+    return [k * apart for k in range(first, last + 1)]
 
 
 def _histogram(values: Sequence[float], low: float, high: float) -> list[tuple[float, float, int]]:
@@ -120,14 +130,13 @@ def sensitivity(evidence: dict[str, Any]) -> str:
 def batches(evidence: dict[str, Any]) -> str:
     """Sizes of the batches."""
     sizes, expected = evidence["sizes"], evidence["expected"]
-    low, high = min(*sizes, expected) - 1.0, max(*sizes, expected) + 1.0
-    bars = _histogram(sizes, low, high)
-    axes = _Axes(
-        (low, high), (0, max(count for *_, count in bars)), ("records in a batch", "batches"), "sizes of batches"
-    )
-    for left, right, count in bars:
-        axes.bar(left, right, count, BLUE)
-    axes.line([(expected, 0), (expected, max(count for *_, count in bars))], ORANGE, "5 4")
+    low, high = math.floor(min(*sizes, expected)), math.ceil(max(*sizes, expected))
+    counts = Counter(sizes)
+    most = max(counts.values())
+    axes = _Axes((low - 0.5, high + 0.5), (0, most), ("records in a batch", "batches"), "sizes of batches")
+    for size, count in counts.items():
+        axes.bar(size - 0.5, size + 0.5, count, BLUE)
+    axes.line([(expected, 0), (expected, most)], ORANGE, "5 4")
     return axes.figure("Blue: batches of each size. Dashes: the (expected) size that is claimed.")
 
 
@@ -137,7 +146,7 @@ def attack(evidence: dict[str, Any]) -> str:
     low, high = min(*first, *second), max(*first, *second)
     pictures = [(_histogram(values, low, high), colour) for values, colour in ((first, BLUE), (second, ORANGE))]
     top = max(count for bars, _ in pictures for *_, count in bars)
-    axes = _Axes((low, high), (0, top), ("score of a step", "steps"), "scores of the attack")
+    axes = _Axes((low, high), (0, top), ("score of a step, in claimed distances", "steps"), "scores of the attack")
     for bars, colour in pictures:
         for left, right, count in bars:
             axes.bar(left, right, count, colour)

@@ -3,6 +3,8 @@
 For Gaussian scores that are `gdp` apart, which is what an attack on noise and sensitivity as they are sees.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from scipy import stats
 
@@ -29,6 +31,7 @@ def likely_bound(gdp: float, pairs: int, confidence: float, power: float = 0.95)
     return best
 
 
+@lru_cache(maxsize=256)
 def runs_to_see(claimed: float, fraction: float, confidence: float, power: float = 0.95) -> int | None:
     """The fewest pairs of runs by which noise of `fraction` of the claimed one is refuted with probability `power`.
 

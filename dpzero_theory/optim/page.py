@@ -3,26 +3,16 @@
 import html
 from collections.abc import Sequence
 
+from dpzero_theory.document import document
 from dpzero_theory.optim.statement import Statement, shown
 
 Curve = Sequence[tuple[int, float]]
 _STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto; padding: 1rem;
-       max-width: 46rem; }
-h1 { font-size: 1.5rem; margin: .5rem 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-.verdict { padding: .75rem 1rem; border-left: .4rem solid #0072b2; background: #eef5fa; }
-.verdict.bad { border-color: #d55e00; background: #fdf1e8; }
-table { border-collapse: collapse; width: 100%; } caption { text-align: left; color: #555; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid #ddd;
-         overflow-wrap: anywhere; }
-th { font-weight: 600; width: 9.5rem; } thead th { width: auto; }
-thead + tbody td:first-child { white-space: nowrap; }
-td.mark { width: 7rem; } td .bad { color: #b34700; font-weight: 600; }
+th { width: 9.5rem; } thead th { width: auto; } thead + tbody td:first-child { white-space: nowrap; }
+td.mark { width: 7rem; } svg { max-width: 36rem; }
 @media (max-width: 34rem) { .facts th, .facts td { display: block; width: auto; padding-right: 0; }
   .facts th { border: 0; padding-bottom: 0; } .facts td + td { border: 0; } .facts td.mark { padding-top: 0; }
   .facts td { border: 0; } .facts tr { display: block; border-bottom: 1px solid #ddd; } }
-svg { display: block; width: 100%; max-width: 36rem; height: auto; } svg text { font: 11px system-ui, sans-serif; }
-figure { margin: 0; } figcaption, footer { color: #555; font-size: .9rem; }
 """
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 380, 230, 44, 14, 14, 40
 
@@ -35,8 +25,6 @@ def page(
     claim = statement.claim if statement else "Nothing can be said of this run."
     verdict = "Every number was computed again and holds." if holds else "Something does not fit; see below."
     parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>Privacy statement of a run</title><style>{_STYLE}</style><h1>Privacy statement of a run</h1>",
         f"<p class='verdict{'' if holds else ' bad'}'><strong>{_text(verdict)}</strong><br>{_text(claim)}</p>",
         "<h2>Checks</h2><table class=facts>",
         *(
@@ -58,7 +46,8 @@ def page(
             *(f"<li>{_text(sentence)}" for sentence in statement.assumed),
             "</ul>",
         ]
-    return "\n".join([*parts, "<footer>Written by python -m dpzero_theory.optim.verify</footer></html>"])
+    command = "python -m dpzero_theory.optim.verify"
+    return document("Privacy statement of a run", parts, command=command, width=46, style=_STYLE)
 
 
 def _figure(curve: Curve, spent: int, target: float, delta: float) -> str:

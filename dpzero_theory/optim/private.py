@@ -56,6 +56,7 @@ from dpzero_theory.optim.transcript import Header, contents
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 Place = str | os.PathLike[str]
+_KEY = 16
 
 
 class Execution(TypedDict, total=False):
@@ -95,6 +96,7 @@ def make_private(
     target_delta: float,
     folder: Place,
     target_epsilon: float | None = None,
+    key: bytes | None = None,
     **execution: Unpack[Execution],
 ) -> Run:
     """A run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
@@ -108,6 +110,7 @@ def make_private(
         target_delta: 0 < delta < 1 (Laplace: 0 is allowed).
         folder: new or empty, or with `resume` this run's; holds its ledger and its transcript, see `optim.folder`.
         target_epsilon: the ledger's budget, which the plan must meet; by default what the plan costs at target_delta.
+        key: of the directions, 16 bytes that are public; from the operating system if None.
         execution: see `Execution`.
 
     Raises:
@@ -118,7 +121,9 @@ def make_private(
     """
     _require_folder(folder)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
-    sources = _Sources(SystemNoise(), Batches(plan.sampling, plan.n, plan.sample_rate), os.urandom(16))
+    if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
+        raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
+    sources = _Sources(SystemNoise(), Batches(plan.sampling, plan.n, plan.sample_rate), key or os.urandom(_KEY))
     budget = Budget(epsilon, target_delta, execution.get("paid_at_once", 1))
     return _make(module, losses, data, plan, sources, budget, folder, **execution)
 
@@ -191,7 +196,7 @@ def make_from_seed_not_private(
     transcript. Other arguments and errors as `make_private`.
     """
     batches = BatchesFromSeedNotPrivate(plan.sampling, plan.n, plan.sample_rate, seed)
-    key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(16, "little")
+    key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
     return _make(module, losses, data, plan, _Sources(SeededNoise(seed), batches, key), None, folder, **execution)
 
 

@@ -43,7 +43,9 @@ def test_a_loop_that_ignores_its_noise_has_no_mode(monkeypatch: pytest.MonkeyPat
     one = lab()
     assert not one.follows
     assert one.mode is None
-    assert one.sample is None
+    assert one.blind
+    assert one.sample is not None
+    assert 0.9 < one.sample.values.std() < 1.1
 
 
 def test_a_loop_that_ignores_its_step_size_shows_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:

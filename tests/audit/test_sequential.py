@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpzero_theory.audit.sequential import Betting, decide
+from dpzero_theory.audit.sequential import Betting, decide, lower_bound
 
 
 @pytest.mark.parametrize("gdp", [0.5, 1.0, 3.0])
@@ -46,10 +46,27 @@ def test_two_games_share_the_stake() -> None:
     assert found.refuted
 
 
+def test_wealth_is_the_same_pair_by_pair() -> None:
+    scores = np.concatenate(pairs(1.5, 40, np.random.default_rng(8)))
+    together, one_by_one = Betting(1.0), Betting(1.0)
+    path = together.see(scores)
+    assert path == pytest.approx([float(one_by_one.see(pair)[-1]) for pair in scores], abs=1e-12)
+    assert together.log_wealth == pytest.approx(path[-1], abs=1e-12)
+
+
+def test_the_lower_bound_is_below_the_truth_and_comes_near_it() -> None:
+    """10 bounds at level 5%: 5 or more above the truth has probability 6e-5; half of them above half of the truth."""
+    rng = np.random.default_rng(9)
+    bounds = [lower_bound(np.concatenate(pairs(1.0, 300, rng)), 0.05) for _ in range(10)]
+    assert sum(bound > 1.0 for bound in bounds) < 5
+    assert np.median(bounds) > 0.5
+    assert lower_bound(np.zeros((50, 2)), 0.05) == 0.0
+
+
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="gdp must be"):
         Betting(0.0)
     with pytest.raises(ValueError, match="level must be"):
         decide([], (1.0,), 0.0)
     with pytest.raises(ValueError, match="scores must be numbers"):
-        Betting(1.0).see(math.nan, 0.0)
+        Betting(1.0).see(np.array([[math.nan, 0.0]]))

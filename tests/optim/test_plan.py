@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from dpzero_theory.optim.folder import TRANSCRIPT
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_private
+from dpzero_theory.optim.transcript import contents
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.noise import SeededNoise
@@ -187,6 +189,25 @@ def test_another_plan_is_refused_by_the_field_that_differs() -> None:
     for name, value in {"clip": 2.0, "smoothing": 1e-2, "noise_multiplier": begun.noise_multiplier * 0.999}.items():
         with pytest.raises(ValueError, match=f"^{name} must be that of the run that is resumed, "):
             replace(begun, **{name: value}).require_same(begun)
+
+
+def test_another_multiplier_is_another_cost_and_nothing_else() -> None:
+    chosen = plan()
+    louder = chosen.with_multiplier(3.0)
+    assert replace(louder, **{name: getattr(chosen, name) for name in ("noise_multiplier", "scale")}) == chosen
+    assert louder.scale >= 3.0 * chosen.levels
+    want = gdp_from_epsilon(louder.epsilon(1e-5).upper, 1e-5)  # replace-one, all records: two clips a step
+    assert want == pytest.approx(2 * math.sqrt(chosen.steps) / 3.0, rel=1e-6)
+    with pytest.raises(ValueError, match="noise_multiplier must be"):
+        chosen.with_multiplier(0.0)
+
+
+def test_the_key_of_the_directions_may_be_given(tmp_path: Path) -> None:
+    key = b"sixteen bytes..."
+    make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "a", key=key).close()
+    assert contents(tmp_path / "a" / TRANSCRIPT).header.key == key.hex()
+    with pytest.raises(ValueError, match=r"^key must be 16 bytes; got b'short'"):
+        make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "b", key=b"short")
 
 
 def test_noise_that_is_less_than_what_is_accounted_for_is_no_plan() -> None:

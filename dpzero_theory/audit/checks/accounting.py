@@ -36,7 +36,9 @@ def accounting(lab: Lab, level: float) -> Verdict:
 def steps(lab: Lab, level: float) -> Verdict:
     """The number of releases on the data given, and on others: it may not depend on the records."""
     if lab.base.releases is None:
-        return untested("the loop returns neither releases nor a trajectory")
+        return untested("the loop returns neither releases nor weights, or has no step_size among its settings")
+    if lab.loop.one_step:
+        return untested("the last weights are all that is released: how many steps they are of cannot be seen")
     found = len(lab.base.releases)
     if found > lab.claim.steps:
         return violated(f"{found} releases are made, {lab.claim.steps} are accounted", "stop at the last step paid for")

@@ -13,6 +13,8 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 
 Included = NDArray[np.bool_]
 _RUNS = 8
+_WHOLE = 0.05
+"""Of a record: a size is a whole number."""
 
 
 class Seen(NamedTuple):
@@ -102,6 +104,27 @@ LAWS = {
 }
 
 
+def _sizes(lab: Lab) -> NDArray[np.int64] | None:
+    """Of the batches, where a release is a sum over a constant: what equal records give, in shares of it."""
+    if lab.shares is None or lab.claim.sampling not in ("poisson", "fixed-size"):
+        return None
+    found = lab.shares * (lab.claim.batch if lab.claim.average == "mean" else lab.claim.n)
+    whole = np.rint(found)
+    return whole.ravel().astype(np.int64) if np.abs(found - whole).max() < _WHOLE else None
+
+
+def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
+    """Sizes alone, where nobody can say who is in a batch."""
+    n, rate, claimed = lab.claim.n, lab.claim.sample_rate, lab.claim.sampling
+    law = stats.binom.pmf(np.arange(n + 1), n, rate)
+    p = exact.dispersion(sizes, law) if claimed == "poisson" else float((sizes == round(lab.claim.batch)).all())
+    plot = {"sizes": sizes.tolist(), "expected": lab.claim.batch, "how": "releases on equal records"}
+    if p < level:
+        mend = f"draw batches as {claimed} says, anew in every step; or account for what is run"
+        return violated(f"batches have not the sizes of {claimed}: from {sizes.min()} to {sizes.max()}", mend, **plot)
+    return held(f"{sizes.size} batches have sizes as {claimed} says; who is in them cannot be seen", p_value=p, **plot)
+
+
 def looks_like(included: Included, rate: float, level: float) -> str | None:
     """The first law that the batches fit, None if there is none."""
     for name in ("full", "fixed-order", "fixed-size", "poisson"):
@@ -122,6 +145,8 @@ def cost(lab: Lab, sampling: str) -> str:
 def law(lab: Lab, level: float) -> Verdict:
     """Exact tests of the claimed law; what it is instead, and what that costs."""
     seen = observed(lab)
+    if seen is None and (sizes := _sizes(lab)) is not None:
+        return _law_of_sizes(lab, sizes, level)
     if seen is None:
         return untested("batches are not returned (`batches`), and do not come from the seed alone or n is large")
     claimed, rate = lab.claim.sampling, lab.claim.sample_rate

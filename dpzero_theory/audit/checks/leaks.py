@@ -1,9 +1,6 @@
 """What is shown without noise: in outputs, in what is printed, in every file written."""
 
-import io
-import re
 import struct
-import zipfile
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -13,67 +10,19 @@ import numpy as np
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab, same
-from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.audit.tokens import Place, Shown, Token, contents, tokens, unpacked, where
+from dpzero_theory.privacy.relation import Relation
 
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
 """Of the noise multiplier, so that whatever has noise differs."""
-_NUMBER = re.compile(rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?")
 _MEND = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
+_CONFIRMING = 20
+"""Runs on each of two data sets."""
+_STEPS, _STRIDES, _PLACES = 4, 64, 1000
+"""Fewer steps may agree by chance; how far apart, and from how many places on, sizes of batches are looked for."""
 _DIGITS = 4
 _ROUNDING = 1e-2
 _SEED = 2027
-_Place = tuple[str, int]
-_Token = float | bytes
-_Shown = dict[_Place, _Token]
-
-
-def numbers(outcome: Outcome, seen: Any) -> _Shown:
-    """Every number shown, by where it stands."""
-    found: _Shown = {}
-    for name, value in outcome.shown.items():
-        for inner, content in _contents(name, value):
-            found |= {(inner, k): token for k, token in enumerate(content)}
-    return found
-
-
-def _contents(name: str, value: Any) -> Iterator[tuple[str, list[_Token]]]:
-    if isinstance(value, bytes):
-        for inner, raw in _unpacked(name, value):
-            yield inner, _tokens(raw)
-    elif isinstance(value, str):
-        yield name, _read(value.encode())
-    else:
-        if hasattr(value, "detach"):
-            value = value.detach().cpu().numpy()
-        try:
-            array = np.asarray(value)
-            flat = array.astype(np.float64).ravel()
-        except (TypeError, ValueError):
-            yield name, _read(repr(value).encode())
-            return
-        yield name, list[_Token](flat.tolist())
-
-
-def _unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """The members of an archive (numpy's and torch's files are archives), else the file."""
-    if raw[:2] == b"PK":
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            for member in archive.namelist():
-                yield f"{name}/{member.partition('/')[2] or member}", archive.read(member)
-    else:
-        yield name, raw
-
-
-def _tokens(raw: bytes) -> list[_Token]:
-    """Numbers of a text, words of four bytes of anything else."""
-    if b"\0" not in raw[:4096] and all(byte < 128 for byte in raw[:4096]):
-        return _read(raw)
-    skip = 128 if raw[:6] == b"\x93NUMPY" else 0
-    return [raw[k : k + 4] for k in range(skip, len(raw) - 3, 4)]
-
-
-def _read(text: bytes) -> list[_Token]:
-    return [float(token) for token in _NUMBER.findall(text)]
 
 
 def unnoised(lab: Lab, level: float) -> Verdict:
@@ -83,57 +32,105 @@ def unnoised(lab: Lab, level: float) -> Verdict:
     in all runs on the neighbour, and different between them, has no noise in it. The same with all records
     exchanged.
     """
-    records = lab.loop.records
-    other = lab.pair.first if lab.pair is not None else next(iter(datasets.extremes(records)))
-    alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_SEED), 1.0))
-    worlds = {"one record": datasets.replaced(records, 0, other), "the records": alike}
     tried = False
-    for (what, data), changes in product(worlds.items(), (lab.all_records | lab.frozen, lab.all_records, {})):
-        runs = _turns(lab, [records, data], changes)
+    for what, pair, changes in _neighbours(lab):
+        runs = _turns(lab, pair, changes, _FACTORS)
         if runs is None:
             continue
         tried = True
-        place = _leak(*runs)
-        if place is not None:
-            return violated(f"{place[0]}, number {place[1]}: it depends on {what} and not on the noise", _MEND)
+        places = sorted(_leaks(*runs))
+        if places and (sure := _confirmed(lab, pair, changes, places)):
+            return violated(f"{where(sure[0])}: it depends on {what} and not on the noise", _MEND)
+    if (name := _shows_sizes(lab)) is not None:
+        return violated(f"{name}: it has the sizes of the Poisson batches, which follow who is in the data", _MEND)
     place = _beyond(lab)
     if place is not None:
-        says = f"{place[0]}, number {place[1]}: it depends on a record where the releases do not"
-        return violated(says, _MEND)
+        return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND)
     if not tried:
         return untested("the loop fails on a neighbour of its data")
     if not lab.follows:
         return untested(
             "the noise ignores its setting, so that only runs with other seeds could be compared: none shows it"
         )
-    count = len(numbers(lab.base, lab.view))
-    return held(f"each of {count} numbers in outputs, prints and files varies with the noise, or not with the records")
+    count = len(tokens(lab.base))
+    return held(
+        f"each of {count} numbers and words in outputs, prints and files varies with the noise, or not with the records"
+    )
 
 
-def _turns(lab: Lab, data: list[Any], changes: dict[str, Any]) -> tuple[list[_Shown], list[_Shown]] | None:
-    found: tuple[list[_Shown], list[_Shown]] = ([], [])
-    for k, factor in enumerate(_FACTORS):
+def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
+    """Two data sets, what they differ in, and settings to compare them with."""
+    records = lab.loop.records
+    other = lab.pair.first if lab.pair is not None else next(iter(datasets.extremes(records)))
+    alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_SEED), 1.0))
+    worlds = {"one record": datasets.replaced(records, 0, other), "the records": alike}
+    for (what, data), changes in product(worlds.items(), (lab.all_records | lab.frozen, lab.all_records, {})):
+        yield what, [records, data], changes
+
+
+def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Place]) -> list[Place]:
+    """Those that stay so in many runs with much noise: a word that hangs on the noise may agree by chance in a few.
+
+    Under the claim, one thing in all of k runs on the data and another in all on the neighbour has probability below
+    4^-k and a little more.
+    """
+    runs = _turns(lab, pair, changes, tuple(_FACTORS[-1] + k for k in range(_CONFIRMING)))
+    sure = set() if runs is None else set(_leaks(*runs))
+    return [place for place in places if place in sure]
+
+
+def _shows_sizes(lab: Lab) -> str | None:
+    """An output with the size of every batch in it, at equal distances, where sizes are as secret as members are."""
+    if lab.claim.relation != Relation.ADD_REMOVE or lab.claim.sampling != "poisson":
+        return None
+    batches = lab.base.batches
+    sizes = [len(batch) for batch in batches] if batches else []
+    if not sizes and lab.scan is not None:
+        sizes = [int(size) for size in lab.scan.included[0].sum(axis=1)]
+    if len(sizes) < _STEPS or len(set(sizes)) < 2:
+        return None
+    for name, value in lab.base.shown.items():
+        for inner, content in contents(name, value):
+            if _has(content, sizes):
+                return inner
+    return None
+
+
+def _has(content: list[Token], sizes: list[int]) -> bool:
+    last = len(sizes) - 1
+    starts = [k for k, token in enumerate(content) if token == sizes[0]][:_PLACES]
+    return any(
+        all(content[start + stride * t] == size for t, size in enumerate(sizes))
+        for start in starts
+        for stride in range(1, min(_STRIDES, (len(content) - 1 - start) // last) + 1)
+    )
+
+
+def _turns(
+    lab: Lab, data: list[Any], changes: dict[str, Any], factors: tuple[float, ...]
+) -> tuple[list[Shown], list[Shown]] | None:
+    found: tuple[list[Shown], list[Shown]] = ([], [])
+    for k, factor in enumerate(factors):
         for world in (0, 1):
             how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.follows else {}
             seed = 11 if lab.follows else 11 + k
             outcome = lab.attempt(data[world], seed=seed, **how, **changes)
             if outcome is None:
                 return None
-            found[world].append(numbers(outcome, lab.view))
+            found[world].append(tokens(outcome))
     return found
 
 
-def _leak(first: list[_Shown], second: list[_Shown]) -> _Place | None:
-    for place, token in first[0].items():
-        there = second[0].get(place)
-        if there is None or token == there:
-            continue
-        if all(run.get(place) == token for run in first) and all(run.get(place) == there for run in second):
-            return place
-    return None
+def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Place]:
+    """Places with one thing in all the first runs, and another one, or none, in all the second."""
+    for place in first[0].keys() | second[0].keys():
+        here, there = first[0].get(place), second[0].get(place)
+        alike = (all(run.get(place) == one for run in runs) for runs, one in ((first, here), (second, there)))
+        if here != there and all(alike):
+            yield place
 
 
-def _beyond(lab: Lab) -> _Place | None:
+def _beyond(lab: Lab) -> Place | None:
     """A number that differs between data whose releases without noise are equal: it is computed from more than these.
 
     The data differ in one record, which is clipped to the same contribution: it is a thousand times as large.
@@ -149,7 +146,7 @@ def _beyond(lab: Lab) -> _Place | None:
                 continue
             first, second, *again = (run for run in runs if run is not None)
             if same(np.asarray(first.releases), np.asarray(second.releases)):
-                seen = [numbers(run, lab.view) for run in (first, second, *again)]
+                seen = [tokens(run) for run in (first, second, *again)]
                 for place, token in seen[0].items():
                     other = seen[1].get(place)
                     if token == seen[2].get(place) and other == seen[3].get(place) and _apart(token, other):
@@ -158,7 +155,7 @@ def _beyond(lab: Lab) -> _Place | None:
     return None
 
 
-def _apart(a: _Token, b: _Token | None) -> bool:
+def _apart(a: Token, b: Token | None) -> bool:
     """Whether two numbers differ by more than what equal releases leave to rounding."""
     return isinstance(a, float) and isinstance(b, float) and abs(a - b) > _ROUNDING * (1 + abs(a))
 
@@ -182,11 +179,11 @@ def canaries(lab: Lab, level: float) -> Verdict:
 
 def _raw(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
     if isinstance(value, bytes):
-        yield from _unpacked(name, value)
+        yield from unpacked(name, value)
     elif isinstance(value, str):
         yield name, value.encode()
     else:
-        for inner, tokens in _contents(name, value):
+        for inner, tokens in contents(name, value):
             yield inner, b" ".join(struct.pack("<d", x) if isinstance(x, float) else x for x in tokens)
 
 

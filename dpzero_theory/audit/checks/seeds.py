@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,53 +10,94 @@ from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.audit.sources import known_entropy, stopped_clocks
 from dpzero_theory.check import Array
 
 _MEND = (
     "draw the noise from the operating system's entropy (dpzero_theory.privacy.noise.SystemNoise, secrets, a generator"
     " seeded with os.urandom that is never saved), never from a seed that is known"
 )
-_CLOCK = 1_700_000_000
+_SEARCHED = 32
+"""Bits of a secret seed: fewer are tried one by one."""
+_KEY = 8
+"""Bytes of the operating system: with fewer all noise there is can be drawn."""
 _OFFSETS = 4
 """Of a direction's length: how far into a stream noise is looked for."""
 
 
-def _alike(first: Outcome, second: Outcome) -> bool:
+def _alike(first: Outcome | None, second: Outcome | None) -> bool:
     """Whether two runs release the same."""
-    a, b = first.releases, second.releases
+    a, b = (None if outcome is None else outcome.releases for outcome in (first, second))
     return a is not None and b is not None and np.array_equal(a, b)
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:
-    """Two runs with one seed, and with the process's generators in one state."""
+    """Two runs with one seed, and with the process's generators in one state; how many bits of a secret seed count."""
     if lab.base.releases is None:
-        return untested("the loop returns neither releases nor a trajectory")
+        return untested("the loop returns neither releases nor weights, or has no step_size among its settings")
     first, other, again = (lab.loop.run(seed=5, world=world) for world in (6, 7, 6))
     alike = _alike(first, other)
     if not alike and not _alike(first, again):
         return held("two runs with equal seeds, of the loop and of all global generators, release different numbers")
     source = "the seed" if alike else "the state of the process's global generators, which any call may seed"
-    if lab.view.seed == "secret":
-        return untested(f"the noise is a function of {source}: as secret as that is said to be")
-    return violated(f"the noise is a function of {source}: two runs with it release the same numbers", _MEND)
+    if lab.view.seed == "public":
+        return violated(f"the noise is a function of {source}: two runs with it release the same numbers", _MEND)
+    bits = _bits_that_count(lab) if alike else None
+    if bits is not None and bits < _SEARCHED:
+        return violated(f"the noise is a function of {bits} bits of the seed, which can all be tried", _MEND)
+    few = "" if bits is None else f" (no more than {bits} bits of it, which are not those of a key)"
+    return untested(f"the noise is a function of {source}: as secret as that is said to be{few}")
+
+
+def _bits_that_count(lab: Lab) -> int | None:
+    """Of the seed: the fewest low ones that give the same noise, by seeds that differ in higher ones alone."""
+    changes = dict(lab.mode or {})
+    plain = lab.residual(None, changes, 5)
+    for bits in (8, 16, 20, 24, 31, 32):
+        other = lab.residual(None, changes, 5 + (1 << bits))
+        if _equal(plain, other):
+            return bits
+    return None
 
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Noise of runs with other seeds: a generator that is always seeded alike, or from the clock."""
-    residuals = [lab.residual(None, dict(lab.mode or {}), seed) for seed in (21, 22)]
-    if any(r is None for r in residuals):
+    """Noise of runs with other seeds: a generator that is always seeded alike, from the clock, or from few bytes."""
+    changes = dict(lab.mode or {})
+    first, second = (lab.residual(None, changes, seed) for seed in (21, 22))
+    if first is None or second is None:
         return untested("the noise cannot be told from the rest")
-    first, second = (np.asarray(r) for r in residuals)
-    if first.shape == second.shape and np.allclose(first, second, rtol=1e-4, atol=0):
+    if _equal(first, second):
         return violated("runs with different seeds have the same noise: its generator is always seeded alike", _MEND)
-    if lab.view.seed == "public":
-        with patch("time.time", lambda: float(_CLOCK)), patch("time.time_ns", lambda: _CLOCK * 10**9):
-            stopped = [lab.loop.run(seed=5, world=world) for world in (6, 7)]
-        running = [lab.loop.run(seed=5, world=world) for world in (6, 7)]
-        if _alike(*stopped) and not _alike(*running):
-            says = "the noise is a function of the clock: two runs at one time release the same numbers"
-            return violated(says, _MEND)
+    with stopped_clocks():
+        stopped = [lab.residual(None, changes, seed) for seed in (21, 22)]
+        timed = [lab.attempt(seed=5, world=world) for world in (6, 7)]
+    running = [lab.attempt(seed=5, world=world) for world in (6, 7)]
+    known = lab.view.seed == "public" and _alike(*timed) and not _alike(*running)
+    if known or _equal(stopped[0], stopped[1]):
+        return violated("the noise is a function of the clock: two runs at one time have the same", _MEND)
+    taken = _entropy(lab)
+    if taken is not None and taken < _KEY:
+        return violated(f"the noise is a function of {taken} random bytes, which can all be tried", _MEND)
     return held("runs with different seeds, and at one time of the clock, have different noise")
+
+
+def _entropy(lab: Lab) -> int | None:
+    """Random bytes that a run takes, where its noise is a function of them; None where it is not."""
+    found = []
+    for seed in (21, 22):
+        with known_entropy():
+            found.append(lab.residual(None, dict(lab.mode or {}), seed))
+    if not _equal(found[0], found[1]):
+        return None
+    with known_entropy() as taken:
+        lab.attempt(seed=21)
+    return sum(taken)
+
+
+def _equal(first: Array | None, second: Array | None) -> bool:
+    if first is None or second is None:
+        return False
+    return first.shape == second.shape and bool(np.allclose(first, second, rtol=1e-4, atol=0))
 
 
 def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
@@ -94,6 +134,25 @@ def _after_direction(seed: int, d: int, count: int) -> Iterator[tuple[str, Array
     yield "torch.manual_seed(seed), randn after a direction", torch.randn(count, generator=generator).double().numpy()
 
 
+def _derived(seed: int, count: int) -> Iterator[tuple[str, Array]]:
+    """The first standard normals of generators seeded with what is easily made of the seed."""
+    for name, made in _seeds_of(seed).items():
+        yield f"numpy.random.default_rng({name}).normal", np.random.default_rng(made).normal(size=count)
+        if isinstance(made, int):
+            yield f"numpy.random.RandomState({name}).randn", np.random.RandomState(made % 2**32).randn(count)
+            if importlib.util.find_spec("torch"):
+                import torch
+
+                drawn = torch.randn(count, generator=torch.Generator().manual_seed(made))
+                yield f"torch.manual_seed({name}), randn", np.asarray(drawn.double().numpy())
+
+
+def _seeds_of(seed: int) -> dict[str, int | list[int]]:
+    found: dict[str, int | list[int]] = {f"seed + {k}": seed + k for k in range(1, 9)}
+    found |= {f"{k} * seed": k * seed for k in (2, 3, 10)} | {"seed ^ 1": seed ^ 1, "seed - 1": abs(seed - 1)}
+    return found | {f"[seed, {k}]": [seed, k] for k in range(4)} | {f"[{k}, seed]": [k, seed] for k in range(4)}
+
+
 def from_directions(lab: Lab, level: float) -> Verdict:
     """The noise beside what every usual generator draws from the published seeds of the steps, from each place on."""
     found = lab.loop.run(seed=31, **lab.frozen, **(lab.mode or {}))
@@ -105,7 +164,9 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     k = residual.shape[1]
     d = int(lab.loop.settings.get("d", 16))
     count = _OFFSETS * d + 4 * k + 64
-    table = [dict([*_streams(seed, count), *_after_direction(seed, d, k + 1)]) for seed in found.seeds]
+    table = [
+        dict([*_streams(seed, count), *_after_direction(seed, d, k + 1), *_derived(seed, k)]) for seed in found.seeds
+    ]
     worst, where = 1.0, ""
     tests = 0
     for name in table[0]:

@@ -46,14 +46,19 @@ def _neighbours(lab: Lab) -> Iterator[_Moved]:
         base = lab.quiet(data, **lab.all_records)
         if base is None or not np.isfinite(base).all():
             continue
+        base = base[lab.still]
         for place in (0, len(data) // 2):
             others = {f"exchanged for extreme {k}": r for k, r in enumerate(datasets.extremes(lab.loop.records))}
             for what, record in others.items():
                 found = lab.quiet(datasets.replaced(data, place, record), **lab.all_records)
-                yield _Moved(f"{name}, record {place} {what}", _clips(found, base, unit), 2.0)
+                yield _Moved(f"{name}, record {place} {what}", _clips(_at(found, lab), base, unit), 2.0)
             if lab.claim.relation == Relation.ADD_REMOVE and lab.with_one_less is not None:
                 found = lab.quiet(datasets.removed(data, place), **lab.all_records)
-                yield _Moved(f"{name}, record {place} removed", _clips(found, base, unit), 1.0)
+                yield _Moved(f"{name}, record {place} removed", _clips(_at(found, lab), base, unit), 1.0)
+
+
+def _at(found: Array | None, lab: Lab) -> Array | None:
+    return None if found is None else found[lab.still]
 
 
 def _clips(found: Array | None, base: Array, unit: float) -> float:
@@ -111,20 +116,6 @@ def finite(lab: Lab, level: float) -> Verdict:
     return held("records with NaN and infinity move a release by no more than the clip")
 
 
-def _sizes(lab: Lab) -> Array | None:
-    """Norms of quiet releases of many steps on equal records over that with all of them in each: b/B, or all 1."""
-    data = lab.loudest
-    if data is None:
-        return None
-    seeds = range(40, 48)
-    full = [lab.quiet(data, seed=seed, **lab.all_records) for seed in seeds]
-    part = [lab.quiet(data, seed=seed) for seed in seeds]
-    if any(rows is None or rows.shape != full[0].shape for rows in [*full, *part]):  # type: ignore[union-attr]
-        return None
-    ratios = norms(np.array(part)) / np.maximum(norms(np.array(full)), 1e-300)
-    return ratios.ravel()
-
-
 def denominator(lab: Lab, level: float) -> Verdict:
     """Whether a release is a sum over a number that does not depend on the batch, or on who is in the data."""
     if lab.mode is None:
@@ -142,7 +133,7 @@ def denominator(lab: Lab, level: float) -> Verdict:
         return held("removing a record changes the sum, not its denominator")
     if lab.mode != {} or lab.claim.average == "sum":
         return untested("batches do not come from the seed" if lab.mode != {} else "a release is a sum, not an average")
-    scan, ratios = lab.scan, _sizes(lab)
+    scan, ratios = lab.scan, lab.shares
     if scan is None:
         return untested("which records are in a batch cannot be seen")
     sizes = np.unique(scan.included.sum(axis=2))

@@ -1,12 +1,36 @@
 """Faults of the zoo that these checks must find are found; sound loops are not reported. All: benchmarks.audit_zoo."""
 
+import numpy as np
 import pytest
 
 from benchmarks.zoo.catalogue import Specimen
-from tests.audit.small import FEW, one_of_each, require_found, require_sound
+from benchmarks.zoo.first_order import Array, FirstOrder
+from benchmarks.zoo.noise import brain
+from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
-NAMES = ("representable",)
-FAULTS = [*one_of_each(*NAMES)]
+NAMES = ("representable", "noise-repeated")
+FAULTS = [*one_of_each(*NAMES), *named("SinglePrecisionNoise")]
+
+
+class _Rounds(FirstOrder):
+    """Sound: releases are rounded to bfloat16 after the noise."""
+
+    def release(self, rows: Array) -> Array:
+        return brain(super().release(rows))
+
+
+class _SinglePrecision(FirstOrder):
+    """Sound: sums and noise of single precision."""
+
+    def release(self, rows: Array) -> Array:
+        total = self.total(rows).astype(np.float32)
+        noisy = total + np.float32(self.std()) * self.source.normal(size=total.size).astype(np.float32)
+        return np.asarray(noisy / np.float32(self.denominator(rows)))
+
+
+@pytest.mark.parametrize("make", [_Rounds, _SinglePrecision])
+def test_sound_loops_of_less_precision_are_not_reported(make: type[FirstOrder]) -> None:
+    require_sound(Specimen(make), *NAMES, "noise-law", "noise-size", runs=100)
 
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)

@@ -1,0 +1,100 @@
+"""How many runs an audit needs to see that a share of the noise is missing.
+
+    python -m benchmarks.audit_power [--quick] [--out DIR]
+
+The mechanism is Gaussian, of mu-GDP where all its noise is there; a share of the noise is. Methods:
+
+- noise-size: the noise itself is seen (quiet runs); numbers of noise until chi-square refutes the claim. Exact;
+- clopper-pearson: pairs of runs on two data sets, `audit.power.runs_to_see`. Exact, at the fewest power of two;
+- sequential: pairs of runs until `audit.sequential` stops: 50 audits, their median and 95% quantile. An audit that
+  has not stopped after 2^16 pairs counts as that many; a row where half have not is empty.
+
+All refute at level 1e-6 with probability 95%, but for the median.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from benchmarks.kit.rows import RESULTS, Results, read_rows
+from dpzero_theory.audit import sequential
+from dpzero_theory.audit.power import runs_to_see
+from dpzero_theory.cli import Parser, output_folder
+
+LEVEL, POWER, REPEATS, MOST = 1e-6, 0.95, 50, 1 << 16
+CLAIMED = (0.5, 1.0, 2.0)
+SHARES = (0.9, 0.75, 0.5, 0.25)
+METHODS = ("noise-size", "clopper-pearson", "sequential")
+_CHUNK = 64
+
+
+def numbers_of_noise(share: float) -> int:
+    """The fewest whose sum of squares is below the chi-square quantile of LEVEL with probability POWER. share < 1."""
+
+    def seen(count: int) -> bool:
+        return bool(share**2 * stats.chi2.ppf(POWER, count) <= stats.chi2.ppf(LEVEL, count))
+
+    high = 1
+    while not seen(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if seen(middle) else (middle, high)
+    return high
+
+
+def pairs_until_refuted(mu: float, share: float, rng: np.random.Generator, most: int) -> int:
+    """Of one sequential audit; `most` where it has not stopped by then."""
+    game, limit = sequential.Betting(mu), -np.log(LEVEL)
+    while game.pairs < most:
+        before = game.pairs
+        wealth = game.see(np.array([0.5, -0.5]) + rng.normal(size=(_CHUNK, 2)) * share / mu)
+        if wealth.max() >= limit:
+            return before + int(np.argmax(wealth >= limit)) + 1
+    return most
+
+
+def row(method: str, mu: float, share: float, repeats: int, most: int) -> dict[str, str | int | float | None]:
+    """median: of pairs (or numbers of noise); q95: how many suffice with probability 95%. None beyond reach."""
+    if method == "noise-size":
+        return {"q95": numbers_of_noise(share)}
+    if method == "clopper-pearson":
+        return {"q95": runs_to_see(mu, share, 1 - LEVEL, POWER)}
+    found = [pairs_until_refuted(mu, share, np.random.default_rng([7, k]), most) for k in range(repeats)]
+    middle, high = (float(q) for q in np.quantile(found, (0.5, POWER)))
+    return {"median": middle if middle < most else None, "q95": high if high < most else None}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser("benchmarks.audit_power", __doc__)
+    parser.add_argument("--quick", action="store_true", help="5 sequential audits a row, of 2^10 pairs at most")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "audit_power")
+    options = parser.parse_args(argv)
+    repeats, most = (5, 1 << 10) if options.quick else (REPEATS, MOST)
+    results = Results(
+        options.out,
+        key=("method", "claimed", "share"),
+        fields=("median", "q95"),
+        seeds=list(range(repeats)),
+        device="cpu",
+        dtype="float64",
+        settings={"level": LEVEL, "power": POWER, "most": most},
+        figure="figures.audit",
+    )
+    with parser.opened("--out", results):
+        for method in METHODS:
+            for mu in CLAIMED:
+                for share in SHARES:
+                    key: dict[str, str | int | float | None] = {"method": method, "claimed": mu, "share": share}
+                    if not results.done(**key):
+                        print(" ".join(map(str, key.values())), file=sys.stderr, flush=True)
+                        results.add([key | row(method, mu, share, repeats, most)])
+    print(read_rows(options.out).to_string())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Lower bounds on epsilon, on mechanisms whose epsilon is known exactly: how often above it, how far below.
+
+    python -m benchmarks.lower_bounds [--quick] [--out DIR]
+
+Mechanisms, of one number that is +1/2 or -1/2 of a sensitivity 1 (replace-one): Gaussian noise of standard deviation
+1/mu, Laplace noise of pure epsilon, randomised response of pure epsilon. A row is 200 audits of one mechanism by one
+method at 95% confidence and delta 1e-5 with so many runs (in one run: so many canaries): how many bounds are above the
+exact epsilon, their quartiles and 5% and 95% quantiles, and seconds an audit takes. Methods of `audit.bounds` and
+`audit.sequential`, and beside them those of jax_privacy.auditing on the same scores, where it is installed
+(`pip install jax_privacy`; its rows say so otherwise). Methods named gdp take the mechanism to be Gaussian, and are
+tried on the Gaussian alone.
+"""
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from benchmarks.kit.rows import OK, RESULTS, Results, read_rows
+from dpzero_theory.audit import bounds, sequential
+from dpzero_theory.check import Array
+from dpzero_theory.cli import Parser, output_folder
+from dpzero_theory.privacy.gaussian import epsilon_from_gdp
+
+DELTA, CONFIDENCE, REPEATS = 1e-5, 0.95, 200
+RUNS, GDP_RUNS, SEQUENTIAL = (1000, 4000), (1000, 4000, 16000), (1000,)
+_JAX = "jax_privacy"
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """strength: mu, or the pure epsilon. noisy: signs of +-1 and a generator -> scores."""
+
+    name: str
+    strength: float
+    noisy: Callable[[Array, np.random.Generator, float], Array]
+    exact: Callable[[float], float]
+
+    @property
+    def epsilon(self) -> float:
+        """At DELTA."""
+        return self.exact(self.strength)
+
+    def scores(self, signs: Array, rng: np.random.Generator) -> Array:
+        return self.noisy(signs, rng, self.strength)
+
+
+def _gaussian(signs: Array, rng: np.random.Generator, mu: float) -> Array:
+    return np.asarray(signs / 2 + rng.normal(size=signs.size) / mu)
+
+
+def _laplace(signs: Array, rng: np.random.Generator, epsilon: float) -> Array:
+    return np.asarray(signs / 2 + rng.laplace(size=signs.size) / epsilon)
+
+
+def _response(signs: Array, rng: np.random.Generator, epsilon: float) -> Array:
+    """The sign, turned with probability 1/(1 + e^epsilon)."""
+    return np.where(rng.random(signs.size) < special.expit(-epsilon), -signs, signs) / 2
+
+
+def _laplace_epsilon(epsilon: float) -> float:
+    """delta(e) = 1 - exp((e - epsilon)/2) for 0 <= e <= epsilon."""
+    return max(0.0, epsilon + 2 * float(np.log1p(-DELTA)))
+
+
+def _response_epsilon(epsilon: float) -> float:
+    """delta(e) = p - e^e (1 - p) with p = 1/(1 + e^-epsilon)."""
+    right = float(special.expit(epsilon))
+    return float(np.log((right - DELTA) / (1 - right)))
+
+
+MECHANISMS = (
+    *(Mechanism("gaussian", mu, _gaussian, lambda mu: float(epsilon_from_gdp(mu, DELTA))) for mu in (0.5, 1.0, 2.0)),
+    *(Mechanism("laplace", epsilon, _laplace, _laplace_epsilon) for epsilon in (1.0, 3.0)),
+    *(Mechanism("randomised response", epsilon, _response, _response_epsilon) for epsilon in (1.0, 3.0)),
+)
+
+
+def _from_gdp(mu: float) -> float:
+    return float(epsilon_from_gdp(mu, DELTA)) if mu > 0 else 0.0
+
+
+def _balanced(runs: int) -> Array:
+    """As many signs of each kind, in turn."""
+    return np.where(np.arange(runs) % 2 == 0, 1.0, -1.0)
+
+
+def _fair(canaries: int, rng: np.random.Generator) -> Array:
+    return np.asarray(2.0 * rng.integers(0, 2, canaries) - 1)
+
+
+def _replayed(scores: Array, signs: Array) -> bounds.Mechanism:
+    """A mechanism that gives the scores of these signs again, one run each."""
+    waiting = {sign: iter(scores[signs == sign]) for sign in (1, -1)}
+    return lambda asked: np.array([next(waiting[int(asked[0])])])
+
+
+def _attack(scores: Array, signs: Array) -> bounds.Attack:
+    return bounds.attack(_replayed(scores, signs), runs=signs.size, delta=DELTA, confidence=CONFIDENCE)
+
+
+def _sequential(scores: Array, signs: Array) -> float:
+    return _from_gdp(sequential.lower_bound(np.stack([scores[signs > 0], scores[signs < 0]], axis=1), 1 - CONFIDENCE))
+
+
+def _guessed(scores: Array, signs: Array, share: float) -> tuple[int, int, int]:
+    """Right guesses, guesses and canaries: the share of the scores that is furthest out, on both sides."""
+    half = max(1, int(share * signs.size / 2))
+    order = np.argsort(scores, kind="stable")
+    return int((signs[order[-half:]] > 0).sum() + (signs[order[:half]] < 0).sum()), 2 * half, signs.size
+
+
+def _one_run(scores: Array, signs: Array) -> float:
+    return bounds.one_run_epsilon(*_guessed(scores, signs, 0.1), DELTA, CONFIDENCE)
+
+
+def _one_run_gdp(scores: Array, signs: Array) -> float:
+    return _from_gdp(bounds.one_run_gdp(*_guessed(scores, signs, 0.5), CONFIDENCE))
+
+
+def _jax(method: str) -> Callable[[Array, Array], float]:
+    def bound(scores: Array, signs: Array) -> float:
+        from jax_privacy.auditing import CanaryScoreAuditor
+
+        auditor = CanaryScoreAuditor(scores[signs > 0], scores[signs < 0])
+        return float(getattr(auditor, method)(1 - CONFIDENCE, DELTA))
+
+    return bound
+
+
+@dataclass(frozen=True)
+class Method:
+    """kind: `runs`, balanced signs in so many runs, or `one run`, fair signs of so many canaries."""
+
+    name: str
+    bound: Callable[[Array, Array], float]
+    sizes: tuple[int, ...]
+    kind: str = "runs"
+    gdp: bool = False
+    package: str = ""
+
+
+METHODS = (
+    Method("attack", lambda scores, signs: _attack(scores, signs).epsilon, RUNS),
+    Method("attack, gdp", lambda scores, signs: _from_gdp(_attack(scores, signs).gdp), GDP_RUNS, gdp=True),
+    Method("sequential, gdp", _sequential, SEQUENTIAL, gdp=True),
+    Method("one run", _one_run, RUNS, "one run"),
+    Method("one run, gdp", _one_run_gdp, RUNS, "one run", gdp=True),
+    Method("jax_privacy clopper-pearson", _jax("epsilon_clopper_pearson"), RUNS, package=_JAX),
+    Method("jax_privacy gdp", _jax("epsilon_from_gdp"), GDP_RUNS, gdp=True, package=_JAX),
+    Method("jax_privacy one run", _jax("epsilon_one_run"), RUNS, "one run", package=_JAX),
+    Method("jax_privacy one run, f-dp", _jax("epsilon_one_run_fdp"), RUNS, "one run", gdp=True, package=_JAX),
+)
+
+
+def row(mechanism: Mechanism, method: Method, size: int, repeats: int) -> dict[str, str | int | float]:
+    """All repeats of one cell. The scores are the same for every method of a kind."""
+    if method.package and importlib.util.find_spec(method.package) is None:
+        return {"status": f"{method.package} is not installed"}
+    found, seconds = [], 0.0
+    for repeat in range(repeats):
+        rng = np.random.default_rng([repeat, size, int(10 * mechanism.strength)])
+        signs = _balanced(size) if method.kind == "runs" else _fair(size, rng)
+        scores = mechanism.scores(signs, rng)
+        started = time.perf_counter()
+        found.append(method.bound(scores, signs))
+        seconds += time.perf_counter() - started
+    exact = mechanism.epsilon
+    low, first, middle, third, high = (float(q) for q in np.quantile(found, (0.05, 0.25, 0.5, 0.75, 0.95)))
+    return {
+        "repeats": repeats,
+        "exact": exact,
+        "above": int(np.sum(np.array(found) > exact)),
+        "q05": low,
+        "q25": first,
+        "median": middle,
+        "q75": third,
+        "q95": high,
+        "seconds": seconds / repeats,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 1 where a bound of ours is above the exact epsilon in more than 5% of its audits."""
+    parser = Parser("benchmarks.lower_bounds", __doc__)
+    parser.add_argument("--quick", action="store_true", help="20 audits a row, 1000 runs")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "lower_bounds")
+    options = parser.parse_args(argv)
+    repeats = 20 if options.quick else REPEATS
+    results = Results(
+        options.out,
+        key=("mechanism", "strength", "method", "size"),
+        fields=("repeats", "exact", "above", "q05", "q25", "median", "q75", "q95", "seconds"),
+        seeds=list(range(repeats)),
+        device="cpu",
+        dtype="float64",
+        settings={"delta": DELTA, "confidence": CONFIDENCE},
+        figure="figures.audit",
+    )
+    with parser.opened("--out", results):
+        for mechanism in MECHANISMS:
+            for method in METHODS:
+                if method.gdp and mechanism.name != "gaussian":
+                    continue
+                for size in method.sizes[:1] if options.quick else method.sizes:
+                    key: dict[str, str | int | float] = {
+                        "mechanism": mechanism.name,
+                        "strength": mechanism.strength,
+                        "method": method.name,
+                        "size": size,
+                    }
+                    if not results.done(**key):
+                        print(" ".join(map(str, key.values())), file=sys.stderr, flush=True)
+                        results.add([key | row(mechanism, method, size, repeats)])
+    table = read_rows(options.out)
+    print(table[["mechanism", "strength", "method", "size", "exact", "above", "median", "seconds"]].to_string())
+    ours = table[~table["method"].str.startswith(_JAX) & (table["status"] == OK)]
+    return int((ours["above"] > (1 - CONFIDENCE) * ours["repeats"]).any())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Faults that the first checks did not notice: noise of few values or few seeds, releases that nobody pays for."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.zoo.first_order import Array, FirstOrder, Settings, fresh
+
+_POOL = np.random.default_rng(8).normal(size=4096)
+
+
+class SinglePrecisionNoise(FirstOrder):
+    """Noise of single precision on a sum of double precision."""
+
+    def noise(self, size: int) -> Array:
+        return np.asarray((self.std() * self.source.normal(size=size)).astype(np.float32).astype(np.float64))
+
+
+class NoiseFromPool(FirstOrder):
+    """Noise is taken from a table of 4,096 numbers, drawn once to save time."""
+
+    def noise(self, size: int) -> Array:
+        return np.asarray(self.std() * _POOL[self.source.integers(0, _POOL.size, size)])
+
+
+class NoiseFromSmallSeed(FirstOrder):
+    """Noise from a generator seeded with 16 bits of a secret seed."""
+
+    def noise_source(self, seed: int) -> np.random.Generator:
+        return np.random.default_rng(seed % 2**16)
+
+
+class NoiseFromTwoBytes(FirstOrder):
+    """Noise from a generator seeded with two bytes of the operating system."""
+
+    def noise_source(self, seed: int) -> np.random.Generator:
+        return np.random.default_rng(int.from_bytes(os.urandom(2), "little"))
+
+
+class MostlyLittleNoise(FirstOrder):
+    """Half of the noise in 99 draws of 100, and ten times as much in the others, so that the variance is all there."""
+
+    def noise(self, size: int) -> Array:
+        return np.asarray(super().noise(size) * np.where(self.source.random(size) < 0.01, 10.0, 0.5))
+
+
+class NoiseOncePerEpoch(FirstOrder):
+    """Noise is drawn once an epoch and added in each of its steps."""
+
+    def noise(self, size: int) -> Array:
+        if self.step % max(1, int(self.settings["n"]) // int(self.settings["batch"])) == 0:
+            self.kept = super().noise(size)
+        return self.kept
+
+
+class NoiseBeforeClip(FirstOrder):
+    """Each gradient gets its share of the noise and is clipped then."""
+
+    def release(self, rows: Array) -> Array:
+        found = self.gradients(rows)
+        shares = self.std() / np.sqrt(max(1, len(rows))) * self.source.normal(size=found.shape)
+        return np.asarray(self.clipped(found + shares).sum(axis=0) / self.denominator(rows))
+
+
+class NoiseOverRecords(FirstOrder):
+    """The sum is divided by the batch, the noise by all records."""
+
+    def release(self, rows: Array) -> Array:
+        total = self.total(rows)
+        return np.asarray(total / self.denominator(rows) + self.noise(total.size) / int(self.settings["n"]))
+
+
+class NoiseAlwaysHalf(FirstOrder):
+    """Half of the noise, written into the code: no setting turns it off."""
+
+    def std(self) -> float:
+        return 1.0
+
+
+class ClipsWithoutBias(FirstOrder):
+    """The norm is that of some parameters; the others are scaled with them, whatever they are."""
+
+    def clipped(self, gradients: Array) -> Array:
+        part = np.minimum(np.abs(gradients[:, :-1]), 1e120)
+        lengths = np.sqrt((part**2).sum(axis=1, keepdims=True))
+        return np.asarray(gradients * np.minimum(1.0, self.clip() / np.maximum(lengths, 1e-300)))
+
+
+class CountsTwice(FirstOrder):
+    """Two augmentations of each record, clipped one by one and summed."""
+
+    def total(self, rows: Array) -> Array:
+        turned = rows.copy()
+        turned[:, 0] *= -1
+        return np.asarray(super().total(rows) + super().total(turned))
+
+
+class StaleNorms(FirstOrder):
+    """Clip factors are those of the step before, by their place in the batch."""
+
+    kept: Array
+
+    def clipped(self, gradients: Array) -> Array:
+        norms = np.sqrt((np.minimum(np.abs(gradients), 1e120) ** 2).sum(axis=1, keepdims=True))
+        kept = self.kept if self.step and len(self.kept) >= len(norms) else np.ones_like(norms)
+        self.kept = norms
+        return np.asarray(gradients * np.minimum(1.0, self.clip() / np.maximum(kept[: len(norms)], 1e-300)))
+
+
+class LabelsSeedTheBatches(FirstOrder):
+    """The seed of the batches has the number of positive labels in it."""
+
+    def batch(self) -> NDArray[np.intp]:
+        if self.step == 0:
+            self.rng = np.random.default_rng(self.seed + int((self.records[:, -1] > 0).sum()))
+        return super().batch()
+
+
+class BatchesFromNowhere(FirstOrder):
+    """Batches of one size, accounted as Poisson, from the operating system: no seed gives them again."""
+
+    def batch(self) -> NDArray[np.intp]:
+        return np.sort(fresh().permutation(len(self.records))[: int(self.settings["batch"])])
+
+
+class ShowsBatchSizes(FirstOrder):
+    """The size of every Poisson batch is printed."""
+
+    def release(self, rows: Array) -> Array:
+        print(f"step {self.step}: {len(rows)} records")
+        return super().release(rows)
+
+
+class ShowsNoisyCounts(FirstOrder):
+    """How many gradients are clipped is shown with noise of its own, as an adaptive clip needs it, and not paid for."""
+
+    def total(self, rows: Array) -> Array:
+        norms = np.sqrt((np.minimum(np.abs(self.gradients(rows)), 1e120) ** 2).sum(axis=1))
+        self.outputs.setdefault("clipped", []).append(float((norms > self.clip()).sum() + self.source.normal()))
+        return super().total(rows)
+
+
+class ReleasesTwice(FirstOrder):
+    """The sum is released again for a moving average, with new noise, and paid for once."""
+
+    def release(self, rows: Array) -> Array:
+        self.outputs.setdefault("average", []).append(super().release(rows))
+        return super().release(rows)
+
+
+class SaysDiverged(FirstOrder):
+    """A word says whether any record's loss was large."""
+
+    def finish(self) -> None:
+        print("diverged" if self.losses().max() > 10 else "fine")
+
+
+class NamesByLoss(FirstOrder):
+    """The name of a checkpoint has the training loss in it."""
+
+    def finish(self) -> None:
+        Path(f"weights_{self.losses().mean():.4f}.txt").write_text("")
+
+
+class HalfNoiseInWeights(FirstOrder):
+    """Half of the noise, where the last weights are all that is seen."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        super().__call__(records, seed, settings)
+        return {"weights": self.weights}
+
+    def std(self) -> float:
+        return 0.5 * super().std()

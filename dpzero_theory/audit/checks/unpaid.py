@@ -1,0 +1,162 @@
+"""Releases that are noised and nobody pays for: shown beside the releases, with noise of their own."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import special, stats
+
+from dpzero_theory.audit import datasets
+from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.lab import Lab, same
+from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.audit.tokens import Shown, Token, contents, tokens, where
+from dpzero_theory.check import Array
+
+_FEWEST, _MOST = 40, 120
+"""Runs on each of two data sets."""
+_LINES = (0.25, 0.5, 0.75)
+_PLACES = 5000
+_SHIFT = 0.1
+"""mu of all runs together that the accounted noise leaves, where it is raised."""
+_SEED, _AGAIN_SEED = 7000, 1000
+_PAIRS = 24
+_RELATED = 0.2
+"""A correlation: of less, two noises are not one."""
+_MEND = "account for it as a release of its own, or compute it from the releases alone"
+
+
+def unaccounted(lab: Lab, level: float) -> Verdict:
+    """What tells neighbours apart while the accounted noise is so large that no release does; and second releases."""
+    if not lab.follows:
+        return untested("the noise ignores its setting")
+    if (name := _second(lab)) is not None:
+        says = f"{name}: the sums of the releases again, with noise of their own, so that averages have less"
+        return violated(says, _MEND)
+    games, least, tried = list(_games(lab)), 1.0, 0
+    for data, changes in games:
+        found = _apart(lab, data, changes)
+        if found is None:
+            continue
+        tried, p = tried + 1, min(1.0, found[0] * len(games))
+        least = min(least, p)
+        if p < level:
+            says = f"{found[1]}: it tells neighbours apart where the accounted noise is so large that no release does"
+            return violated(says, _MEND, p_value=p)
+    if not tried:
+        return untested("the loop fails on neighbours of its data, or with more noise")
+    power = f"what is on two sides of a line in nearly all of {_runs(lab)} runs on each of two data sets"
+    return held("nothing shown tells neighbours apart but the releases that are accounted", power=power, p_value=least)
+
+
+def _runs(lab: Lab) -> int:
+    return min(max(lab.runs, _FEWEST), _MOST)
+
+
+def _games(lab: Lab) -> Iterator[tuple[list[datasets.Records], dict[str, Any]]]:
+    """Neighbours and settings: the records that move a step the most; one of nothing and one a million times as large.
+
+    With weights that stay, where gradients are what they are at the start, and with weights that move as they do.
+    """
+    records, steps = lab.loop.records, 1 if lab.base.releases is None else len(lab.base.releases)
+    noise = max(2 * math.sqrt(_runs(lab) * steps) / _SHIFT, 2 * lab.claim.noise_multiplier)
+    loud = {"noise_multiplier": noise, **lab.all_records}
+    extreme = [datasets.replaced(records, 0, datasets.scaled(records[0], factor)) for factor in (0.0, 1e6)]
+    if lab.pair is not None:
+        yield [datasets.replaced(records, 0, record) for record in lab.pair[:2]], loud | lab.frozen
+    yield extreme, loud | lab.frozen
+    if lab.loop.step_size:
+        yield extreme, loud | {"step_size": lab.loop.step_size * lab.claim.noise_multiplier / noise}
+
+
+def _apart(lab: Lab, data: list[datasets.Records], changes: dict[str, Any]) -> tuple[float, str] | None:
+    """p-value of the place that differs the most, corrected for their number and for what the releases still say.
+
+    The numbers above a quantile of both samples together: those of the first have a hypergeometric law.
+    """
+    count = _runs(lab)
+    runs = [[lab.attempt(world, seed=_SEED + k, **changes) for k in range(count)] for world in data]
+    shown = [[tokens(run) for run in world if run is not None] for world in runs]
+    if any(len(world) < count for world in shown):
+        return None
+    names, tables = _tables(shown)
+    chances = []
+    for share in _LINES:
+        line = np.quantile(np.concatenate(tables), share, axis=0) if names else np.empty(0)
+        first, second = ((table > line).sum(axis=0) for table in tables)
+        more = np.maximum(first, second)
+        chances.append(2 * stats.hypergeom.sf(more - 1, 2 * count, first + second, count))
+    best = np.min(chances, axis=0) * len(names) * len(_LINES)
+    if not best.size:
+        return 1.0, ""
+    at = int(np.argmin(best))
+    return float(special.ndtr(special.ndtri(min(1.0, float(best[at]))) + _SHIFT)), names[at]
+
+
+def _tables(shown: list[list[Shown]]) -> tuple[list[str], list[Array]]:
+    """Everything shown as numbers, of shape (runs, places) for both worlds, and the mean of each output's numbers."""
+    places = sorted({place for world in shown for run in world for place in run})[:_PLACES]
+    each = [_column([run.get(place) for world in shown for run in world]) for place in places]
+    names, columns = [where(place) for place in places], list(each)
+    for output in sorted({name for name, _ in places}):
+        mine = [column for (name, k), column in zip(places, each, strict=True) if name == output and k >= 0]
+        if len(mine) > 1:
+            names.append(f"{output}, on average")
+            columns.append(np.mean(mine, axis=0))
+    table = np.stack(columns, axis=1) if columns else np.empty((sum(map(len, shown)), 0))
+    return names, [table[: len(shown[0])], table[len(shown[0]) :]]
+
+
+def _column(found: list[Token | None]) -> Array:
+    """Numbers as they are; where there are words, or nothing, the number of each among those that are seen."""
+    if all(isinstance(token, float) for token in found):
+        return np.nan_to_num(np.array(found, dtype=np.float64))
+    order = {token: k for k, token in enumerate(sorted(set(found), key=repr))}
+    return np.array([order[token] for token in found], dtype=np.float64)
+
+
+def _second(lab: Lab) -> str | None:
+    """An output that without noise is a multiple of the releases, and whose noise has nothing to do with theirs."""
+    if lab.mode is None or lab.base.releases is None:
+        return None
+    seeds, size = range(_AGAIN_SEED, _AGAIN_SEED + _PAIRS), lab.base.releases.size
+    noisy, quiet = (
+        [lab.attempt(seed=seed, **lab.frozen, **lab.mode, **how) for seed in seeds]
+        for how in ({}, {"noise_multiplier": lab.quiet_noise})
+    )
+    loud, sums = (_together([None if run is None else run.releases for run in runs], size) for runs in (noisy, quiet))
+    if loud is None or sums is None:
+        return None
+    for name in lab.base.shown:
+        own, clean = (
+            _together([None if run is None else _values(run, name) for run in runs], size) for runs in (noisy, quiet)
+        )
+        if own is not None and clean is not None and _is_second(own - clean, clean, loud - sums, sums):
+            return name
+    return None
+
+
+def _is_second(extra: Array, clean: Array, noise: Array, sums: Array) -> bool:
+    scale = float(clean @ sums) / max(float(sums @ sums), 1e-300)
+    if scale == 0 or not same(clean, scale * sums) or not extra.any():
+        return False
+    return abs(float(extra @ noise)) < _RELATED * float(np.linalg.norm(extra) * np.linalg.norm(noise))
+
+
+def _together(rows: list[Array | None], size: int) -> Array | None:
+    """All in one vector; None where one is missing or of another size."""
+    whole = [row.ravel() for row in rows if row is not None and row.size == size]
+    return np.concatenate(whole) if len(whole) == len(rows) else None
+
+
+def _values(outcome: Outcome, name: str) -> Array | None:
+    """Its numbers, None where it has anything else."""
+    for _, content in contents(name, outcome.shown.get(name, "")):
+        numbers = [token for token in content if isinstance(token, float)]
+        return np.array(numbers) if len(numbers) == len(content) else None
+    return None
+
+
+FAMILY = (Check("unaccounted", "Is anything noised and shown that is not accounted?", unaccounted),)
+"""One check, of two kinds."""

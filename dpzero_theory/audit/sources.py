@@ -1,0 +1,65 @@
+"""What noise may be drawn from without a seed: clocks, the process's number, the operating system's random bytes."""
+
+import datetime
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_CLOCK, _PROCESS = 1_700_000_000, 4321
+_CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
+
+
+class _Stopped(datetime.datetime):
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> "_Stopped":
+        return cls.fromtimestamp(_CLOCK, tz)
+
+    @classmethod
+    def utcnow(cls) -> "_Stopped":
+        return cls.fromtimestamp(_CLOCK, datetime.UTC).replace(tzinfo=None)
+
+
+@contextmanager
+def stopped_clocks() -> Iterator[None]:
+    """Every clock of Python, and the number of the process, say the same, wherever they were imported to."""
+    seconds: list[tuple[Any, Any]] = [(getattr(time, name), lambda: float(_CLOCK)) for name in _CLOCKS]
+    nanoseconds = [(getattr(time, f"{name}_ns"), lambda: _CLOCK * 10**9) for name in _CLOCKS]
+    with _everywhere([*seconds, *nanoseconds, (os.getpid, lambda: _PROCESS), (datetime.datetime, _Stopped)]):
+        yield
+
+
+@contextmanager
+def known_entropy() -> Iterator[list[int]]:
+    """`os.urandom`, and with it `secrets` and what NumPy seeds itself with, is one known stream; how much was taken."""
+    taken: list[int] = []
+
+    def known(size: int) -> bytes:
+        taken.append(size)
+        return hashlib.shake_256(len(taken).to_bytes(8, "little")).digest(size)
+
+    with _everywhere([(os.urandom, known)]):
+        yield taken
+
+
+@contextmanager
+def _everywhere(changes: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+    """Functions and classes exchanged in every module that has them by a name."""
+    others = {id(real): other for real, other in changes}
+    places = [
+        (space, name, value)
+        for module in list(sys.modules.values())
+        if (space := getattr(module, "__dict__", None)) is not None and space.get("__name__") != __name__
+        for name, value in list(space.items())
+        if id(value) in others
+    ]
+    for space, name, value in places:
+        space[name] = others[id(value)]
+    try:
+        yield
+    finally:
+        for space, name, value in places:
+            space[name] = value

@@ -1,0 +1,100 @@
+"""Whatever a run shows, as numbers and words in their places, so that two runs can be compared."""
+
+import bz2
+import gzip
+import io
+import lzma
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dpzero_theory.audit.loop import Outcome
+
+Place = tuple[str, int]
+"""What it is shown in, and the number of it there; -1 is how many there are."""
+Token = float | bytes
+Shown = dict[Place, Token]
+
+_NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
+_TOKEN = re.compile(rb"(" + _NUMBER + rb")|[^\s\d]+")
+_PACKED: dict[bytes, Callable[[bytes], bytes]] = {
+    b"\x1f\x8b": gzip.decompress,
+    b"BZh": bz2.decompress,
+    b"\xfd7zXZ": lzma.decompress,
+    b"\x78\x9c": zlib.decompress,
+    b"\x78\xda": zlib.decompress,
+}
+"""By how the file begins."""
+_NPY = b"\x93NUMPY"
+
+
+def tokens(outcome: Outcome) -> Shown:
+    """Every number and word shown, by its place, and how many there are in each."""
+    found: Shown = {}
+    for name, value in outcome.shown.items():
+        for inner, content in contents(name, value):
+            found |= {(inner, k): token for k, token in enumerate(content)} | {(inner, -1): float(len(content))}
+    return found
+
+
+def where(place: Place) -> str:
+    """In words."""
+    return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
+
+
+def contents(name: str, value: Any) -> Iterator[tuple[str, list[Token]]]:
+    """The tokens of an output, a text or a file; of every member of an archive."""
+    if isinstance(value, bytes):
+        for inner, raw in unpacked(name, value):
+            yield inner, _of_bytes(raw)
+    elif isinstance(value, str):
+        yield name, _of_text(value.encode())
+    else:
+        yield name, _of_value(value)
+
+
+def _of_value(value: Any) -> list[Token]:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    try:
+        numbers = np.asarray(value).astype(np.float64).ravel().tolist()
+    except (TypeError, ValueError):
+        return _of_text(repr(value).encode())
+    return [b"nan" if math.isnan(x) else x for x in numbers]
+
+
+def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """The members of an archive (as numpy's and torch's files are), a compressed file's content, else the file."""
+    if raw[:2] == b"PK":
+        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+            for member in archive.namelist():
+                yield f"{name}/{member.partition('/')[2] or member}", archive.read(member)
+        return
+    for start, unpack in _PACKED.items():
+        if raw.startswith(start):
+            try:
+                raw = unpack(raw)
+            except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
+                break
+    yield name, raw
+
+
+def _of_bytes(raw: bytes) -> list[Token]:
+    """Of a text or an array; of anything else its words of four bytes."""
+    if raw.startswith(_NPY):
+        try:
+            return _of_value(np.load(io.BytesIO(raw), allow_pickle=False))
+        except (OSError, ValueError):
+            pass
+    if b"\0" not in raw[:4096] and all(byte < 128 for byte in raw[:4096]):
+        return _of_text(raw)
+    return [raw[k : k + 4] for k in range(0, len(raw) - 3, 4)]
+
+
+def _of_text(text: bytes) -> list[Token]:
+    return [float(found[1]) if found[1] else found[0] for found in _TOKEN.finditer(text)]

@@ -1,0 +1,43 @@
+import datetime
+import os
+import secrets
+import time
+from datetime import datetime as imported
+from os import urandom
+from time import perf_counter_ns
+
+import numpy as np
+
+from dpzero_theory.audit.sources import known_entropy, stopped_clocks
+
+
+def readings() -> list[object]:
+    return [
+        time.time(),
+        time.monotonic_ns(),
+        perf_counter_ns(),
+        os.getpid(),
+        datetime.datetime.now(),
+        imported.now(datetime.UTC),
+    ]
+
+
+def test_clocks_stand_still_wherever_they_are_imported_to() -> None:
+    with stopped_clocks():
+        first, process = readings(), os.getpid()
+        second = readings()
+    assert first == second
+    assert readings()[:3] != first[:3]
+    assert os.getpid() != process
+    assert imported is datetime.datetime
+    assert type(imported.now()) is datetime.datetime
+
+
+def test_random_bytes_are_known_and_counted() -> None:
+    draws = []
+    for _ in range(2):
+        with known_entropy() as taken:
+            draws.append((os.urandom(4), urandom(2), secrets.randbits(64), np.random.default_rng().normal()))
+        assert sum(taken) >= 4 + 2 + 8 + 16
+    assert draws[0] == draws[1]
+    assert os.urandom(16) != os.urandom(16)

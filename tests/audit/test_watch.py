@@ -1,0 +1,81 @@
+import gc
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from dpzero_theory.audit.watch import watch, working_folder
+
+
+def test_prints_logs_and_streams_below_python_are_seen(tmp_path: Path) -> None:
+    with watch(tmp_path) as seen:
+        print("said")
+        print("warned", file=sys.stderr)
+        logging.getLogger("any").warning("logged")
+        os.write(1, b"below ")
+        os.write(2, b"and beside\n")
+    printed = seen.shown["printed"]
+    assert isinstance(printed, str)
+    assert all(word in printed for word in ("said\n", "warned\n", "logged\n", "below and beside\n"))
+
+
+def test_files_are_seen_here_and_elsewhere(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    with watch(here) as seen:
+        Path("part").mkdir()
+        Path("part/log.txt").write_text("a")
+        (there / "out.bin").write_bytes(b"b")
+        (there / "gone").write_text("c")
+        (there / "gone").unlink()
+        with (there / "out.bin").open("rb") as file:
+            file.read()
+    assert seen.shown["file part/log.txt"] == b"a"
+    assert seen.shown[f"file {there / 'out.bin'}".replace(*_numbers(there))] == b"b"
+    assert len(seen.shown) == 4
+    assert list(here.iterdir()) == []
+    assert (there / "out.bin").exists()
+
+
+def _numbers(path: Path) -> tuple[str, str]:
+    """Numbers in names are replaced, and pytest's folders have some."""
+    import re
+
+    return str(path), re.sub(r"tmp\w{8}|\d+", "#", str(path))
+
+
+def test_names_that_change_are_one_place(tmp_path: Path) -> None:
+    found = []
+    for loss in (0.25, 0.5):
+        with watch(tmp_path) as seen:
+            Path(f"weights_{loss}.txt").write_text("x")
+            Path(tempfile.mkstemp(dir=".")[1]).write_text("y")
+        found.append(seen.shown)
+    assert found[0].keys() == found[1].keys() == {"printed", "names of files", "file weights_#.#.txt", "file #"}
+    assert [str(shown["names of files"]) for shown in found] == ["tmp weights_0.25.txt", "tmp weights_0.5.txt"]
+
+
+def test_streams_and_the_place_come_back_after_an_exception(tmp_path: Path, capfd: object) -> None:
+    before = Path.cwd()
+    try:
+        with watch(tmp_path):
+            raise KeyError("any")
+    except KeyError:
+        pass
+    assert Path.cwd() == before
+    os.write(1, b"free\n")
+    assert "free" in capfd.readouterr().out  # type: ignore[attr-defined]
+
+
+def test_a_working_folder_is_gone_with_its_owner() -> None:
+    class Owner:
+        pass
+
+    owner = Owner()
+    folder = working_folder(owner)
+    assert list(folder.iterdir()) == []
+    del owner
+    gc.collect()
+    assert not folder.exists()
