@@ -68,10 +68,15 @@ def row(method: str, mu: float, share: float, repeats: int, most: int) -> dict[s
     return {"median": middle if middle < most else None, "q95": high if high < most else None}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _parser() -> Parser:
     parser = Parser("benchmarks.audit_power", __doc__)
     parser.add_argument("--quick", action="store_true", help="5 sequential audits a row, of 2^10 pairs at most")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "audit_power")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
     options = parser.parse_args(argv)
     repeats, most = (5, 1 << 10) if options.quick else (REPEATS, MOST)
     results = Results(

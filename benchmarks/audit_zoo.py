@@ -10,6 +10,7 @@ of any false alarm. Exit status 1 where a fault is missed or a sound loop is rep
 
 import sys
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
 import torch
@@ -68,11 +69,17 @@ def _summary(folder: Results) -> int:
     return failures
 
 
+def _loop(text: str) -> str:
+    if text not in LOOPS:
+        raise ArgumentTypeError(f"must be a loop of benchmarks.zoo; got {text[:40]!r}")
+    return text
+
+
 def _parser() -> Parser:
     parser = Parser("benchmarks.audit_zoo", __doc__)
     parser.add_argument("--sound", action="store_true", help="the sound loops")
     parser.add_argument("--quick", action="store_true", help="each loop once")
-    parser.add_argument("--loops", nargs="+", action=Several, choices=tuple(LOOPS), default=[], metavar="NAME")
+    parser.add_argument("--loops", nargs="+", action=Several, type=_loop, default=[], metavar="NAME")
     parser.add_argument("--out", type=output_folder, help="benchmarks/results/audit_zoo, or audit_zoo_sound")
     return parser
 

@@ -184,11 +184,16 @@ def row(mechanism: Mechanism, method: Method, size: int, repeats: int) -> dict[s
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 1 where a bound of ours is above the exact epsilon in more than 5% of its audits."""
+def _parser() -> Parser:
     parser = Parser("benchmarks.lower_bounds", __doc__)
     parser.add_argument("--quick", action="store_true", help="20 audits a row, 1000 runs")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "lower_bounds")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 1 where a bound of ours is above the exact epsilon in more than 5% of its audits."""
+    parser = _parser()
     options = parser.parse_args(argv)
     repeats = 20 if options.quick else REPEATS
     results = Results(

@@ -115,10 +115,14 @@ def draw(folder: Path, results: Path = RESULTS) -> list[Path]:
     return paths + save(figure, "audit_bounds", folder)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _parser() -> Parser:
     parser = Parser("figures.audit", __doc__)
     parser.add_argument("--out", type=output_folder, default=FIGURES)
-    draw(parser.parse_args(argv).out)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    draw(_parser().parse_args(argv).out)
     return 0
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, NotRequired, Required, TypedDict
 
@@ -360,10 +360,6 @@ class Plan:
             mechanism=self.law.name,
             coordinates=self.rule.coordinates(self.directions_per_step),
         )
-
-    def with_multiplier(self, noise_multiplier: float) -> "Plan":
-        """The same with another noise multiplier, > 0, whatever it costs."""
-        return replace(self, **_noise(self.rule, self.law, noise_multiplier))
 
     def epsilon(self, delta: float) -> Bracket:
         """What the whole run costs at this delta; use its upper end. Arguments as `epsilon_of_history`."""

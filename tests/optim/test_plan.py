@@ -191,17 +191,6 @@ def test_another_plan_is_refused_by_the_field_that_differs() -> None:
             replace(begun, **{name: value}).require_same(begun)
 
 
-def test_another_multiplier_is_another_cost_and_nothing_else() -> None:
-    chosen = plan()
-    louder = chosen.with_multiplier(3.0)
-    assert replace(louder, **{name: getattr(chosen, name) for name in ("noise_multiplier", "scale")}) == chosen
-    assert louder.scale >= 3.0 * chosen.levels
-    want = gdp_from_epsilon(louder.epsilon(1e-5).upper, 1e-5)  # replace-one, all records: two clips a step
-    assert want == pytest.approx(2 * math.sqrt(chosen.steps) / 3.0, rel=1e-6)
-    with pytest.raises(ValueError, match="noise_multiplier must be"):
-        chosen.with_multiplier(0.0)
-
-
 def test_the_key_of_the_directions_may_be_given(tmp_path: Path) -> None:
     key = b"sixteen bytes..."
     make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "a", key=key).close()
