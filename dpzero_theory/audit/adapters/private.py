@@ -9,6 +9,7 @@ directions is the audit's seed. Quiet runs are `make_from_seed_not_private`. The
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,10 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
 
 def _plan(settings: dict[str, Any], n: int) -> Plan:
     named = ("epsilon", "delta", "steps", "batch", "clip", "step_size", "smoothing", "relation", "sampling")
-    given = tuple(settings[name] for name in named)
-    return _planned(n, int(settings.get("directions_per_step", 1)), *given).with_multiplier(
-        settings["noise_multiplier"]
-    )
+    planned = _planned(n, int(settings.get("directions_per_step", 1)), *(settings[name] for name in named))
+    multiplier = float(settings["noise_multiplier"])
+    assert planned.law is not None
+    return replace(planned, noise_multiplier=multiplier, scale=int(planned.law.scale(multiplier, planned.levels)))
 
 
 @lru_cache(maxsize=64)
