@@ -1,6 +1,6 @@
 """Small OPT and RoBERTa models that read reviews and news, adapted to questions privately.
 
-    python -m benchmarks.pretrain --data DIR                      # makes the models, an hour on one core
+    python -m benchmarks.pretrain --data DIR                      # makes the models
     python -m benchmarks.adaptation --data DIR                    # the table: every method, both families
     python -m benchmarks.adaptation --data DIR --preset widths    # DPZero (6) on OPT at four widths: only d varies
     python -m benchmarks.adaptation --summary                     # tables of the rows

@@ -1,6 +1,6 @@
 """Pretrain small OPT and RoBERTa models on public sentences.  python -m benchmarks.pretrain --data DIR
 
-    python -m benchmarks.pretrain --data DIR                             # every family and width, half an hour
+    python -m benchmarks.pretrain --data DIR                             # every family and width
     python -m benchmarks.pretrain --data DIR --family opt --width 32 64
 
 AdamW on blocks of 64 tokens of the sentences one after the other; step size 0.128/width, after a warm-up falling
