@@ -38,6 +38,7 @@ GOOD: dict[str, dict[str, str]] = {
     "benchmarks.accounting": {"--preset": "compare"},
     "benchmarks.gpu": {"--minutes": "10"},
     "benchmarks.llm": {"--data": "data"},
+    "benchmarks.merge": {"folders": str(ROOT / "benchmarks/results/side_by_side")},
     "benchmarks.llm.demo": {"--data": "data"},
     "benchmarks.llm.memory": {"name": "smoke"},
     "benchmarks.llm.streamed": {"model": "opt-tiny"},
@@ -52,6 +53,7 @@ GOOD: dict[str, dict[str, str]] = {
 ZERO = {
     "dpzero_theory.curvature": ("--path-steps", "--power", "--directions", "--seed"),
     "benchmarks.llm": ("--min-words", "--dev", "--seed"),
+    "benchmarks.reproduce": ("--seed",),
 }
 """Numbers that may be 0."""
 

@@ -1,4 +1,4 @@
-"""Faults that the first checks did not notice: noise of few values or few seeds, releases that nobody pays for."""
+"""Faults most of which the first checks did not notice: noise of few values or few seeds, releases nobody pays for."""
 
 import os
 from pathlib import Path
