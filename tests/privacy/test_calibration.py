@@ -118,3 +118,20 @@ def test_bad_input_is_named_at_once(name, value):
 def test_sixty_bad_inputs_are_covered():
     """With those of a history, in test_accountant."""
     assert len(BAD) + 3 * 7 >= 60
+
+
+@pytest.mark.parametrize(
+    ("steps", "rate", "epsilon", "delta", "relation"),
+    [
+        (3, 5.975e-4, 0.7234, 4.896e-13, "replace-one"),
+        (834, 1.2511e-5, 0.3577, 3.19e-13, "replace-one"),
+        (9_757, 4.136e-6, 0.9695, 2.336e-12, "add-remove"),
+        (111_864, 8.234e-7, 0.22405, 1.319e-12, "add-remove"),
+    ],
+)
+def test_what_is_calibrated_is_met_by_whoever_asks_for_its_cost(steps, rate, epsilon, delta, relation):
+    """Rare events, where a search may know a better method than a question that comes alone."""
+    release = {"sampling": "poisson", "relation": relation, "sample_rate": rate}
+    noise = calibrate(target_epsilon=epsilon, target_delta=delta, steps=steps, **release).value
+    assert delta_of_history([Release(noise, steps, **release)], epsilon).upper <= delta
+    assert epsilon_of_history([Release(noise, steps, **release)], delta).upper <= epsilon * (1 + 1e-9)

@@ -25,6 +25,8 @@ GDP_ACCURACY = 1e-11
 """Relative error of `log_delta_from_gdp`'s delta, as stated there."""
 _NARROW = 0.03
 """Relative width of a contour's bracket beyond which a grid is tried."""
+_SHARP = 2e-3
+"""Relative width of a grid's bracket beyond which a long contour is tried."""
 _SEARCH_POINTS = (2**12, 2**15)
 """Of grids that only guide a search."""
 
@@ -109,7 +111,7 @@ def direction_delta(
             continue
         with contextlib.suppress(OverflowError):
             found.append(method())
-            if found[-1].upper <= (1 + _NARROW) * found[-1].lower:
+            if found[-1].upper <= (1 + (_SHARP if name == "grid" else _NARROW)) * found[-1].lower:
                 break
         failures[name] = failures.get(name, 0) + 1
     if not found:
@@ -179,6 +181,8 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
 
     def bracket(x: float, tau: float | None, wanted: float) -> Bracket:
         epsilon, parts, gdp = parts_at(x)
+        if tau is None:  # the end to be used: by the methods that answer whoever asks for delta there
+            return direction_delta(epsilon, parts, gdp, wanted=wanted)
         return direction_delta(epsilon, parts, gdp, contour=tau, wanted=wanted, failures=failures)
 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
