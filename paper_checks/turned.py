@@ -59,6 +59,8 @@ def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
                 return verdict(id)
     except (_TooLongError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError):
         return "crashed"
+    except SystemError:  # what the end of the time is called where it falls into the parser
+        return "crashed"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
