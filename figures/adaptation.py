@@ -9,7 +9,6 @@ method, before (line) and after (means over seeds, with standard errors).
 """
 
 import sys
-from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,9 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
+from figures.command import command
+from figures.style import PAGE, label_panels, log_ticks, series
 
 __all__ = ["draw", "main"]
 
@@ -90,24 +88,9 @@ def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
     axis.legend(loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=2, fontsize=6.5)
 
 
-def _parser() -> Parser:
-    parser = Parser("figures.adaptation", __doc__)
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
-    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figure from benchmarks/results."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    with parser.refusals("--rows"):
-        names = ("adaptation_steps", "adaptation_widths", "adaptation")
-        rows = [read_rows(options.rows / name) for name in names]
-    use_style()
-    save(draw(*rows), "adaptation", options.out)
-    return 0
-
+_parser, main = command(
+    "figures.adaptation", __doc__, draw, "adaptation", tables=("adaptation_steps", "adaptation_widths", "adaptation")
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,6 @@ takes fewer steps of more directions. The grey line is the trivial bound L^2.
 """
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -16,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import FIGURES, PAGE, Series, label_panels, log_ticks, save, series, use_style
+from benchmarks.kit.rows import RESULTS
+from figures.command import command
+from figures.style import PAGE, Series, label_panels, log_ticks, series
 
 __all__ = ["draw", "main", "summarise"]
 
@@ -131,23 +130,7 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles, labels, loc="outside upper center", ncols=len(LOOKS), columnspacing=1.2)
 
 
-def _parser() -> Parser:
-    parser = Parser("figures.certificates", __doc__)
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS / "certificates")
-    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figure from benchmarks/results/certificates."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    with parser.refusals("--rows"):
-        rows = read_rows(options.rows)
-    use_style()
-    save(draw(rows), "certificates", options.out)
-    return 0
-
+_parser, main = command("figures.certificates", __doc__, draw, "certificates", rows=RESULTS / "certificates")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,16 +1,14 @@
 """The rate against the dimension, of the rows of `benchmarks.demo`, which calls this.  python -m figures.demo"""
 
 import sys
-from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks.kit.rows import read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import PAGE, save, series, use_style
+from figures.command import command
+from figures.style import PAGE, series
 
 __all__ = ["draw", "main"]
 
@@ -34,23 +32,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def _parser() -> Parser:
-    parser = Parser("figures.demo", __doc__)
-    parser.add_argument("--rows", type=input_folder(), default="out/demo", help="folder of the rows")
-    parser.add_argument("--out", type=output_folder, default="out/demo", help="folder of the picture")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the picture."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    with parser.refusals("--rows"):
-        rows = read_rows(options.rows)
-    use_style()
-    save(draw(rows), "rate_vs_dimension", options.out)
-    return 0
-
+_parser, main = command("figures.demo", __doc__, draw, "rate_vs_dimension", rows="out/demo", out="out/demo")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,15 +5,14 @@ A panel a task, a line for each number of evaluations K T of a record in a batch
 """
 
 import sys
-from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+from benchmarks.kit.rows import RESULTS
+from figures.command import command
+from figures.style import PAGE, label_panels, series
 
 __all__ = ["draw", "main"]
 
@@ -44,23 +43,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def _parser() -> Parser:
-    parser = Parser("figures.equal_evaluations", __doc__)
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS / "equal_evaluations", help="folder of rows")
-    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figure from benchmarks/results."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    with parser.refusals("--rows"):
-        rows = read_rows(options.rows)
-    use_style()
-    save(draw(rows), "equal_evaluations", options.out)
-    return 0
-
+_parser, main = command(
+    "figures.equal_evaluations", __doc__, draw, "equal_evaluations", rows=RESULTS / "equal_evaluations"
+)
 
 if __name__ == "__main__":
     sys.exit(main())

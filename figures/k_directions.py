@@ -8,7 +8,6 @@ best K lowers the bound and the measured mean over the run, with standard errors
 """
 
 import sys
-from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,9 +15,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
+from figures.command import command
+from figures.style import PAGE, label_panels, series
 
 __all__ = ["draw", "gains", "main"]
 
@@ -97,24 +95,13 @@ def _draw_gains(axis: Axes, table: pd.DataFrame) -> None:
     axis.legend(loc="upper right", fontsize=6, handlelength=1.5)
 
 
-def _parser() -> Parser:
-    parser = Parser("figures.k_directions", __doc__)
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the rows' folders")
-    parser.add_argument("--out", type=output_folder, default=str(FIGURES))
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figure from benchmarks/results."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    with parser.refusals("--rows"):
-        names = ("k_directions", "certificates_directions", "certificates")
-        rows = [read_rows(options.rows / name) for name in names]
-    use_style()
-    save(draw(*rows), "k_directions", options.out)
-    return 0
-
+_parser, main = command(
+    "figures.k_directions",
+    __doc__,
+    draw,
+    "k_directions",
+    tables=("k_directions", "certificates_directions", "certificates"),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

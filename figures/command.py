@@ -1,0 +1,52 @@
+"""The command of a figure that is drawn from one folder of rows, or from several below one."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from matplotlib.figure import Figure
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, output_folder
+from figures.style import FIGURES, save, use_style
+
+
+class Main(Protocol):
+    """What `python -m` calls."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
+
+
+def command(
+    module: str,
+    text: str,
+    draw: Callable[..., Figure],
+    name: str,
+    *,
+    rows: Path | str = RESULTS,
+    tables: Sequence[str] = (),
+    out: Path | str = FIGURES,
+) -> tuple[Callable[[], Parser], Main]:
+    """The parser of a command, and its `main`, which reads rows, draws them and saves NAME.png and NAME.pdf.
+
+    module, text: of the parser. draw: the tables in order -> the figure. rows: the default folder; tables: the folders
+    below it that are read, or none if it holds the rows itself. out: the default folder of the picture.
+    """
+
+    def parser() -> Parser:
+        made = Parser(module, text)
+        below = "folder of the rows' folders" if tables else "folder of the rows"
+        made.add_argument("--rows", type=input_folder(), default=rows, help=below)
+        made.add_argument("--out", type=output_folder, default=str(out), help="folder of the picture")
+        return made
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        own = parser()
+        options = own.parse_args(argv)
+        with own.refusals("--rows"):
+            found = [read_rows(options.rows / table) for table in tables] if tables else [read_rows(options.rows)]
+        use_style()
+        save(draw(*found), name, options.out)
+        return 0
+
+    return parser, main
