@@ -16,6 +16,7 @@ Peak memory is that of a fresh process for each method on the CPU, less what it 
 freed memory given back (else it varies by a quarter from run to run), and the allocator's peak on a GPU.
 
     python -m benchmarks.optimizer_step --preset cpu
+    python -m benchmarks.optimizer_step --preset lengths --turns 5     (9 batches of 1 to 64 records, 16 to 256 tokens)
     python -m benchmarks.optimizer_step --device cuda --preset gpu     (one GPU of 141 GB for the largest)
 """
 
@@ -80,7 +81,7 @@ PRESETS = {
         Case("roberta-base", 64, 64, methods=(BASE, "gaussian", PUBLIC, PRIVATE, "four-pass")),
     ],
     "lengths": [
-        Case("tiny", batch, length, methods=(BASE, *DIRECTIONS, "four-pass"))
+        Case("small", batch, length, methods=(BASE, *DIRECTIONS, "four-pass"))
         for batch in (1, 8, 64)
         for length in (16, 64, 256)
     ],
@@ -260,8 +261,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"--sizes must be in preset {options.preset}; got {sorted(unknown)[0]!r}")
     torch.set_num_threads(options.threads)
+    name = "optimizer_step_lengths" if options.preset == "lengths" else "optimizer_step"
     results = Results(
-        options.out or (Path("out") if "smoke" in options.preset else RESULTS) / "optimizer_step",
+        options.out or (Path("out") if "smoke" in options.preset else RESULTS) / name,
         key=KEY,
         fields=FIELDS,
         seeds=[0],

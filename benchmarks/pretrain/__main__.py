@@ -114,7 +114,7 @@ def _parser() -> Parser:
     parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
     parser.add_argument("--family", nargs="+", action=Several, choices=tuple(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--width", nargs="+", action=Several, type=integer(16, 4096), default=list(WIDTHS))
-    parser.add_argument("--tokens", type=integer(1, 10**12), default=4_000_000, help="read in all (default 4,000,000)")
+    parser.add_argument("--tokens", type=integer(1, 10**12), default=3_000_000, help="read in all (default 3,000,000)")
     parser.add_argument("--models", type=output_folder, default=Path("out/pretrained"), help="where the models are put")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "pretrain", help="rows and their manifest")
     return parser

@@ -122,6 +122,14 @@ class Folder:
         self.transcript.close()
 
 
+def begun_with(path: Path) -> Header:
+    """What the run in a folder was begun with, to ask for the same: `Folder.open` compares. Errors as its own."""
+    path = resolved(path)
+    _require_there(path)
+    with _transcript(path) as found:
+        return found.header
+
+
 @contextmanager
 def made_whole(path: Path) -> Iterator[Path]:
     """A new folder to fill, which is at `path`, on disk, when the block is done, and nowhere after an exception.

@@ -43,7 +43,7 @@ from torch.utils.data import default_collate
 from dpzero_theory.check import choice, integer
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.evaluation import Losses
-from dpzero_theory.optim.folder import TRANSCRIPT, Budget, Folder
+from dpzero_theory.optim.folder import Budget, Folder, begun_with
 from dpzero_theory.optim.identity import layout, of_losses
 from dpzero_theory.optim.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.moves import factors
@@ -52,7 +52,7 @@ from dpzero_theory.optim.records import Collate, Data, require_data
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.optim.starting import public_clip
-from dpzero_theory.optim.transcript import Header, contents
+from dpzero_theory.optim.transcript import Header
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 Place = str | os.PathLike[str]
@@ -156,17 +156,21 @@ def make_private_with_epsilon(
     """
     _require_folder(folder)
     require_data(data)
-    if target["clip"] == "public":
-        if public_data is None:
-            raise ValueError("public_data must be given with clip='public': records that are not private")
-        target["clip"] = _public_clip(module, losses, data, public_data, target, collate, folder, resume)
-    elif public_data is not None:
+    public = target["clip"] == "public"
+    if public and public_data is None:
+        raise ValueError("public_data must be given with clip='public': records that are not private")
+    if not public and public_data is not None:
         raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {target['clip']!r}")
+    if public:
+        target["clip"] = 1.0
+    plan = Plan.for_target(n=len(data), **target)
+    if public_data is not None:
+        plan = replace(plan, clip=_public_clip(module, losses, data, public_data, plan, collate, folder, resume))
     return make_private(
         module,
         losses,
         data,
-        Plan.for_target(n=len(data), **target),
+        plan,
         target_epsilon=target["target_epsilon"],
         target_delta=target["target_delta"],
         folder=folder,
@@ -276,23 +280,27 @@ def _public_clip(
     losses: Losses,
     data: Data,
     public_data: Data,
-    target: Target,
+    plan: Plan,
     collate: Collate,
     folder: Place,
     resume: bool | str,
 ) -> float:
+    """What rank 0 finds, at its weights or in its folder."""
+    ranks = Ranks()
     if resume:
-        return contents(Path(folder, TRANSCRIPT)).header.plan.clip
-    return public_clip(
+        return ranks.lead(lambda: begun_with(Path(folder))).plan.clip
+    ranks.share_(module)
+    found = public_clip(
         module,
         losses,
         public_data,
         data,
-        smoothing=target["smoothing"],
-        directions_per_step=target.get("directions_per_step", 1),
-        direction=target.get("direction", "rademacher"),
+        smoothing=plan.smoothing,
+        directions_per_step=plan.directions_per_step,
+        direction=plan.direction,
         collate=collate,
     )
+    return ranks.lead(lambda: found)
 
 
 def _require_folder(folder: object) -> None:

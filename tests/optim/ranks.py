@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, losses, plan
+from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, data, losses, plan
 
 KINDS: dict[str, dict[str, Any]] = {
     "dpzero": {},
@@ -18,6 +19,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "poisson": {"expected_batch": 20, "relation": "add-remove", "sampling": "poisson"},
     "dpgd-0th": {"algorithm": "dpgd-0th"},
 }
+
+
+_FEATURES = torch.linspace(-1, 1, 12 * D).reshape(12, D).sin()
+PUBLIC = TensorDataset(_FEATURES, _FEATURES[:, 0].sign())
 
 
 def train(folder: Path, kind: str) -> torch.Tensor:
@@ -30,6 +35,8 @@ def train(folder: Path, kind: str) -> torch.Tensor:
         return module.weight.detach()
     if kind == "other weights":
         module.weight.data += dist.get_rank()
+    if kind == "public clip":
+        return public_clip(folder)
     if kind == "private":
         run = make_private_with_epsilon(
             module, losses, rows, **{**BUDGET, **STEP, **FULL}, folder=folder / "run", micro_batch=8
@@ -39,6 +46,19 @@ def train(folder: Path, kind: str) -> torch.Tensor:
     run.run()
     assert run.releases_left == 0
     return module.weight.detach()
+
+
+def public_clip(folder: Path) -> torch.Tensor:
+    """Of rank 0's weights; and resumed from a folder that rank 0 alone can read."""
+    arguments: dict[str, Any] = {**BUDGET, **STEP, **FULL, "clip": "public", "public_data": PUBLIC, "micro_batch": 8}
+    clips = []
+    for resume in (False, True):
+        module, place = Logistic(torch.float32), folder / f"of-{dist.get_rank()}"
+        module.weight.data += dist.get_rank()
+        run = make_private_with_epsilon(module, losses, data(torch.float32), folder=place, resume=resume, **arguments)
+        clips.append(run.plan.clip)
+        run.close()
+    return torch.tensor(clips, dtype=torch.float64)
 
 
 def main() -> None:

@@ -36,6 +36,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "sphere": {"direction": "sphere", "directions_per_step": 2},
     "poisson": {"sampling": "poisson", "sample_rate": 0.1, "steps": 6},
     "dpgd-0th": {"algorithm": "dpgd-0th", "levels": 2**38, "scale": 2**42},
+    "momentum": {"update": "momentum:0.9", "groups": (("embed*", 0.5), ("down*", 2.0))},
+    "adam": {"update": "adam:0.9,0.99", "weight_decay": 0.3, "directions_per_step": 2},
     "stochastic": {"dtype": torch.bfloat16},
     "master": {"dtype": torch.bfloat16, "direction": "gaussian"},
 }
@@ -110,9 +112,9 @@ def finished(run: Run) -> dict[str, torch.Tensor]:
 
 
 def mezo(module: nn.Module) -> Run:
-    """Without noise, whose generator would have to be resumed too."""
+    """Without noise, whose generator would have to be resumed too; with what Adam keeps beside the weights."""
     options = {key: value for key, value in STEP.items() if key != "clip"}
-    chosen = Plan.without_privacy(n=len(DATA), sampling="full", **options)
+    chosen = Plan.without_privacy(n=len(DATA), sampling="full", update="adam:0.9,0.99", **options)
     return make_from_seed_not_private(module, losses, DATA, chosen, seed=3, micro_batch=4, precision="master")
 
 

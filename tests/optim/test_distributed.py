@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from dpzero_theory.optim.distributed import Ranks
+from dpzero_theory.optim.starting import public_clip
 from dpzero_theory.optim.transcript import Transcript, replay
 from dpzero_theory.privacy.ledger import Ledger
-from tests.optim.ranks import KINDS, train
-from tests.optim.small import STEP, Logistic
+from tests.optim.ranks import KINDS, PUBLIC, train
+from tests.optim.small import STEP, Logistic, data, losses
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,13 +33,18 @@ def torchrun(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tens
 
 
 def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
-    """Each rank has the weights of a single process, bit for bit; a private run has one ledger and one transcript."""
-    ranks = torchrun(tmp_path, 2, *KINDS, "private", "other plan", "other weights")
+    """Each rank has the weights of a single process, bit for bit; a private run has one ledger and one transcript.
+
+    A public clip is that of rank 0's weights, and on resumption of its folder.
+    """
+    ranks = torchrun(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "public clip")
     for kind in KINDS:
         alone = train(tmp_path, kind)
         assert alone.abs().min() > 0
         assert all(torch.equal(rank[kind], alone) for rank in ranks), kind
     assert all(torch.equal(rank["other weights"], ranks[0]["dpzero"]) for rank in ranks)
+    clip = public_clip(Logistic(torch.float32), losses, PUBLIC, data(torch.float32), smoothing=STEP["smoothing"])
+    assert all(rank["public clip"].tolist() == [clip, clip] for rank in ranks)
     again = Logistic(torch.float32)
     replay(tmp_path / "run" / "transcript.bin", again)
     assert all(torch.equal(rank["private"], again.weight) for rank in ranks)

@@ -1,6 +1,7 @@
 """Starting values against the derivatives that they estimate, and what they refuse."""
 
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import PreconditionError
+from dpzero_theory.optim.folder import TRANSCRIPT, begun_with
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.starting import Start, nearest_directions, public_clip, starting_values
-from dpzero_theory.optim.transcript import read
+from dpzero_theory.optim.transcript import Header, TranscriptError, read
 from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, data, losses, private
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -135,6 +137,52 @@ def test_a_public_clip_is_that_of_the_public_records_and_is_kept_on_resumption(t
     again.run()
     again.close()
     assert read(tmp_path / "run" / "transcript.bin")[0].plan.clip == expected
+
+
+def asked_with(clip: float | str, folder: Path) -> str:
+    """What a resumption with this clip says."""
+    public_data = PUBLIC if clip == "public" else None
+    with pytest.raises((ValueError, OSError, TranscriptError)) as error:
+        private(folder, clip=clip, public_data=public_data, resume=True).close()
+    return str(error.value)
+
+
+def test_a_resumption_with_a_public_clip_is_refused_as_one_with_a_number(tmp_path: Path) -> None:
+    """A folder without a run, one in use, a damaged one; and one that another run takes after its clip was read."""
+    place = tmp_path / "run"
+    assert asked_with("public", place) == asked_with(1.0, place) == f"{place} holds no run: start one (resume=False)"
+    with closing(private(place, clip="public", public_data=PUBLIC)) as run:
+        run.step()
+        clip = run.plan.clip
+        assert asked_with("public", place) == asked_with(clip, place)
+        assert "has this file open" in asked_with("public", place)
+    text = (place / TRANSCRIPT).read_bytes()
+    (place / TRANSCRIPT).write_bytes(text[:-1] + bytes([text[-1] ^ 1]))
+    assert asked_with("public", place) == asked_with(clip, place)
+    assert "does not match its check" in asked_with("public", place)
+
+
+def test_a_clip_that_was_read_from_another_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private(tmp_path / "run", clip="public", public_data=PUBLIC).close()
+    private(tmp_path / "other", clip=7.0).close()
+
+    def replaced(path: Path) -> Header:
+        found = begun_with(path)
+        path.rename(tmp_path / "aside")
+        (tmp_path / "other").rename(path)
+        return found
+
+    monkeypatch.setattr("dpzero_theory.optim.private.begun_with", replaced)
+    assert "clip must be that of the run that is resumed, 7.0" in asked_with("public", tmp_path / "run")
+
+
+def test_arguments_are_refused_before_public_records_are_looked_at(tmp_path: Path) -> None:
+    def never(module: Any, batch: Any) -> Any:
+        raise AssertionError
+
+    arguments = {**BUDGET, **STEP, **FULL, "clip": "public", "public_data": PUBLIC, "smoothing": 0.0}
+    with pytest.raises(ValueError, match="smoothing must be"):
+        make_private_with_epsilon(Logistic(), never, data(), folder=tmp_path / "run", **arguments)
 
 
 @pytest.mark.parametrize(
