@@ -27,8 +27,18 @@ _PROCESS = (
     "seed full_determinism use_cpu tf32 use_cache remove_unused_columns ddp_backend ddp_timeout local_rank "
     "do_train do_eval do_predict"
 )
-HONOURED = frozenset(f"{_LOGGING} {_EVALUATION} {_SAVING} {_PROCESS}".split())
-"""Those of loading act on evaluation sets: training records are read as the batches are drawn."""
+HONOURED = {
+    name: about
+    for about, names in {
+        "what is logged": _LOGGING,
+        "evaluation": _EVALUATION,
+        "what is saved": _SAVING,
+        "the process": _PROCESS,
+    }.items()
+    for name in names.split()
+}
+"""What each honoured field is about. Those of loading act on evaluation sets: training records are read as the batches
+are drawn."""
 
 _REFUSED = {
     "the step is that of the run's plan: give step_size in private": "learning_rate",
