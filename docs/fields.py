@@ -10,8 +10,8 @@ HEAD = """# Training arguments
 
 What `DPZeroTrainer` does with each field of transformers' `TrainingArguments`. A refused field must be left at its
 default: any other value is one line that says what to use instead, before anything is computed. A field that is not
-here, of another version, is refused too. `tests/optim/test_trainer_arguments.py` shows that each honoured field acts and
-that each other one is refused.
+here, of another version, is refused too. `tests/optim/test_trainer_arguments.py` shows that each honoured field acts,
+and each other one is refused.
 
 """
 
