@@ -8,7 +8,7 @@ order. On a processor that adds in another order too (`kit.arithmetic`) four dig
 upsets are passed over.
 
 `--list` prints for every folder of results its rows, age, commit, command and cost, whether its rows can be made again,
-and which numbers of the README and which claims of the paper rest on it.
+and which numbers of the README and of docs/ and which claims of the paper rest on it.
 """
 
 import importlib
@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ from benchmarks.kit.remake import ELSEWHERE, Remake, Row, plain
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from dpzero_theory.cli import Parser, input_folder, integer, number
 
-__all__ = ["Committed", "committed", "listing", "main", "reproduce"]
+__all__ = ["Committed", "committed", "listing", "main", "measured_pages", "reproduce"]
 
 ROOT = RESULTS.parents[1]
 SHARE = 10
@@ -154,10 +154,11 @@ def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -
             yield outcome
 
 
-def listing(tables: Sequence[Committed], page: str, checks: Path) -> Iterator[str]:
-    """What is behind each number of a page and of the claims, a few lines for each table."""
+def listing(tables: Sequence[Committed], pages: Mapping[str, str], checks: Path) -> Iterator[str]:
+    """What is behind each number of the pages (their texts by name) and of the claims, a few lines for each table."""
     commands = {one.name: one.manifest["command"] for one in tables}
-    shown = list(sources.blocks(page, commands, _of_summary(list(commands))))
+    read = _of_summary(list(commands))
+    shown = [(name, block) for name, page in pages.items() for block in sources.blocks(page, commands, read)]
     claims = sources.claims(checks, commands.__contains__)
     for one in tables:
         manifest, started = one.manifest, datetime.fromisoformat(one.manifest["started"])
@@ -170,15 +171,21 @@ def listing(tables: Sequence[Committed], page: str, checks: Path) -> Iterator[st
         yield f"    {manifest['command']}"
         if "rows" in manifest["settings"]:
             yield f"    from the rows of {' '.join(manifest['settings']['rows'])}"
-        for block in shown:
+        for page, block in shown:
             if one.name in block.folders:
-                yield f"    README.md:{block.line}: {' '.join(block.numbers)}"
+                yield f"    {page}:{block.line}: {' '.join(block.numbers)}"
         if one.name in claims:
             yield f"    claims: {' '.join(claims[one.name])}"
     yield "no rows (definitions, settings, the paper's numbers, and what a command beside them prints):"
-    for block in shown:
+    for page, block in shown:
         if not block.folders:
-            yield f"    README.md:{block.line}: {' '.join(block.numbers)}"
+            yield f"    {page}:{block.line}: {' '.join(block.numbers)}"
+
+
+def measured_pages() -> dict[str, str]:
+    """The README and the pages of results, by name."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
+    return {str(page.relative_to(ROOT)): page.read_text() for page in pages}
 
 
 def _of_summary(folders: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -210,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with parser.refusals("--results"):
         tables = committed(options.results)
     if options.list:
-        print("\n".join(listing(tables, (ROOT / "README.md").read_text(), ROOT / "paper_checks" / "checks")))
+        print("\n".join(listing(tables, measured_pages(), ROOT / "paper_checks" / "checks")))
         return 0
     torch.set_num_threads(1)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed

@@ -2,7 +2,7 @@
 
 Prints, for each theorem and corollary that applies, the prescribed step size, steps, smoothing, clip and noise and
 the certified bound, with the paper's privacy calibration, the exact one, and the paper's own inequality at its
-best parameters. See the README for the symbols. Never imports torch.
+best parameters. docs/glossary.md has the symbols. Never imports torch.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The pages of docs/: their Python runs in order as a reader would paste it, their commands run or exist."""
+"""The README and docs/: their Python runs in order as a reader would paste it, their commands run or exist."""
 
 import re
 import shlex
@@ -15,13 +15,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of libr
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+README = ROOT / "README.md"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "modules" not in path.parts)
-RUN = [path for path in PAGES if re.search(r"^```(python|console)$", path.read_text(), re.M)]
+RUN = [path for path in [README, *PAGES] if re.search(r"^```(python|console)$", path.read_text(), re.M)]
 COMMAND = re.compile(r"python -m ([a-z_][\w.]*)((?: +[^\s`|#&\\]+)*)")
 
 
 def _name(path: Path) -> str:
-    return str(path.relative_to(DOCS))
+    return str(path.relative_to(ROOT))
 
 
 def _main(module: str, arguments: list[str]) -> None:
@@ -65,7 +66,7 @@ def _flags(module: str) -> str:
 def test_commands_named_anywhere_exist_with_their_flags() -> None:
     named = {
         (module.rstrip("."), flag)
-        for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+        for page in [*PAGES, README, ROOT / "CONTRIBUTING.md"]
         for module, arguments in COMMAND.findall(page.read_text().replace("\\\n", " "))
         if module.startswith(("dpzero_theory", "benchmarks", "figures", "paper_checks"))
         for flag in ["", *re.findall(r"--[a-z][\w-]*", arguments)]

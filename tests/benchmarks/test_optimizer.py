@@ -1,4 +1,4 @@
-"""The committed rows of the optimizer say what the README says."""
+"""The committed rows of the optimizer say what the page of results says."""
 
 from benchmarks import optimizer_digits, optimizer_kills, optimizer_privacy
 from benchmarks.kit.rows import RESULTS, read_rows

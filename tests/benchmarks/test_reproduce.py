@@ -131,14 +131,12 @@ def test_the_list_has_every_result_and_the_numbers_of_the_synthetic_experiment()
     tables, root = reproduce.committed(RESULTS), Path(__file__).parents[2]
     for one in tables:
         vars(one).update(remake=None)  # whose modules take seconds to import
-    page = (root / "README.md").read_text()
-    said = "\n".join(reproduce.listing(tables, page, root / "paper_checks" / "checks"))
+    pages = reproduce.measured_pages()
+    said = "\n".join(reproduce.listing(tables, pages, root / "paper_checks" / "checks"))
     with_rows, without = said.split("no rows (")
     for folder in {path.parent.name for path in RESULTS.glob("*/rows.csv*")}:
         assert f"\n{folder}: " in f"\n{with_rows}"
-    readme = page.splitlines()
-    begin = readme.index("### The paper's synthetic experiment")
-    end = readme.index("## What is where")
-    bare = [int(line.split(":")[1]) for line in without.splitlines() if "README.md:" in line]
-    assert not [line for line in bare if begin < line < end]
+    paper = "docs/results/paper.md"
+    begin = pages[paper].splitlines().index("## The paper's synthetic experiment")
+    assert not [line for line in without.splitlines() if paper in line and int(line.split(":")[1]) > begin]
     assert "claims: toy-low-rank-flat" in with_rows

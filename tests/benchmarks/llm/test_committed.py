@@ -1,4 +1,4 @@
-"""What the README says of the committed rows."""
+"""What the page of results says of the committed rows."""
 
 import pandas as pd
 
