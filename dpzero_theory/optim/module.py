@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dpzero_theory import check
 from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.groups import Group, factors
 from dpzero_theory.optim.layers import is_absent
 from dpzero_theory.optim.precision import HALF, PRECISIONS, join, round_stochastically, split
 from dpzero_theory.optim.shards import (
@@ -48,15 +49,18 @@ class Weights:
 
     module: any Module on any devices; its trainable parameters must be plain floating-point tensors in memory, or such
     tensors sharded by rows (FSDP2). directions: the u of the run. precision: how `move_` rounds in half precision, see
-    `precision`.
+    `precision`. groups: of which `shifted` multiplies the shift, see `groups`.
 
-    parameters, names, sizes: in order, of whole parameters; d: the sum of the sizes; collective: whether a forward
-    needs all processes (then `fingerprint`, `values` and `state_dict` do, too). Raises ValueError naming the parameter
-    for what cannot be supported: parameters on the meta device (offloaded), tensor subclasses (quantised), parameters
-    sharded otherwise, different parameters that share memory, torch.nn.DataParallel, FSDP1.
+    parameters, names, sizes, factors: in order, of whole parameters; d: the sum of the sizes; collective: whether a
+    forward needs all processes (then `fingerprint`, `values` and `state_dict` do, too). Raises ValueError naming the
+    parameter for what cannot be supported: parameters on the meta device (offloaded), tensor subclasses (quantised),
+    parameters sharded otherwise, different parameters that share memory, torch.nn.DataParallel, FSDP1; and for a group
+    that no parameter is in.
     """
 
-    def __init__(self, module: nn.Module, directions: Directions, *, precision: str = "nearest") -> None:
+    def __init__(
+        self, module: nn.Module, directions: Directions, *, precision: str = "nearest", groups: Sequence[Group] = ()
+    ) -> None:
         self.module = module
         self.directions = directions
         self.precision = check.choice("precision", precision, PRECISIONS)
@@ -64,6 +68,7 @@ class Weights:
         self.collective = is_collective(module)
         self._places = storages(found)
         self.names = tuple(found)
+        self.factors = factors(groups, self.names)
         self.parameters = tuple(found.values())
         self.sizes = tuple(parameter.numel() for parameter in self.parameters)
         self._held = [part for part, _ in self.pieces()]
@@ -93,7 +98,7 @@ class Weights:
             raise ValueError("shifted contexts must not be nested")
         scale = check.real("shift", shift) * self._factor(number)
         self._reshard()
-        shift_by = Shift(self.directions, number, scale, self._low)
+        shift_by = Shift(self.directions, number, scale, self._low, [smoothing for _, smoothing in self.factors])
         mode = Shifted(shift_by, self._storages(), self._scratch, self._unread)
         self._found = torch.is_grad_enabled(), [part for part in self.module.modules() if part.training]
         try:

@@ -1,7 +1,6 @@
 """The moves that a plan's releases make, with what its update keeps beside the weights."""
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
@@ -15,13 +14,11 @@ from dpzero_theory.optim.shards import collected, piece
 class Moves:
     """Moves of weights, from the initial ones on, or from those of a checkpoint whose state is loaded.
 
-    What the update keeps is float32, or float64 beside such weights, and sharded as they are. Raises ValueError for a
-    group that no parameter is in.
+    What the update keeps is float32, or float64 beside such weights, and sharded as they are.
     """
 
     def __init__(self, plan: Plan, weights: Weights) -> None:
         self._plan, self._weights, self._update = plan, weights, plan.update_rule
-        self._factors = factors(plan.groups, weights.names)
         self._kept = [[_empty(held) for held, _ in weights.pieces()] for _ in self._update.kept]
 
     def make(self, release: int, sums: Sequence[float]) -> None:
@@ -34,10 +31,11 @@ class Moves:
 
         def amount(index: int, here: slice, estimate: Tensor, weight: Tensor) -> Tensor:
             kept = [tensors[index][here] for tensors in self._kept]
-            found = self._update.direction(estimate, kept, release)
+            step_size, smoothing = self._weights.factors[index]
+            found = self._update.direction(estimate.div_(smoothing), kept, release)
             if decay:
                 found.add_(weight.mul(decay))
-            return found.mul_(-alpha * self._factors[index])
+            return found.mul_(-alpha * step_size)
 
         self._weights.move_(plan.estimates(release, sums), amount)
 
@@ -69,14 +67,6 @@ class Moves:
         for tensors in self._kept:
             for tensor in tensors:
                 tensor.zero_()
-
-
-def factors(groups: Sequence[tuple[str, float]], names: Sequence[str]) -> list[float]:
-    """What the step size of each parameter is multiplied by. Raises ValueError for a pattern that no name matches."""
-    for pattern, _ in groups:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(f"groups must match trainable parameters' names; got {pattern!r}, which matches none")
-    return [next((factor for pattern, factor in groups if fnmatchcase(name, pattern)), 1.0) for name in names]
 
 
 def _empty(held: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, NotRequired, Required, TypedDict
@@ -11,6 +11,7 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
 from dpzero_theory.optim.contributions import Sums
+from dpzero_theory.optim.groups import Given, Group, groups_of, require
 from dpzero_theory.optim.schedule import MOST_STEPS, StepSize, step_sizes
 from dpzero_theory.optim.update import UPDATES, Update
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -46,7 +47,7 @@ class Target(TypedDict, total=False):
     schedule: NotRequired[str]
     update: NotRequired[str]
     weight_decay: NotRequired[float]
-    groups: NotRequired[Mapping[str, float]]
+    groups: NotRequired[Given]
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Plan:
     levels: integers between 0 and C; scale: parameter of the noise on that lattice; both 0 where noise is not on a
     lattice. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each. direction: a name of
     `sphere.DIRECTIONS`, for dpgd-0th one with ||u|| = sqrt(d) always. directions_per_step: K >= 1, 1 for laplace and
-    dpgd-0th. update: a name of `update.UPDATES`; weight_decay: w >= 0; groups: patterns of
-    parameters' names and what their step sizes are multiplied by; `plain`, 0 and none where a release is a vector.
+    dpgd-0th. update: a name of `update.UPDATES`; weight_decay: w >= 0; groups: see `groups`;
+    `plain`, 0 and none where a release is a vector.
     """
 
     algorithm: str
@@ -81,7 +82,7 @@ class Plan:
     directions_per_step: int
     update: str = "plain"
     weight_decay: float = 0.0
-    groups: tuple[tuple[str, float], ...] = ()
+    groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
         rule, law = self.rule, self.law
@@ -101,8 +102,7 @@ class Plan:
         for alpha in self.step_sizes:
             check.real("step_size", alpha, at_least=0)
         check.real("weight_decay", self.weight_decay, at_least=0)
-        for pattern, factor in self.groups:
-            check.real(f"groups[{pattern!r}]", factor, at_least=0)
+        require(self.groups)
         if not ((UPDATES[self.update] and self.plain) or rule.replayable):
             raise ValueError(
                 f"update must be plain, without weight decay and groups, for {self.algorithm}; got {self.update!r}"
@@ -129,7 +129,7 @@ class Plan:
         schedule: str = "constant",
         update: str = "plain",
         weight_decay: float = 0.0,
-        groups: Mapping[str, float] | None = None,
+        groups: Given | None = None,
     ) -> "Plan":
         """The plan that is (target_epsilon, target_delta)-DP with the least noise.
 
@@ -151,7 +151,8 @@ class Plan:
             schedule: what becomes of step_size, a number, along the run: a name of `schedule.SCHEDULES`.
             update: how releases move the weights: `plain`, `momentum:B` or `adam:B1,B2` (`update`).
             weight_decay: w >= 0, decoupled: alpha w x is taken off at each step.
-            groups: pattern of parameters' names (`fnmatch`) -> what their step size is multiplied by; the first counts.
+            groups: pattern of parameters' names -> what their step size is multiplied by, or that and what their
+                smoothing is multiplied by; the first that matches counts, see `groups`.
 
         Raises:
             ValueError: an argument outside its range, or arguments that do not fit together.
@@ -208,7 +209,7 @@ class Plan:
             directions_per_step=directions_per_step,
             update=UPDATES[update].name,
             weight_decay=weight_decay,
-            groups=tuple((groups or {}).items()),
+            groups=groups_of(groups),
         )
 
     @classmethod
@@ -254,7 +255,7 @@ class Plan:
         schedule: str = "constant",
         update: str = "plain",
         weight_decay: float = 0.0,
-        groups: Mapping[str, float] | None = None,
+        groups: Given | None = None,
     ) -> "Plan":
         """MeZO: the same step without clip and without noise. Arguments and errors as `for_target`."""
         return cls(
@@ -273,7 +274,7 @@ class Plan:
             directions_per_step=directions_per_step,
             update=UPDATES[update].name,
             weight_decay=weight_decay,
-            groups=tuple((groups or {}).items()),
+            groups=groups_of(groups),
         )
 
     @cached_property
@@ -371,7 +372,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         values = json.loads(text)
-        groups = tuple((pattern, factor) for pattern, factor in values.pop("groups", ()))
+        groups = tuple((pattern, step_size, smoothing) for pattern, step_size, smoothing in values.pop("groups", ()))
         return cls(**{**values, "step_sizes": tuple(values["step_sizes"]), "groups": groups})
 
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:

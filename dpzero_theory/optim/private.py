@@ -46,7 +46,6 @@ from dpzero_theory.optim.evaluation import Losses
 from dpzero_theory.optim.folder import Budget, Folder, begun_with
 from dpzero_theory.optim.identity import layout, of_losses
 from dpzero_theory.optim.isolation import ISOLATIONS, examine
-from dpzero_theory.optim.moves import factors
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.records import Collate, Data, require_data
 from dpzero_theory.optim.run import Run
@@ -241,7 +240,6 @@ def _make(
     header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=private, isolation=looked))
     weights = header.weights(module)
     plan.rule.require_weights(weights, plan.n)
-    factors(plan.groups, weights.names)  # refuses a group without parameters
     evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, looked)
     found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
     files: Folder | None = None

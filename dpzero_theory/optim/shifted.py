@@ -7,7 +7,7 @@ refused.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,27 +97,30 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Shift:
-    """x + scale u: the direction's number, the scale, and the bits that parameters keep beside them (by index)."""
+    """x + scale u: the direction's number and the scale; of each parameter the bits beside it and a factor of scale."""
 
     directions: Directions
     number: int
     scale: float
     low: Mapping[int, Tensor]
+    factors: Sequence[float]
 
     def of_array(self, place: Place, start: int, out: Tensor) -> None:
         """out <- x + scale u at elements start, ... of a place that has an array."""
         assert place.array is not None
         x, first = place.array[start : start + out.numel()], place.origin + start
-        self.directions.shift_array(x, self.number, place.index, self.scale, first, out.numpy())
+        self.directions.shift_array(x, self.number, place.index, self._scale(place), first, out.numpy())
 
     def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
         """out <- round(x + scale u) at elements start, ... of a place; source: its weights there, flat."""
         low, first = self.low.get(place.index), place.origin + start
         if low is None:
-            self.directions.shift(source, self.number, place.index, self.scale, first, out)
+            self.directions.shift(source, self.number, place.index, self._scale(place), first, out)
             return
         part, count, number = low[start : start + source.numel()], source.numel(), self.number
-        for here, u in self.directions.blocks(number, place.index, first, count, self.scale, device=source.device):
+        for here, u in self.directions.blocks(
+            number, place.index, first, count, self._scale(place), device=source.device
+        ):
             out[here] = join(source[here], part[here]).add_(u)
 
     def rows(self, place: Place, rows: Tensor) -> Tensor:
@@ -125,9 +128,14 @@ class Shift:
         source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
         width = place.tensor.shape[1]
         wide = torch.float64 if source.dtype == torch.float64 else torch.float32
-        u = self.directions.rows(self.number, place.index, rows + place.origin // width, width, self.scale, wide)
+        u = self.directions.rows(
+            self.number, place.index, rows + place.origin // width, width, self._scale(place), wide
+        )
         value = source if low is None else join(source, low.view(place.tensor.shape).index_select(0, rows))
         return u.add_(value).to(source.dtype)
+
+    def _scale(self, place: Place) -> float:
+        return self.scale * self.factors[place.index]
 
 
 class Shifted(TorchDispatchMode):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT, require_fit
+from dpzero_theory.optim.groups import described
 from dpzero_theory.optim.transcript import Content, contents
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
@@ -120,7 +121,7 @@ def statement(content: Content, account: Account) -> Statement:
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} in the transcript",
         "directions": f"{plan.direction}, {plan.directions_per_step} a step, smoothing {plan.smoothing:g}",
-        "update": f"{plan.update}, weight decay {plan.weight_decay:g}",
+        "update": f"{plan.update}, weight decay {plan.weight_decay:g}{described(plan.groups)}",
         "software": f"{header.software or 'not recorded'} when the run was begun",
         "run": f"{header.key}, files {content.digest[:16]}, {account.moves} times moved to another disk",
     }

@@ -83,7 +83,7 @@ class Header:
         """The module's weights with the run's directions. Raises ValueError as they do."""
         directions, layers = Directions(bytes.fromhex(self.key), self.plan.direction), streamed(module)
         if layers is None:
-            return Weights(module, directions, precision=self.precision)
+            return Weights(module, directions, precision=self.precision, groups=self.plan.groups)
         if not (self.plan.plain and self.plan.scalars):
             raise ValueError("plan must release scalars and move by them alone where layers are streamed")
         return StreamedWeights(module, layers, directions, precision=self.precision)

@@ -1,7 +1,7 @@
 """How released estimates of the gradient move the weights: post-processing, which costs no privacy.
 
 A release gives g_t, the mean over its K directions of (released average) u_k. With step size alpha_t, which groups of
-parameters may have multiplied by a factor of their own, and weight decay w (decoupled, as AdamW's) the weights move by
+parameters may have a factor of their own of (`groups`), and weight decay w (decoupled, as AdamW's) the weights move by
 
     x_{t+1} = x_t - alpha_t (rule(g_0, ..., g_t) + w x_t)
 

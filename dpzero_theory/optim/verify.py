@@ -78,7 +78,7 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
     ]
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
     found += [Finding(name, getattr(plan, name)) for name in said]
-    found.append(Finding("update", f"{plan.update}, weight decay {plan.weight_decay:g}"))
+    found.append(Finding("update", claimed.facts["update"]))
     found.append(Finding("isolation", header.isolation or "not looked at"))
     law = plan.law
     if law is not None and law.lattice:

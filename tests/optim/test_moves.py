@@ -18,6 +18,7 @@ ALL: list[dict[str, Any]] = [
     {"update": "adam:0.9,0.99"},
     {"update": "plain", "weight_decay": 0.3},
     {"update": "plain", "groups": {"w*": 0.5}},
+    {"update": "momentum:0.9", "groups": {"w*": (0.5, 2.0)}},
     {"update": "adam:0.9,0.99", "weight_decay": 0.3, "directions_per_step": 3, "schedule": "linear:2"},
 ]
 
@@ -88,13 +89,13 @@ def test_a_checkpoint_without_what_the_update_keeps_is_refused(tmp_path: Path) -
 def test_verify_replays_the_update(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = Logistic()
     torch.save(module.state_dict(), tmp_path / "initial.pt")
-    run = private(tmp_path / "run", module, update="adam:0.9,0.999", weight_decay=0.1)
+    run = private(tmp_path / "run", module, update="adam:0.9,0.999", weight_decay=0.1, groups={"*": (2.0, 0.5)})
     run.run()
     run.close()
     torch.save(module.state_dict(), tmp_path / "final.pt")
     arguments = [str(tmp_path / "run"), "--initial", str(tmp_path / "initial.pt"), "--final"]
     assert verify([*arguments, str(tmp_path / "final.pt")]) == 0
-    assert "adam:0.9,0.999, weight decay 0.1" in capsys.readouterr().out
+    assert "adam:0.9,0.999, weight decay 0.1, *: step size x 2, smoothing x 0.5" in capsys.readouterr().out
     module.weight.data[0] += 1e-9
     torch.save(module.state_dict(), tmp_path / "final.pt")
     assert verify([*arguments, str(tmp_path / "final.pt")]) == 1
@@ -104,40 +105,3 @@ def test_an_update_is_held_to_on_resumption(tmp_path: Path) -> None:
     private(tmp_path / "run", update="momentum:0.9").close()
     with pytest.raises(ValueError, match=r"update must be that of the run that is resumed, 'momentum:0\.9'"):
         private(tmp_path / "run", update="momentum:0.5", resume=True)
-
-
-class Two(nn.Module):
-    """The logistic's weight in two parts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-        self.last = nn.Parameter(torch.zeros(4, dtype=torch.float64))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features @ torch.cat([self.first, self.last])
-
-
-def test_a_group_has_a_step_size_of_its_own() -> None:
-    """After one release each part has moved by its factor times what it moves without; 0 leaves it where it is."""
-    ends = []
-    for groups in ({}, {"first": 0.25, "*": 3.0}, {"first": 0.0}):
-        module = Two()
-        chosen = plan(groups=groups, steps=1)
-        make_from_seed_not_private(module, losses, data(), chosen, seed=3).run()
-        ends.append((module.first.detach(), module.last.detach()))
-    (first, last), (quarter, three), (none, same) = ends
-    assert torch.allclose(quarter, first / 4, rtol=1e-6)
-    assert torch.allclose(three, 3 * last, rtol=1e-6)
-    assert not none.any()
-    assert torch.allclose(same, last, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("groups", "said"),
-    [({"frist": 2.0}, "groups must match trainable parameters' names; got 'frist'"), ({"*": -1.0}, r"groups\['\*'\]")],
-)
-def test_a_group_that_is_none_is_refused(tmp_path: Path, groups: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        private(tmp_path / "run", Two(), groups=groups)
-    assert not (tmp_path / "run").exists()

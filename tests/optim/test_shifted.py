@@ -1,5 +1,7 @@
 """Operations on shifted weights against modules whose weights are really shifted, for every way a module reads them."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -113,6 +115,25 @@ def test_every_way_of_reading_weights_sees_the_shifted_ones(name):
     weights.require_used()
     with torch.no_grad():
         assert torch.equal(first(module(*inputs)), here)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("ids", [[3], list(range(20))])
+def test_a_group_is_shifted_by_its_factor(dtype, ids):
+    """Against weights moved by the factor: a few rows and a whole matrix, with and without bits kept beside them."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(20, 6), nn.Linear(6, 3)).to(dtype)
+    precision = "master" if dtype == torch.bfloat16 else "nearest"
+    weights = Weights(module, Directions(KEY, "gaussian"), precision=precision, groups=[("0.*", 1.0, 0.5)])
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        for amount, part in ((SHIFT / 2, 0), (SHIFT, 1)):
+            whole = copy.deepcopy(module)
+            Weights(whole, Directions(KEY, "gaussian"), precision=precision).move_([(NUMBER, amount)])
+            other[part].load_state_dict(whole[part].state_dict())
+        expected = other(torch.tensor(ids))
+    with weights.shifted(NUMBER, SHIFT):
+        assert torch.equal(module(torch.tensor(ids)), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,0 +1,50 @@
+"""Groups of parameters with step size and smoothing of their own.
+
+A group is a pattern of parameters' names (`fnmatch`; the first that matches counts) with two numbers, a >= 0 and s > 0:
+its parameters have the step size a alpha, and are evaluated at x +- s lambda u. With D the diagonal of the s, a record
+gives (f(x + lambda D u) - f(x - lambda D u))/(2 lambda), about <D grad f(x), u>, which is clipped and noised as always;
+the estimate of a group's gradient is that along u, divided by s, so that its mean is the gradient whatever s is. In the
+coordinates D^-1 x this is the step without groups, at the step sizes a alpha/s^2.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from dpzero_theory import check
+
+Group = tuple[str, float, float]
+"""(pattern, a, s)."""
+Given = Mapping[str, float | tuple[float, float]]
+"""pattern -> a, or (a, s)."""
+
+
+def groups_of(given: Given | None) -> tuple[Group, ...]:
+    """The groups in order. Raises ValueError for what is neither a number nor two."""
+    return tuple((pattern, *_pair(pattern, value)) for pattern, value in (given or {}).items())
+
+
+def _pair(pattern: str, value: object) -> tuple[float, float]:
+    found = value if isinstance(value, tuple | list) else (value, 1.0)
+    if len(found) != 2:
+        raise ValueError(f"groups[{pattern!r}] must be a number or two, of step size and smoothing; got {value!r}")
+    return found[0], found[1]
+
+
+def require(groups: Sequence[Group]) -> None:
+    """Raise ValueError for numbers out of range."""
+    for pattern, step_size, smoothing in groups:
+        check.real(f"groups[{pattern!r}], step size", step_size, at_least=0)
+        check.real(f"groups[{pattern!r}], smoothing", smoothing, above=0)
+
+
+def factors(groups: Sequence[Group], names: Sequence[str]) -> list[tuple[float, float]]:
+    """(a, s) of each parameter, (1, 1) outside all groups. Raises ValueError for a pattern that no name matches."""
+    for pattern, *_ in groups:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(f"groups must match trainable parameters' names; got {pattern!r}, which matches none")
+    return [next(((a, s) for pattern, a, s in groups if fnmatchcase(name, pattern)), (1.0, 1.0)) for name in names]
+
+
+def described(groups: Sequence[Group]) -> str:
+    """In words, after a comma; nothing for none."""
+    return "".join(f", {pattern}: step size x {a:g}, smoothing x {s:g}" for pattern, a, s in groups)
