@@ -76,6 +76,41 @@ def test_commands_named_anywhere_exist_with_their_flags() -> None:
     assert not missing
 
 
+TERMS = {
+    "releases?": "release",
+    "ledger": "ledger",
+    "transcript": "transcript",
+    "relations?": "relation",
+    "samplings?": "sampling",
+    "directions?": "direction",
+    "effective ranks?": "effective-rank",
+    "brackets?": "bracket",
+    "gdp": "gdp",
+    "noise multipliers?": "multiplier",
+    "x_tau": "x-tau",
+    "certificates?": "certificate",
+    "dominating pairs?": "dominating-pair",
+    "lattice": "lattice",
+    "top-norm": "top-norm",
+}
+NO_PROSE = re.compile(
+    r"^(?:```|:::).*?^(?:```|:::)\S*$|<!-- (\w+) -->.*?<!-- /\1 -->|^    [^\n]*$|^#[^\n]*$|^\([^\n]*\)=$"
+    r"|`[^`]*`|\$[^$]*\$|!?\[[^]]*\]\([^)]*\)",
+    re.MULTILINE | re.DOTALL,
+)
+"""Code, tables that a command makes, headings, targets, formulas, pictures and links."""
+GENERATED = {"checks.md", "training-arguments.md"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in {"glossary.md", *GENERATED}], ids=_name)
+def test_words_of_the_glossary_are_linked_at_first_use(page: Path) -> None:
+    text = page.read_text()
+    prose = NO_PROSE.sub(lambda skipped: " " * len(skipped[0]), text)
+    for word, name in TERMS.items():
+        used = re.search(rf"(?<![\w-]){word}(?![\w-])", prose, re.IGNORECASE)
+        assert not used or f"](#glossary-{name})" in text[: used.start()], (word, text[: used.start()].count("\n") + 1)
+
+
 def test_pages_are_in_a_table_of_contents_and_include_what_exists() -> None:
     text = "\n".join(path.read_text() for path in PAGES)
     for path in PAGES:
