@@ -111,6 +111,14 @@ def test_words_of_the_glossary_are_linked_at_first_use(page: Path) -> None:
         assert not used or f"](#glossary-{name})" in text[: used.start()], (word, text[: used.start()].count("\n") + 1)
 
 
+@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"], ids=_name)
+def test_links_outside_the_site_lead_somewhere(page: Path) -> None:
+    """Sphinx checks those of docs/."""
+    text = page.read_text()
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / link).exists(), link
+
+
 def test_pages_are_in_a_table_of_contents_and_include_what_exists() -> None:
     text = "\n".join(path.read_text() for path in PAGES)
     for path in PAGES:
