@@ -119,6 +119,11 @@ def test_links_outside_the_site_lead_somewhere(page: Path) -> None:
         assert (page.parent / link).exists(), link
 
 
+def test_every_figure_is_on_a_page_of_results() -> None:
+    pages = "".join(path.read_text() for path in (DOCS / "results").glob("*.md"))
+    assert [path.name for path in (ROOT / "figures").glob("*.png") if f"../../figures/{path.name})" not in pages] == []
+
+
 def test_pages_are_in_a_table_of_contents_and_include_what_exists() -> None:
     text = "\n".join(path.read_text() for path in PAGES)
     for path in PAGES:
