@@ -20,8 +20,8 @@ Sums = NDArray[Any]
 _SHRINK = 1e-12  # more than the rounding of a clip in float64, less than any lattice can show
 
 
-def per_record(losses: object, batch: int) -> Array:
-    """The losses of a batch as float64 numbers of their own, shape (batch,).
+def per_record(losses: object, batch: int) -> torch.Tensor:
+    """The losses of a batch as float64 numbers of their own, shape (batch,), where they are.
 
     Raises ValueError for anything but a float32 or float64 tensor of shape (batch,): a loss that is reduced over
     records could only be clipped for the batch, which bounds no record, and half precision cannot show a difference.
@@ -31,8 +31,7 @@ def per_record(losses: object, batch: int) -> Array:
         raise ValueError(f"losses must be a tensor of shape (batch,) = ({batch},), one loss per record; got {found}")
     if losses.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"losses must be float32 or float64, also of a module in half precision; got {losses.dtype}")
-    values: Array = losses.detach().to("cpu", torch.float64, copy=True).numpy()
-    return values
+    return losses.detach().to(torch.float64, copy=True)
 
 
 def to_lattice(lattice: Lattice, rows: Array) -> NDArray[np.int64]:

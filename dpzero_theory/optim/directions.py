@@ -17,8 +17,9 @@ not the words alone, are the same bits on every processor and device.
 """
 
 import math
+import warnings
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -50,7 +51,29 @@ def _triton() -> ModuleType | None:
 
 def _kernels(device: torch.device) -> ModuleType | None:
     """Kernels that make directions on this device; None where they are made on the CPU and copied."""
-    return _triton() if device.type == "cuda" else None
+    return _that_run(device) if device.type == "cuda" else None
+
+
+@cache
+def _that_run(device: torch.device) -> ModuleType | None:
+    """The kernels, once they have made the CPU's words there; else None, and a warning that says why.
+
+    Triton needs a C compiler besides the card, which not every machine with one has.
+    """
+    kernels, expected = _triton(), Directions(1, "gaussian").words(2, 3, 4, 100).view(np.int64)
+    why = "Triton is not installed"
+    if kernels is not None:
+        try:
+            found = kernels.words(1, 2, 3, 4, 100, DIRECTION, device).cpu().numpy()
+            if (found == expected).all():
+                return kernels
+            why = "its words are not those of the CPU"
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+    warnings.warn(f"directions are made on the CPU and copied to {device}, which is slow: {why}", stacklevel=3)
+    return None
 
 
 def _by_byte(pair: NDArray[np.float64]) -> NDArray[np.float64]:

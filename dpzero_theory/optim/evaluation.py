@@ -5,12 +5,12 @@ property of the kernels. Where shapes are given, every batch has one of them: it
 its own, whose losses are left out, and one of another shape is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree
 
 from dpzero_theory.check import Array
@@ -56,7 +56,18 @@ class Evaluation:
 
     def losses(self, module: nn.Module, batch: Batch) -> Array:
         """One number each for the records that are meant. Raises ValueError."""
+        values: Array = on_host([self.where_they_are(module, batch)])[0]
+        return values
+
+    def where_they_are(self, module: nn.Module, batch: Batch) -> Tensor:
+        """As `losses`, on the device that has them: the host waits for it when it reads them."""
         return per_record(self._losses(module, batch.content), batch.rows)[: batch.meant]
+
+
+def on_host(losses: Sequence[Tensor]) -> Array:
+    """The losses of several evaluations, shape (evaluations, records): a device is waited for once."""
+    values: Array = torch.stack(list(losses)).to("cpu").numpy()
+    return values
 
 
 def shape_of(content: Any) -> str:

@@ -13,6 +13,7 @@ operation (`numpy`, `tolist`, a custom kernel): `require_used` then names the pa
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -36,6 +37,7 @@ from dpzero_theory.optim.shards import (
 from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
 
 _BLOCK = 1 << 17  # coordinates of a vector at a time
+_HASHED = 1 << 24  # values in a block of the fingerprint
 
 Answer = TypeVar("Answer")
 Scales = Sequence[tuple[int, float]]
@@ -258,13 +260,16 @@ class Weights:
             raise ValueError(f"the losses must read every trainable parameter (freeze the others); not read: {names}")
 
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of the names, shapes, types and values of the trainable parameters."""
+        """SHA-256, in hexadecimal, of the names, shapes and types of the trainable parameters, and of the SHA-256 of
+        their values, block by block: one processor would take minutes for 10^11 bytes."""
         digest = hashlib.sha256()
-        for name, parameter in zip(self.names, self._present(), strict=True):
-            digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
-            flat = whole(piece(parameter)[0], parameter).contiguous().view(-1)
-            for first in range(0, flat.numel(), 1 << 24):
-                digest.update(flat[first : first + (1 << 24)].cpu().view(torch.uint8).numpy().data)
+        with ThreadPoolExecutor() as pool:
+            for name, parameter in zip(self.names, self._present(), strict=True):
+                digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
+                flat = whole(piece(parameter)[0], parameter).contiguous().view(-1)
+                blocks = (flat[first : first + _HASHED] for first in range(0, flat.numel(), _HASHED))
+                each = map if flat.numel() <= _HASHED else pool.map
+                digest.update(b"".join(each(_sha256, (block.cpu() for block in blocks))))
         return digest.hexdigest()
 
     def values(self) -> dict[str, Tensor]:
@@ -302,6 +307,10 @@ class Weights:
                 raise ValueError(f"state of {self.names[index]} must be int16 of shape ({size},); got {bits.dtype}")
             origin = piece(self.parameters[index])[1]
             low.copy_(bits[origin : origin + low.numel()])
+
+
+def _sha256(block: Tensor) -> bytes:
+    return hashlib.sha256(block.view(torch.uint8).numpy().data).digest()
 
 
 def _same_memory(parameter: Tensor, held: Tensor) -> bool:

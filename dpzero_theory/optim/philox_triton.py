@@ -14,6 +14,8 @@ from torch import Tensor
 
 _BLOCKS = {1: 16, 16: 256}
 """Philox blocks (four words) made by one program, by bits a field: 4,096 fields."""
+_NUMBERS = ["start", "count", "width", "parameter", "number", "domain", "key0", "key1"]
+"""Arguments whose value and size choose no other kernel: each would be compiled in the middle of a run."""
 
 
 @triton.jit
@@ -43,8 +45,24 @@ def _in_order(c0, c1, c2, c3):  # type: ignore[no-untyped-def]
     return tl.reshape(tl.join(tl.join(c0, c2), tl.join(c1, c3)), (c0.shape[0] * 4,))
 
 
-@triton.jit(do_not_specialize=["start", "count", "parameter", "number", "domain", "key0", "key1"])  # type: ignore[untyped-decorator]
-def _words_kernel(out, start, count, parameter, number, domain, key0, key1, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _halves(words):  # type: ignore[no-untyped-def]
+    """The low and the high 32 bits of each word, one after the other."""
+    return tl.reshape(tl.join(words.to(tl.uint32), (words >> 32).to(tl.uint32)), (words.shape[0] * 2,))
+
+
+@triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
+def _words_kernel(  # type: ignore[no-untyped-def]
+    out,
+    start: tl.int64,
+    count: tl.int64,
+    parameter: tl.uint64,
+    number: tl.uint64,
+    domain: tl.uint64,
+    key0: tl.uint64,
+    key1: tl.uint64,
+    BLOCKS: tl.constexpr,
+):
     """out[i] <- word start + i, 0 <= i < count."""
     first = start.to(tl.int64) // 4 + tl.program_id(0).to(tl.int64) * BLOCKS
     blocks = first + tl.arange(0, BLOCKS)
@@ -53,44 +71,55 @@ def _words_kernel(out, start, count, parameter, number, domain, key0, key1, BLOC
     tl.store(out + place, words.to(tl.int64, bitcast=True), mask=(place >= 0) & (place < count))
 
 
-@triton.jit(do_not_specialize=["start", "count", "width", "parameter", "number", "key0", "key1"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=_NUMBERS)  # type: ignore[untyped-decorator]
 def _shift_kernel(  # type: ignore[no-untyped-def]
     source,
     out,
     rows,
     table,
-    start,
-    count,
-    width,
-    parameter,
-    number,
-    key0,
-    key1,
+    start: tl.int64,
+    count: tl.int64,
+    width: tl.int64,
+    parameter: tl.uint64,
+    number: tl.uint64,
+    key0: tl.uint64,
+    key1: tl.uint64,
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
     ADD: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """out[i] <- source[i] + table[field start + i], 0 <= i < count; with ROWS, of row rows[program_id(0)]."""
-    FIELDS: tl.constexpr = 64 // BITS
+    """out[i] <- source[i] + table[field start + i], 0 <= i < count; with ROWS, of row rows[program_id(0)].
+
+    Within a program places are 32-bit integers from its first field on: 64 bits take more instructions.
+    """
+    FIELDS: tl.constexpr = 32 // BITS
+    SIZE: tl.constexpr = BLOCKS * 8 * FIELDS
     begin = start.to(tl.int64)
-    base = tl.zeros((1, 1), tl.int64)
+    base = begin * 0
     piece = tl.program_id(0).to(tl.int64)
     if ROWS:
-        begin = tl.load(rows + tl.program_id(0)).to(tl.int64) * width
-        base += tl.program_id(0).to(tl.int64) * width
+        row = tl.program_id(0)
+        begin = tl.load(rows + row).to(tl.int64) * width
+        base = row.to(tl.int64) * width
         piece = tl.program_id(1).to(tl.int64)
-    first = begin // (4 * FIELDS) + piece * BLOCKS
-    words = _in_order(*_philox(first + tl.arange(0, BLOCKS) + 1, parameter, number, 0, key0, key1))
+    first = begin // (8 * FIELDS) + piece * BLOCKS
+    halves = _halves(_in_order(*_philox(first + tl.arange(0, BLOCKS) + 1, parameter, number, 0, key0, key1)))
     field = tl.arange(0, FIELDS)
-    which = (words[:, None] >> (field * BITS).to(tl.uint64)[None, :]) & ((1 << BITS) - 1)
-    values = tl.load(table + which.to(tl.int64))
-    place = first * (4 * FIELDS) - begin + tl.arange(0, BLOCKS * 4)[:, None] * FIELDS + field[None, :]
-    mask = (place >= 0) & (place < count)
+    which = (halves[:, None] >> (field * BITS).to(tl.uint32)[None, :]) & ((1 << BITS) - 1)
+    if BITS == 1:
+        values = tl.where(which == 0, tl.load(table), tl.load(table + 1))
+    else:
+        values = tl.load(table + which.to(tl.int32))
+    ahead = first * (8 * FIELDS) - begin  # the place of the first field, below 0 where the first block begins before
+    low = tl.maximum(-ahead, 0).to(tl.int32)
+    high = tl.minimum(count - ahead, SIZE).to(tl.int32)
+    local = tl.arange(0, BLOCKS * 8)[:, None] * FIELDS + field[None, :]
+    mask = (local >= low) & (local < high)
     if ADD:
-        values += tl.load(source + base + place, mask=mask, other=0.0).to(WIDE)
-    tl.store(out + base + place, values.to(out.dtype.element_ty), mask=mask)
+        values += tl.load(source + (base + ahead) + local, mask=mask, other=0.0).to(WIDE)
+    tl.store(out + (base + ahead) + local, values.to(out.dtype.element_ty), mask=mask)
 
 
 def words(key: int, number: int, parameter: int, start: int, count: int, domain: int, device: torch.device) -> Tensor:

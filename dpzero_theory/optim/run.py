@@ -32,7 +32,7 @@ from dpzero_theory.optim.checkpoint import Checkpoint
 from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.estimator import two_point_difference
-from dpzero_theory.optim.evaluation import Evaluation
+from dpzero_theory.optim.evaluation import Evaluation, on_host
 from dpzero_theory.optim.moves import Moves
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.sampler import Batches
@@ -114,7 +114,7 @@ class Run:
             record = self.step()
             if callback is not None:
                 callback(record)
-        self._ranks.require_equal("weights", self.weights.fingerprint())
+        self._require_equal_weights()
 
     def catch_up(self) -> None:
         """Move the weights by what the transcript holds beyond them; nothing to do except after a resumption.
@@ -142,7 +142,7 @@ class Run:
         for record in records if self.plan.scalars else ():
             if record.release >= position:
                 self._move(record)
-        self._ranks.require_equal("weights", self.weights.fingerprint())
+        self._require_equal_weights()
         self._current = True
 
     @property
@@ -220,6 +220,10 @@ class Run:
                 "a step is being made: do this when it is over, as in a callback that looks whether a signal came"
             )
 
+    def _require_equal_weights(self) -> None:
+        if self._ranks.count > 1:
+            self._ranks.require_equal("weights", self.weights.fingerprint())
+
     def _require_initial(self) -> None:
         if self.weights.fingerprint() != self._header.fingerprint:
             raise TranscriptError(
@@ -281,7 +285,7 @@ class Run:
         batch, smoothing, count = self._evaluation.batch(records), self.plan.smoothing, self.plan.directions_per_step
         numbers = range(release * count, (release + 1) * count)
         points = [(number, shift) for number in numbers for shift in (smoothing, -smoothing)]
-        found = self.weights.evaluated(points, lambda module: self._evaluation.losses(module, batch))
+        found = on_host(self.weights.evaluated(points, lambda module: self._evaluation.where_they_are(module, batch)))
         pairs = zip(found[::2], found[1::2], strict=True)
         return np.stack([two_point_difference(plus, minus, smoothing) for plus, minus in pairs], axis=1)
 

@@ -37,7 +37,7 @@ from dpzero_theory.optim.precision import PRECISIONS
 from dpzero_theory.optim.streamed import StreamedWeights
 from dpzero_theory.privacy.journal import Journal, content
 
-FORMAT = "dpzero-transcript-2"
+FORMAT = "dpzero-transcript-3"
 _CHECK = 8
 
 

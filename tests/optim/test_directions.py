@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from dpzero_theory.optim import directions as module
 from dpzero_theory.optim.directions import ROUNDING, Directions
 from dpzero_theory.sphere import DIRECTIONS, fourth_moments, quantiles
 
@@ -209,3 +211,35 @@ def test_uniform_fields_are_those_of_the_rounding_words():
     cpu = torch.device("cpu")
     assert directions.uniform(2, 3, 0, 40, cpu).tolist() == expected
     assert directions.uniform(2, 3, 7, 11, cpu).tolist() == expected[7:18]
+
+
+def test_kernels_that_do_not_run_or_err_are_not_used_and_it_is_said(monkeypatch):
+    """As where no C compiler is; seen on the CPU, where the kernels' part is played by functions."""
+
+    def right(key, number, parameter, start, count, domain, device):
+        words = Directions(key, "gaussian").words(number, parameter, start, count, domain)
+        return torch.from_numpy(words.view(np.int64)).to(device)
+
+    def wrong(*given):
+        return right(*given) ^ 1
+
+    def fails(*_):
+        raise RuntimeError("Failed to find C compiler")
+
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    found, device = module._that_run.__wrapped__, torch.device("cpu")
+    for words, why in ((wrong, "not those of the CPU"), (fails, "RuntimeError: Failed to find C compiler")):
+        monkeypatch.setattr(module, "_triton", lambda words=words: SimpleNamespace(words=words))
+        with pytest.warns(UserWarning, match=why):
+            assert found(device) is None
+    monkeypatch.setattr(module, "_triton", lambda: None)
+    with pytest.warns(UserWarning, match="Triton is not installed"):
+        assert found(device) is None
+    monkeypatch.setattr(module, "_triton", lambda: SimpleNamespace(words=full))
+    with pytest.raises(torch.OutOfMemoryError):
+        found(device)
+    good = SimpleNamespace(words=right)
+    monkeypatch.setattr(module, "_triton", lambda: good)
+    assert found(device) is good

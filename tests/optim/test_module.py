@@ -1,12 +1,14 @@
 """Weights that are evaluated at shifts and moved: bits, modes, order, fingerprints, and what is refused."""
 
 import copy
+import hashlib
 import warnings
 
 import pytest
 import torch
 from torch import nn
 
+from dpzero_theory.optim import module as module_of_weights
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.sphere import DIRECTIONS
@@ -226,7 +228,9 @@ def test_bad_numbers_move_nothing(bad):
         Weights(module, Directions(KEY, "gaussian"), precision="double")
 
 
-def test_the_fingerprint_is_of_names_shapes_types_and_values():
+def test_the_fingerprint_is_of_names_shapes_types_and_values(monkeypatch):
+    """Blocks are hashed in threads where there are several, and stay in their order."""
+    monkeypatch.setattr(module_of_weights, "_HASHED", 16)
     torch.manual_seed(0)
     module = dense_net()
 
@@ -241,6 +245,11 @@ def test_the_fingerprint_is_of_names_shapes_types_and_values():
     assert of(copy.deepcopy(module).double()) != of(module)
     last = copy.deepcopy(module).to(memory_format=torch.preserve_format)
     assert of(last) == of(module)
+    line, values = nn.Linear(40, 1, bias=False), torch.arange(40.0)
+    line.weight.data[0] = values
+    blocks = [hashlib.sha256(values[first : first + 16].numpy().tobytes()).digest() for first in (0, 16, 32)]
+    expected = hashlib.sha256(b"weight (1, 40) torch.float32\n" + b"".join(blocks))
+    assert of(line) == expected.hexdigest()
 
 
 def test_moving_back_and_forth_between_types_and_devices_is_followed():

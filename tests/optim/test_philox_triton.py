@@ -57,6 +57,13 @@ def truncated(values: torch.Tensor) -> torch.Tensor:
     return (values.view(torch.int32) & -(2**16)).view(torch.float32).to(torch.bfloat16)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+def test_the_device_has_the_kernels() -> None:
+    """Without them the tests below compare the CPU with itself."""
+    assert module._kernels(torch.device("cuda")) is not None
+
+
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("place", [(0, 10, 1, 1), (3, 1000, 0, 0), (2**40 + 5, 77, 2**33, 2**63 + 3)])
 @pytest.mark.parametrize("domain", [0, ROUNDING])

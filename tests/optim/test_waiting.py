@@ -9,6 +9,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpzero_theory.optim import directions, module
 from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.evaluation import Evaluation
 from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.run import Run
 from dpzero_theory.sphere import DIRECTIONS
 
 
@@ -74,6 +77,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(directions, "_kernels", lambda device: found if device.type == "cuda" else None)
     monkeypatch.setattr(module, "_supported", lambda name, parameter: None)
     monkeypatch.setattr(module, "_same_memory", lambda parameter, held: True)  # asks what fake tensors do not know
+    monkeypatch.setattr(FakeTensor, "numpy", lambda tensor: np.zeros(tensor.shape), raising=False)
     monkeypatch.setattr(FakeTensor, "__getitem__", taken, raising=False)
     monkeypatch.setattr(FakeTensor, "copy_", lambda to, values: torch.ops.aten.copy_(to, values), raising=False)
     monkeypatch.setattr(
@@ -105,16 +109,20 @@ def test_a_step_waits_for_nothing_but_the_losses(
     monkeypatch.setattr(Weights, "_factor", lambda self, number: 1.0)  # of a sphere: below
     with FakeTensorMode():
         weights, words = on_a_fake_device(dtype, kind, precision)
-        points = [(number, shift) for number in (0, 1) for shift in (1e-3, -1e-3)]
+        run: Any = SimpleNamespace(
+            weights=weights,
+            plan=SimpleNamespace(smoothing=1e-3, directions_per_step=2),
+            _evaluation=Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), lambda _: words),
+        )
         with Arrivals() as arrivals:
-            losses = weights.evaluated(points, lambda network: network(words).float().logsumexp(dim=1).to("cpu"))
-            assert arrivals.count("from") == len(points)
+            differences = Run._differences(run, 0, np.arange(2))
+            assert arrivals.count("from") == 1  # the losses at x +- lambda u of both directions
             weights.move_([(0, 1e-6), (1, 2e-6)])
-            assert arrivals.count("from") == len(points)
+            assert arrivals.count("from") == 1
             assert arrivals.count("to") <= 1  # the table of the law, once
-        assert all(isinstance(loss, FakeTensor) and loss.shape == (2,) for loss in losses)
-    assert kernels["rows"] == len(points)  # few rows of the embedding; the rest is shifted whole
-    assert kernels["shift"] >= 2 * len(points)
+    assert differences.shape == (2, 2)
+    assert kernels["rows"] == 4  # few rows of the embedding; the rest is shifted whole
+    assert kernels["shift"] >= 8
 
 
 def test_the_factor_of_the_sphere_waits_once(kernels: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,90 @@
+"""What Triton and the assembler make of the kernels for a card that is not here.  python -m tests.optim.compiled
+
+The calls are those of `philox_triton` itself, compiled as for a launch and not launched. Prints a line of JSON: how
+many kernels there are after each key, and of each the registers and bytes of stack of a thread, and the instructions
+that round in another way than written (fused, flushed, approximate).
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from dpzero_theory.optim import directions, philox_triton
+from dpzero_theory.optim.directions import Directions
+
+KEYS = (1, 2**127 + 12345678901234567890)
+TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+made: list[Any] = []
+
+
+class Card:
+    """As much of a driver as compiling asks for."""
+
+    def __init__(self, capability: int) -> None:
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return device
+
+
+def compile_alone(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+    made.append(launch(self, *args, grid=grid, warmup=True, **options))
+    return made[-1]
+
+
+launch = JITFunction.run
+JITFunction.run = compile_alone
+
+
+def calls(key: int) -> None:
+    """Every kind of call, in few types; places within 32 bits for one key, beyond them for the other."""
+    start, number = (0, 1) if key == 1 else (2**33 + 5, 2**63 + 3)
+    philox_triton.words(key, number, 3, start, 1000, 1, torch.device("cpu"))
+    for kind, dtype in (("rademacher", torch.bfloat16), ("rademacher", torch.float32), ("gaussian", torch.float16)):
+        Directions(key, kind).shift(torch.zeros(5000, dtype=dtype), number, 3, 0.01, start)
+    list(Directions(key, "gaussian").blocks(number, 3, start, 5000))
+    Directions(key, "rademacher").rows(number, 3, torch.tensor([1, 2]), 100)
+
+
+def described(kernel: Any) -> dict[str, Any]:
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        done = subprocess.run([TOOL, "-res-usage", file.name], capture_output=True, text=True, check=True)
+    registers, stack = re.findall(r"REG:(\d+) STACK:(\d+)", done.stdout + done.stderr)[0]
+    odd = re.findall(r"\bfma\.|\.ftz\b|\.approx\b", kernel.asm["ptx"])
+    return {"name": kernel.name, "registers": int(registers), "stack": int(stack), "odd": odd}
+
+
+def main() -> None:
+    driver.set_active(Card(int(sys.argv[1])))
+    directions._kernels = lambda device: philox_triton
+    counts = []
+    for key in KEYS:
+        calls(key)
+        counts.append(len({id(kernel) for kernel in made}))
+    kernels = {id(kernel): kernel for kernel in made}.values()
+    print(json.dumps({"counts": counts, "kernels": list(map(described, kernels))}))
+
+
+if __name__ == "__main__":
+    main()
