@@ -7,7 +7,7 @@ from scipy.special import ndtri
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import allocated, compositions, gaussian_curve, notes
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing
 from dpzero_theory.privacy.certified.direction import direction_curve
 from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -104,7 +104,7 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     curves = _curves(unit, epsilon, len(above), attained=False)
     lower, upper, point = crossing(curves, start, slope, delta, roomy=True)
     if below != above:
-        lower = crossing(_curves(unit, epsilon, len(below), attained=True), lower or start, slope, delta)[0]
+        lower = lower_crossing(_curves(unit, epsilon, len(below), attained=True), lower or start, slope, delta)
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 

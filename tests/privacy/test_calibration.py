@@ -135,3 +135,22 @@ def test_what_is_calibrated_is_met_by_whoever_asks_for_its_cost(steps, rate, eps
     noise = calibrate(target_epsilon=epsilon, target_delta=delta, steps=steps, **release).value
     assert delta_of_history([Release(noise, steps, **release)], epsilon).upper <= delta
     assert epsilon_of_history([Release(noise, steps, **release)], delta).upper <= epsilon * (1 + 1e-9)
+
+
+CORNERS = [
+    (50, 0.0005247, 20.666, 3.45e-19, "poisson", "add-remove"),
+    (36, 2.07e-7, 151.311, 6.14e-13, "poisson", "replace-one"),
+]
+
+
+@pytest.mark.parametrize(("steps", "rate", "epsilon", "delta", "sampling", "relation"), CORNERS)
+def test_rare_events_are_calibrated_narrowly_and_whoever_asks_again_finds_the_target_met(
+    steps, rate, epsilon, delta, sampling, relation
+):
+    """The second raised an exception."""
+    batches = {"sampling": sampling, "relation": relation, "sample_rate": rate}
+    found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
+    assert found.upper / found.lower - 1 < 1e-3
+    assert delta_of_history([Release(found.upper, steps, **batches)], epsilon).upper <= delta
+    below = delta_of_history([Release(found.lower, steps, **batches)], epsilon)
+    assert below.upper > delta

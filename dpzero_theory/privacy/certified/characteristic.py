@@ -130,13 +130,14 @@ def _equispaced(
     for start in range(0, len(blocks), columns):
         chosen = blocks[start : start + columns]
         phase = 1j * d[:, None] * (t[0] + step * rows * chosen)
-        outer = v[:, None] * np.exp(phase)
+        beyond = v[:, None] * (_expm1(phase) if excess else np.exp(phase))
+        outer = v[:, None] + beyond if excess else beyond
         product = np.zeros((rows, len(chosen)), dtype=np.complex128)
         for first in range(0, len(d), _CHUNK):
             part = slice(first, first + _CHUNK)
             _add_product(product, inner[:, part], outer[part])
             if excess:
-                product += np.sum(v[part, None] * _expm1(phase[part]), axis=0)
+                product += np.sum(beyond[part], axis=0)
         result[start * rows : (start + len(chosen)) * rows] = product.T.ravel()
     return result[: len(t)]
 

@@ -179,10 +179,13 @@ def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, node
     common = 0.0
     for part in tilted:
         quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
-        blocks = [log_near(part, t[: ends[0] + 1], quadrature)]
-        for begin, end in itertools.pairwise(ends):
-            blocks.append(log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance, budget))
-        log_chi, error = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        # the longest, on which the budget may not suffice, first
+        blocks = [
+            log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance, budget)
+            for begin, end in reversed(list(itertools.pairwise(ends)))
+        ]
+        blocks.append(log_near(part, t[: ends[0] + 1], quadrature))
+        log_chi, error = (np.concatenate(column[::-1]) for column in zip(*blocks, strict=True))
         exponent += part.steps * log_chi
         relative += part.steps * (np.log1p(error) + 8 * _UNIT * np.abs(log_chi))
         drift += part.steps * part.mean

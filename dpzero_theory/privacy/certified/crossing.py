@@ -22,9 +22,11 @@ _NEAR = 0.2
 _SHARE = 0.1
 _SECANT = 1e-6
 """In log delta, of a first search by estimates."""
+_JUMP = 1e-3
+"""How near, relative in x, a search by rough estimates, which may jump, gets to the target."""
 _AIM = 0.02
 """Share of how near an end is sought by which it is aimed at on the side that holds."""
-_WANTED, _WIDEST = 1e-4, 0.02
+_WANTED, _WIDEST = 2e-4, 0.02
 """Width that an end's bracket may have: relative in x, and at most, relative in delta."""
 _RELATIVE = 1e-8
 """How near to the target an end is sought: in log delta, as a share of its bracket's width, or relative in x."""
@@ -64,7 +66,8 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
         if previous is not None and abs(x / previous[0] - 1) > 1e-5:
             chord = (miss - previous[1]) / math.log(x / previous[0])
             slope = chord if chord < -1e-6 else -1e-6
-        if abs(miss) < (0.01 if tau is None else _SECANT) or low > high * (1 - 1e-8):
+        rough = tau is None
+        if abs(miss) < (0.01 if rough else _SECANT) or low > high * (1 - (_JUMP if rough else 1e-8)):
             break
         low, high = (x, high) if miss > 0 else (low, x)
         previous = (x, miss)
@@ -121,7 +124,7 @@ def _end(
         point = bracket(x)
         found = excess(point)
         near = fine + _SHARE * _width(point)
-        if previous is not None and abs(found - previous[1]) > 1e-6 + _SHARE * _width(point):
+        if previous is not None and abs(found - previous[1]) > 1e-8 + _SHARE * _width(point):
             chord = (found - previous[1]) / math.log(x / previous[0])
             slope *= min(max(chord / slope, 0.05), 20.0) if chord / slope > 0 else 1.0
         if found <= 0:
@@ -132,7 +135,7 @@ def _end(
             bad = x
         previous = (x, found)
         # beyond the root by a little, more each time it was not enough
-        aim = least + 0.02 * _width(point)
+        aim = least + fine / 8 + 0.02 * _width(point)
         change = -(factor * found + aim) / slope if found > 0 else -(found + near / 2) / slope
         new = x * math.exp(min(max(change, -1.0), 1.0))
         if good is not None and bad is not None and not min(good[0], bad) < new < max(good[0], bad):
@@ -156,11 +159,6 @@ def _certify(curve: Curve, start: float, slope: float, target: float, *, roomy: 
         room = 2 * _FINE + 2 * _SHARE * _width(point) if roomy else 0.0
         return max(math.log(point.upper) - log_target + room, -math.inf if point.upper <= target else 5e-324)
 
-    def below(point: Bracket) -> float:
-        if point.lower <= 0:
-            return 1.0
-        return max(log_target - math.log(point.lower), -math.inf if point.lower > target * (1 + MARGIN) else 1e-15)
-
     near = max(_RELATIVE * abs(slope), _FINE)
     fine = near if roomy else _FINE
     room = (2 if roomy else 0) * _FINE + _AIM * fine
@@ -171,9 +169,24 @@ def _certify(curve: Curve, start: float, slope: float, target: float, *, roomy: 
     if top is None:
         raise OverflowError("no certified end")
     upper, at_upper = top
-    start = upper * math.exp(min(max((below(at_upper) + _AIM * near) / slope, -1.0), 0.0))
-    bottom = _end(lambda x: curve.bracket(x, tau, wanted), start, -slope, below, near)
-    return bottom[0] if bottom is not None else 0.0, upper, at_upper
+    start = upper * math.exp(min(max((_short(at_upper, target) + _AIM * near) / slope, -1.0), 0.0))
+    return _bottom(curve, start, slope, target, tau), upper, at_upper
+
+
+def _short(point: Bracket, target: float) -> float:
+    """By how much, in log delta, a lower end misses being above the target."""
+    if point.lower <= 0:
+        return 1.0
+    enough = point.lower > target * (1 + MARGIN)
+    return max(math.log(target) - math.log(point.lower), -math.inf if enough else 1e-15)
+
+
+def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float | None) -> float:
+    """An x, from a start near it, at which delta certainly exceeds the target, 0 if there is none."""
+    wanted = min(_WANTED * abs(slope), _WIDEST)
+    near = max(_RELATIVE * abs(slope), _FINE)
+    end = _end(lambda x: curve.bracket(x, tau, wanted), start, -slope, lambda point: _short(point, target), near)
+    return end[0] if end is not None else 0.0
 
 
 def crossing(
@@ -200,3 +213,16 @@ def crossing(
             lower = max(lower, low)
             upper, top = (high, point) if high > upper else (upper, top)
     return lower, upper, top
+
+
+def lower_crossing(curves: Sequence[Curve], start: float, slope: float, target: float) -> float:
+    """The first of what `crossing` returns, for less: an x at which one curve certainly exceeds the target."""
+    lower = 0.0
+    for curve in curves:
+        if lower > 0 and (curve.bound(lower, target) <= target or curve.bracket(lower, None, 0.0).lower <= target):
+            continue
+        x, log_delta, steep, tau = _secant(curve, start, slope, math.log(target))
+        near = _AIM * max(_RELATIVE * abs(steep), _FINE)
+        x *= math.exp(min(max((math.log(target) + near - log_delta) / steep, -0.7), 0.7))
+        lower = max(lower, _bottom(curve, x, steep, target, tau))
+    return lower

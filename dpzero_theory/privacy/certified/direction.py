@@ -27,12 +27,12 @@ _NARROW = 0.03
 """Relative width of a contour's bracket beyond which a grid is tried."""
 _SHARP = 2e-3
 """Relative width of a grid's bracket beyond which a long contour is tried."""
-_SEARCH_POINTS = (2**12, 2**15)
-"""Of grids that only guide a search."""
+_SEARCH_POINTS = {2**12: 1.2, 2**15: 10.0}
+"""Of grids that only guide a search, and how far apart their ends may be."""
 
-_FIRST_BUDGET = 5e7
-"""Of the contour before the grid is tried."""
-_LEAST_POINTS, _MOST_POINTS = 2**13, 2**18
+_BUDGETS = (5e7, 3e8, 1e9)
+"""Of the contour: before a grid is tried, before a fine one is, and last."""
+_LEAST_POINTS, _COARSE_POINTS, _MOST_POINTS = 2**13, 2**15, 2**18
 _HELP = 0.8
 """Share of a bracket's width to which more points must bring it to be worth more still."""
 _SAME = 1e-9
@@ -48,7 +48,7 @@ def _chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> 
     """An upper bound on delta(epsilon): prod M_j(tau) e^{-tau epsilon} (c(tau) <= 1) at the best of some tau, or at
     the first that says less than `enough`."""
     best = 0.0
-    for tau in np.geomspace(1.0, 4.0**9, 10):
+    for tau in np.geomspace(1.0, 4.0**8, 9):
         total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
         try:
             for pair, steps in parts:
@@ -97,21 +97,15 @@ def direction_delta(
     least, most = _by_use(epsilon, parts, gdp)
     if most <= (1 + _SAME) * least:
         return Bracket(least, least, most, "use of the record")
-    methods: list[tuple[str, Callable[[], Bracket]]] = [
-        ("contour", lambda: delta_bracket(epsilon, parts, gdp, contour=contour, budget=_FIRST_BUDGET)),
-        ("grid", lambda: _grid(epsilon, parts, gdp, wanted)),
-        ("long contour", lambda: delta_bracket(epsilon, parts, gdp, contour=contour)),
-    ]
-    if _many(parts):
-        methods.insert(1, ("apart", lambda: rare_delta(epsilon, parts, gdp)))
+    methods = _methods(epsilon, parts, gdp, contour, wanted)
     found = []
     failures = {} if failures is None else failures
-    for name, method in methods:
+    for name, enough, method in methods:
         if failures.get(name, 0) >= _FAILURES:
             continue
         with contextlib.suppress(OverflowError):
             found.append(method())
-            if found[-1].upper <= (1 + (_SHARP if name == "grid" else _NARROW)) * found[-1].lower:
+            if found[-1].upper <= (1 + enough) * found[-1].lower:
                 break
         failures[name] = failures.get(name, 0) + 1
     if not found:
@@ -122,6 +116,27 @@ def direction_delta(
         return best
     lower, upper = max(least, best.lower), min(most, best.upper)
     return Bracket(lower, min(max(best.value, lower), upper), upper, best.method)
+
+
+def _methods(
+    epsilon: float, parts: Parts, gdp: float, contour: float | None, wanted: float
+) -> list[tuple[str, float, Callable[[], Bracket]]]:
+    """(name, relative width of delta that is narrow enough, method), in the order in which they are tried."""
+
+    def line(budget: float) -> Callable[[], Bracket]:
+        return lambda: delta_bracket(epsilon, parts, gdp, contour=contour, budget=budget)
+
+    grid = _Grid(epsilon, parts, gdp, wanted)
+    sharp = max(_SHARP, wanted)
+    first, second, last = map(line, _BUDGETS)
+    return [
+        ("contour", _NARROW, first),
+        *([("apart", _NARROW, lambda: rare_delta(epsilon, parts, gdp))] if _many(parts) else []),
+        ("grid", sharp, lambda: grid.up_to(_COARSE_POINTS)),
+        ("longer contour", _NARROW, second),
+        ("fine grid", sharp, lambda: grid.up_to(_MOST_POINTS)),
+        ("long contour", _NARROW, last),
+    ]
 
 
 def _by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
@@ -157,20 +172,37 @@ def _many(parts: Parts) -> bool:
     return sum(steps for _, steps in parts) > _FEW_STEPS
 
 
-def _grid(epsilon: float, parts: Parts, gdp: float, wanted: float) -> Bracket:
-    """The grid with as many points as `_WANTED` needs, or the most, or as help."""
-    wanted = max(wanted, _WANTED if sum(steps for _, steps in parts) > _FEW_STEPS else _WANTED_OF_FEW)
-    points, best, least = _LEAST_POINTS, None, math.inf
-    while True:
-        found = grid_delta(epsilon, parts, gdp, points=points)
-        excess = (found.upper / found.lower - 1) / wanted if found.lower > 0 else math.inf
-        stuck = excess > _HELP * least and least * wanted < _NARROW
-        if best is None or found.upper - found.lower < best.upper - best.lower:
-            best, least = found, excess
-        if excess <= 1 or points == _MOST_POINTS or stuck:
-            return best
-        # the width falls as the square of the number of points, or more slowly
-        points = min(points * 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2), _MOST_POINTS)
+class _Grid:
+    """Grids with as many points as `_WANTED` needs, or as help; a later call goes on where an earlier one ended."""
+
+    def __init__(self, epsilon: float, parts: Parts, gdp: float, wanted: float) -> None:
+        self._question = epsilon, parts, gdp
+        few = sum(steps for _, steps in parts) <= _FEW_STEPS
+        self._wanted = max(wanted, _WANTED_OF_FEW if few else _WANTED)
+        self._points, self._least = _LEAST_POINTS, math.inf
+
+    def up_to(self, most: int) -> Bracket:
+        """The narrowest with at most so many points.
+
+        Raises:
+            OverflowError: they are too few, or more points do not help.
+        """
+        best = None
+        while self._points <= most:
+            found = grid_delta(*self._question, points=self._points)
+            excess = (found.upper / found.lower - 1) / self._wanted if found.lower > 0 else math.inf
+            stuck = excess > _HELP * self._least and self._least * self._wanted < _NARROW
+            if best is None or found.upper - found.lower < best.upper - best.lower:
+                best, self._least = found, min(self._least, excess)
+            if excess <= 1 or stuck or self._points == _MOST_POINTS:
+                self._points = 2 * _MOST_POINTS
+                break
+            # the width falls as the square of the number of points, or more slowly
+            needed = self._points * 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2)
+            self._points = min(needed, _MOST_POINTS)
+        if best is None:
+            raise OverflowError("no grid of so few points")
+        return best
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
@@ -202,11 +234,11 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                     if point.upper <= (1 + _NARROW) * point.lower:
                         return point.log_value, None
                 failures["apart"] = failures.get("apart", 0) + 1
-            for points in _SEARCH_POINTS:
+            for points, enough in _SEARCH_POINTS.items():
                 with contextlib.suppress(OverflowError):
                     point = grid_delta(epsilon, parts, gdp, points=points)
-                    if point.upper <= 1.2 * point.lower:
-                        return point.log_value, None
+                    if point.upper <= enough * point.lower:
+                        return (math.log(point.lower) + math.log(point.upper)) / 2, None
             with contextlib.suppress(OverflowError):
                 return rough_log_delta(epsilon, parts, gdp), None
         point = direction_delta(epsilon, parts, gdp, contour=tau)

@@ -7,7 +7,7 @@ a composition of parts of pairs, whose losses are bounded on one side; see deriv
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,14 +63,20 @@ class Large:
 
 @dataclass(frozen=True)
 class Split:
-    """The composition where no output is large, where one is, and a bound on the probability that two are."""
+    """The composition where no output is large, and a bound on the probability that two are.
+
+    sides: the pairs with large outputs, and their numbers of steps; cut: those without the large ones; rough: log of
+    about delta.
+    """
 
     small: tuple[tuple[Pair, int], ...]
-    large: tuple[Large, ...]
+    sides: tuple[tuple[Pair, int], ...]
+    cut: dict[Pair, Pair]
     two: float
+    rough: float
 
 
-def split(epsilon: float, parts: Parts, gdp: float, log_cut: float, rough: float) -> Split:
+def split(parts: Parts, log_cut: float, rough: float) -> Split:
     """Cuts for the composition from `grid.rough_cut`, for a delta of e^rough (any are correct)."""
     sides = [(pair, count) for pair, count in parts if pair.kind != "add"]
 
@@ -84,18 +90,23 @@ def split(epsilon: float, parts: Parts, gdp: float, log_cut: float, rough: float
         reach = float(brentq(lambda z: tail(z) - rough - _TWO, reach, reach + 40, xtol=1e-3))
     cut = {p: replace(p, stop=1 + p.noise * reach) for p, _ in sides}
     small = tuple((cut.get(p, p), count) for p, count in parts)
-    spread = math.sqrt(_square(small, gdp))
-    large = []
-    for pair, count in sides:
-        others = tuple((p, k - (p == cut[pair])) for p, k in small if k > (p == cut[pair]))
+    return Split(small, tuple(sides), cut, math.exp(tail(reach)) * (1 + _ACCURACY), rough)
+
+
+def _large(epsilon: float, parted: Split, gdp: float) -> Iterator[Large]:
+    """Each side's large output."""
+    spread = math.sqrt(_square(parted.small, gdp))
+    enough = math.exp(parted.rough + _ERROR) / len(parted.sides) if parted.sides else 0.0
+    for pair, count in parted.sides:
+        cut = parted.cut[pair]
+        others = tuple((p, k - (p == cut)) for p, k in parted.small if k > (p == cut))
         for spreads in _SPREADS:
             level = np.array([epsilon + spreads * spread + gdp**2])
             last = float(inverse(pair, pair.branches[0], level)[0])
-            decided = _decided(epsilon, gdp, pair, count, others, max(last, cut[pair].stop))
-            if decided.upper - decided.lower < math.exp(rough + _ERROR) / len(sides):
+            decided = _decided(epsilon, gdp, pair, count, others, max(last, cut.stop), enough)
+            if decided.upper - decided.lower < enough:
                 break
-        large.append(Large(pair, count, others, cut[pair].stop, last, decided))
-    return Split(small, tuple(large), math.exp(tail(reach)) * (1 + _ACCURACY))
+        yield Large(pair, count, others, cut.stop, last, decided)
 
 
 def _square(parts: Parts, gdp: float) -> float:
@@ -111,7 +122,7 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
     """
     log_cut, rough = rough_cut(epsilon, parts, gdp)
     for _ in range(_CUTS):
-        parted = split(epsilon, parts, gdp, log_cut, rough)
+        parted = split(parts, log_cut, rough)
         found = bracket_of(epsilon, parted, gdp, budget=budget, log_error=rough + _ERROR)
         if not 0 < found.value * _TOO_MUCH < parted.two:
             break
@@ -122,7 +133,7 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
 def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_error: float) -> Bracket:
     """The bracket for one choice of cuts; arguments as of `contour.delta_bracket`."""
     found = [delta_bracket(epsilon, parted.small, gdp, budget=budget, log_error=log_error)]
-    for one in parted.large:
+    for one in _large(epsilon, parted, gdp):
         found.append(one.decided)
         if composition := one.composition:
             error = log_error - math.log(one.steps)
@@ -134,11 +145,11 @@ def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_
     return Bracket(lower * (1 - 4 * _UNIT), min(value, upper), upper, "contour")
 
 
-def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, start: float) -> Bracket:
+def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, start: float, enough: float) -> Bracket:
     """The part with one output beyond `start`, where (1 - e^{epsilon - L})_+ is all but linear, and small others.
 
     P(..) - e^epsilon Q(..) is a lower end; what is missing is at most P(beyond) E (e^{-m - S} - 1)_+ for the others'
-    loss S and m the least by which the large loss exceeds epsilon.
+    loss S and m the least by which the large loss exceeds epsilon. enough: a width that is narrow enough.
     """
     log_p, log_q = pair.beyond(start)
     kept = [(p, k) for p, k in others if p.stop < math.inf]
@@ -149,13 +160,14 @@ def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, 
     value = math.exp(log_p) - math.exp(log_q)
     margin = _loss_at(pair, start) - epsilon
     # of a replaced record losses are as low under Q as they are high under P: very low ones apart
-    cuts: list[tuple[Parts, float]] = [(others, 0.0)]
-    if any(p.kind != "remove" for p, _ in kept):
-        cuts = [_cut_below(others, math.log(chance * min(max(margin, _UNIT), 1.0))) for chance in _LOW]
-    excess = min(
-        math.exp(min(log_p + _log_left_tail(both, gdp, margin), 0.0)) + 1.01 * low * math.exp(log_q)
-        for both, low in cuts
-    )
+    two_sided = any(p.kind != "remove" for p, _ in kept)
+    excess = math.inf
+    for chance in _LOW if two_sided else (0.0,):
+        both, low = _cut_below(others, math.log(chance * min(max(margin, _UNIT), 1.0))) if two_sided else (others, 0.0)
+        found = math.exp(min(log_p + _log_left_tail(both, gdp, margin), 0.0)) + 1.01 * low * math.exp(log_q)
+        excess = min(excess, found)
+        if 2 * error + excess < enough:
+            break
     return Bracket(max(value - error, 0.0), max(value, 0.0), value + error + excess, "Gaussian tails")
 
 
@@ -166,8 +178,13 @@ def _cut_below(parts: Parts, log_chance: float) -> tuple[list[tuple[Pair, int]],
     def chance(reach: float) -> float:
         return float(np.logaddexp.reduce([math.log(k) + p.beyond(1 + p.noise * reach)[0] for p, k in sides]))
 
-    most = max((p.stop - 1) / p.noise for p, _ in sides)
-    reach = float(brentq(lambda z: chance(z) - log_chance, 0.0, most)) if chance(most) < log_chance else most
+    least, most = 0.0, max((p.stop - 1) / p.noise for p, _ in sides)
+    if chance(least) <= log_chance:
+        reach = least
+    elif chance(most) >= log_chance:
+        reach = most
+    else:
+        reach = float(brentq(lambda z: chance(z) - log_chance, least, most))
     cut = [(replace(p, start=-1 - p.noise * reach) if p.kind != "remove" else p, k) for p, k in parts]
     return cut, math.exp(chance(reach))
 

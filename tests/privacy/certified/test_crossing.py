@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.crossing import Curve, crossing
+from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing
 
 
 def curve(rate: float, width: float = 0.0, bias: float = 1.0, power: float = 1.0) -> Curve:
@@ -53,6 +53,29 @@ def test_of_several_curves_the_last_to_fall_decides() -> None:
         assert lower < root(1.0, 1e-5) < upper
         assert upper / lower - 1 < 1e-6
         assert point.upper <= 1e-5
+
+
+def test_the_lower_end_alone_is_below_the_root_and_as_near() -> None:
+    for rates in ([1.0, 2.0, 5.0], [5.0, 2.0, 1.0], [2.0, 1.0, 5.0]):
+        for width in (1e-12, 1e-3):
+            known = [curve(rate, width) for rate in rates]
+            lower = lower_crossing(known, 1.0, -10.0, 1e-5)
+            assert max(one.bracket(lower, None).lower for one in known) > 1e-5
+            assert root(1.0, 1e-5) * (1 - width / 2 - 1e-6) < lower < root(1.0, 1e-5)
+
+
+def test_estimates_that_jump_do_not_keep_the_search() -> None:
+    """Two estimates that disagree by a factor of 50 where the target is between them."""
+    asked: list[float] = []
+    known = curve(3.0, 1e-9)
+
+    def jumping(x: float, tau: float | None) -> tuple[float, None]:
+        asked.append(x)
+        return -3.0 * x - (0.0 if x < 3 else 3.9), None
+
+    lower, upper, _ = crossing([Curve(known.bracket, jumping)], 1.0, -10.0, math.exp(-11.0))
+    assert lower < 11 / 3 < upper < 11 / 3 * (1 + 1e-6)
+    assert len(asked) < 25
 
 
 def test_a_curve_that_is_too_small_to_resolve_is_followed_upwards() -> None:

@@ -76,6 +76,13 @@ def test_inside_the_bracket_of_the_grid_and_far_narrower(kind, q, s, steps, epsi
     assert 0 < found.upper - found.lower < 1e-4 * found.lower
 
 
+def test_low_losses_that_are_rarer_than_any_that_is_left_out():
+    """The chance of a low loss is below all that are tried: nothing is cut by a root that is not there."""
+    assert rare._cut_below([(Pair("replace", 2e-7, 0.1, stop=2.0), 36)], math.log(1e-5))[1] == pytest.approx(
+        36 * math.exp(Pair("replace", 2e-7, 0.1).beyond(1.0)[0])
+    )
+
+
 def test_beside_plain_gaussian_releases_and_another_pair():
     parts = [(Pair("remove", 1e-4, 1.5), 2_000), (Pair("remove", 1e-3, 3.0), 500)]
     for gdp in (0.0, 0.3):
@@ -90,7 +97,7 @@ def test_any_cut_gives_a_bracket_that_overlaps_every_other():
     plain = delta_bracket(0.5, parts)
     log_cut, rough = rough_cut(0.5, parts, 0.0)
     for shift in (-8.0, 0.0, 4.0):
-        parted = split(0.5, parts, 0.0, log_cut + shift, rough)
+        parted = split(parts, log_cut + shift, rough)
         found = bracket_of(0.5, parted, 0.0, budget=1e9, log_error=rough - 16)
         assert parted.two <= 1e-7 * math.exp(rough)
         assert plain.lower <= found.upper
