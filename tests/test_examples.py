@@ -1,6 +1,7 @@
 """Every example runs as a reader would start it, on tiny models."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -51,6 +52,16 @@ def started(
     return capsys.readouterr().out
 
 
+def form(told: str) -> str:
+    """Without its numbers, which noise and the model change."""
+    return re.sub(r"-?\d[\d.,e-]*", "#", told).strip()
+
+
+def as_committed(name: str, told: str) -> bool:
+    """What the page of examples shows is what the example prints."""
+    return form(told) == form((EXAMPLES / "outputs" / name).with_suffix(".txt").read_text())
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an attribute that transformers renames
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 @pytest.mark.parametrize(
@@ -64,10 +75,13 @@ def test_a_model_is_trained_and_its_cost_told(
     target = 4.0 if name in ("causal_lm.py", "error_as_loss.py") else 2.0
     assert 0.95 * target < epsilon <= target
     assert (tmp_path / "out").is_dir()
+    assert as_committed(name, told)
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    assert started("resume.py", [], tmp_path, monkeypatch, capsys).startswith("20 releases left, epsilon 1.")
+    told = started("resume.py", [], tmp_path, monkeypatch, capsys)
+    assert told.startswith("20 releases left, epsilon 1.")
+    assert as_committed("resume.py", told)
     assert started("resume.py", [], tmp_path, monkeypatch, capsys).startswith("0 releases left, epsilon 2.000")
 
 
@@ -96,11 +110,14 @@ def test_opacus_calibrates_and_reports(tmp_path: Path, monkeypatch: pytest.Monke
     told = started("in_opacus.py", [], tmp_path, monkeypatch, capsys)
     epsilon = float(told.partition("epsilon ")[2].split(",")[0])
     assert 1.98 < epsilon <= 2.0
+    assert as_committed("in_opacus.py", told)
 
 
 def test_dp_accounting_calibrates_with_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     pytest.importorskip("dp_accounting")
-    ours, theirs = started("in_dp_accounting.py", [], tmp_path, monkeypatch, capsys).splitlines()
+    told = started("in_dp_accounting.py", [], tmp_path, monkeypatch, capsys)
+    assert as_committed("in_dp_accounting.py", told)
+    ours, theirs = told.splitlines()
     noise = [float(told.partition("noise ")[2].split(",")[0]) for told in (ours, theirs)]
     epsilon = [float(told.rpartition(" ")[2]) for told in (ours, theirs)]
     assert noise[0] - 1e-4 <= noise[1] < 1.001 * noise[0]
@@ -115,6 +132,7 @@ def test_two_ranks_share_a_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     (told,) = done.stdout.splitlines()
+    assert as_committed("two_ranks.py", told)
     assert told.startswith("epsilon ")
     assert float(told.split()[1].rstrip(",")) <= 2.0
 
