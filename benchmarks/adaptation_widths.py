@@ -34,7 +34,7 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 __all__ = ["DROP", "main", "measured", "steps_to_target", "summary", "table"]
 
-DROP = 0.2
+DROP = 0.15
 RANKS, STEPS = "adaptation_widths", "adaptation_steps"
 SAMPLES, TOKENS = 48, 18
 EFFORT, LEVEL = Effort(search=20, probes=8, steps=8), 0.95

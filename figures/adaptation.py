@@ -2,7 +2,7 @@
 
     python -m figures.adaptation
 
-(a) Steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.2 nats, against d, for OPT of two layers
+(a) Steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.15 nats, against d, for OPT of two layers
 and widths 16 to 128: a dot a run, the line through their means; beside it the effective rank r that
 `benchmarks.adaptation_widths` measures, with its interval, and a line that grows like d. (b) Test perplexity of every
 method, before (line) and after (means over seeds, with standard errors).
