@@ -34,7 +34,8 @@ def test_steps_that_grow_like_the_root_of_d_have_slope_one_half() -> None:
     runs = table(pd.DataFrame(rows))
     assert len(runs) == 8
     for _, run in runs.iterrows():
-        assert run["steps"] == pytest.approx(adaptation_widths.DROP / 0.4 * math.sqrt(run["d"]) / (1 + 0.01 * run["seed"]), rel=1e-6)
+        expected = adaptation_widths.DROP / 0.4 * math.sqrt(run["d"]) / (1 + 0.01 * run["seed"])
+        assert run["steps"] == pytest.approx(expected, rel=1e-6)
     widths = sorted(set(runs["width"]))
     ranks = pd.DataFrame({"width": widths, "d": [w**2 for w in widths], "rank_estimate": [float(w) for w in widths]})
     ranks["rank_low"] = ranks["rank_high"] = ranks["rank_estimate"]
