@@ -122,33 +122,37 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the models that are not in the rows yet."""
+    """Measure the models that runs began with and that are not in the rows yet."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if not options.summary:
-        torch.set_num_threads(1)
-        results = Results(
-            options.out / RANKS,
-            key=KEY,
-            fields=FIELDS,
-            seeds=[0],
-            device="cpu",
-            dtype="float32",
-            settings={"questions": SAMPLES, "tokens": TOKENS, **vars(EFFORT)},
-            figure="figures.adaptation",
-        )
-        with parser.opened("--out", results), parser.refusals():
-            questions = text.questions(options.data)[0]
-            for case in PRESETS["widths"]:
-                if not results.done(family=case.family, width=case.width):
-                    results.add([measured(options.models, case.family, case.width, questions)])
     with parser.refusals("--rows"):
         runs, source = table(read_rows(options.rows)), read_manifest(options.rows)["sha256"]
     if not options.summary:
+        _measure(parser, options, set(runs["width"]))
         _keep(runs, source, options.out / STEPS)
     with parser.refusals("--out"):
         print(summary(runs, read_rows(options.out / RANKS)))
     return 0
+
+
+def _measure(parser: Parser, options: Any, widths: set[int]) -> None:
+    """The models that runs began with."""
+    torch.set_num_threads(1)
+    results = Results(
+        options.out / RANKS,
+        key=KEY,
+        fields=FIELDS,
+        seeds=[0],
+        device="cpu",
+        dtype="float32",
+        settings={"questions": SAMPLES, "tokens": TOKENS, **vars(EFFORT)},
+        figure="figures.adaptation",
+    )
+    with parser.opened("--out", results), parser.refusals():
+        questions = text.questions(options.data)[0]
+        for case in PRESETS["widths"]:
+            if case.width in widths and not results.done(family=case.family, width=case.width):
+                results.add([measured(options.models, case.family, case.width, questions)])
 
 
 def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
