@@ -186,19 +186,29 @@ def language_models() -> str:
 
 
 def equal_evaluations() -> str:
-    """Accuracy in percent by K: the grid's best, and in brackets starting values without a search."""
-    rows = read_rows(RESULTS / "starting")
+    """Accuracy in percent by K: the grid's best, and in parentheses starting values without a search."""
+    rows, started = read_rows(RESULTS / "equal_evaluations"), read_rows(RESULTS / "starting")
+    plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
+    rows = rows[plain & (rows["seed"] >= started["seed"].min())]
     ks = sorted({int(k) for k in rows["directions"]})
     lines = []
-    for name, text in {"trec": "TREC, label vectors on frozen embeddings", "digits": "digits, logistic"}.items():
-        cells = [text]
+    for (name, evaluations), cell in sorted(rows.groupby(["task", "evaluations"]), reverse=True):
+        text = {"trec": "TREC, label vectors on frozen embeddings", "digits": "digits, logistic"}[name]
+        cells = [text, f"{evaluations:,}"]
         for k in ks:
-            part = rows[(rows["task"] == name) & (rows["directions"] == k)]
-            best, found = (100 * part[column].to_numpy(float) for column in ("grid_accuracy", "accuracy"))
-            error = best.std(ddof=1) / np.sqrt(len(best))
-            cells.append(f"{best.mean():.1f} +- {error:.1f} ({found.mean():.1f})")
+            at = {"task": name, "evaluations": evaluations, "directions": k}
+            found = (
+                100 * started[np.logical_and.reduce([started[key] == value for key, value in at.items()])]["accuracy"]
+            )
+            shown = _share(100 * cell[cell["directions"] == k]["accuracy"])
+            cells.append(f"{shown} ({found.mean():.1f})" if len(found) else shown)
         lines.append(cells)
-    return _markdown(["task", *(f"K = {k}" for k in ks)], lines)
+    return _markdown(["task", "K T", *(f"K = {k}" for k in ks)], lines)
+
+
+def _share(values: "pd.Series[float]") -> str:
+    """Mean over seeds and its standard error, in percent."""
+    return f"{values.mean():.1f} +- {values.sem():.1f}"
 
 
 def calculator() -> str:

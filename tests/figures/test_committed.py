@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from figures import certificates, k_directions, synthetic
+from figures import certificates, equal_evaluations, k_directions, synthetic
 from figures.style import use_style
 
 
@@ -57,6 +57,24 @@ def test_the_best_k_wins_at_equal_evaluations(long: pd.DataFrame) -> None:
     assert ratio - 3 * error >= 1.4
     assert best["last"] <= one["last"]
     assert (long["mean"] + 3 * long["error"] <= long["bound"]).all()
+
+
+def test_several_directions_win_at_equal_evaluations_on_trec() -> None:
+    """At K T = 4,096 K = 4 is at least 1 point above K = 1, two standard errors off, and K = 16 too; 256 nowhere."""
+    rows = read_rows(RESULTS / "equal_evaluations")
+    plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
+    cells = rows[plain & (rows["seed"] >= equal_evaluations.REPORTED)].groupby(["task", "evaluations", "directions"])
+    found = 100 * cells["accuracy"].agg(["mean", "sem"])
+    assert (cells.size() == 5).all()
+
+    def above(task: str, evaluations: int, k: int) -> tuple[float, float]:
+        one, other = found.loc[task, evaluations, 1], found.loc[task, evaluations, k]
+        return other["mean"] - one["mean"], float(np.hypot(one["sem"], other["sem"]))
+
+    gain, error = above("trec", 4096, 4)
+    assert gain - 2 * error >= 1
+    assert above("trec", 4096, 16)[0] >= 1
+    assert all(above(*cell, 256)[0] < 0 for cell in set(found.index.droplevel("directions")))
 
 
 def test_the_cells_cover_what_was_asked(cells: pd.DataFrame) -> None:
