@@ -37,7 +37,8 @@ class Registry(Mapping[str, T]):
         family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
         if family in self._families:
             return self._families[family](arguments)
-        return self._values[check.choice(self.argument, name, (*self._values, *self._families))]
+        known = dict.fromkeys((*self._values, *self._families))
+        return self._values[check.choice(self.argument, name, tuple(known))]
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self._values

@@ -136,7 +136,7 @@ class Plan:
         Args:
             n: records.
             target_epsilon: epsilon > 0.
-            target_delta: 0 < delta < 1 (Laplace: not used, 0 is allowed).
+            target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
             steps: T >= 1.
             expected_batch: q n, real for poisson, an integer for fixed-size, n for full.
             clip: C > 0, see `Plan`.
@@ -145,7 +145,7 @@ class Plan:
             relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
             sampling: `full`, `poisson` or `fixed-size`; there is no default.
             algorithm: `dpzero` (Algorithm 2) or `dpgd-0th` (Algorithm 1: no transcript to replay).
-            noise: `gaussian`, or `laplace` for pure epsilon.
+            noise: `gaussian`, or `laplace`, which has a pure epsilon too.
             direction: `rademacher`, `sphere` or `gaussian`.
             directions_per_step: K, clipped jointly; the step is their mean.
             schedule: what becomes of step_size, a number, along the run: a name of `schedule.SCHEDULES`.

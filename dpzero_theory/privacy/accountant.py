@@ -1,12 +1,13 @@
 """delta and epsilon of a recorded history of releases, as certified brackets.
 
-Each release is first reduced to what its mechanism says (`mechanism.Cost`): to Gaussian releases, up to a ratio e^G,
-or to pure epsilon. With epsilon' the answer for the Gaussian releases at delta e^-G and epsilon_p the pure epsilon,
-adaptive composition gives epsilon <= epsilon' + 2 G + epsilon_p (`discrete.py` for G).
+Each release is first reduced to what its mechanism says (`mechanism.Cost`): to Gaussian releases or finite dominating
+pairs, up to a ratio e^G, or to pure epsilon. With epsilon' the answer for the former at delta e^-G and epsilon_p the
+pure epsilon, adaptive composition gives epsilon <= epsilon' + 2 G + epsilon_p (`discrete.py` for G). A law with both,
+a finite pair and pure epsilon, is counted in both ways: either holds.
 
 Gaussian releases that amount to plain ones (full batch, fixed order, q = 1) contribute mu^2 to one mu-GDP term; the
 others contribute their dominating pairs. Both directions of the relation are composed separately and delta is the
-larger of the two. A history with a random allocation is answered by `mixture`.
+larger of the two. A history with a random allocation or a finite pair is answered by `mixture`.
 """
 
 import math
@@ -18,10 +19,18 @@ from dpzero_theory.privacy import truncation
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
 from dpzero_theory.privacy.certified.direction import CLOSED, GDP_ACCURACY, Parts, direction_curve, direction_delta
-from dpzero_theory.privacy.certified.mixture import Mixture, mixture_curve, mixture_delta
+from dpzero_theory.privacy.certified.mixture import (
+    FINE,
+    NO_FINITE,
+    ROUGH,
+    Finite,
+    Mixture,
+    mixture_curve,
+    mixture_delta,
+)
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
-from dpzero_theory.privacy.mechanism import MECHANISMS
+from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
@@ -29,28 +38,43 @@ from dpzero_theory.privacy.sampling import SAMPLINGS
 
 @dataclass(frozen=True)
 class _Reduced:
-    """A history as Gaussian releases up to a ratio e^ratio, and pure epsilon; `least`: epsilon from below at delta."""
+    """A history as releases with dominating pairs, Gaussian and finite ones, up to a ratio e^ratio, and pure epsilon.
+
+    least: epsilon from below at delta.
+    """
 
     gaussian: tuple[Release, ...]
+    finite: Finite
     ratio: float
     epsilon: float
     least: float
 
 
-def _reduced(history: Sequence[Release], delta: float) -> _Reduced:
+def _reductions(history: Sequence[Release], delta: float) -> list[_Reduced]:
+    """With the pure laws' pairs, where there are any, and with their pure epsilon alone: both hold."""
     releases = tuple(history)
     if not all(isinstance(r, Release) for r in releases):
         raise ValueError("history must be a sequence of Release")
     relations = dict.fromkeys(str(r.relation) for r in releases)
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(relations)}")
-    costs = [MECHANISMS[r.mechanism].cost(r, delta) for r in releases]
-    return _Reduced(
-        gaussian=tuple(r for r, cost in zip(releases, costs, strict=True) if cost.gaussian),
-        ratio=math.fsum(cost.ratio for cost in costs),
-        epsilon=_up(math.fsum(cost.epsilon for cost in costs)),
-        least=max((cost.least for cost in costs), default=0.0),
-    )
+    costs = [(r, MECHANISMS[r.mechanism].cost(r, delta)) for r in releases]
+    paired = [(cost.pairs, r.steps) for r, cost in costs if cost.pairs is not None]
+
+    def reduced(finite: Finite, kept: Callable[[Cost], bool]) -> _Reduced:
+        return _Reduced(
+            gaussian=tuple(r for r, cost in costs if cost.gaussian),
+            finite=finite,
+            ratio=math.fsum(cost.ratio for _, cost in costs if kept(cost)),
+            epsilon=_up(math.fsum(cost.epsilon for _, cost in costs if not kept(cost))),
+            least=max((cost.least for _, cost in costs), default=0.0),
+        )
+
+    found = [reduced(NO_FINITE, lambda cost: cost.gaussian)]
+    if paired:
+        both = tuple(tuple((pairs[index], count) for pairs, count in paired) for index in (0, 1))
+        found.insert(0, reduced(both, lambda cost: cost.gaussian or cost.pairs is not None))
+    return found
 
 
 def gaussian_part(history: Sequence[Release]) -> tuple[tuple[Release, ...], float]:
@@ -58,7 +82,7 @@ def gaussian_part(history: Sequence[Release]) -> tuple[tuple[Release, ...], floa
 
     Raises ValueError for a history with a mechanism that is no Gaussian one.
     """
-    reduced = _reduced(history, 0.0)
+    reduced = _reductions(history, 0.0)[-1]
     for r in history:
         if r not in reduced.gaussian:
             raise ValueError(f"history must have Gaussian noise only; got mechanism {r.mechanism}")
@@ -114,21 +138,30 @@ def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
         ValueError: an argument outside its range.
     """
     eps = check.real("epsilon", epsilon, at_least=0)
-    reduced = _reduced(history, 0.0)
+    found = [_reduced_delta(reduced, eps, notes(history)) for reduced in _reductions(history, 0.0)]
+    lower, upper = max(bracket.lower for bracket in found), min(bracket.upper for bracket in found)
+    return replace(found[0], lower=lower, value=min(max(found[0].value, lower), upper), upper=upper)
+
+
+def _reduced_delta(reduced: _Reduced, eps: float, notes: tuple[str, ...]) -> Bracket:
     beyond, ratio = reduced.epsilon, reduced.ratio
     # delta(epsilon) <= e^G delta'(left), delta' without the ratio; delta'(left) <= delta'(0) + 1 - e^left for left < 0
     left = math.nextafter(eps - 2 * ratio, -math.inf) if ratio else eps
-    # pure epsilon e alone costs at most (e^e - e^left)/(1 + e^e) at left < e, beside Gaussian releases at 0
+    # pure epsilon e alone costs at most (e^e - e^left)/(1 + e^e) at left < e, beside other releases at 0
     pure = -math.expm1(max(left, 0.0) - beyond) / (1 + math.exp(-beyond)) if beyond > left else 0.0
     pure = max(pure, 0.0) - math.expm1(min(left, 0.0))
-    if not reduced.gaussian:
-        return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes(history))
-    found = _gaussian_delta(reduced.gaussian, max(_down(left - beyond) if beyond else left, 0.0))
+    if not reduced.gaussian and reduced.finite == NO_FINITE:
+        return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
+
+    def paired(epsilon: float) -> Bracket:
+        return _paired_delta(reduced.gaussian, epsilon, reduced.finite)
+
+    found = paired(max(_down(left - beyond) if beyond else left, 0.0))
     if ratio + beyond == 0:
-        return found
+        return replace(found, notes=notes)
     upper = min(_up((found.upper + pure) * math.exp(ratio)), 1.0)
-    lower = _gaussian_delta(reduced.gaussian, _up(eps + 2 * ratio)).lower * math.exp(-ratio)
-    return Bracket(_down(lower), min(found.value + pure, upper), upper, found.method, notes(history))
+    lower = paired(_up(eps + 2 * ratio)).lower * math.exp(-ratio)
+    return Bracket(_down(lower), min(found.value + pure, upper), upper, found.method, notes)
 
 
 def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
@@ -145,72 +178,96 @@ def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
         ValueError: an argument outside its range.
     """
     target = check.real("delta", delta, at_least=0, below=1)
-    reduced = _reduced(history, target)
-    if not reduced.gaussian:
+    reductions = _reductions(history, target)
+    if reductions[-1].gaussian:
+        check.real("delta", delta, above=0, below=1)
+    found = [_reduced_epsilon(each, target) for each in (reductions if target > 0 else reductions[-1:])]
+    upper = min(bracket.upper for bracket in found)
+    lower = min(max(bracket.lower for bracket in found), upper)
+    return Bracket(lower, upper, upper, found[0].method, notes(history))
+
+
+def _reduced_epsilon(reduced: _Reduced, target: float) -> Bracket:
+    if not reduced.gaussian and reduced.finite == NO_FINITE:
         lower = min(reduced.least, reduced.epsilon)
-        return Bracket(lower, reduced.epsilon, reduced.epsilon, CLOSED, notes(history))
-    check.real("delta", delta, above=0, below=1)
-    if reduced.ratio == 0:
-        found = _gaussian_epsilon(reduced.gaussian, target)
-    else:
-        found = _gaussian_epsilon(reduced.gaussian, _down(target * math.exp(-reduced.ratio)))
+        return Bracket(lower, reduced.epsilon, reduced.epsilon, CLOSED)
+
+    def paired(delta: float) -> Bracket:
+        return _paired_epsilon(reduced.gaussian, delta, reduced.finite)
+
+    ratio = reduced.ratio
+    found = paired(_down(target * math.exp(-ratio)) if ratio > 0 else target)
     upper = found.upper
-    if reduced.ratio + reduced.epsilon > 0:
-        upper = _up(found.upper + 2 * reduced.ratio + reduced.epsilon)
-    # the lower end holds at delta (1 + MARGIN) too, so at delta e^G
-    below = _down(found.lower) - 2 * reduced.ratio if reduced.ratio < MARGIN / 2 else 0.0
-    return Bracket(max(below, reduced.least, 0.0), upper, upper, found.method, notes(history))
+    if ratio + reduced.epsilon > 0:
+        upper = _up(found.upper + 2 * ratio + reduced.epsilon)
+    lower = found.lower
+    if ratio >= MARGIN / 2:  # else it holds at delta (1 + MARGIN) too, so at delta e^G
+        lower = _exceeding(lambda x: _paired_delta(reduced.gaussian, x, reduced.finite), lower, target, ratio)
+    return Bracket(max(_down(lower) - 2 * ratio, reduced.least, 0.0), upper, upper, found.method)
 
 
-def _gaussian_delta(releases: Sequence[Release], epsilon: float) -> Bracket:
+def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ratio: float) -> float:
+    """A point close below `near` where delta certifiably exceeds e^ratio target; 0 if none is found."""
+    goal, change = _up(target * math.exp(ratio)), ratio * max(near, 1.0)
+    for _ in range(8):
+        if near - change <= 0:
+            return 0.0
+        if delta(near - change).lower > goal:
+            return near - change
+        change *= 4
+    return 0.0
+
+
+def _paired_delta(releases: Sequence[Release], epsilon: float, finite: Finite) -> Bracket:
     if truncation.truncated(releases):
-        found = truncation.delta(releases, epsilon, _gaussian_delta)
-        return replace(found, notes=notes(releases))
-    if mixture := allocated(releases):
-        found = mixture_delta(epsilon, mixture)
-        return Bracket(found.lower, found.value, found.upper, found.method, notes(releases))
+        return truncation.delta(releases, epsilon, lambda parts, at: _paired_delta(parts, at, finite))
+    if mixture := allocated(releases, finite):
+        return mixture_delta(epsilon, mixture)
     gdp = total_gdp(releases)
     above = [direction_delta(epsilon, parts, gdp) for parts in compositions(releases)]
     top = max(above, key=lambda b: b.upper)
     lower = max(b.lower for b in above)
     if compositions(releases, attained=True) != compositions(releases):
         lower = max(direction_delta(epsilon, parts, gdp).lower for parts in compositions(releases, attained=True))
-    return Bracket(lower, max(lower, top.value), top.upper, top.method, notes(releases))
+    return Bracket(lower, max(lower, top.value), top.upper, top.method)
 
 
-def gaussian_curve(at: Callable[[float], tuple[Sequence[Release], float]]) -> Curve:
-    """The curve of delta over x of any Gaussian releases, where at(x) = (history, epsilon)."""
+def delta_curve(at: Callable[[float], tuple[Sequence[Release], float]]) -> Curve:
+    """The curve of delta over x of any releases, where at(x) = (history, epsilon)."""
 
     def bracket(x: float, _: float | None, __: float) -> Bracket:
-        return _gaussian_delta(*at(x))
+        return delta_of_history(*at(x))
 
     return Curve(bracket, lambda x, _: (bracket(x, None, 0.0).log_value, None))
 
 
-def _gaussian_epsilon(releases: Sequence[Release], delta: float) -> Bracket:
+def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite) -> Bracket:
     if truncation.truncated(releases):
-        at_zero = _gaussian_delta(releases, 0.0)
+        at_zero = _paired_delta(releases, 0.0, finite)
         if at_zero.upper <= delta:
-            return Bracket(0.0, 0.0, 0.0, at_zero.method, notes(releases))
-        curve = gaussian_curve(lambda epsilon: (releases, epsilon))
+            return Bracket(0.0, 0.0, 0.0, at_zero.method)
+        curve = Curve(
+            lambda x, _, __: _paired_delta(releases, x, finite),
+            lambda x, _: (_paired_delta(releases, x, finite).log_value, None),
+        )
         start = at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / delta))
         lower, upper, point = crossing([curve], start, -10.0, delta)
-        return Bracket(lower, upper, upper, point.method, notes(releases))
-    if mixture := allocated(releases):
+        return Bracket(lower, upper, upper, point.method)
+    if mixture := allocated(releases, finite):
         lower, upper, method = _allocated_epsilon(mixture, delta)
-        return Bracket(lower, upper, upper, method, notes(releases))
+        return Bracket(lower, upper, upper, method)
     gdp = total_gdp(releases)
     above, below = compositions(releases), compositions(releases, attained=True)
     lower, upper, method = _epsilon(above, gdp, delta)
     if below != above:
         lower = _epsilon(below, gdp, delta)[0]
-    return Bracket(lower, upper, upper, method, notes(releases))
+    return Bracket(lower, upper, upper, method)
 
 
-def allocated(releases: Sequence[Release]) -> Mixture | None:
-    """The history for `mixture`, if it has a random allocation."""
+def allocated(releases: Sequence[Release], finite: Finite = NO_FINITE) -> Mixture | None:
+    """The history for `mixture`, if it has a random allocation or finite pairs beside it."""
     runs = tuple(r.terms.run for r in releases if r.terms.run)
-    if not runs:
+    if not runs and finite == NO_FINITE:
         return None
     others = [r for r in releases if r.terms.run is None]
     return Mixture(
@@ -218,7 +275,8 @@ def allocated(releases: Sequence[Release]) -> Mixture | None:
         compositions(others),
         compositions(others, attained=True),
         total_gdp(others),
-        replaced=releases[0].relation is Relation.REPLACE_ONE,
+        replaced=any(r.relation is Relation.REPLACE_ONE for r in releases),
+        finite=finite,
     )
 
 
@@ -230,7 +288,8 @@ def _allocated_epsilon(mixture: Mixture, target: float) -> tuple[float, float, s
         start = 1e-3 * at_zero.value
     else:
         start = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target))
-    lower, upper, point = crossing([mixture_curve(lambda epsilon: (epsilon, mixture), target)], start, -10.0, target)
+    curve = mixture_curve(lambda epsilon: (epsilon, mixture), target, rough=FINE if mixture.runs else ROUGH)
+    lower, upper, point = crossing([curve], start, -10.0, target)
     return lower, upper, point.method
 
 

@@ -1,11 +1,12 @@
 """The smallest noise multiplier for a privacy target."""
 
 import math
+from dataclasses import replace
 
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import allocated, compositions, gaussian_curve, notes
+from dpzero_theory.privacy.accountant import allocated, compositions, delta_curve, notes
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing
 from dpzero_theory.privacy.certified.direction import direction_curve
@@ -39,7 +40,7 @@ def calibrate_noise_multiplier(
 
     Args:
         target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches.
-        target_delta: 0 < delta < 1; with a pure law (laplace) it is not used, and may be 0.
+        target_delta: 0 < delta < 1; with a pure law (laplace) also 0, for pure target_epsilon.
         steps: T >= 1, number of releases.
         sampling: one of `sampling.SAMPLINGS`; there is no default.
         relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
@@ -49,7 +50,7 @@ def calibrate_noise_multiplier(
 
     Returns:
         A bracket with value = upper: at `upper` the certified upper end of delta(epsilon) is at most target_delta,
-        at `lower` the certified lower end exceeds it (pure laws: both at delta = 0).
+        at `lower` the certified lower end exceeds it (pure laws at target_delta = 0: both of epsilon).
 
     Raises:
         ValueError: an argument outside its range.
@@ -70,8 +71,7 @@ def calibrate_noise_multiplier(
     )
     pure = law.multiplier(unit, epsilon)
     if pure is not None:
-        check.real("target_delta", target_delta, at_least=0, below=1)
-        return Bracket(pure * (1 - _PURE_ACCURACY), pure, pure, "closed form", notes([unit]))
+        return _pure(unit, epsilon, check.real("target_delta", target_delta, at_least=0, below=1), pure)
     delta = check.real("target_delta", target_delta, above=0, below=1)
     ratio = law.cost(unit, delta).ratio
     if ratio > 0:
@@ -80,24 +80,43 @@ def calibrate_noise_multiplier(
     return _gaussian(unit, epsilon, delta)
 
 
-def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
-    if unit.terms.gdp > 0 and unit.terms.run is None:
-        exact = unit.terms.gdp / float(gdp_from_epsilon(epsilon, delta))
-        return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
+def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bracket:
+    """Of a law with pure epsilon, whose multiplier at delta = 0 is known."""
+    closed = Bracket(multiplier * (1 - _PURE_ACCURACY), multiplier, multiplier, "closed form", notes([unit]))
+    if delta == 0 or MECHANISMS[unit.mechanism].cost(unit, delta).pairs is None:
+        return closed
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
+    _require_noise(unit, delta)
+    curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon))
+    start = min(_central_pure(unit, epsilon, delta), multiplier)
+    lower, upper, point = crossing([curve], start, -10.0, delta, roomy=True)
+    if upper < multiplier:
+        return Bracket(lower, upper, upper, point.method, notes([unit]))
+    return replace(closed, lower=min(lower, closed.lower))
+
+
+def _require_noise(unit: Release, delta: float) -> None:
     reached, formula = SAMPLINGS[unit.sampling].chance(unit.steps, unit.sample_rate)
     check.precondition(
         reached > delta,
         f"target_delta must be below {formula} = {reached:.6g}, the chance that a record is used at all; got"
         f" {delta!r} (any positive noise_multiplier meets it)",
     )
+
+
+def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
+    if unit.terms.gdp > 0 and unit.terms.run is None:
+        exact = unit.terms.gdp / float(gdp_from_epsilon(epsilon, delta))
+        return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
+    check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
+    _require_noise(unit, delta)
     start, slope = _central_limit(unit, epsilon, delta)
     if unit.terms.run is not None:
         curve = mixture_curve(lambda noise: (epsilon, _mixture(unit.with_noise(noise))), delta, rough=COARSE)
         lower, upper, point = crossing([curve], start, slope, delta)
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     if unit.terms.truncated > 0:
-        curve = gaussian_curve(lambda noise: ([unit.with_noise(noise)], epsilon))
+        curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon))
         lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     above, below = compositions([unit]), compositions([unit], attained=True)
@@ -121,6 +140,11 @@ def _curves(unit: Release, epsilon: float, count: int, *, attained: bool) -> lis
         )
 
     return [curve(index) for index in range(count)]
+
+
+def _central_pure(unit: Release, epsilon: float, delta: float) -> float:
+    """About the multiplier of a pure law at which mu = q sqrt(T) / s (s per sensitivity) would do."""
+    return unit.sensitivity * unit.sample_rate * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))
 
 
 def _central_limit(unit: Release, epsilon: float, delta: float) -> tuple[float, float]:

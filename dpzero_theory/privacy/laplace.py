@@ -1,5 +1,7 @@
 """Discrete Laplace noise: pure epsilon-DP of T releases, full batch or Poisson, for both relations.
 
+At delta > 0 they cost less than that, `certified.exponential`.
+
 A record moves the integer sum by at most `levels`, so with noise of parameter b (lattice units) one record in the
 batch changes the probability of a value by a factor of at most e^a, a = levels/b. Let M(0), M(v), M(w) be the laws
 given that the record is absent, is v, is w; they are within e^a of M(0).
@@ -40,6 +42,18 @@ def release_epsilon(noise_multiplier: float, sample_rate: float, relation: Relat
     more = a if q == 1 else math.log1p(q * math.expm1(a))
     less = a if q == 1 else -math.log1p(q * math.expm1(-a))
     return (more + less if relation is Relation.REPLACE_ONE else more) * (1 + _ROUNDING)
+
+
+def lattice_gap(noise_multiplier: float, steps: int) -> float:
+    """G: T releases on a lattice of 2^30 integers to a clip, or more, and T of continuous noise are each within e^G of
+    a post-processing of the other.
+
+    With b the parameter in integers and y = 1/(2 b): rounded to an integer, continuous noise has at distance 0 the
+    probability 1 - e^-y, at k the probability sinh(y) e^(-2 y k), and discrete noise tanh(y) e^(-2 y k), which is
+    between 1 - y^2/2 and 1 + y/2 times that; and discrete noise with a uniform number in [-1/2, 1/2] added has a
+    density within e^y tanh(y)/y of the continuous one. So G = y a release. noise_multiplier: b over the clip, > 0.
+    """
+    return steps * 2.0**-31 / real("noise_multiplier", noise_multiplier, above=0.0) * (1 + _ROUNDING)
 
 
 def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, relation: Relation, delta: float) -> float:

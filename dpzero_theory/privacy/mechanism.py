@@ -6,6 +6,7 @@ which composes with that of any other law, adaptively. A further law is a subcla
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,8 +15,10 @@ from typing import Any, ClassVar, Protocol
 from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.privacy.certified.exponential import LEAST_NOISE, laplace_pairs
+from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.discrete import discrete_gap, discrete_scale
-from dpzero_theory.privacy.laplace import laplace_multiplier, least_epsilon, release_epsilon
+from dpzero_theory.privacy.laplace import laplace_multiplier, lattice_gap, least_epsilon, release_epsilon
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.registry import Registry
@@ -25,15 +28,17 @@ from dpzero_theory.registry import Registry
 class Cost:
     """What releases cost, as a part of a composition.
 
-    gaussian: whether they count as continuous Gaussian releases with their noise multiplier. ratio: G >= 0, the law of
-    what is released is within e^G of a post-processing of these. epsilon: pure epsilon that they cost beyond. least:
-    from below, epsilon at the delta asked for of these releases alone.
+    gaussian: whether they count as continuous Gaussian releases with their noise multiplier. pairs: of a pure law, a
+    dominating pair of one release, for each direction, if it is known. ratio: G >= 0, the law of what is released is
+    within e^G of a post-processing of these. epsilon: pure epsilon of all of them, without the ratio, 0 for Gaussian
+    ones. least: from below, epsilon at the delta asked for of these releases alone.
     """
 
     gaussian: bool
     ratio: float = 0.0
     epsilon: float = 0.0
     least: float = 0.0
+    pairs: tuple[FinitePair, FinitePair] | None = None
 
 
 class Counted(Protocol):
@@ -59,7 +64,7 @@ class Mechanism(ABC):
     release may have. samplings: those it is accounted for, None for all.
     """
 
-    name: ClassVar[str]
+    name: str
     noise: ClassVar[str]
     lattice: ClassVar[bool]
     exactness: ClassVar[str]
@@ -81,7 +86,7 @@ class Mechanism(ABC):
         """What these releases cost. delta: where `Cost.least` is taken, 0 <= delta < 1. Raises ValueError."""
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float | None:
-        """The noise multiplier for pure target_epsilon; None for a law that is calibrated as a Gaussian one."""
+        """The noise multiplier for pure target_epsilon; None for a law that has no pure epsilon."""
         return None
 
     @abstractmethod
@@ -127,20 +132,30 @@ class _DiscreteGaussian(Mechanism):
         return source.discrete_gaussian(scale, shape)
 
 
-class _DiscreteLaplace(Mechanism):
+_MOST_COMPOSED = 2**24
+"""Releases of a pure law beyond which their pure epsilon is all that is said."""
+
+
+class _Laplace(Mechanism):
+    """Integers of a lattice with 2^30 of them to a clip, or more; what is said of it holds for real numbers too."""
+
     name = "laplace"
     noise = "laplace"
     lattice = True
     exactness = "integers with exactly the discrete Laplace law, by rational arithmetic"
     coordinates = 1
     samplings = ("full", "poisson")
+    levels: int = 0
 
     def cost(self, releases: Counted, delta: float) -> Cost:
         r = releases
+        known = r.noise_multiplier >= LEAST_NOISE and r.steps <= _MOST_COMPOSED
         return Cost(
             gaussian=False,
+            ratio=0.0 if self.levels else lattice_gap(r.noise_multiplier, r.steps),
             epsilon=r.steps * release_epsilon(r.noise_multiplier, r.sample_rate, r.relation),
             least=least_epsilon(r.noise_multiplier, r.steps, r.sample_rate, r.relation, delta),
+            pairs=laplace_pairs(r.noise_multiplier, r.sample_rate, r.relation, self.levels) if known else None,
         )
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float:
@@ -153,9 +168,27 @@ class _DiscreteLaplace(Mechanism):
         return source.discrete_laplace(scale, shape)
 
 
+class CoarseLaplace(_Laplace):
+    """Discrete Laplace noise on a lattice with M integers to a clip: discrete-laplace:M. Not what runs draw."""
+
+    family: ClassVar[str] = "discrete-laplace"
+
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+        self.name = f"{self.family}:{levels}"
+
+    @classmethod
+    def of(cls, arguments: str) -> "CoarseLaplace":
+        """From M. Raises ValueError."""
+        if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
+            raise ValueError(f"mechanism must be {cls.family}:M, M >= 1 integers to a clip; got {arguments!r}")
+        return cls(int(arguments))
+
+
 MECHANISMS: Registry[Mechanism] = Registry("mechanism")
-for _mechanism in (_Gaussian(), _DiscreteGaussian(), _DiscreteLaplace()):
+for _mechanism in (_Gaussian(), _DiscreteGaussian(), _Laplace()):
     MECHANISMS.register(_mechanism)
+MECHANISMS.register_family(CoarseLaplace.family, CoarseLaplace.of)
 
 
 def noise_law(noise: object, *, lattice: bool) -> Mechanism:

@@ -114,7 +114,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "epsilon": ({"target_epsilon": 1e308}, "target_epsilon must"),
     "epsilon, poisson": ({"target_epsilon": 1e6, **POISSON}, "target_epsilon .*must"),
     "small epsilon, poisson": ({"target_epsilon": 1e-12, **POISSON}, "target_epsilon must be at least"),
-    "small epsilon, laplace": ({"target_epsilon": 1e-8, "noise": "laplace"}, "target_epsilon must be met with a noise"),
+    "small epsilon, laplace": (
+        {"target_epsilon": 1e-8, "target_delta": 0.0, "noise": "laplace"},
+        "target_epsilon must be met with a noise",
+    ),
     "large epsilon, laplace": ({"target_epsilon": 1e6, "noise": "laplace"}, "target_epsilon must"),
     "a stream": ({"data": Stream()}, "data must be a map-style data set: .*; got Stream"),
     "a loader": (

@@ -1,13 +1,13 @@
-"""Histories with random allocations among other releases: brackets of delta(epsilon), on one grid of losses.
+"""Histories with random allocations or Laplace noise among other releases: delta(epsilon), on one grid of losses.
 
 A history of random allocations and plain Gaussian releases goes to `allocation` where that is sharp; every other, and
-the replacement of a record, by `epoch`: the finite pairs of its epochs and the pairs of the other releases are laws on
-one grid of losses, and their transforms are multiplied.
+the replacement of a record, by `epoch`: the finite pairs of its epochs and of its Laplace releases and the pairs of the
+other releases are laws on one grid of losses, and their transforms are multiplied.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dpzero_theory.privacy.bracket import Bracket
@@ -20,6 +20,9 @@ from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 Parts = tuple[tuple[Pair, int], ...]
+Finite = tuple[tuple[tuple[FinitePair, int], ...], ...]
+"""For each direction, finite pairs with their numbers of releases."""
+NO_FINITE: Finite = ((), ())
 
 _CUT = 1e-4
 """Share of delta that may be of outputs that are left out."""
@@ -32,10 +35,10 @@ _SHORTEST, _LONGEST = 2**14, 2**18
 
 @dataclass(frozen=True)
 class Mixture:
-    """Random allocations beside releases with dominating pairs and a `gdp`-GDP mechanism.
+    """Random allocations beside releases with dominating pairs, finite pairs and a `gdp`-GDP mechanism.
 
     parts, attained: compositions of the pairs, and of pairs that data attain; one, or one for each direction.
-    replaced: the record's contributions change their sign, else they are there or not.
+    replaced: the record's contributions change their sign, else they are there or not; both directions are the same.
     """
 
     runs: tuple[Run, ...]
@@ -43,24 +46,26 @@ class Mixture:
     attained: tuple[Parts, ...]
     gdp: float
     replaced: bool
+    finite: Finite = NO_FINITE
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Spacings: of the signed grid, and of `allocation`'s grids."""
+    """Spacings: of the signed grid, and of `allocation`'s grids; points of the grid of losses for one release."""
 
     ratio: float
     resolution: float
+    points: int = 450
 
 
-FINE, COARSE = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2)
+FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15, 1e-2, 100)
 
 
 @lru_cache(maxsize=8)
-def _epochs(
-    runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float
-) -> tuple[tuple[tuple[FinitePair, int], ...], ...]:
+def _epochs(runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float) -> Finite:
     """The pairs of all epochs with their numbers, for each direction."""
+    if not runs:
+        return NO_FINITE
     near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
     found: tuple[list[tuple[FinitePair, int]], ...] = ([], [])
     for run in runs:
@@ -77,32 +82,38 @@ def _epochs(
 
 def _on_grid(epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy) -> Bracket:
     """The larger of the directions; what is left out is `_CUT` of `delta`."""
-    steps = math.fsum(run.steps for run in mixture.runs)
+    steps = max(math.fsum(run.steps for run in mixture.runs), 1)
     log_cut = math.log(delta) + math.log(_CUT)
     reach = math.ceil(2 * reach_of(log_cut, steps)) / 2
     epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio)
     lower = value = upper = 0.0
     for index in range(1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2):
         others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
-        found = _composed(epsilon, epochs[index], others, mixture.gdp, log_cut)
+        finite = (*epochs[index], *mixture.finite[index])
+        found = _composed(epsilon, finite, others, mixture.gdp, log_cut, accuracy)
         upper = max(upper, found.upper)
         if below != others:
-            found = _composed(epsilon, epochs[index], below, mixture.gdp, log_cut)
+            found = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy)
         lower, value = max(lower, found.lower), max(value, found.value)
     return _bracket(lower, value, upper)
 
 
 def _composed(
-    epsilon: float, finite: Sequence[tuple[FinitePair, int]], parts: Parts, gdp: float, log_cut: float
+    epsilon: float,
+    finite: Sequence[tuple[FinitePair, int]],
+    parts: Parts,
+    gdp: float,
+    log_cut: float,
+    accuracy: Accuracy,
 ) -> Bracket:
     """One direction."""
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
         return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
     steps = sum(count for _, count in everything)
-    if steps == 1 and gdp == 0:
+    if steps == 1 and gdp == 0 and finite:
         return _bracket(*finite[0][0].delta(epsilon))
-    points = min(max(2 ** math.ceil(math.log2(450 * math.sqrt(steps))), _SHORTEST), _LONGEST)
+    points = min(max(2 ** math.ceil(math.log2(accuracy.points * math.sqrt(steps))), _SHORTEST), _LONGEST)
     return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points)
 
 
@@ -117,12 +128,17 @@ def mixture_delta(
 
     Args:
         epsilon: epsilon >= 0.
-        mixture: with one run at least.
+        mixture: with one run or one finite pair at least.
         target: the delta that is sought, if it is known: what is left out is small beside it.
         accuracy: of the grids.
     """
-    lower, upper = 0.0 if mixture.replaced else max(largest_output(epsilon, run) for run in mixture.runs), 1.0
-    plain = not any(mixture.parts)
+    found = _delta(epsilon, mixture, target, accuracy)
+    return found if mixture.runs else replace(found, method="grid")
+
+
+def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy) -> Bracket:
+    lower, upper = max((0.0, *(largest_output(epsilon, run) for run in mixture.runs if not mixture.replaced))), 1.0
+    plain = not any(mixture.parts) and not any(mixture.finite)
     full = Run(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
     if plain:
         known = math.hypot(mixture.gdp, *((2 if mixture.replaced else 1) * run.plain_gdp for run in mixture.runs))

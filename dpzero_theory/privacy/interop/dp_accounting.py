@@ -57,7 +57,7 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
             return math.inf
         if not self._history or delta == 1:
             return 0.0
-        if delta == 0 and any(r.mechanism != "laplace" for r in self._history):
+        if delta == 0 and any("laplace" not in r.mechanism for r in self._history):
             return math.inf
         return epsilon_of_history(self._history, delta).upper
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from dpzero_theory.privacy.mechanism import MECHANISMS, CoarseLaplace
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS, TruncatedPoisson
@@ -39,8 +40,7 @@ def history_from_event(event: object, relation: str) -> list[Release]:
 
     Understood: GaussianDpEvent, LaplaceDpEvent, DiscreteLaplaceDpEvent, PoissonSampledDpEvent of a Gaussian or
     Laplace one, SampledWithoutReplacementDpEvent of a Gaussian one, TruncatedSubsampledGaussianDpEvent, and
-    SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. Laplace releases are of one number; they cost
-    their pure epsilon.
+    SelfComposedDpEvent, ComposedDpEvent and NoOpDpEvent around them. Laplace releases are of one number.
 
     Args:
         event: the event; recognised by the names of its class and fields.
@@ -97,11 +97,11 @@ def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None
         yield Release(event.noise_multiplier, count, sampling=sampling, relation=relation, sample_rate=rate)
 
 
-_NOISE: dict[str, tuple[str, Callable[[Any], float]]] = {
-    "GaussianDpEvent": ("gaussian", lambda event: event.noise_multiplier),
-    "LaplaceDpEvent": ("laplace", lambda event: event.noise_multiplier),
+_NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
+    "GaussianDpEvent": (lambda _: "gaussian", lambda event: event.noise_multiplier),
+    "LaplaceDpEvent": (lambda _: "laplace", lambda event: event.noise_multiplier),
     "DiscreteLaplaceDpEvent": (
-        "laplace",
+        lambda event: f"{CoarseLaplace.family}:{event.sensitivity}",
         lambda event: event.noise_parameter and 1 / (event.noise_parameter * event.sensitivity),
     ),
 }
@@ -116,7 +116,7 @@ def _release(whole: Any, noisy: Any, relation: str, count: int, sampling: str, r
     noise = multiplier(noisy)
     if noise == 0:
         return None
-    return Release(noise, count, sampling=sampling, relation=relation, sample_rate=rate, mechanism=mechanism)
+    return Release(noise, count, sampling=sampling, relation=relation, sample_rate=rate, mechanism=mechanism(noisy))
 
 
 def merged(releases: Iterable[Release]) -> tuple[Release, ...]:
@@ -146,16 +146,22 @@ def event_from_history(history: Sequence[Release]) -> Any:
     for r in history:
         if not isinstance(r, Release):
             raise ValueError("history must be a sequence of Release")
-        if r.mechanism == "laplace":
-            event = dp.LaplaceDpEvent(r.noise_multiplier)
-        elif r.mechanism in ("gaussian", "discrete-gaussian"):
-            event = dp.GaussianDpEvent(r.noise_multiplier)
-        else:
-            raise ValueError(f"history must have gaussian, discrete-gaussian or laplace noise; got {r.mechanism}")
+        event = _noise(dp, r)
         if r.sample_rate < 1:
             event = _sampled(dp, r, event)
         events.append(dp.SelfComposedDpEvent(event, r.steps))
     return dp.ComposedDpEvent(events)
+
+
+def _noise(dp: Any, release: Release) -> Any:
+    law = MECHANISMS[release.mechanism]
+    if isinstance(law, CoarseLaplace):
+        return dp.dp_event.DiscreteLaplaceDpEvent(1 / (release.noise_multiplier * law.levels), law.levels)
+    if law.name == "laplace":
+        return dp.LaplaceDpEvent(release.noise_multiplier)
+    if law.name in ("gaussian", "discrete-gaussian"):
+        return dp.GaussianDpEvent(release.noise_multiplier)
+    raise ValueError(f"history must have Gaussian or Laplace noise; got {law.name}")
 
 
 def _sampled(dp: Any, release: Release, event: Any) -> Any:

@@ -39,7 +39,7 @@ def test_events_become_histories():
         (2, "full", 1.0, 7.0, "gaussian"),
         (2, "fixed-size", 0.05, 2.0, "gaussian"),
         (2, "poisson", 0.5, 3.0, "laplace"),
-        (2, "full", 1.0, 2.0, "laplace"),
+        (2, "full", 1.0, 2.0, "discrete-laplace:2"),
     ]
 
 
@@ -71,6 +71,7 @@ def test_histories_become_events_that_become_them():
         Release(2.0, 5, sampling="fixed-size", relation="replace-one", sample_rate=64 / 10_007),
         Release(5.0, 5, sampling="fixed-size", relation="replace-one", sample_rate=math.pi / 1e4),
         Release(3.0, 4, sampling="full", relation="replace-one", mechanism="laplace"),
+        Release(0.5, 4, sampling="full", relation="replace-one", mechanism="discrete-laplace:8"),
     ]
     event = event_from_history(history)
     assert history_from_event(event, "replace-one") == history
