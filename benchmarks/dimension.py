@@ -188,7 +188,7 @@ def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Work
         points = room.draw(0, seed, number, width).add_(1)
         w = room.draw(1, seed, number, width)
         squares += w.square().sum(dim=1)
-        spectrum = worker.tensor(1 / np.arange(first + 1, first + width + 1))
+        spectrum = 1 / torch.arange(first + 1, first + width + 1, dtype=torch.float64, device=worker.device)
         root = spectrum.sqrt()
         center = points.mean(dim=0)
         points.sub_(center).mul_(root)

@@ -25,10 +25,10 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -53,6 +53,8 @@ from dpzero_theory.cli import Parser, Several, integer, output_folder
 from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
+
+Answer = TypeVar("Answer")
 
 KEY = ("size", "batch", "length", "dtype", "device", "threads", "method")
 FIELDS = (
@@ -97,30 +99,31 @@ and length, beside the published step."""
 
 
 def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
-    """One row per method that runs; those that do not have a status instead of numbers.
+    """One row per method that runs; those that do not have a status instead of numbers, which says why.
 
     turns: at most so many of each group of methods, and not more than fit into `budget` seconds (at least 2).
     """
-    inference = None
-    memory: dict[str, float | None] = {}
-    for method in case.methods:
-        memory[method] = _peak_megabytes(case, device, method)
-        inference = memory[BASE] if inference is None else inference
-    runs = [method for method in case.methods if memory[method] is not None]
+    memory = {method: _tried(device, _peak_megabytes, case, device, method) for method in case.methods}
+    runs = [method for method in case.methods if not isinstance(memory[method], str)]
     alone = {PRIVATE: [BASE, PUBLIC, PRIVATE], "adamw": [BASE, "adamw"], "dp-adamw": [BASE, "dp-adamw"]}
     together = [method for method in runs if method not in alone]
     samples: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    failed = {method: why for method, why in memory.items() if isinstance(why, str)}
     for group in [together, *(alone[method] for method in runs if method in alone)]:
-        found = _turns(case, device, group, turns, budget)
-        samples |= {method: found for method in group if method not in samples}
+        found = _tried(device, _turns, case, device, group, turns, budget)
+        if isinstance(found, str):
+            failed |= dict.fromkeys(set(group) - set(samples), found)
+        else:
+            samples |= {method: found for method in group if method not in samples}
+    inference = memory[BASE]
     parameters, largest = _sizes(case)
     rows = []
     for method in case.methods:
         row: dict[str, Any] = {"method": method, "size": case.size, "batch": case.batch, "length": case.length}
         row |= {"dtype": case.dtype, "device": device, "threads": torch.get_num_threads(), "parameters": parameters}
         megabytes = memory[method]
-        if megabytes is None or inference is None:
-            rows.append({**row, "status": "out of memory"})
+        if method in failed or isinstance(megabytes, str) or isinstance(inference, str):
+            rows.append({**row, "status": failed.get(method) or f"{BASE}: {failed[BASE]}"})
             continue
         own, base = samples[method][method], samples[method][BASE]
         pairs = list(zip(own, base, strict=True))
@@ -161,7 +164,6 @@ def _turns(case: Case, device: str, methods: Sequence[str], turns: int, budget: 
                     samples[method].append(seconds)
             if turn >= 2 and (time.monotonic() - started) * (turn + 1) / turn > budget:
                 break
-    _release(device)
     return samples
 
 
@@ -176,17 +178,24 @@ def _timed(step: Step, device: str) -> tuple[float, float]:
     return (wall if device == "cuda" else busy), wall
 
 
-def _peak_megabytes(case: Case, device: str, method: str) -> float | None:
-    """The peak of a method's first steps; None where memory does not suffice."""
+def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer | str:
+    """What `work` returns, or why it did not; the device's memory is free again."""
+    try:
+        return work(*arguments)
+    except (torch.OutOfMemoryError, MemoryError):
+        return "out of memory"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:200]
+    finally:
+        _release(device)
+
+
+def _peak_megabytes(case: Case, device: str, method: str) -> float:
+    """The peak of a method's first steps. Raises MemoryError where it is known not to suffice."""
     if device == "cuda":
-        try:
-            return _peak_of_steps(case, device, method, 1)
-        except torch.cuda.OutOfMemoryError:
-            return None
-        finally:
-            _release(device)
+        return _peak_of_steps(case, device, method, 1)
     if _needed_megabytes(case, method) > 0.25 * _available_megabytes():
-        return None
+        raise MemoryError
     return in_new_process(_peak_of_steps, case, device, method, torch.get_num_threads())
 
 
@@ -287,11 +296,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = measure(case, device, options.turns, options.budget)
             results.add(row for row, done in zip(rows, known, strict=True) if not done)
             for row in rows:
-                print(
-                    f"{case.size} batch {case.batch}: {row['method']} {row.get('seconds', '-')} s, "
-                    f"{row.get('ratio', '-')} of two forwards, {row.get('peak_mb', '-')} MB",
-                    flush=True,
-                )
+                told = f"{row.get('seconds')} s, {row.get('ratio')} of two forwards, {row.get('peak_mb')} MB"
+                print(f"{case.size} batch {case.batch}: {row['method']} {row.get('status', told)}", flush=True)
     return 0
 
 

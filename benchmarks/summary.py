@@ -262,6 +262,27 @@ def alternatives() -> str:
     )
 
 
+def gpu_plans() -> str:
+    """For each card the jobs, and when each of them would begin, by the minutes that there are, or why it would not."""
+    rows = read_rows(RESULTS / "gpu_plans")
+    begins = (rows["start_s"] / 60).map("{:.1f}".format)
+    rows["when"] = rows["why_not"].where(rows["why_not"].notna(), begins)
+    header = [
+        "job",
+        "minutes, estimated",
+        "GiB",
+        *(f"begins at, of {most} minutes" for most in rows["minutes"].unique()),
+    ]
+    parts = []
+    for card, group in rows.groupby("card", sort=False):
+        lines = [
+            [str(job), f"{of['estimate_s'].iloc[0] / 60:.1f}", f"{of['memory_gib'].iloc[0]:.0f}", *of["when"]]
+            for job, of in group.groupby("job", sort=False)
+        ]
+        parts.append(f"**{card}**\n\n{_markdown(header, lines)}")
+    return "\n\n".join(parts)
+
+
 TABLES = {
     "alternatives": alternatives,
     "calculator": calculator,
@@ -272,6 +293,7 @@ TABLES = {
     "sweep_speed": sweep_speed,
     "language_models": language_models,
     "equal_evaluations": equal_evaluations,
+    "gpu_plans": gpu_plans,
 }
 
 

@@ -5,21 +5,24 @@
     python -m benchmarks.gpu --minutes 40 --preset smoke --device cpu    the whole list, made small
 
 Jobs come in order of value, each in a process of its own that is ended after 9 minutes and goes on in another. What
-does not fit into the time or the memory is left out, and said. The command may be ended at any moment; the same
-command goes on where it was. Every row is written as soon as it is there, below --out: a folder for each benchmark,
+does not fit into the time or the memory is left out, and said; what takes more than twice its estimate waits until the
+others have had their turn. The command may be ended at any moment; the same command goes on where it was, and tries
+again what failed. Every row is written as soon as it is there, below --out: a folder for each benchmark,
 with the card, its driver, clocks and TF32 state in the manifest, and `jobs`, a row for each job. At the end there are
 a table and a figure of what is there (`python -m figures.gpu`), in OUT/figures.
 """
 
 import argparse
+import math
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import execute, schedule
+from benchmarks.gpu import execute, schedule, sentences
 from benchmarks.gpu.cards import PROCESSOR, Card, card_named, known
 from benchmarks.gpu.jobs import JOBS, PRESETS, Job
 from benchmarks.kit.card import described
@@ -30,6 +33,10 @@ __all__ = ["main"]
 
 NAMES = tuple(job.name for job in JOBS)
 FIELDS = ("estimate_s", "memory_gib", "wall_s", "processes")
+PATIENCE, SLACK = 2.0, 60.0
+"""A job may take so many times its estimate, and so many seconds, before the others have their turn."""
+LATE = "unfinished: it takes longer than it should, the others go first"
+INTERRUPTED = "unfinished: interrupted"
 
 
 def _parser() -> Parser:
@@ -43,32 +50,36 @@ def _parser() -> Parser:
     parser.add_argument("--data", type=input_folder(), help="folder of local files, for the tables")
     parser.add_argument("--model", type=input_folder("config.json"), help="folder of RoBERTa-large, for its table")
     parser.add_argument(
-        "--out", type=output_folder, help="folder (default: out/gpu for smoke, else benchmarks/results/gpu)"
+        "--out", type=output_folder, help="folder (default: out/gpu for smoke, else benchmarks/results/gpu/CARD)"
     )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 1 where a job failed."""
+    """Exit status 1 where a job failed, 130 after Ctrl-C."""
     parser = _parser()
     options = parser.parse_args(argv)
     label, card = _card(parser, options)
-    jobs = [job if options.preset == "full" else job.in_smoke() for job in JOBS if job.name in options.only]
+    smoke = options.preset == "smoke"
+    jobs = [job.in_smoke() if smoke else job for job in JOBS if job.name in options.only]
     seconds = 60 * float(options.minutes)
     memory = "" if card is PROCESSOR else f"{card.memory_gib:,.0f} GiB, "
     print(f"{label}, {memory}{options.minutes:g} minutes", flush=True)
     if options.dry_run:
         _print_plan(jobs, card, seconds, vars(options))
         return 0
-    folder = (options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "gpu").resolve()
+    folder = (options.out or (Path("out") / "gpu" if smoke else RESULTS / "gpu" / label)).resolve()
     results = Results(
         folder / "jobs", key=("job", "card"), fields=FIELDS, seeds=[], dtype="each job's own",
-        device="cpu" if card is PROCESSOR else "cuda", settings={"preset": options.preset}, figure="figures.gpu",
+        device="cpu" if card is PROCESSOR else "cuda", settings={"preset": options.preset, "card": label},
+        figure="figures.gpu",
     )  # fmt: skip
     with parser.opened("--out", results):
-        _run(jobs, label, card, seconds, options, results, folder)
+        if smoke and not options.data:
+            options.data = sentences.write(folder / "data")
+        interrupted = _run(jobs, Session(label, card, options, folder, results), seconds)
     _draw(folder)
-    return _summary(folder, [job.name for job in jobs])
+    return _summary(folder, [job.name for job in jobs]) or 130 * interrupted
 
 
 def _card(parser: Parser, options: argparse.Namespace) -> tuple[str, Card]:
@@ -97,46 +108,90 @@ def _print_plan(jobs: Sequence[Job], card: Card, seconds: float, given: dict[str
         print(f"{place:2} {entry.job.name:18} {needs}  {when}  {entry.why or cut + entry.job.shows}")
 
 
-def _run(
-    jobs: Sequence[Job],
-    label: str,
-    card: Card,
-    seconds: float,
-    options: argparse.Namespace,
-    results: Results,
-    out: Path,
-) -> None:
-    """One job after the other, each in as many processes as it needs."""
-    ends = time.monotonic() + seconds
-    for place, job in enumerate(jobs, start=1):
-        key = {"job": job.name, "card": label}
-        if results.done(**key):
-            continue
-        estimate, spent, processes = job.work.on(card), 0.0, 0
-        status = schedule.refusal(job, card, ends - time.monotonic(), vars(options), jobs)
-        while not status:
-            limit = min(schedule.LONGEST, ends - time.monotonic())
-            print(f"{place}/{len(jobs)} {job.name}, about {schedule.shown(estimate)}: {job.shows}", flush=True)
-            before = _held(out / job.out)
-            ended = execute.run_command(
-                _command(job, card, options, out), limit, out / "logs" / f"{job.name}.txt", _say
-            )
-            spent, processes = spent + ended.seconds, processes + 1
-            if ended.status is not None:
-                status = OK if ended.status == 0 else f"failed ({ended.status}): {ended.last[:200]}"
-            elif ends - time.monotonic() < min(estimate / job.parts, schedule.LONGEST):
-                status = "unfinished: the time is over"
-            elif _held(out / job.out) == before:
-                status = f"unfinished: nothing new in {schedule.shown(limit)}"
-        measured = {"estimate_s": round(estimate, 1), "wall_s": round(spent, 1), "processes": processes}
-        results.add([{**key, "memory_gib": round(job.memory_gib, 1), **measured, "status": status}])
-        print(f"{place}/{len(jobs)} {job.name}: {status}, {schedule.shown(spent)}", flush=True)
+@dataclass(frozen=True)
+class Session:
+    """What all jobs of a call share. out: where their folders are; results: a row for each."""
+
+    label: str
+    card: Card
+    options: argparse.Namespace
+    out: Path
+    results: Results
+
+    def row(self, job: Job, spent: float, processes: int, status: str) -> None:
+        """The job's row in place of the one there was, whose time counts."""
+        key, measured = {"job": job.name, "card": self.label}, {"wall_s": round(spent, 1), "processes": processes}
+        estimate = {"estimate_s": round(job.work.on(self.card), 1), "memory_gib": round(job.memory_gib, 1)}
+        self.results.add([{**key, **estimate, **measured, "status": status}])
 
 
-def _command(job: Job, card: Card, options: argparse.Namespace, out: Path) -> list[str]:
-    device = "cpu" if card is PROCESSOR else "cuda"
+def _run(jobs: Sequence[Job], session: Session, seconds: float) -> bool:
+    """The jobs in order, then those that took longer than they should; whether Ctrl-C ended them.
+
+    So a job whose estimate is wrong by far leaves the others their time, and has what they leave.
+    """
+    ends, waiting = time.monotonic() + seconds, list(jobs)
+    for patience in (PATIENCE, math.inf):
+        late = []
+        for job in waiting:
+            if session.results.done(job=job.name, card=session.label):
+                continue
+            place = f"{jobs.index(job) + 1}/{len(jobs)} {job.name}"
+            spent, processes, status = _job(job, session, ends, patience, jobs, place)
+            session.row(job, spent, processes, status)
+            print(f"{place}: {status}, {schedule.shown(spent)}", flush=True)
+            if status == INTERRUPTED:
+                return True
+            if status == LATE:
+                late.append(job)
+        waiting = late
+    return False
+
+
+def _job(
+    job: Job, session: Session, ends: float, patience: float, jobs: Sequence[Job], place: str
+) -> tuple[float, int, str]:
+    """One job in as many processes as it needs: seconds, of earlier calls too, processes, and how it ended."""
+    estimate, folder = job.work.on(session.card), session.out / job.out
+    before, processes = _earlier(session.out, job.name)
+    spent, allowed = 0.0, patience * estimate + SLACK
+    status = schedule.refusal(job, session.card, ends - time.monotonic(), vars(session.options), jobs)
+    while not status:
+        left = ends - time.monotonic()
+        limit = min(schedule.LONGEST, left, allowed - spent)
+        print(f"{place}, about {schedule.shown(estimate)}: {job.shows}", flush=True)
+        held, log = _held(folder), session.out / "logs" / f"{job.name}.txt"
+        started = time.monotonic()
+        try:
+            ended = execute.run_command(_command(job, session), limit, log, _say)
+        except KeyboardInterrupt:
+            return before + spent + time.monotonic() - started, processes + 1, INTERRUPTED
+        spent, processes = spent + ended.seconds, processes + 1
+        if ended.status is not None:
+            status = OK if ended.status == 0 else f"failed ({ended.status}): {ended.last[:200]}"
+        elif ends - time.monotonic() < min(estimate / job.parts, schedule.LONGEST):
+            status = "unfinished: the time is over"
+        elif limit == schedule.LONGEST and _held(folder) == held:
+            status = f"unfinished: nothing new in {schedule.shown(limit)}"
+        elif spent >= allowed:
+            status = LATE
+    return before + spent, processes, status
+
+
+def _earlier(out: Path, name: str) -> tuple[float, int]:
+    """Seconds and processes of a job in earlier calls."""
+    try:
+        rows = read_rows(out / "jobs", failed=True)
+    except FileNotFoundError:
+        return 0.0, 0
+    mine = rows[rows["job"] == name]
+    return float(mine["wall_s"].sum()), int(mine["processes"].sum())
+
+
+def _command(job: Job, session: Session) -> list[str]:
+    options, device = session.options, "cpu" if session.card is PROCESSOR else "cuda"
     words = job.words(options.preset, device=device, data=options.data, model=options.model)
-    return [sys.executable, "-m", *words, "--out", str(out / job.out)]
+    return [sys.executable, "-m", *words, "--out", str(session.out / job.out)]
 
 
 def _held(folder: Path) -> int:

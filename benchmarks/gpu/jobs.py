@@ -1,8 +1,8 @@
 """What a GPU should show, the most valuable first: commands, and estimates of what they need.
 
 An estimate of time is a sum of work, see `cards.Work`; a step of a model of d weights on t tokens is two forwards,
-4 d t FLOP, and 8 readings or writings of the weights. Memory is the least with which the job shows what it should:
-benchmarks tell by a row what did not fit.
+4 d t FLOP, and 8 readings or writings of the weights; layers come from files at 4 GB/s. Memory is the least with which
+the job shows what it should: benchmarks tell by a row what did not fit.
 """
 
 from collections.abc import Sequence
@@ -68,15 +68,20 @@ def _steps(model: str, count: float, tokens: int, kind: str) -> Work:
     return Work(_START, traffic=moved, **{kind: 4 * weights * tokens * count})
 
 
+def _hashed(model: str, kind: str, passes: int) -> Work:
+    """Weights that come to the host and are hashed there, twice for each run: 5 GB/s."""
+    return Work(passes * _WEIGHTS[model] * (2 if kind == "half" else 4) / 5)
+
+
 def _sum(*works: Work) -> Work:
     return Work(*(sum(values) for values in zip(*(vars(work).values() for work in works), strict=True)))
 
 
 def _opt(size: str, steps: int) -> Job:
-    """Three cells of a process each; DPZero is timed a second time, in turns with MeZO."""
+    """Three cells of a process each; DPZero is timed a second time, in turns with a further run of MeZO."""
     model, smoke = f"opt-{size}", {"1.3b": 7, "6.7b": 8, "13b": 9, "30b": 10, "66b": 11}[size]
     method = "dpzero" if size == "1.3b" else "forwards"
-    cells = _sum(*(_steps(model, count * (steps + 2), 2048, "half") for count in (1, 1, 3)))
+    cells = _sum(*(_steps(model, count * (steps + 2), 2048, "half") for count in (1, 1, 3)), _hashed(model, "half", 6))
     return Job(
         model,
         f"OPT-{size.upper()}, random weights, batch 8 of 256 tokens: DPZero's step beside two forwards and MeZO's",
@@ -111,6 +116,8 @@ JOBS = (
         _sum(
             _steps("roberta-large", 15 * 11 + 8, 64 * 128, "float32"),
             _steps("roberta-large", 15 * 11 + 8, 64 * 128, "half"),
+            _hashed("roberta-large", "float32", 18),
+            _hashed("roberta-large", "half", 18),
         ),
         memory_gib=12,
         parts=2,
@@ -122,7 +129,7 @@ JOBS = (
         "--preset gpu --sizes opt-1.3b --budget 60 --device {device}",
         "--preset gpu-smoke --sizes opt-tiny --turns 2 --device {device}",
         "optimizer_step",
-        _steps("opt-1.3b", 15 * 9 + 8, 8 * 256, "half"),
+        _sum(_steps("opt-1.3b", 15 * 9 + 8, 8 * 256, "half"), _hashed("opt-1.3b", "half", 18)),
         memory_gib=8,
     ),
     _opt("1.3b", 20),
@@ -178,8 +185,9 @@ JOBS = (
         "opt-66b --steps 2 --device {device}",
         "opt-tiny --steps 2 --device {device}",
         "llm_streamed",
-        Work(_START + 64 * 2 + 4 * 60, half=4 * 0.0657 * 2048 * 4, traffic=3),
+        _sum(Work(2 * (_START + 6 * 131 / 4), half=4 * 0.0657 * 8 * 64 * 8, traffic=3), _hashed("opt-66b", "half", 4)),
         memory_gib=12,
+        parts=2,
         unless="opt-66b",
     ),
     Job(
@@ -198,7 +206,7 @@ JOBS = (
         "the paper's accuracy table on a small encoder, 3 seeds (852 runs)",
         "benchmarks.llm.table",
         "tab:dpzero-mezo --preset few-steps --batch-rows 512 --data {data} --device {device}",
-        "tab:dpzero-mezo --preset smoke --data {data} --device {device}",
+        "tab:dpzero-mezo --preset smoke --rows zero-shot mezo dpzero:6 --data {data} --device {device}",
         "llm_dpzero_mezo",
         Work(852 * 12),
         memory_gib=6,

@@ -2,8 +2,9 @@
 
 `benchmarks.gpu --preset smoke --device cpu` is killed by SIGKILL after a random time and started again, --kills times;
 then it is left to end. Its rows are compared, file by file, with those of an undisturbed run: all columns but those
-that are measured (times, memory, rates). Jobs that need data are left out: their private noise is no function of a
-seed. A row for each kill; the last says how many rows were compared, and how many differ.
+that are measured (times, memory, rates); of private runs, whose noise is no function of a seed, their keys and how they
+ended. A row for each kill; the last says how many rows were compared, how many differ, and the seconds of the
+jobs of the undisturbed run.
 """
 
 import re
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.gpu.jobs import JOBS
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_manifest, read_rows
 from dpzero_theory.cli import Parser, Several, integer, number, output_folder
 
 __all__ = ["MEASURED", "differences", "main"]
@@ -29,7 +30,8 @@ MEASURED = re.compile(
 )
 """Columns that time or memory is in."""
 SEED = 2121
-FREE = [job.name for job in JOBS if not job.needs]
+FIELDS = ("delay_s", "exit", "rows", "differ", "whole_s")
+NAMES = [job.name for job in JOBS]
 
 
 def differences(folder: Path, other: Path) -> tuple[int, int]:
@@ -40,13 +42,17 @@ def differences(folder: Path, other: Path) -> tuple[int, int]:
 
 
 def _lines(folder: Path) -> set[tuple[str, ...]]:
-    """The rows of a table without what is measured."""
+    """The rows of a table without what is measured, or depends on noise."""
     try:
         rows: pd.DataFrame = read_rows(folder, failed=True)
     except FileNotFoundError:
         return set()
-    kept = rows[[name for name in rows if not MEASURED.search(str(name))]]
-    return set(kept.astype(str).itertuples(index=False, name=None))
+    kept = rows[[name for name in rows if not MEASURED.search(str(name))]].astype(str)
+    if "epsilon" in kept:
+        private = pd.to_numeric(kept["epsilon"], errors="coerce").notna()
+        noisy = [name for name in kept if name not in (*read_manifest(folder)["key"], "status")]
+        kept.loc[private, noisy] = "private"
+    return set(kept.itertuples(index=False, name=None))
 
 
 def _start(only: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
@@ -60,7 +66,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--longest", type=number(above=0, at_most=3600), default=25, help="seconds until a kill, at most"
     )
-    parser.add_argument("--only", nargs="+", action=Several, choices=FREE, default=FREE, help="these jobs")
+    parser.add_argument("--only", nargs="+", action=Several, choices=NAMES, default=NAMES, help="these jobs")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "gpu_kills")
     return parser
 
@@ -70,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     results = Results(
-        options.out, key=("kill",), fields=("delay_s", "exit", "rows", "differ"), seeds=[SEED], device="cpu", dtype="",
+        options.out, key=("kill",), fields=FIELDS, seeds=[SEED], device="cpu", dtype="",
         settings={"kills": options.kills, "only": " ".join(options.only), "longest": options.longest},
     )  # fmt: skip
     whole, killed = (options.out / "work" / name for name in ("whole", "killed"))
@@ -86,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not results.done(kill=options.kills):
             statuses = [_start(options.only, folder).wait() for folder in (killed, whole)]
             compared, differ = differences(killed, whole)
-            results.add([{"kill": options.kills, "exit": max(statuses), "rows": compared, "differ": differ}])
+            seconds = float(read_rows(whole / "jobs", failed=True)["wall_s"].sum())
+            found = {"rows": compared, "differ": differ, "whole_s": round(seconds, 1)}
+            results.add([{"kill": options.kills, "exit": max(statuses), **found}])
             shutil.rmtree(options.out / "work")
     last = read_rows(options.out).iloc[-1]
     print(f"{options.kills} kills; {last['rows']:.0f} rows compared, {last['differ']:.0f} differ")

@@ -30,16 +30,19 @@ def described() -> dict[str, Any]:
         "memory_gib": round(found.total_memory / 2**30, 1),
         "cuda": torch.version.cuda,
         "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "cudnn": torch.backends.cudnn.allow_tf32},
-        **_told(),
+        **_told(f"GPU-{found.uuid}"),
     }
 
 
-def _told() -> dict[str, str]:
-    """What nvidia-smi says of the first card; nothing where there is none."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    values = [value.strip() for value in done.stdout.splitlines()[0].split(",")]
-    return dict(zip(_ASKED, values, strict=True))
+def _told(card: str) -> dict[str, str]:
+    """What nvidia-smi says of this card, or where it does not know it by that name of the first; nothing if nothing."""
+    for chosen in ([f"--id={card}"], []):
+        command = ["nvidia-smi", *chosen, f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+        except (OSError, subprocess.SubprocessError):
+            continue
+        values = [value.strip() for line in done.stdout.splitlines()[:1] for value in line.split(",")]
+        if len(values) == len(_ASKED):
+            return dict(zip(_ASKED, values, strict=True))
+    return {}

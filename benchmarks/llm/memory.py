@@ -17,7 +17,8 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,6 +37,7 @@ from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
 from dpzero_theory.cli import Parser, Several, integer, output_folder
 from dpzero_theory.curvature.encoder import SUBSETS, train
+from dpzero_theory.optim.run import Run
 
 __all__ = ["PRESETS", "Cell", "Preset", "main", "measure"]
 
@@ -43,6 +45,7 @@ KEY = ("model", "method", "batch", "length", "dtype", "weights")
 FIELDS = ("d", "seconds", "peak_mib", "weights_mib", "to_mezo", "to_mezo_error")
 RECORDS = 1000
 WARM_UP = 2
+NO_ROOM = "out of memory"
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,15 @@ def measure(cell: Cell) -> dict[str, Any]:
         words = int(config.vocab_size)
         examples = _examples(words, cell.length, kind)
         scorer = WordScorer([words - 1, words - 2], pad=1, rows=cell.rows)
-        row["d"], seconds = _steps(cell, module, scorer, examples)
-        row["seconds"] = round(statistics.median(seconds[WARM_UP:] or seconds), 4)
-        row |= {"weights_mib": round(weights), "peak_mib": round(weights + peak(cell.device) - held)}
-        if cell.method == "dpzero":
-            row["to_mezo"], row["to_mezo_error"] = _to_mezo(cell, module, scorer, examples)
+        with ExitStack() as stack:
+            row["d"], seconds, run = _steps(cell, module, scorer, examples, stack)
+            row["seconds"] = round(statistics.median(seconds[WARM_UP:] or seconds), 4)
+            row |= {"weights_mib": round(weights), "peak_mib": round(weights + peak(cell.device) - held)}
+            if run is not None and cell.method == "dpzero":
+                other = _started(cell, "mezo", module, scorer, examples, stack)
+                row["to_mezo"], row["to_mezo_error"] = _in_turns(run, other, cell)
     except torch.OutOfMemoryError:
-        return {**row, "d": None, "seconds": None, "status": "out of memory"}
+        return {**row, "d": None, "seconds": None, "status": NO_ROOM}
     return {**row, "status": OK}
 
 
@@ -116,13 +121,13 @@ def _examples(words: int, length: int, kind: str) -> tuple[Example, ...]:
 
 
 def _steps(
-    cell: Cell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example]
-) -> tuple[int, list[float]]:
-    """d and the seconds of each step."""
+    cell: Cell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
+) -> tuple[int, list[float], Run | None]:
+    """d, the seconds of each step, and what made them if it can make as many more."""
     c = _configuration(cell, "zero-shot" if cell.method == "forwards" else cell.method)
     lora = "lora" in cell.method
     d = first_order.add_lora(module, c) if lora else train(module, cell.weights)
-    clock = _Clock(cell.device)
+    clock, run = _Clock(cell.device), None
     if cell.method == "forwards":
         with torch.no_grad():
             for _ in range(c.steps):
@@ -130,19 +135,29 @@ def _steps(
                     scorer.losses(module, examples[: cell.batch])
                 clock(0)
     elif cell.method not in FIRST_ORDER:
-        with TemporaryDirectory() as folder:
-            run = zeroth_order.start(module, scorer, examples, c, Path(folder) / "run")
-            clock.start()
-            while run.releases_left:
-                clock(run.step().release)
-            run.close()
+        run = _started(cell, cell.method, module, scorer, examples, stack)
+        clock.start()
+        for _ in range(c.steps):
+            clock(run.step().release)
     elif c.private:
         noise = first_order_noise(c, len(examples))
         clock.start()
         first_order.train_private_first_order(module, scorer, examples, c, noise, clock)
     else:
         first_order.train_first_order(module, scorer, examples, c, clock)
-    return d, clock.seconds
+    return d, clock.seconds, run
+
+
+def _started(
+    cell: Cell, method: str, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
+) -> Run:
+    """A run of twice the steps; looked at while the weights are its own, for all runs of a cell move one module."""
+    c = replace(_configuration(cell, method), steps=2 * (cell.steps + WARM_UP))
+    folder = Path(stack.enter_context(TemporaryDirectory()))
+    run = zeroth_order.start(module, scorer, examples, c, folder / "run")
+    stack.callback(run.close)
+    run.catch_up()
+    return run
 
 
 def _configuration(cell: Cell, method: str) -> Configuration:
@@ -152,25 +167,14 @@ def _configuration(cell: Cell, method: str) -> Configuration:
     )  # fmt: skip
 
 
-def _to_mezo(
-    cell: Cell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example]
-) -> tuple[float, float]:
-    """Time of DPZero's step over MeZO's, which take turns, and the standard error."""
-    clocks = {method: _Clock(cell.device) for method in ("dpzero", "mezo")}
-    with TemporaryDirectory() as folder:
-        runs = {
-            method: zeroth_order.start(module, scorer, examples, _configuration(cell, method), Path(folder) / method)
-            for method in clocks
-        }
-        for run in runs.values():
-            run.catch_up()  # while the weights are its own: both take turns on one module, and only time is measured
-        for turn in range(cell.steps + WARM_UP):
-            for method in list(runs)[:: 1 if turn % 2 else -1]:
-                clocks[method].start()
-                clocks[method](runs[method].step().release)
-        for run in runs.values():
-            run.close()
-    ratio, error = median_ratio(*(clock.seconds[WARM_UP:] for clock in clocks.values()))
+def _in_turns(run: Run, other: Run, cell: Cell) -> tuple[float, float]:
+    """The time of one's step over the other's, which take turns, and the standard error."""
+    pairs = [(run, _Clock(cell.device)), (other, _Clock(cell.device))]
+    for turn in range(cell.steps + WARM_UP):
+        for one, clock in pairs[:: 1 if turn % 2 else -1]:
+            clock.start()
+            clock(one.step().release)
+    ratio, error = median_ratio(*(clock.seconds[WARM_UP:] for _, clock in pairs))
     return round(ratio, 4), round(error, 4)
 
 
@@ -216,11 +220,11 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the cells that are not in the results yet, and print them."""
+    """Measure the cells that are not in the results yet, and print them. Exit status 1 where one failed."""
     parser = _parser()
     options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
-    preset = PRESETS[options.name]
+    preset, failed = PRESETS[options.name], False
     results = Results(
         options.out or (Path("out") if options.name == "smoke" else RESULTS) / "llm_memory",
         key=KEY,
@@ -245,10 +249,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
                 if results.done(**cell.key()):
                     continue
-                row = in_new_process(measure, cell)
+                try:
+                    row = in_new_process(measure, cell)
+                except Exception as error:  # such as the end of its process: the other cells are worth having
+                    row = {**cell.key(), "status": f"{type(error).__name__}: {error}"[:200]}
                 results.add([row])
+                failed |= row["status"] not in (OK, NO_ROOM)
                 print(_shown(row), flush=True)
-    return 0
+    return int(failed)
 
 
 def _shown(row: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
 from tests.synthetic.small import from_array
+from tests.synthetic.test_device import VARY, Seen
 
 ALONE = dimension._Worker(0, 1, "cpu")
 
@@ -104,3 +105,16 @@ def test_draws_are_standard_normal_and_a_function_of_the_key(device: str) -> Non
 def test_committed_memory_does_not_grow_with_the_dimension() -> None:
     peak = read_rows(RESULTS / "dimension").groupby("d")["peak_mb"].max()
     assert peak[1_000_000] <= 1.1 * peak[10_000]
+
+
+def test_on_a_device_blocks_wait_for_nothing_and_nothing_is_brought_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """d = 10^8 is thousands of blocks: seen on `meta` tensors, where what the host must know raises."""
+    monkeypatch.setitem(dimension.BLOCKS, "meta", 64)
+    monkeypatch.setattr(dimension, "fill_normal", lambda values, key: None)
+    worker, room = dimension._Worker(0, 1, "meta"), dimension._Room(50, 20, "meta")
+    with Seen() as seen:
+        given, squares = dimension._group(range(16), room, 1000, 0, worker)
+    assert (given.data.shape, squares.shape) == ((20, 50), (20,))
+    assert seen.operations["mm"] >= 16
+    assert seen.operations["upload"] == 0
+    assert not VARY & set(seen.operations)

@@ -1,5 +1,8 @@
 """Rows of a case, ratios within a turn, and the rows that are recorded."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 import pytest
 import torch
@@ -15,7 +18,8 @@ TINY = Case("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "fo
 
 def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns are timed by a clock that gives method number i of a group the time i + 1, so that ratios are known."""
-    peaks = {BASE: 100.0, "rademacher": 104.0, "private-rademacher": 105.0, "four-pass": 110.0, "adamw": None}
+    peaks: dict[str, Any] = {BASE: 100.0, "rademacher": 104.0, "private-rademacher": 105.0, "four-pass": 110.0}
+    peaks["adamw"] = None
     steps = []
 
     def timed(step: optimizer_step.Step, device: str) -> tuple[float, float]:
@@ -23,7 +27,12 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
         steps.append(step.__qualname__)
         return (len(steps) - 1) % 3 + 1.0, (len(steps) - 1) % 3 + 3.0
 
-    monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda case, device, method: peaks[method])
+    def peak(case: Case, device: str, method: str) -> float:
+        if peaks[method] is None:
+            raise torch.OutOfMemoryError
+        return peaks[method]
+
+    monkeypatch.setattr(optimizer_step, "_peak_megabytes", peak)
     monkeypatch.setattr(optimizer_step, "_timed", timed)
     rows = measure(TINY, "cpu", 2, 1e9)
     assert len(steps) == 2 * 3 * 3
@@ -50,7 +59,29 @@ def test_every_method_of_every_preset_is_known() -> None:
 
 def test_methods_that_hold_too_much_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer_step, "_available_megabytes", lambda: 1.0)
-    assert optimizer_step._peak_megabytes(TINY, "cpu", "rademacher") is None
+    assert optimizer_step._tried("cpu", optimizer_step._peak_megabytes, TINY, "cpu", "rademacher") == "out of memory"
+
+
+def test_a_method_that_cannot_run_is_a_row_that_says_why_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One package is not there; the memory suffices for another method alone, and not beside the two forwards."""
+    timed = optimizer_step._turns
+
+    def peak(case: Case, device: str, method: str) -> float:
+        if method == "four-pass":
+            raise ModuleNotFoundError("No module named 'opacus'")
+        return 100.0
+
+    def turns(case: Case, device: str, methods: Sequence[str], count: int, budget: float) -> Any:
+        if "adamw" in methods:
+            raise torch.OutOfMemoryError
+        return timed(case, device, methods, count, budget)
+
+    monkeypatch.setattr(optimizer_step, "_peak_megabytes", peak)
+    monkeypatch.setattr(optimizer_step, "_turns", turns)
+    by = {row["method"]: row for row in measure(TINY, "cpu", 2, 1e9)}
+    assert by["four-pass"]["status"] == "ModuleNotFoundError: No module named 'opacus'"
+    assert by["adamw"]["status"] == "out of memory"
+    assert all("ratio" in by[method] for method in (BASE, "rademacher", "private-rademacher"))
 
 
 def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,7 @@
-"""A job that writes a row every few milliseconds and goes on where it was.  python -m tests.benchmarks.gpu.small"""
+"""A job that writes a row every few milliseconds (slow: four a second) and goes on where it was.
+
+python -m tests.benchmarks.gpu.small works --out DIR
+"""
 
 import os
 import subprocess
@@ -24,7 +27,7 @@ def main(kind: str, out: Path) -> int:
             with path.open("ab", buffering=0) as file:
                 file.write(b"row %3d\n" % number)
             print(f"row {number}", flush=True)
-            time.sleep(0.03)
+            time.sleep(0.25 if kind == "slow" else 0.03)
     return 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import schedule
-from benchmarks.gpu.cards import Work
+from benchmarks.gpu.cards import Work, known
 from benchmarks.gpu.jobs import Job
 from benchmarks.kit.rows import read_rows
 
@@ -24,7 +24,7 @@ def job(name: str, kind: str = "works", **changes: Any) -> Job:
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    found = [job("one"), job("two", "{data}", needs=("data",)), job("three")]
+    found = [job("one"), job("two", "{model}", needs=("model",)), job("three")]
     monkeypatch.setattr(command, "JOBS", found)
     monkeypatch.setattr(command, "_draw", lambda folder: None)
     monkeypatch.setattr(command, "NAMES", tuple(one.name for one in found))
@@ -45,13 +45,13 @@ def test_jobs_run_once(jobs: list[Job], tmp_path: Path, capsys: pytest.CaptureFi
     assert run(tmp_path) == 0
     printed = capsys.readouterr().out
     assert printed.count("row 11") == 2  # of one, and of three
-    assert statuses(tmp_path) == {"one": "ok", "two": "needs --data", "three": "ok"}
+    assert statuses(tmp_path) == {"one": "ok", "two": "needs --model", "three": "ok"}
 
 
 def test_a_job_that_fails_is_said_and_tried_again(jobs: list[Job], tmp_path: Path) -> None:
     jobs[0] = job("one", "fails")
     assert run(tmp_path) == 1
-    assert statuses(tmp_path) == {"one": "failed (3): it cannot be done", "two": "needs --data", "three": "ok"}
+    assert statuses(tmp_path) == {"one": "failed (3): it cannot be done", "two": "needs --model", "three": "ok"}
     jobs[0] = job("one")
     assert run(tmp_path) == 0
 
@@ -59,13 +59,59 @@ def test_a_job_that_fails_is_said_and_tried_again(jobs: list[Job], tmp_path: Pat
 def test_a_job_goes_on_in_another_process_and_is_given_up_where_nothing_comes(
     jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "LONGEST", 0.5)
-    jobs[1:] = [job("two", "hangs")]
+    monkeypatch.setattr(schedule, "LONGEST", 2.0)
+    jobs[:] = [job("one", "slow"), job("two", "hangs")]
     assert run(tmp_path) == 0
     rows = read_rows(tmp_path / "jobs", failed=True).set_index("job")
     assert rows.loc["one", "status"] == "ok"
-    assert rows.loc["two", "status"] == "unfinished: nothing new in 0 s"
+    assert rows.loc["one", "processes"] > 1
+    assert rows.loc["two", "status"] == "unfinished: nothing new in 2 s"
     assert len((tmp_path / "one" / "rows").read_text().splitlines()) == 12
+
+
+def test_a_job_that_takes_too_long_lets_the_others_go_first(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "PATIENCE", 0.0)
+    monkeypatch.setattr(command, "SLACK", 2.5)
+    jobs[:] = [job("one", "slow"), job("two")]
+    assert run(tmp_path) == 0
+    ends = [line for line in capsys.readouterr().out.splitlines() if "/2 " in line and " about " not in line]
+    assert [line.split(",")[0] for line in ends] == [
+        f"1/2 one: {command.LATE.split(',')[0]}",
+        "2/2 two: ok",
+        "1/2 one: ok",
+    ]
+    rows = read_rows(tmp_path / "jobs").set_index("job")
+    assert rows.loc["one", "processes"] == 2
+    assert rows.loc["one", "wall_s"] > 3  # of both
+
+
+def test_ctrl_c_says_what_there_is(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    jobs[1:] = [job("three")]
+    with monkeypatch.context() as patch:
+        patch.setattr(command.execute, "run_command", interrupted)
+        assert run(tmp_path) == 130
+    assert statuses(tmp_path) == {"one": command.INTERRUPTED}
+    assert "results: " in capsys.readouterr().out
+    assert run(tmp_path) == 0
+    assert statuses(tmp_path) == {"one": "ok", "three": "ok"}
+
+
+def test_rows_of_another_card_are_not_mixed_with_these(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--only", "one") == 0
+    monkeypatch.setattr(command, "_card", lambda parser, options: ("h200", known()["h200"]))
+    with pytest.raises(SystemExit) as status:
+        run(tmp_path)
+    assert status.value.code == 2
+    assert "card cpu, not card h200" in capsys.readouterr().err
 
 
 def test_killed_at_random_and_resumed_the_rows_are_the_same(jobs: list[Job], tmp_path: Path) -> None:

@@ -23,6 +23,16 @@ def test_rows_are_compared_without_what_is_measured(tmp_path: Path) -> None:
     assert differences(tmp_path / "a", tmp_path / "b") == (4, 2)
 
 
+def test_of_private_rows_what_noise_moves_is_left_out(tmp_path: Path) -> None:
+    for folder, private, seeded in (("a", 0.1, 0.5), ("b", 0.2, 0.5), ("c", 0.1, 0.6)):
+        with Results(
+            tmp_path / folder / "x", key=("epsilon",), fields=("loss",), seeds=[], device="", dtype=""
+        ) as rows:
+            rows.add([{"epsilon": "6.0", "loss": private}, {"epsilon": "none", "loss": seeded}])
+    assert differences(tmp_path / "a", tmp_path / "b") == (2, 0)
+    assert differences(tmp_path / "a", tmp_path / "c") == (3, 2)
+
+
 @pytest.mark.parametrize("name", ["wall_s", "seconds", "peak_mb", "ratio_low", "to_mezo", "cpu_s", "engine_s"])
 def test_what_is_measured(name: str) -> None:
     assert MEASURED.search(name)
