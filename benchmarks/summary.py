@@ -208,7 +208,7 @@ def equal_evaluations() -> str:
 
 def _share(values: "pd.Series[float]") -> str:
     """Mean over seeds and its standard error, in percent."""
-    return f"{values.mean():.1f} +- {values.sem():.1f}"
+    return f"{float(values.mean()):.1f} +- {float(values.sem()):.1f}"
 
 
 def calculator() -> str:

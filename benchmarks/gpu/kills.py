@@ -1,10 +1,10 @@
 """The smoke run, killed at random and resumed, gives the rows of one that was not.  python -m benchmarks.gpu.kills
 
-`benchmarks.gpu --preset smoke --device cpu` is killed by SIGKILL after a random time and started again, --kills times;
-then it is left to end. Its rows are compared, file by file, with those of an undisturbed run: all columns but those
-that are measured (times, memory, rates); of private runs, whose noise is no function of a seed, their keys and how they
-ended. A row for each kill; the last says how many rows were compared, how many differ, and the seconds of the
-jobs of the undisturbed run.
+`benchmarks.gpu --preset smoke --device cpu` is killed by SIGKILL after a random time and started again, --kills times,
+each time from a job drawn at random on, so that kills fall everywhere in the list; then it is left to end. Its rows are
+compared, file by file, with those of an undisturbed run: all columns but those that are measured (times, memory,
+rates); of private runs, whose noise is no function of a seed, their keys and how they ended. A row for each kill; the
+last says how many rows were compared, how many differ, and the seconds of the jobs of the undisturbed run.
 """
 
 import re
@@ -30,7 +30,7 @@ MEASURED = re.compile(
 )
 """Columns that time or memory is in."""
 SEED = 2121
-FIELDS = ("delay_s", "exit", "rows", "differ", "whole_s")
+FIELDS = ("begun_at", "delay_s", "exit", "rows", "differ", "whole_s")
 NAMES = [job.name for job in JOBS]
 
 
@@ -83,12 +83,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     with parser.opened("--out", results):
         for kill in range(options.kills):
             if not results.done(kill=kill):
-                delay = float(np.random.default_rng([SEED, kill]).uniform(0, options.longest))
-                process = _start(options.only, killed)
+                rng = np.random.default_rng([SEED, kill])
+                delay, first = float(rng.uniform(0, options.longest)), int(rng.integers(len(options.only)))
+                process = _start(options.only[first:], killed)
                 time.sleep(delay)
                 process.send_signal(signal.SIGKILL)
-                results.add([{"kill": kill, "delay_s": round(delay, 2), "exit": process.wait()}])
-                print(f"{kill + 1}/{options.kills}: killed after {delay:.1f} s", flush=True)
+                row = {"kill": kill, "begun_at": options.only[first], "delay_s": round(delay, 2)}
+                results.add([{**row, "exit": process.wait()}])
+                print(f"{kill + 1}/{options.kills}: {row['begun_at']}, killed after {delay:.1f} s", flush=True)
         if not results.done(kill=options.kills):
             statuses = [_start(options.only, folder).wait() for folder in (killed, whole)]
             compared, differ = differences(killed, whole)
