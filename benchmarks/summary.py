@@ -208,7 +208,7 @@ def equal_evaluations() -> str:
 
 def _share(values: "pd.Series[float]") -> str:
     """Mean over seeds and its standard error, in percent."""
-    return f"{float(values.mean()):.1f} +- {float(values.sem()):.1f}"
+    return f"{values.mean():.1f} +- {values.std() / len(values) ** 0.5:.1f}"
 
 
 def calculator() -> str:
