@@ -36,3 +36,8 @@ def test_marks_are_the_ratios() -> None:
     marks = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
     assert marks["DPZero, signs"] == [1.04]
     assert marks["aim: 1.05"] == [1.05, 1.05]
+
+
+def test_tables_of_which_every_row_failed_are_as_if_they_had_not_run() -> None:
+    tables = {"optimizer_step": STEPS[:0], "llm_memory_opt": SIZES[:0], "llm_streamed": SIZES[:0], "jobs": JOBS[:0]}
+    assert texts(draw(tables)).count("not run yet") == 4

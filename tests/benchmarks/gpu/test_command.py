@@ -87,6 +87,19 @@ def test_a_job_that_takes_too_long_lets_the_others_go_first(
     assert rows.loc["one", "wall_s"] > 3  # of both
 
 
+def test_the_time_ends_in_the_middle_of_a_job_which_the_next_call_ends(
+    jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Job, "in_smoke", lambda self: self)
+    jobs[:] = [job("one", "slow"), job("two")]
+    assert run(tmp_path, "--minutes", "0.03") == 0
+    found = statuses(tmp_path)
+    assert found["one"] == "unfinished: the time is over"
+    assert found["two"] == "needs 1 s, 0 s are left"
+    assert run(tmp_path) == 0
+    assert statuses(tmp_path) == {"one": "ok", "two": "ok"}
+
+
 def test_ctrl_c_says_what_there_is(
     jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
