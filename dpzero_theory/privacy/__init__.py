@@ -6,10 +6,10 @@
     spent = epsilon([Release(noise, 5_000, sampling="poisson", relation="add-remove", sample_rate=64 / 1024)], 1e-5)
 
 calibrate gives the least noise for a target, epsilon and delta the cost of a history, steps, batch and records the
-whole numbers that meet a target, epsilon_over_steps and delta_over_epsilon whole curves, group_delta and group_epsilon
-the cost for k records at once (a user's), compare another accountant's answer. Every answer is a certified bracket.
-Each name is a function of the module named in `_HOMES`, whose docstring has the arguments; modules are loaded when
-first used.
+whole numbers that meet a target, epsilon_over_steps and delta_over_epsilon whole curves, group_delta, group_epsilon and
+group_noise the same for k records at once (a user's), compare another accountant's answer. Every answer is a certified
+bracket. Each name is a function of the module named in `_HOMES`, whose docstring has the arguments; modules are loaded
+when first used.
 """
 
 from importlib import import_module
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dpzero_theory.privacy.calibration import calibrate_noise_multiplier as calibrate
     from dpzero_theory.privacy.comparison import compare
     from dpzero_theory.privacy.curves import Curve, delta_over_epsilon, epsilon_over_steps
-    from dpzero_theory.privacy.group import group_delta, group_epsilon
+    from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise
     from dpzero_theory.privacy.relation import Relation
     from dpzero_theory.privacy.release import Release
     from dpzero_theory.privacy.solve import fewest_records as records
@@ -43,6 +43,7 @@ __all__ = [
     "epsilon_over_steps",
     "group_delta",
     "group_epsilon",
+    "group_noise",
     "records",
     "steps",
 ]
@@ -61,6 +62,7 @@ _HOMES = {
     "epsilon_over_steps": "curves.epsilon_over_steps",
     "group_delta": "group.group_delta",
     "group_epsilon": "group.group_epsilon",
+    "group_noise": "group.group_noise",
     "records": "solve.fewest_records",
     "steps": "solve.most_steps",
 }

@@ -35,6 +35,7 @@ LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """The certified accounting of a noise much smaller than the clip needs a grid of 1/noise cells."""
 FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
+FAMILIES = ("truncated-poisson:B/N", "cyclic-poisson:B", "random-allocation:K")
 WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
 """The largest of each whole number."""
 REAL = {
@@ -74,11 +75,15 @@ def _parser() -> Parser:
     question.add_argument(
         "--sampling",
         type=_sampling,
-        metavar=f"{{{','.join((*SAMPLINGS, 'truncated-poisson:B/N'))}}}",
-        help="how batches are drawn; needed with --batch. B: the largest batch",
+        metavar=f"{{{','.join((*SAMPLINGS, *FAMILIES))}}}",
+        help="how batches are drawn; needed with --batch. B: the largest batch, or groups that take turns. K: steps of"
+        " an epoch that a record is in",
     )
     question.add_argument(
         "--relation", choices=tuple(Relation), default="replace-one", help="default: replace-one, the paper's"
+    )
+    question.add_argument(
+        "--group", type=integer(at_most=10**6), default=1, help="records in which neighbours differ: a user's at most"
     )
     parser.add_argument("--format", choices=("table", "json", "csv"), default="table")
     parser.add_argument("--compare", action="store_true", help="ask other installed accountants too (minutes)")
@@ -140,7 +145,7 @@ def _questions(options: argparse.Namespace) -> list[Question]:
     for known in (*SOUGHT[:4], "n", "batch"):
         if given[known] is None and known != sought:
             raise ValueError(f"{FLAGS[known]} must be given")
-    question = Question(**given, sampling=sampling, relation=options.relation)
+    question = Question(**given, sampling=sampling, relation=options.relation, group=options.group)
     if name is None:
         questions = [question]
     else:
@@ -188,6 +193,7 @@ def _answer(question: Question) -> dict[str, Any]:
             "sampling": question.sampling,
             "sample_rate": question.sample_rate,
             "relation": question.relation,
+            "group": question.group,
         },
         "answer": name,
         name: getattr(whole, name),
@@ -199,7 +205,7 @@ def _answer(question: Question) -> dict[str, Any]:
         "notes": list(found.notes),
         "seconds": seconds,
     }
-    if question.sampling == "full" and name == "noise_multiplier":
+    if question.sampling == "full" and name == "noise_multiplier" and question.group == 1:
         answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.sensitivity)
     return answer
 
@@ -243,7 +249,7 @@ def _paper_lemma(inputs: dict[str, Any], sensitivity: int) -> dict[str, Any]:
 
 
 def _comparisons(inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    if inputs["relation"] != "add-remove" or inputs["sampling"] not in ("full", "poisson"):
+    if inputs["relation"] != "add-remove" or inputs["sampling"] not in ("full", "poisson") or inputs["group"] > 1:
         return []
     if None in (inputs["delta"], inputs["steps"], inputs["sample_rate"]):
         return []
@@ -271,7 +277,8 @@ def _table(answer: dict[str, Any]) -> str:
         if inputs[asked] is not None
     )
     lines = [
-        f"{known}, sampling {inputs['sampling']}, relation {inputs['relation']}",
+        f"{known}, sampling {inputs['sampling']}, relation {inputs['relation']}"
+        + (f", groups of {inputs['group']} records" if inputs["group"] > 1 else ""),
         f"{name} = {bracket['value']:.10g}   (exact value in [{bracket['lower']:.10g}, {bracket['upper']:.10g}];"
         f" {answer['method']}, {1e3 * answer['seconds']:.0f} ms)",
     ]
@@ -312,6 +319,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if options.format == "csv":
             raise ValueError("--format csv must come with --sweep")
+        if options.plot is not None and options.group > 1:
+            raise ValueError("--plot with --group must come with --sweep")
         if options.plot is not None and questions[0].sought not in ("noise_multiplier", "epsilon"):
             raise ValueError(f"--plot must come with --sweep where {questions[0].sought} is sought")
         answer = _answer(questions[0])

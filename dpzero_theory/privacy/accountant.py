@@ -108,7 +108,11 @@ def compositions(releases: Sequence[Release], *, attained: bool = False) -> tupl
     With `attained` the pairs that data attain at every step, so that their delta is a lower bound; for one single
     release it is the answer (zero-out aside, where other data may be worse).
     """
-    single = len(releases) == 1 and releases[0].steps == 1 and releases[0].relation is not Relation.ZERO_OUT
+    single = (
+        len(releases) == 1
+        and (releases[0].terms.releases or releases[0].steps) == 1
+        and releases[0].relation is not Relation.ZERO_OUT
+    )
     attained = attained or single
     found: list[Parts] = []
     for index in (0, 1):
@@ -117,7 +121,7 @@ def compositions(releases: Sequence[Release], *, attained: bool = False) -> tupl
             pairs = r.terms.attained if attained else r.terms.pairs
             if pairs:
                 pair = pairs[min(index, len(pairs) - 1)]
-                steps[pair] = steps.get(pair, 0) + r.steps
+                steps[pair] = steps.get(pair, 0) + (r.terms.releases or r.steps)
         parts = tuple(steps.items())
         if parts not in found:
             found.append(parts)

@@ -156,6 +156,7 @@ def _central_limit(unit: Release, epsilon: float, delta: float) -> tuple[float, 
     z = -float(ndtri(delta))
     root = math.sqrt(z * z + 2 * epsilon)
     gdp = 2 * epsilon / (root + z) if z > 0 else root - z
-    ratio = gdp / unit.sample_rate
-    start = unit.sensitivity / math.sqrt(math.log1p(ratio * ratio / unit.steps))
+    turns = unit.terms.releases
+    rate, steps = (unit.terms.pairs[0].sample_rate, turns) if turns else (unit.sample_rate, unit.steps)
+    start = unit.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / steps))
     return start, -1 - abs((epsilon / gdp) ** 2 - gdp**2 / 4)

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
     steps = np.unique(np.geomspace(max(total / 100, 1), 2 * total, 25).astype(int))
     exact = [epsilon_of_history(history(int(t)), delta).upper for t in steps]
     per_step = _renyi(history(1))
-    renyi = [_renyi_epsilon(per_step * np.array([1, t]), delta) for t in steps]
+    renyi = [_renyi_epsilon(per_step * np.array([1, _times(history(int(t)))]), delta) for t in steps]
     with matplotlib.rc_context({"svg.hashsalt": "dpzero"}):
         figure = Figure(figsize=(9, 3.8), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -96,7 +97,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         levels = np.concatenate([np.geomspace(1e-6, 0.05, 60), np.linspace(0.05, 1, 60)])
         right.plot(levels, 1 - levels, color="0.8", zorder=0)
         right.plot(levels, trade_off(history(total), levels), color=_EXACT, label="exact (certified lower bound)")
-        table = per_step * np.array([1, total])
+        table = per_step * np.array([1, _times(history(total))])
         right.plot(levels, _renyi_trade_off(table, levels, exact[-1]), "--", color=_RENYI, label="from Renyi DP")
         if inputs["sampling"] == "full":
             epsilon = inputs["epsilon"] or answer["epsilon"]
@@ -108,6 +109,13 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         right.set_ylabel("type II error")
         right.legend(frameon=False, loc="upper right")
         save(figure, path)
+
+
+def _times(history: list[Release]) -> float:
+    """How many times the Renyi divergences of its first step are those of the history."""
+    (whole,) = history
+    one = replace(whole, steps=1)
+    return (whole.terms.gdp / one.terms.gdp) ** 2 if one.terms.gdp else whole.terms.releases or whole.steps
 
 
 LABELS = {

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
 
@@ -18,7 +17,7 @@ class Question:
     """The one of `SOUGHT` that is None is the one to find; names and ranges as `Release`'s.
 
     epsilon, delta: the target, or the point of the curve that is asked for. n, batch: records, and (expected) records
-    of a batch: n with sampling full.
+    of a batch: n with sampling full. group: records in which neighbours differ, a user's at most (`group`).
     """
 
     epsilon: float | None
@@ -29,6 +28,7 @@ class Question:
     batch: int | None
     sampling: str
     relation: str
+    group: int = 1
 
     @property
     def sought(self) -> str:
@@ -56,22 +56,23 @@ class Question:
         steps: dict[str, Any] = {"steps": self.steps}
         drawn: dict[str, Any] = self._drawn()
         sizes: dict[str, Any] = {name: getattr(self, name) for name in ("n", "batch") if name != self.sought}
+        group: dict[str, Any] = {"group": self.group}
         match self.sought:
             case "noise_multiplier":
-                return calibrate_noise_multiplier(**target, **steps, **drawn, sample_rate=self.sample_rate)
+                return group_noise(**target, **steps, **drawn, sample_rate=self.sample_rate, size=self.group)
             case "epsilon":
                 assert self.delta is not None
-                return epsilon_of_history([self.release()], self.delta)
+                return group_epsilon([self.release()], self.delta, size=self.group)
             case "delta":
                 assert self.epsilon is not None
-                found = delta_of_history([self.release()], self.epsilon)
+                found = group_delta([self.release()], self.epsilon, size=self.group)
                 return replace(found, value=found.upper)
             case "steps":
-                return most_steps(**target, **noise, **drawn, sample_rate=self.sample_rate)
+                return most_steps(**target, **noise, **drawn, sample_rate=self.sample_rate, **group)
             case "batch":
-                return largest_batch(**target, **noise, **steps, **drawn, **sizes)
+                return largest_batch(**target, **noise, **steps, **drawn, **sizes, **group)
             case _:
-                return fewest_records(**target, **noise, **steps, **drawn, **sizes)
+                return fewest_records(**target, **noise, **steps, **drawn, **sizes, **group)
 
     def _drawn(self) -> dict[str, str]:
         return {"sampling": self.sampling, "relation": self.relation}

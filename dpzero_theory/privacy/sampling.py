@@ -36,7 +36,8 @@ class Terms:
     gdp: mu of plain Gaussian releases that cost at least as much, 0 where `pairs` is the answer. pairs: dominating
     pairs of one release, one for each direction (forward: the first data set is the larger one), or one for both.
     attained: pairs that some data set attains at every step; equal to `pairs` wherever these are tight. run: a random
-    allocation, where that is the sharper answer than `gdp`. truncated: the chance with which a release is, knowingly,
+    allocation, where that is the sharper answer than `gdp`. releases: how many the pairs are of, where these are fewer
+    than were made; else 0. truncated: the chance with which a release is, knowingly,
     one with fixed-size batches of the same rate instead of one with `pairs`.
     """
 
@@ -45,6 +46,7 @@ class Terms:
     attained: tuple[Pair, ...] = ()
     run: Run | None = None
     truncated: float = 0.0
+    releases: int = 0
 
 
 class Sampling(ABC):
@@ -52,6 +54,8 @@ class Sampling(ABC):
 
     name: str
     runnable: ClassVar[bool] = False
+    most_rate: float = 1.0
+    """The largest q."""
 
     def rate(self, sample_rate: object) -> float:
         """q as a number in (0, 1]. Raises ValueError."""
@@ -151,6 +155,7 @@ class TruncatedPoisson(_Poisson):
         self.largest = check.integer("largest batch", largest)
         self.n = check.integer("n", n, at_most=10**15)
         self.name = f"{self.family}:{self.largest}/{self.n}"
+        self.most_rate = (self.n - 1) / self.n
 
     @classmethod
     def of(cls, arguments: str) -> "TruncatedPoisson":
@@ -204,6 +209,52 @@ class TruncatedPoisson(_Poisson):
         if len(batch) <= self.largest:
             return batch
         return np.sort(np.array(source.sample(batch.tolist(), self.largest), dtype=np.int64))
+
+
+class CyclicPoisson(_Poisson):
+    """B groups of records that take turns: step i draws from group i mod B alone, each record with probability B q.
+
+    A record's group does not depend on the other records, and may be known. Its name says B: cyclic-poisson:B.
+    """
+
+    family: ClassVar[str] = "cyclic-poisson"
+    runnable = False
+
+    def __init__(self, groups: int) -> None:
+        self.groups = check.integer("groups", groups)
+        self.name, self.most_rate = f"{self.family}:{self.groups}", 1 / self.groups
+
+    @classmethod
+    def of(cls, arguments: str) -> "CyclicPoisson":
+        """From B. Raises ValueError."""
+        if not re.fullmatch(r"[1-9]\d{0,11}", arguments):
+            raise ValueError(f"sampling must be {cls.family}:B, B >= 1 groups that take turns; got {arguments!r}")
+        return cls(int(arguments))
+
+    def rate(self, sample_rate: object) -> float:
+        return check.real("sample_rate", sample_rate, above=0, at_most=self.most_rate)
+
+    def terms(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        turns, rate = -(-steps // self.groups), min(self.groups * sample_rate, 1.0)
+        found = super().terms(noise_multiplier, turns, rate, relation)
+        return replace(found, releases=turns if found.pairs else 0)
+
+    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
+        turns = -(-steps // self.groups)
+        return super().chance(turns, min(self.groups * sample_rate, 1.0))[0], "1 - (1 - B sample_rate)^ceil(steps/B)"
+
+    def note(self, relation: Relation) -> str:
+        return (
+            f"cyclic Poisson: a record is drawn in one step of {self.groups} at most; certified for whoever knows its"
+            " group, which does not depend on other records; the optimiser does not draw such batches"
+        )
+
+    def meaning(self, n: int, sample_rate: float) -> str:
+        return (
+            f"{self.groups} groups take turns; each record of the group with probability {self.groups * sample_rate:g}"
+        )
+
+    draw = Sampling.draw
 
 
 class _FixedSize(Sampling):
@@ -266,23 +317,49 @@ class _FixedOrder(Sampling):
         return "fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most"
 
 
-class _RandomAllocation(_FixedOrder):
-    """Each record in one uniformly random step of every epoch (balls in bins), independently of the other records."""
+class RandomAllocation(_FixedOrder):
+    """Each record in K uniformly random steps of every epoch of floor(K/q), independently of the other records.
 
-    name = "random-allocation"
+    Its name says K where that is not 1 (balls in bins): random-allocation:K.
+    """
+
+    family: ClassVar[str] = "random-allocation"
+
+    def __init__(self, taken: int = 1) -> None:
+        self.taken = taken
+        self.name = self.family if taken == 1 else f"{self.family}:{taken}"
+
+    @classmethod
+    def of(cls, arguments: str) -> "RandomAllocation":
+        """From K, 1 if it is left out. Raises ValueError."""
+        if not re.fullmatch(r"([1-9]\d{0,5})?", arguments):
+            raise ValueError(f"sampling must be {cls.family}:K, K >= 1 steps of an epoch; got {arguments!r}")
+        return cls(int(arguments or 1))
 
     def require(self, relation: Relation, sample_rate: float) -> None:
         """Every relation: no record's place depends on another's."""
 
     def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        plain = super()._sampled(noise_multiplier, steps, sample_rate, relation)
-        epoch = _epoch(sample_rate)
-        return Terms(gdp=plain.gdp, run=Run(noise_multiplier, epoch, steps) if epoch > 1 else None)
+        epoch = _epoch(sample_rate / self.taken)
+        whole, rest = divmod(steps, epoch)
+        used = whole * self.taken + min(rest, self.taken)
+        run = Run(noise_multiplier, epoch, steps, self.taken) if epoch > self.taken else None
+        return Terms(gdp=math.sqrt(used) * relation.sensitivity / noise_multiplier, run=run)
 
     def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
-        return min(steps / _epoch(sample_rate), 1.0), "steps * sample_rate"
+        epoch = _epoch(sample_rate / self.taken)
+        if self.taken == 1:
+            return min(steps / epoch, 1.0), "steps * sample_rate"
+        unused = math.prod(max(1 - steps / (epoch - i), 0.0) for i in range(min(self.taken, epoch)))
+        return 1 - unused, "the chance of a step in the first epoch,"
 
     def note(self, relation: Relation) -> str:
+        if self.taken > 1:
+            return (
+                f"random allocation: each record in {self.taken} uniformly random steps of each epoch of"
+                f" floor({self.taken}/q), independently of the other records; the upper end is certified, the lower end"
+                " too, the exact number is in between; the optimiser does not draw such batches"
+            )
         return (
             "random allocation: certified for epochs of floor(1/q) steps or more, from the first release on, each"
             " record in one uniformly random step of each epoch, independently of the other records"
@@ -305,9 +382,10 @@ def _epoch(sample_rate: float) -> int:
 
 
 SAMPLINGS: Registry[Sampling] = Registry("sampling")
-for _sampling in (_Full(), _Poisson(), _FixedSize(), _RandomAllocation(), _FixedOrder()):
+for _sampling in (_Full(), _Poisson(), _FixedSize(), RandomAllocation(), _FixedOrder()):
     SAMPLINGS.register(_sampling)
-SAMPLINGS.register_family(TruncatedPoisson.family, TruncatedPoisson.of)
+for _family in (TruncatedPoisson, CyclicPoisson, RandomAllocation):
+    SAMPLINGS.register_family(_family.family, _family.of)
 
 
 def runnable() -> tuple[str, ...]:

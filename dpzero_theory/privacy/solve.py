@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import NoReturn
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.group import group_delta, group_epsilon
 from dpzero_theory.privacy.release import MOST_STEPS, Release
+from dpzero_theory.privacy.sampling import SAMPLINGS
 from dpzero_theory.search import last_integer
 
 MOST_RECORDS = 10**15
@@ -31,10 +32,12 @@ def most_steps(
     sample_rate: float | None = None,
     mechanism: str = "gaussian",
     coordinates: int = 1,
+    group: int = 1,
 ) -> Bracket:
     """The largest number T of releases that is (target_epsilon, target_delta)-DP.
 
-    Args: as `calibration.calibrate_noise_multiplier`'s; noise_multiplier as `Release`'s.
+    Args: as `calibration.calibrate_noise_multiplier`'s; noise_multiplier as `Release`'s; group: records in which
+    neighbours differ (`group`).
 
     Returns:
         A bracket of integers with value = lower, the private side: `value` releases are certified to meet the target
@@ -54,7 +57,7 @@ def most_steps(
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    goal = _Goal(target_epsilon, target_delta, lambda count: replace(unit, steps=count))
+    goal = _Goal(target_epsilon, target_delta, group, lambda count: replace(unit, steps=count))
     found = goal.largest(1, MOST_STEPS, _central_steps(unit, goal))
     if found is None:
         goal.refuse(1, "one step")
@@ -75,14 +78,14 @@ def largest_batch(
     relation: str,
     mechanism: str = "gaussian",
     coordinates: int = 1,
+    group: int = 1,
 ) -> Bracket:
     """The largest (expected) batch of n records with which `steps` releases are (target_epsilon, target_delta)-DP.
 
     noise_multiplier: of the noise on the sum of a batch, over the clip. n: 1 <= n <= 10^15. Returns a bracket of
     integers as `most_steps` does, n where full batches meet the target. Raises as it does, for a batch of one record.
     """
-    records = check.integer("n", n, at_most=MOST_RECORDS)
-
+    records, most = check.integer("n", n, at_most=MOST_RECORDS), SAMPLINGS[sampling].most_rate
     unit = Release(
         noise_multiplier,
         steps,
@@ -92,8 +95,8 @@ def largest_batch(
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    goal = _Goal(target_epsilon, target_delta, lambda batch: replace(unit, sample_rate=batch / records))
-    found = goal.largest(1, records, records * _central_rate(unit, goal))
+    goal = _Goal(target_epsilon, target_delta, group, lambda batch: replace(unit, sample_rate=batch / records))
+    found = goal.largest(1, max(math.floor(records * most + 1e-9), 1), records * _central_rate(unit, goal))
     if found is None:
         goal.refuse(1, "a batch of 1")
     return found
@@ -110,6 +113,7 @@ def fewest_records(
     relation: str,
     mechanism: str = "gaussian",
     coordinates: int = 1,
+    group: int = 1,
 ) -> Bracket:
     """The smallest n of which `steps` batches of `batch` records are (target_epsilon, target_delta)-DP.
 
@@ -117,19 +121,18 @@ def fewest_records(
     are certified not to (or are fewer than a batch). Raises as `most_steps` does; PreconditionError where 10^15
     records do not meet the target.
     """
-    size = check.integer("batch", batch, at_most=MOST_RECORDS)
-
+    size, most = check.integer("batch", batch, at_most=MOST_RECORDS), SAMPLINGS[sampling].most_rate
     unit = Release(
         noise_multiplier,
         steps,
         sampling=sampling,
         relation=relation,
-        sample_rate=0.5,
+        sample_rate=most / 2,
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    goal = _Goal(target_epsilon, target_delta, lambda n: replace(unit, sample_rate=size / n))
-    found = goal.smallest(size, MOST_RECORDS, size / _central_rate(unit, goal))
+    goal = _Goal(target_epsilon, target_delta, group, lambda n: replace(unit, sample_rate=size / n))
+    found = goal.smallest(math.ceil(size / most - 1e-9), MOST_RECORDS, size / _central_rate(unit, goal))
     if found is None:
         goal.refuse(MOST_RECORDS, f"{MOST_RECORDS} records")
     return found
@@ -138,23 +141,25 @@ def fewest_records(
 class _Goal:
     """A target, and the release that a whole number stands for; `guess` is where that is about met."""
 
-    def __init__(self, target_epsilon: float, target_delta: float, release: Callable[[int], Release]) -> None:
+    def __init__(
+        self, target_epsilon: float, target_delta: float, group: int, release: Callable[[int], Release]
+    ) -> None:
         self.epsilon = check.real("target_epsilon", target_epsilon, above=0)
         self.delta = check.real("target_delta", target_delta, at_least=0, below=1)
-        self.release = release
+        self.group, self.release = check.integer("group", group), release
 
     def excess(self, number: int, *, least: bool = False) -> float:
         """<= 0 where the certified upper end meets the target; with `least` the lower end."""
         history = [self.release(number)]
         if self.delta == 0:
-            epsilon = epsilon_of_history(history, 0.0)
+            epsilon = group_epsilon(history, 0.0, size=self.group)
             return (epsilon.lower if least else epsilon.upper) - self.epsilon
-        delta = delta_of_history(history, self.epsilon)
+        delta = group_delta(history, self.epsilon, size=self.group)
         found = delta.lower if least else delta.upper
         return math.log(found / self.delta) if found > 0 else -math.inf
 
     def refuse(self, number: int, rule: str) -> NoReturn:
-        real = epsilon_of_history([self.release(number)], self.delta).upper
+        real = group_epsilon([self.release(number)], self.delta, size=self.group).upper
         raise check.PreconditionError(f"{rule} must meet the target; got epsilon {real:.6g}, above {self.epsilon:g}")
 
     def largest(self, first: int, most: int, guess: float) -> Bracket | None:
@@ -192,7 +197,7 @@ def _central_steps(unit: Release, goal: _Goal) -> float:
     gdp = float(gdp_from_epsilon(goal.epsilon, goal.delta))
     loss = min((unit.sensitivity / unit.noise_multiplier) ** 2, 600.0)
     each = loss if unit.terms.gdp > 0 else unit.sample_rate**2 * math.expm1(loss)
-    return min(gdp * gdp / each, MOST_STEPS)
+    return min(gdp * gdp / each / goal.group**2, MOST_STEPS)
 
 
 def _central_rate(unit: Release, goal: _Goal) -> float:

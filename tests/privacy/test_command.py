@@ -213,3 +213,27 @@ def test_compare_and_plot(capsys, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["answer.png"]
     assert main([*TARGET, "--compare"]) == 0
     assert "add-remove" in capsys.readouterr().out
+
+
+def test_groups_from_the_command_line(capsys):
+    """A user's three records: six times the epsilon of one or less, and the other answers ask the same question."""
+    given = [*NOISE[:6], "--relation", "add-remove", "--sampling", "poisson", "--group", "3"]
+    found = answer(capsys, [*given, "--batch", "16", "--steps", "100"])
+    one = answer(capsys, [*given[:-1], "1", "--batch", "16", "--steps", "100"])
+    assert one["epsilon"] < found["epsilon"] < 6 * one["epsilon"]
+    assert found["inputs"]["group"] == 3
+    assert "groups of 3 records: the upper end is certified" in found["notes"][-1]
+    steps = [*given, "--batch", "16", "--epsilon", repr(found["epsilon"]), "--solve-for", "steps"]
+    assert 99 <= answer(capsys, steps)["steps"] <= 101
+    assert main([*given, "--batch", "16", "--sweep", "steps=50:100:lin:2", "--format", "csv"]) == 0
+    assert float(capsys.readouterr().out.splitlines()[-1].split(",")[1]) == pytest.approx(found["epsilon"])
+    with pytest.raises(SystemExit):
+        main([*given, "--batch", "16", "--steps", "100", "--plot", "none.svg"])
+    assert "--plot with --group must come with --sweep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sampling", ["cyclic-poisson:4", "random-allocation:2", "truncated-poisson:100/1024"])
+def test_samplings_with_arguments_answer(capsys, sampling):
+    found = answer(capsys, [*NOISE[:6], "--batch", "64", "--sampling", sampling, "--steps", "32"])
+    assert 0 < found["bracket"]["lower"] <= found["epsilon"] < 3
+    assert found["inputs"]["sampling"] == sampling

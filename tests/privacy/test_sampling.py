@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from scipy import stats
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, passes, runnable
+from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, drawn, passes, runnable
+from tests.privacy import oracle
 
 
 @pytest.mark.parametrize(("n", "batch", "steps"), [(10, 4, 5), (12, 4, 7), (7, 7, 3), (9, 1, 20), (10, 3, 1)])
@@ -213,3 +215,47 @@ def test_fixed_size_batches_and_a_record_that_counts_as_zero():
         [Release(noise, 1, sampling="fixed-size", relation="replace-one", sample_rate=q)], epsilon
     )
     assert found.lower < doubled.lower
+
+
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize(("groups", "q", "steps"), [(3, 0.1, 2), (2, 0.5, 2), (5, 0.02, 5)])
+def test_cyclic_batches_are_the_turns_of_one_group(groups, q, steps, relation):
+    """All outputs of the record's one turn, a Poisson batch at B times the rate; more turns are more such batches."""
+    release = Release(1.5, steps, sampling=f"cyclic-poisson:{groups}", relation=relation, sample_rate=q)
+    for epsilon in (0.1, 1.0):
+        exact = oracle.exact_delta(epsilon, [oracle.gaussian(1.5, groups * q, relation)])
+        found = delta_of_history([release], epsilon)
+        assert found.lower * (1 - 1e-5) <= exact <= found.upper * (1 + 1e-5)
+        assert found.upper <= found.lower * (1 + 1e-3)
+    reached, _ = SAMPLINGS[release.sampling].chance(steps, q)
+    assert reached == pytest.approx(groups * q)
+    many = Release(1.5, 6 * groups + 1, sampling=release.sampling, relation=relation, sample_rate=q)
+    poisson = Release(1.5, 7, sampling="poisson", relation=relation, sample_rate=groups * q)
+    assert delta_of_history([many], 0.5) == replace(delta_of_history([poisson], 0.5), notes=notes_of(many))
+
+
+def notes_of(release):
+    return (SAMPLINGS[release.sampling].note(release.relation),)
+
+
+def test_what_cyclic_batches_are_not():
+    good = {"relation": "add-remove", "sampling": "cyclic-poisson:10"}
+    with pytest.raises(
+        ValueError, match=r"^sample_rate must be a finite number with 0 < sample_rate <= 0\.1; got 0\.2"
+    ):
+        Release(1.0, 5, **good, sample_rate=0.2)
+    for name in (
+        "cyclic-poisson:0",
+        "cyclic-poisson",
+        "cyclic-poisson:2.5",
+        "random-allocation:0",
+        "random-allocation:x",
+    ):
+        with pytest.raises(ValueError, match=r"^sampling must be (cyclic-poisson:B|random-allocation:K), "):
+            Release(1.0, 5, relation="add-remove", sampling=name, sample_rate=0.05)
+    for name in ("cyclic-poisson:10", "random-allocation:4"):
+        assert "the optimiser does not draw such batches" in SAMPLINGS[name].note(Relation.ADD_REMOVE)
+        with pytest.raises(ValueError, match="sampling must be one of full, poisson, fixed-size; got"):
+            drawn(name)
+        with pytest.raises(NotImplementedError, match="cannot be drawn"):
+            SAMPLINGS[name].draw(random.Random(1), 8, 0.05)

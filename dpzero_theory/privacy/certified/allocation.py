@@ -64,15 +64,19 @@ _LARGEST = 2**21
 
 @dataclass(frozen=True)
 class Run:
-    """`steps` releases with noise `noise_multiplier`, from the start of an epoch of `epoch` steps or more."""
+    """`steps` releases with noise `noise_multiplier`, from the start of an epoch of `epoch` steps or more.
+
+    taken: the number of steps of an epoch that the record is in.
+    """
 
     noise_multiplier: float
     epoch: int
     steps: int
+    taken: int = 1
 
     @property
     def epochs(self) -> int:
-        """Epochs begun: the record is in at most one batch of each."""
+        """Epochs begun: the record is in at most `taken` batches of each."""
         return -(-self.steps // self.epoch)
 
     @property

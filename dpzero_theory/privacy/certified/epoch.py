@@ -36,7 +36,7 @@ class Side:
         return (0, *([1] if self.up else []), *([-1] if self.down else []))
 
 
-def _difference(low: Array, high: Array) -> tuple[Array, Array]:
+def difference(low: Array, high: Array) -> tuple[Array, Array]:
     """Phi(high) - Phi(low), and a bound on its error."""
     side = high > -low
     first, second = np.where(side, -high, low), np.where(side, -low, high)
@@ -81,7 +81,7 @@ def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     edges = np.clip(step.edges(points), low, high)
     (r, r_error), (p, p_error), (q, q_error) = (
-        _difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s) for mean in (0, side.up, -side.down)
+        difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s) for mean in (0, side.up, -side.down)
     )
     empty = edges[:, 1:] <= edges[:, :-1]
     unit = step.unit[:, None]
@@ -112,7 +112,7 @@ def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Wei
     edges = np.concatenate([-ends, edges, ends], axis=1)
     laws, error = [], 0.0
     for mean in step.side.means:
-        mass, wrong = _difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s)
+        mass, wrong = difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s)
         laws.append(mass)
         error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
     return Weights.of(np.stack(laws).transpose(2, 0, 1)), error

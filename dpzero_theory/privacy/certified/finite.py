@@ -109,7 +109,7 @@ def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]
     return loss[1:], q * ratio[1:], q, float(height[-1])
 
 
-def _joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """The segments (P, Q), neighbours joined until P/Q falls from each to the next."""
     kept: list[tuple[float, float]] = []
     for segment in points:
@@ -138,5 +138,5 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
     segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
     segments.append((1 - ends[-1][0] - far[0][0], 1 - ends[-1][1] - far[0][1]))
     segments += [(a[0] - b[0], a[1] - b[1]) for a, b in zip(far, [*far[1:], (0.0, 0.0)], strict=True)]
-    low_p, low_q = np.array(_joined(segments)).T
+    low_p, low_q = np.array(joined(segments)).T
     return FinitePair(losses, np.maximum(mass, 0.0), infinite + forward.cut, low_p, low_q)

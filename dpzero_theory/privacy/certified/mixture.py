@@ -17,6 +17,7 @@ from dpzero_theory.privacy.certified.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.grid import grid_delta_beside, reach_of
 from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.subset import subset_pairs, told
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 Parts = tuple[tuple[Pair, int], ...]
@@ -132,8 +133,34 @@ def mixture_delta(
         target: the delta that is sought, if it is known: what is left out is small beside it.
         accuracy: of the grids.
     """
+    if any(run.taken > 1 for run in mixture.runs):
+        above = mixture_delta(epsilon, _above(mixture), target=target, accuracy=accuracy)
+        below = mixture_delta(epsilon, _below(mixture), target=target, accuracy=accuracy)
+        return _bracket(min(below.lower, above.upper), above.value, above.upper)
     found = _delta(epsilon, mixture, target, accuracy)
     return found if mixture.runs else replace(found, method="grid")
+
+
+def _above(mixture: Mixture) -> Mixture:
+    """Runs of more than one step an epoch as allocations of one that dominate; blocks of one step are full batches."""
+    runs = [each for run in mixture.runs for each in (told(run) if run.taken > 1 else [run])]
+    sensitivity = 2 if mixture.replaced else 1
+    known = [sensitivity * run.plain_gdp for run in runs if run.epoch == 1]
+    return replace(mixture, runs=tuple(run for run in runs if run.epoch > 1), gdp=math.hypot(mixture.gdp, *known))
+
+
+def _below(mixture: Mixture) -> Mixture:
+    """Such runs as finite pairs that they dominate; whatever data attain of the rest."""
+    found: tuple[list[tuple[FinitePair, int]], ...] = tuple(list(each) for each in mixture.finite)
+    for run in mixture.runs:
+        whole, rest = divmod(run.steps, run.epoch)
+        for released, count in ((run.epoch, whole), (rest, 1)):
+            if run.taken > 1 and released and count:
+                pairs = subset_pairs(run.noise_multiplier, run.epoch, run.taken, released, replaced=mixture.replaced)
+                for direction, pair in zip(found, pairs, strict=True):
+                    direction.append((pair, count))
+    plain = tuple(run for run in mixture.runs if run.taken == 1)
+    return replace(mixture, runs=plain, parts=mixture.attained, finite=tuple(map(tuple, found)))
 
 
 def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy) -> Bracket:

@@ -1,0 +1,145 @@
+"""Random allocation with k of t: each record takes part in k steps of an epoch of t, a uniformly random set of them.
+
+From above: told a random partition of the steps into k blocks of sizes floor(t/k) and ceil(t/k), each with one of the
+record's steps, an epoch is k allocations of one step in a block (`told`). From below: the sum of the rounded losses
+log(1 - c + c Y_i), c = (k-1)/t, over an epoch is a function of the outputs, with laws known under P and Q
+(`subset_pairs`). Statements and proofs: derivation.md, section 12.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.allocation import Run
+from dpzero_theory.privacy.certified.cells import inverse
+from dpzero_theory.privacy.certified.convolution import compose, log_law, log_sum, transform
+from dpzero_theory.privacy.certified.epoch import difference
+from dpzero_theory.privacy.certified.finite import FinitePair, joined
+from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.quadrature import losses
+
+_SIZE, _GROUPS = 2**15, 2**10
+_REACH = 11.0
+"""Standard deviations of a sum, and of a step's output, that the grid holds."""
+_ROUNDING = 1e-11
+"""Relative error of weights and tilts, with room."""
+_LEAST = 1e-18
+"""Probability of a number of steps taken that is left out of P, and added to Q."""
+
+
+def told(run: Run) -> list[Run]:
+    """Allocations of one step an epoch that dominate the run; an incomplete epoch counts as a whole one."""
+    size, longer = divmod(run.epoch, run.taken)
+    blocks = ((size, run.taken - longer), (size + 1, longer))
+    return [Run(run.noise_multiplier, t, t * count * run.epochs) for t, count in blocks if count]
+
+
+def counts(epoch: int, taken: int, released: int) -> list[tuple[int, float]]:
+    """(j, probability) of the number of `released` steps that are among the `taken` ones, where it is not tiny."""
+    low, high = max(0, taken - (epoch - released)), min(taken, released)
+
+    def log_chance(j: int) -> float:
+        def choose(n: int, k: int) -> float:
+            return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+        return choose(released, j) + choose(epoch - released, taken - j) - choose(epoch, taken)
+
+    chances = np.exp([log_chance(j) for j in range(low, high + 1)])
+    chances /= chances.sum()
+    return [(low + i, float(chance)) for i, chance in enumerate(chances) if chance > _LEAST]
+
+
+class _Steps:
+    """One step's laws on the grid of spacing H: masses under N(mean, s^2), and errors, at the integers from `first`."""
+
+    def __init__(self, pair: Pair, released: int, taken: int, replaced: bool) -> None:
+        s, (branch,) = pair.noise, pair.branches
+        x = np.linspace(-_REACH * s - 1, _REACH * s + 1, 4001)
+        level = losses(pair, branch, x, np.zeros(len(x)))[0]
+        weights = {m: np.exp(-(((x - m) / s) ** 2) / 2) for m in (-1, 0, 1)}
+        mean = {m: float(w @ level / w.sum()) for m, w in weights.items()}
+        variance = max(float(w @ (level - mean[m]) ** 2 / w.sum()) for m, w in weights.items() if m >= -replaced)
+        room = _REACH * math.sqrt(variance * released) + float(level[-1] - mean[0])
+        self.bottom = released * mean[0] - room + (taken * (mean[-1] - mean[0]) if replaced else 0.0)
+        self.width = (released * mean[0] + taken * (mean[1] - mean[0]) + room - self.bottom) / _SIZE
+        self.first = round(float(level[0]) / self.width)
+        last = round(float(level[-1]) / self.width)
+        levels: Array = self.width * (np.arange(self.first, last, dtype=np.float64) + 0.5)
+        edges = inverse(pair, branch, levels)
+        self._edges = np.concatenate([[-np.inf], edges, [np.inf]]) / s
+        self._s = s
+
+    def masses(self, mean: int, sign: int) -> Array:
+        """From below for sign -1, from above for 1."""
+        ends = self._edges - mean / self._s
+        mass, error = difference(ends[:-1], ends[1:])
+        return np.maximum(mass + sign * error, 0.0)
+
+
+def _first(steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]]) -> tuple[Array, float]:
+    """The law of the sum modulo the grid, `mean` in j of the steps and 0 in the others, and its Euclidean error."""
+    still, used = (transform(steps.masses(m, -1), steps.first, _SIZE) for m in (0, mean))
+    start = math.floor(steps.bottom / steps.width)
+    total, wrong = np.zeros(_SIZE), 0.0
+    for j, chance in chances:
+        law, error = compose([(used, j), (still, released - j)], start)
+        total, wrong = total + chance * law, wrong + chance * error
+    return total, wrong / math.sqrt(_SIZE)
+
+
+def _second(
+    steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]], sign: int
+) -> tuple[Array, Array]:
+    """(weights, their Euclidean error each) of the same law from above, by its tilt e^(sign loss)."""
+    start = math.floor(steps.bottom / steps.width)
+    points = (steps.first + np.arange(len(steps.masses(0, 1)), dtype=np.float64)) * steps.width
+    logs = {m: log_law(steps.masses(m, 1)) for m in (0, mean)}
+    scale = {m: log_sum(log, sign, points) for m, log in logs.items()}
+    spectra = {m: transform(np.exp(logs[m] + sign * points - scale[m]), steps.first, _SIZE) for m in logs}
+    at = (start + np.arange(_SIZE, dtype=np.float64)) * steps.width
+    total, wrong = np.zeros(_SIZE), np.zeros(_SIZE)
+    for j, chance in chances:
+        law, error = compose([(spectra[mean], j), (spectra[0], released - j)], start)
+        factor = chance * np.exp(np.minimum(j * scale[mean] + (released - j) * scale[0] - sign * at, 700.0))
+        total, wrong = total + factor * law, wrong + factor * error / math.sqrt(_SIZE)
+    # sums beyond the grid on the side of small tilts, folded in too lightly: Chernoff
+    ends = (steps.bottom, steps.bottom + _SIZE * steps.width)
+    tail = 1.0
+    for rate in np.geomspace(0.1, 30, 20) / (_SIZE * steps.width / (2 * _REACH)):
+        moment = max(
+            j * log_sum(logs[mean], -sign * rate, points) + (released - j) * log_sum(logs[0], -sign * rate, points)
+            for j, _ in chances
+        )
+        tail = min(tail, math.exp(min(moment + sign * rate * (ends[0] if sign > 0 else ends[1]), 0.0)))
+    return total, wrong + (tail + len(chances) * _LEAST) / math.sqrt(_SIZE // _GROUPS)
+
+
+def _pair(first: tuple[Array, float], second: tuple[Array, Array], sign: int) -> FinitePair:
+    """Of groups of neighbouring points, joined until P/Q falls."""
+    group = _SIZE // _GROUPS
+    p = (first[0].reshape(-1, group).sum(axis=1) - math.sqrt(group) * first[1]) * (1 - _ROUNDING)
+    q = second[0].reshape(-1, group).sum(axis=1) + np.sqrt((second[1].reshape(-1, group) ** 2).sum(axis=1))
+    p, q = np.maximum(p, 0.0)[::sign], (q * (1 + _ROUNDING))[::sign]
+    segments = joined(zip(p[::-1].tolist(), q[::-1].tolist(), strict=True))
+    p, q = np.array([s for s in segments if s[0] > 0]).T[:, ::-1]
+    return FinitePair(np.log(p) - np.log(q), p, 0.0, p, q)
+
+
+@lru_cache(maxsize=8)
+def subset_pairs(
+    noise: float, epoch: int, taken: int, released: int, *, replaced: bool
+) -> tuple[FinitePair, FinitePair]:
+    """Pairs that the pairs (P, Q) and (Q, P) of one epoch dominate, the first `released` of its steps done.
+
+    taken: k, 2 <= k < epoch. With `replaced` the record's contributions change their sign, else P is with the record.
+    """
+    steps = _Steps(Pair("replace" if replaced else "remove", (taken - 1) / epoch, noise), released, taken, replaced)
+    present = counts(epoch, taken, released)
+    absent = present if replaced else [(0, 1.0)]
+    other = -1 if replaced else 1
+    forward = _pair(_first(steps, 1, released, present), _second(steps, other, released, absent, 1), 1)
+    if replaced:
+        return forward, forward
+    return forward, _pair(_first(steps, 1, released, absent), _second(steps, 1, released, present, -1), -1)
