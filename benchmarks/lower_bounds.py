@@ -3,12 +3,14 @@
     python -m benchmarks.lower_bounds [--quick] [--out DIR]
 
 Mechanisms, of one number that is +1/2 or -1/2 of a sensitivity 1 (replace-one): Gaussian noise of standard deviation
-1/mu, Laplace noise of pure epsilon, randomised response of pure epsilon. A row is 200 audits of one mechanism by one
-method at 95% confidence and delta 1e-5 with so many runs (in one run: so many canaries): how many bounds are above the
-exact epsilon, their quartiles and 5% and 95% quantiles, and seconds an audit takes. Methods of `audit.bounds` and
-`audit.sequential`, and beside them those of jax_privacy.auditing on the same scores, where it is installed
-(`pip install jax_privacy`; its rows say so otherwise). Methods named gdp take the mechanism to be Gaussian, and are
-tried on the Gaussian alone.
+1/mu, Laplace noise of pure epsilon, randomised response of pure epsilon; and of a number 1 or 0 (add-remove): Gaussian
+noise of standard deviation 1/mu where the record is in the batch with probability RATE alone. A row is 200 audits of
+one mechanism by one method at 95% confidence and delta 1e-5 with so many runs (in one run: so many canaries): how many
+bounds are above the exact value, their quartiles and 5% and 95% quantiles, and seconds an audit takes. Methods of
+`audit.bounds` and `audit.sequential`, and beside them those of jax_privacy.auditing on the same scores, where it is
+installed (`pip install jax_privacy`; its rows say so otherwise). Methods named gdp bound the smallest mu for which the
+mechanism is mu-GDP, said here as the epsilon of that mu at delta: their exact value is that of the smallest mu.
+jax_privacy's one run by f-DP takes a second, and is run on the Gaussian alone.
 """
 
 import importlib.util
@@ -18,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+from scipy import optimize, special, stats
 
 from benchmarks.kit.rows import OK, RESULTS, Results, read_rows
 from dpzero_theory.audit import bounds, sequential
@@ -27,23 +29,27 @@ from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 
 DELTA, CONFIDENCE, REPEATS = 1e-5, 0.95, 200
-RUNS, GDP_RUNS, SEQUENTIAL = (1000, 4000), (1000, 4000, 16000), (1000,)
+RUNS, FEWER = (1000, 4000, 16000), (1000, 4000)
+RATE = 0.25
 _JAX = "jax_privacy"
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """strength: mu, or the pure epsilon. noisy: signs of +-1 and a generator -> scores."""
+    """strength: mu, or the pure epsilon. noisy: signs of +-1 and a generator -> scores. exact: epsilon at DELTA.
+
+    smallest: the mu for which it is mu-GDP and for no smaller one.
+    """
 
     name: str
     strength: float
     noisy: Callable[[Array, np.random.Generator, float], Array]
     exact: Callable[[float], float]
+    smallest: Callable[[float], float]
 
-    @property
-    def epsilon(self) -> float:
-        """At DELTA."""
-        return self.exact(self.strength)
+    def truth(self, gdp: bool) -> float:
+        """What a bound must not exceed."""
+        return _from_gdp(self.smallest(self.strength)) if gdp else self.exact(self.strength)
 
     def scores(self, signs: Array, rng: np.random.Generator) -> Array:
         return self.noisy(signs, rng, self.strength)
@@ -73,10 +79,50 @@ def _response_epsilon(epsilon: float) -> float:
     return float(np.log((right - DELTA) / (1 - right)))
 
 
+def _subsampled(signs: Array, rng: np.random.Generator, mu: float) -> Array:
+    """1/2 more with sign +1 where the record is drawn, and 1/2 less elsewhere, so that 0 is in the middle."""
+    drawn = (signs > 0) & (rng.random(signs.size) < RATE)
+    return np.asarray(drawn - 0.5 + rng.normal(size=signs.size) / mu)
+
+
+def _subsampled_epsilon(mu: float) -> float:
+    """Where the larger of both directions' delta is DELTA.
+
+    With P = (1 - RATE) N(0, 1) + RATE N(mu, 1), Q = N(0, 1): P[P > e^e Q] and the reverse are half-lines from the z at
+    which the density ratio 1 - RATE + RATE exp(mu z - mu^2/2) is e^e, or e^-e.
+    """
+
+    def excess(epsilon: float) -> float:
+        found = 0.0
+        for sign in (1.0, -1.0):
+            weight = (np.exp(sign * epsilon) - 1 + RATE) / RATE
+            z = (np.log(weight) / mu + mu / 2) if weight > 0 else -np.inf
+            q, p = stats.norm.sf(z), (1 - RATE) * stats.norm.sf(z) + RATE * stats.norm.sf(z - mu)
+            found = max(found, p - np.exp(epsilon) * q if sign > 0 else (1 - q) - np.exp(epsilon) * (1 - p))
+        return float(found - DELTA)
+
+    return float(optimize.brentq(excess, 0, 50))
+
+
+def _balanced_gdp(wrong: float) -> float:
+    """Where the test of equal errors is the one that needs the largest mu: both are `wrong`."""
+    return -2 * float(special.ndtri(wrong))
+
+
 MECHANISMS = (
-    *(Mechanism("gaussian", mu, _gaussian, lambda mu: float(epsilon_from_gdp(mu, DELTA))) for mu in (0.5, 1.0, 2.0)),
-    *(Mechanism("laplace", epsilon, _laplace, _laplace_epsilon) for epsilon in (1.0, 3.0)),
-    *(Mechanism("randomised response", epsilon, _response, _response_epsilon) for epsilon in (1.0, 3.0)),
+    *(
+        Mechanism("gaussian", mu, _gaussian, lambda mu: float(epsilon_from_gdp(mu, DELTA)), lambda mu: mu)
+        for mu in (0.5, 1.0, 2.0)
+    ),
+    *(
+        Mechanism("laplace", epsilon, _laplace, _laplace_epsilon, lambda e: _balanced_gdp(np.exp(-e / 2) / 2))
+        for epsilon in (1.0, 3.0)
+    ),
+    *(
+        Mechanism("randomised response", e, _response, _response_epsilon, lambda e: _balanced_gdp(special.expit(-e)))
+        for e in (1.0, 3.0)
+    ),
+    *(Mechanism("subsampled gaussian", mu, _subsampled, _subsampled_epsilon, lambda mu: mu) for mu in (1.0, 2.0)),
 )
 
 
@@ -93,14 +139,8 @@ def _fair(canaries: int, rng: np.random.Generator) -> Array:
     return np.asarray(2.0 * rng.integers(0, 2, canaries) - 1)
 
 
-def _replayed(scores: Array, signs: Array) -> bounds.Mechanism:
-    """A mechanism that gives the scores of these signs again, one run each."""
-    waiting = {sign: iter(scores[signs == sign]) for sign in (1, -1)}
-    return lambda asked: np.array([next(waiting[int(asked[0])])])
-
-
 def _attack(scores: Array, signs: Array) -> bounds.Attack:
-    return bounds.attack(_replayed(scores, signs), runs=signs.size, delta=DELTA, confidence=CONFIDENCE)
+    return bounds.attack_of(scores[signs > 0], scores[signs < 0], delta=DELTA, confidence=CONFIDENCE)
 
 
 def _sequential(scores: Array, signs: Array) -> float:
@@ -142,18 +182,19 @@ class Method:
     kind: str = "runs"
     gdp: bool = False
     package: str = ""
+    on: tuple[str, ...] = ("gaussian", "laplace", "randomised response", "subsampled gaussian")
 
 
 METHODS = (
     Method("attack", lambda scores, signs: _attack(scores, signs).epsilon, RUNS),
-    Method("attack, gdp", lambda scores, signs: _from_gdp(_attack(scores, signs).gdp), GDP_RUNS, gdp=True),
-    Method("sequential, gdp", _sequential, SEQUENTIAL, gdp=True),
-    Method("one run", _one_run, RUNS, "one run"),
-    Method("one run, gdp", _one_run_gdp, RUNS, "one run", gdp=True),
+    Method("attack, gdp", lambda scores, signs: _from_gdp(_attack(scores, signs).gdp), RUNS, gdp=True),
+    Method("sequential, gdp", _sequential, FEWER, gdp=True),
+    Method("one run", _one_run, FEWER, "one run"),
+    Method("one run, gdp", _one_run_gdp, FEWER, "one run", gdp=True),
     Method("jax_privacy clopper-pearson", _jax("epsilon_clopper_pearson"), RUNS, package=_JAX),
-    Method("jax_privacy gdp", _jax("epsilon_from_gdp"), GDP_RUNS, gdp=True, package=_JAX),
-    Method("jax_privacy one run", _jax("epsilon_one_run"), RUNS, "one run", package=_JAX),
-    Method("jax_privacy one run, f-dp", _jax("epsilon_one_run_fdp"), RUNS, "one run", gdp=True, package=_JAX),
+    Method("jax_privacy gdp", _jax("epsilon_from_gdp"), RUNS, gdp=True, package=_JAX),
+    Method("jax_privacy one run", _jax("epsilon_one_run"), FEWER, "one run", package=_JAX),
+    Method("jax_privacy one run, f-dp", _jax("epsilon_one_run_fdp"), FEWER, "one run", True, _JAX, ("gaussian",)),
 )
 
 
@@ -169,7 +210,7 @@ def row(mechanism: Mechanism, method: Method, size: int, repeats: int) -> dict[s
         started = time.perf_counter()
         found.append(method.bound(scores, signs))
         seconds += time.perf_counter() - started
-    exact = mechanism.epsilon
+    exact = mechanism.truth(method.gdp)
     low, first, middle, third, high = (float(q) for q in np.quantile(found, (0.05, 0.25, 0.5, 0.75, 0.95)))
     return {
         "repeats": repeats,
@@ -208,9 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with parser.opened("--out", results):
         for mechanism in MECHANISMS:
-            for method in METHODS:
-                if method.gdp and mechanism.name != "gaussian":
-                    continue
+            for method in (method for method in METHODS if mechanism.name in method.on):
                 for size in method.sizes[:1] if options.quick else method.sizes:
                     key: dict[str, str | int | float] = {
                         "mechanism": mechanism.name,

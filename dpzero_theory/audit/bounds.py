@@ -36,7 +36,6 @@ negatives of a threshold test, which (epsilon, delta)-DP ties by FP e^epsilon + 
 mu >= z(1 - FP) - z(FN), z the normal quantile. The threshold comes from other runs than the bound.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -209,23 +208,32 @@ def attack(
     plus, minus = (
         np.array([float(_scores(mechanism(np.array([sign])), 1)[0]) for _ in range(total // 2)]) for sign in (1, -1)
     )
-    half = total // 4
-    thresholds = np.quantile(
-        np.concatenate([plus[:half], minus[:half]]), np.linspace(0, 1, 102)[1:-1], method="nearest"
-    )
+    return attack_of(plus, minus, delta=delta, confidence=confidence)
 
-    def errors(threshold: float, part: slice) -> tuple[int, int]:
-        return int((minus[part] > threshold).sum()), int((plus[part] <= threshold).sum())
 
-    def bound(measure: Callable[[int, int], float]) -> float:
-        tuned = [measure(*errors(threshold, slice(None, half))) for threshold in thresholds]
-        return measure(*errors(float(thresholds[int(np.argmax(tuned))]), slice(half, None)))
+def attack_of(plus: Array, minus: Array, *, delta: float, confidence: float) -> Attack:
+    """As `attack`, of scores that are there: of runs with sign +1 and as many with sign -1, in the order of the runs.
 
-    return Attack(
-        runs=total // 2,
-        epsilon=bound(lambda fp, fn: attack_epsilon(fp, half, fn, half, delta, confidence)),
-        gdp=bound(lambda fp, fn: attack_gdp(fp, half, fn, half, confidence)),
-    )
+    plus, minus: one number a run, an even number of them, at least 20 each. Raises ValueError.
+    """
+    half, rest = divmod(integer("plus", np.size(plus), at_least=20), 2)
+    if rest:
+        raise ValueError(f"plus must have an even number of scores; got {np.size(plus)}")
+    up, down = _scores(plus, 2 * half), _scores(minus, 2 * half)
+    dlt, level = real("delta", delta, at_least=0.0, below=1.0), 1 - _significance(confidence) / 2
+    thresholds = np.quantile(np.concatenate([up[:half], down[:half]]), np.linspace(0, 1, 102)[1:-1], method="nearest")
+
+    def rates(part: slice) -> tuple[Array, Array]:
+        """Upper bounds on the false positives and negatives of each threshold."""
+        wrong = ((down[part, None] > thresholds).sum(axis=0), (up[part, None] <= thresholds).sum(axis=0))
+        return _clopper_pearson(wrong[0], half, level), _clopper_pearson(wrong[1], half, level)
+
+    tuned, tested = rates(slice(None, half)), rates(slice(half, None))
+
+    def bound(measure: Callable[[Array, Array], Array]) -> float:
+        return float(measure(*tested)[int(np.argmax(measure(*tuned)))])
+
+    return Attack(runs=2 * half, epsilon=bound(lambda fp, fn: _epsilon_of(fp, fn, dlt)), gdp=bound(_gdp_of))
 
 
 def attack_epsilon(
@@ -243,9 +251,7 @@ def attack_epsilon(
     fixed test. Raises ValueError.
     """
     fp, fn = _error_rates(false_positives, negatives, false_negatives, positives, confidence)
-    dlt = real("delta", delta, at_least=0.0, below=1.0)
-    ratios = ((1 - dlt - fn) / fp, (1 - dlt - fp) / fn)
-    return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0)])
+    return float(_epsilon_of(fp, fn, real("delta", delta, at_least=0.0, below=1.0)))
 
 
 def attack_gdp(false_positives: int, negatives: int, false_negatives: int, positives: int, confidence: float) -> float:
@@ -254,23 +260,31 @@ def attack_gdp(false_positives: int, negatives: int, false_negatives: int, posit
     FP, FN and the arguments as for `attack_epsilon`. (A negative value proves nothing: both are upper bounds,
     so its sign cannot be reversed by reversing the test.) Raises ValueError.
     """
-    fp, fn = _error_rates(false_positives, negatives, false_negatives, positives, confidence)
-    return max(0.0, -float(special.ndtri(fp)) - float(special.ndtri(fn))) if max(fp, fn) < 1 else 0.0
+    return float(_gdp_of(*_error_rates(false_positives, negatives, false_negatives, positives, confidence)))
+
+
+def _epsilon_of(fp: Array, fn: Array, delta: float) -> Array:
+    ratios = np.stack([(1 - delta - fn) / fp, (1 - delta - fp) / fn])
+    return np.asarray(np.log(np.maximum(ratios, 1.0)).max(axis=0))
+
+
+def _gdp_of(fp: Array, fn: Array) -> Array:
+    return np.asarray(np.maximum(0.0, -special.ndtri(fp) - special.ndtri(fn)))
 
 
 def _error_rates(
     false_positives: int, negatives: int, false_negatives: int, positives: int, confidence: float
-) -> tuple[float, float]:
+) -> tuple[Array, Array]:
     level = 1 - _significance(confidence) / 2
     n, p = integer("negatives", negatives), integer("positives", positives)
     fp = integer("false_positives", false_positives, at_least=0, at_most=n)
     fn = integer("false_negatives", false_negatives, at_least=0, at_most=p)
-    return _clopper_pearson(fp, n, level), _clopper_pearson(fn, p, level)
+    return _clopper_pearson(np.array(fp), n, level), _clopper_pearson(np.array(fn), p, level)
 
 
-def _clopper_pearson(hits: int, trials: int, level: float) -> float:
+def _clopper_pearson(hits: NDArray[np.int64], trials: int, level: float) -> Array:
     """Upper end of the one-sided interval for a rate."""
-    return 1.0 if hits == trials else float(special.betaincinv(hits + 1, trials - hits, level))
+    return np.where(hits == trials, 1.0, special.betaincinv(hits + 1, np.maximum(trials - hits, 1), level))
 
 
 def _counts(correct: int, guesses: int, canaries: int) -> tuple[int, int, int]:

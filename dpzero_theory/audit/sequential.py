@@ -26,9 +26,11 @@ _PLACES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 """epsilon over mu^2: where the test at the log-likelihood ratio epsilon cuts, in units of the distance of the means."""
 _CUTS = (-0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0)
 _STAKES = (0.08, 0.25, 0.5, 0.8)
+_OUTCOMES = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+"""Whether the first score of a pair, and whether the second, is above a cut."""
 _LARGEST = 40.0
 """Of an epsilon that is bet on."""
-_CHUNK = 64
+_EVERY = 32
 
 
 class Betting:
@@ -42,11 +44,11 @@ class Betting:
         mu = check.real("gdp", gdp, above=0)
         epsilons = np.array(_PLACES) * mu * mu
         epsilons = epsilons[epsilons < _LARGEST]
-        grid = np.array([(e, cut, stake) for e in epsilons for cut in _CUTS for stake in _STAKES])
-        self._cuts = grid[:, 1]
-        self._odds, self._deltas = np.exp(grid[:, 0]), np.asarray(delta_from_gdp(grid[:, 0], mu))
-        self._stakes = grid[:, 2] / (self._odds + self._deltas)
-        self._log_wealth = np.zeros((2, len(grid)))
+        odds, stakes = (part.ravel() for part in np.meshgrid(np.exp(epsilons), _STAKES, indexing="ij"))
+        self._odds, self._deltas = odds, np.repeat(delta_from_gdp(epsilons, mu), len(_STAKES))
+        self._stakes = stakes / (self._odds + self._deltas)
+        self._gains = np.log1p(self._stakes * (_OUTCOMES[:, :1] - self._odds * _OUTCOMES[:, 1:] - self._deltas))
+        self._counts = np.zeros((2 * len(_CUTS), len(_OUTCOMES)))
         self.pairs = 0
 
     def see(self, scores: Array) -> Array:
@@ -57,20 +59,28 @@ class Betting:
         pairs = np.asarray(scores, dtype=np.float64).reshape(-1, 2)
         if np.isnan(pairs).any():
             raise ValueError("scores must be numbers; got NaN")
-        gains = np.stack([self._gains(pairs), self._gains(-pairs[:, ::-1])], axis=1)
-        logs = self._log_wealth + np.cumsum(gains, axis=0)
-        self._log_wealth, self.pairs = (logs[-1] if len(logs) else self._log_wealth), self.pairs + len(pairs)
-        return _log_mean(logs.reshape(len(logs), -1))
+        counts = self._counts + _counts(pairs)
+        self._counts, self.pairs = (counts[-1] if len(counts) else self._counts), self.pairs + len(pairs)
+        return self.wealth_of(counts)
 
-    def _gains(self, pairs: Array) -> Array:
-        """Log of the factor of each bet, of shape (pairs, bets)."""
-        first, second = (pairs[:, k, None] > self._cuts for k in (0, 1))
-        return np.asarray(np.log1p(self._stakes * (first - self._odds * second - self._deltas)))
+    def wealth_of(self, counts: Array) -> Array:
+        """Log of the mean of all bets, by how often each cut had each outcome, of shape (moments, cuts, outcomes)."""
+        return _log_mean((counts @ self._gains).reshape(len(counts), -1))
 
     @property
     def log_wealth(self) -> float:
         """Of the mean of all bets; the claim is refuted at `level` once it exceeds log(1/level)."""
-        return float(_log_mean(self._log_wealth.reshape(1, -1))[0])
+        return float(self.wealth_of(self._counts[None])[0])
+
+
+def _counts(pairs: Array) -> Array:
+    """How often each cut had each outcome, in both directions, after each pair: (pairs, cuts, outcomes)."""
+    return np.cumsum(np.concatenate([_outcomes(pairs), _outcomes(-pairs[:, ::-1])], axis=1), axis=0)
+
+
+def _outcomes(pairs: Array) -> Array:
+    first, second = (pairs[:, k, None] > np.array(_CUTS) for k in (0, 1))
+    return np.asarray((2 * first + second)[..., None] == np.arange(len(_OUTCOMES)), dtype=np.float64)
 
 
 class Decision(NamedTuple):
@@ -107,16 +117,17 @@ def _log_mean(logs: Array) -> Array:
 def lower_bound(scores: Array, level: float) -> float:
     """The last of the claims 0.02, 0.0206, ... of mu-GDP, each 3% above the one before, that are all refuted; else 0.
 
-    scores: as `Betting.see` takes them, in order. Above the true mu with probability at most `level`: then the first
-    claim that is not below the true one is refuted, which holds. Raises ValueError.
+    scores: as `Betting.see` takes them, in order; the wealth is looked at after every 32nd and the last of them. Above
+    the true mu with probability at most `level`: then the first claim that is not below the true one is refuted, which
+    holds. Raises ValueError.
     """
     limit, found = -math.log(check.real("level", level, above=0, below=1)), 0.0
+    pairs = np.asarray(scores, dtype=np.float64).reshape(-1, 2)
+    if np.isnan(pairs).any():
+        raise ValueError("scores must be numbers; got NaN")
+    counts = _counts(pairs)[sorted({*range(_EVERY - 1, len(pairs), _EVERY), len(pairs) - 1})]
     for mu in np.geomspace(0.02, 0.02 * 1.03**199, 200):
-        if not _ever(Betting(float(mu)), scores, limit):
+        if Betting(float(mu)).wealth_of(counts).max() < limit:
             return found
         found = float(mu)
     return found
-
-
-def _ever(game: Betting, scores: Array, limit: float) -> bool:
-    return any(game.see(scores[k : k + _CHUNK]).max() >= limit for k in range(0, len(scores), _CHUNK))

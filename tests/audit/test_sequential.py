@@ -1,17 +1,19 @@
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dpzero_theory.audit.sequential import Betting, decide, lower_bound
+from dpzero_theory.audit.sequential import _CUTS, Betting, decide, lower_bound
 
 
 @pytest.mark.parametrize("gdp", [0.5, 1.0, 3.0])
 def test_no_bet_gains_where_the_claim_is_attained(gdp: float) -> None:
     """The mean of every factor by its four outcomes, for scores that are Gaussian and mu apart, in both directions."""
     bets = Betting(gdp)
-    for cut, odds, delta, stake in zip(bets._cuts, bets._odds, bets._deltas, bets._stakes, strict=True):
+    grid = product(_CUTS, zip(bets._odds, bets._deltas, bets._stakes, strict=True))
+    for cut, (odds, delta, stake) in grid:
         a, b = (stats.norm.sf((cut - mean) * gdp) for mean in (0.5, -0.5))
         mean = sum(
             (a if x else 1 - a) * (b if y else 1 - b) * (1 + stake * (x - odds * y - delta))
@@ -20,6 +22,19 @@ def test_no_bet_gains_where_the_claim_is_attained(gdp: float) -> None:
         )
         assert mean <= 1 + 1e-9
         assert 1 - stake * (odds + delta) > 0
+
+
+def test_wealth_is_the_mean_of_every_bet_by_its_definition() -> None:
+    """Each bet's factor, pair by pair, in both directions, multiplied one by one."""
+    scores = np.concatenate(pairs(1.0, 30, np.random.default_rng(4)))
+    bets = Betting(0.7)
+    path = bets.see(scores)
+    wealth = [
+        np.cumprod([1 + stake * ((a > cut) - odds * (b > cut) - delta) for a, b in direction])
+        for cut, (odds, delta, stake) in product(_CUTS, zip(bets._odds, bets._deltas, bets._stakes, strict=True))
+        for direction in (scores, -scores[:, ::-1])
+    ]
+    assert np.exp(path) == pytest.approx(np.mean(wealth, axis=0), rel=1e-10)
 
 
 def pairs(gdp: float, count: int, rng: np.random.Generator) -> list[np.ndarray]:  # type: ignore[type-arg]
