@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.zoo import choices, noise, shown, unnoticed
 from benchmarks.zoo import first_order as first
-from benchmarks.zoo import noise, shown, unnoticed
 from benchmarks.zoo import zeroth_order as zeroth
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -167,6 +167,21 @@ FAULTS = (
     Specimen(unnoticed.SaysDiverged, "unaccounted", runs=120),
     Specimen(unnoticed.NamesByLoss, "un-noised"),
     Specimen(unnoticed.HalfNoiseInWeights, "noise-size"),
+    Specimen(choices.PicksBestRun, "sensitivity"),
+    Specimen(choices.RedrawsWhenWorse, "sensitivity"),
+    Specimen(choices.SchedulesByLoss, "un-noised"),
+    Specimen(choices.SkipsLargeSums, "noise-size"),
+    Specimen(choices.SavesGenerator, "noise-shown"),
+    Specimen(choices.PrintsSeedOfNoise, "noise-shown"),
+    Specimen(choices.NoisePerRecord, "noise-size"),
+    Specimen(choices.CapsBatches, "batches"),
+    Specimen(choices.MeanLossBeforeClip, "sensitivity"),
+    Specimen(choices.MomentumBeforeNoise, "sensitivity"),
+    Specimen(choices.DrawsWithReplacement, "sensitivity", _fixed),
+    Specimen(choices.WritesDatabase, "un-noised"),
+    Specimen(choices.WarnsOfLoss, "un-noised"),
+    Specimen(choices.NoiseOfHashedSeed, "noise-from-directions"),
+    Specimen(choices.NoiseOfPythonsGenerator, "noise-from-directions"),
     Specimen(first.FirstOrder, "accounting", lambda: claim(less=0.9), title="ClaimsLess"),
     Specimen(first.FirstOrder, "batches-secret", seed="public", title="BatchesFromPublicSeed"),
 )

@@ -21,7 +21,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dpzero_theory import check as rules
-from dpzero_theory.audit.checks import accounting, attacks, batches, floats, leaks, noise, seeds, sensitivity, unpaid
+from dpzero_theory.audit.checks import (
+    accounting,
+    attacks,
+    batches,
+    floats,
+    generators,
+    leaks,
+    noise,
+    seeds,
+    sensitivity,
+    unpaid,
+)
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.finding import CHECKS, Check, Verdict, untested
@@ -29,7 +40,7 @@ from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop, LoopFailed, Train
 from dpzero_theory.audit.report import Entry, Report
 
-for _family in (seeds, noise, floats, sensitivity, batches, accounting, leaks, unpaid, attacks):
+for _family in (seeds, generators, noise, floats, sensitivity, batches, accounting, leaks, unpaid, attacks):
     for _check in _family.FAMILY:
         CHECKS.register(_check)
 

@@ -18,16 +18,22 @@ from numpy.typing import NDArray
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Loop, LoopFailed, Outcome, still
+from dpzero_theory.audit.sources import known_entropy, stopped_clocks
+from dpzero_theory.audit.weights import unlike_releases
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.relation import Relation
 
 _QUIET = (1e-20, 1e-9, 0.0)
 _SAME = 1e-5
 """Of the largest number: what quiet noise and rounding leave."""
 _SEED, _NOISE_SEED = 11, 1000
+_NOTHING = "the loop returns neither releases nor weights, or has no step_size among its settings"
 _WANTED, _FEWEST, _MOST = 6000, 24, 200
 _PLACES = 256
-_SIZES = 8
+_SIZES, _MOST_SIZES = 8, 60
 """Runs whose batch sizes are looked at."""
+_BARELY = 1e-6
+"""Of the step size, where weights are to hardly move, but do."""
 _COMPARED = 4
 """Numbers that must agree before two sizes of data are compared."""
 
@@ -69,6 +75,13 @@ class Lab:
     def __init__(self, loop: Loop, runs: int = 200, variations: tuple[tuple[str, dict[str, Any]], ...] = ()) -> None:
         self.loop, self.claim, self.view, self.runs, self.variations = loop, loop.claim, loop.view, runs, variations
         self.base = loop.run(seed=_SEED)
+        self.why_not = "" if self.base.releases is not None else _NOTHING
+        """Why there are no releases to look at; empty where there are."""
+        if loop.from_weights and (why := unlike_releases(self)):
+            loop.weights_trusted, self.why_not = False, why
+            self.base = loop.run(seed=_SEED)
+            for name in [name for name, kind in vars(type(self)).items() if isinstance(kind, cached_property)]:
+                vars(self).pop(name, None)
 
     @cached_property
     def quiet_noise(self) -> float:
@@ -131,6 +144,27 @@ class Lab:
             return self.loop.run(records, **settings)
         except LoopFailed:
             return None
+
+    def coupled(self, worlds: list[Records], count: int) -> Iterator[list[Outcome | None]]:
+        """Runs on each of these data, with all noise, that draw the same; so `count` times at most.
+
+        The operating system's entropy is one known stream for all of them, clocks stand, and weights hardly move, so
+        that what is computed of a record hardly does. Nothing where runs on the same data differ even so.
+        """
+        if not self.loop.step_size or self.base.releases is None:
+            return
+        changes = {"step_size": self.loop.step_size * _BARELY, **self.all_records}
+        with stopped_clocks(), known_entropy() as entropy:
+
+            def run(data: Records, number: int) -> Outcome | None:
+                entropy.start(number)
+                return self.attempt(data, seed=_SEED + number, **changes)
+
+            for number in range(count):
+                first, again = (run(worlds[0], number) for _ in (0, 1))
+                if first is None or again is None or not np.array_equal(_tail(first, 0), _tail(again, 0)):
+                    return
+                yield [first, *(run(data, number) for data in worlds[1:])]
 
     def seen(self, outcome: Outcome) -> Array:
         """Its releases, of the steps that can be compared."""
@@ -216,10 +250,13 @@ class Lab:
     @cached_property
     def shares(self) -> Array | None:
         """Releases on equal records over those with all records in each: sizes over denominators, or all 1."""
-        data, seeds = self.loudest, range(_SEED + 29, _SEED + 29 + _SIZES)
+        data, count = self.loudest, min(max(self.runs // 2, _SIZES), _MOST_SIZES)
         if data is None:
             return None
-        full = [self.quiet(data, seed=seed, **self.all_records) for seed in seeds]
+        seeds = range(_SEED + 29, _SEED + 29 + count)
+        alike = [seeds[0]] * count if self.seedless else seeds
+        full = [self.quiet(data, seed=seed, **self.all_records) for seed in dict.fromkeys(alike)]
+        full *= count // len(full)
         part = [self.quiet(data, seed=seed) for seed in seeds]
         if any(rows is None or rows.shape != full[0].shape for rows in [*full, *part]):  # type: ignore[union-attr]
             return None
@@ -307,6 +344,12 @@ class Lab:
             yield name, lambda name=name, data=data: self.noise(name, data, mode, few)  # type: ignore[misc]
         for name, changes in self.variations:
             yield name, lambda name=name, changes=changes: self.noise(name, None, mode | changes, few)  # type: ignore[misc]
+        if self.pair is not None:
+            alike = datasets.filled(records, self.pair.first)
+            yield "records all alike", lambda: self.noise("records all alike", alike, mode, few)
+        if self.claim.relation == Relation.ADD_REMOVE and not self.blind:
+            part = records[: max(1, self.claim.n // 4)]
+            yield "a quarter of the records", lambda: self.noise("a quarter", part, self.all_records, few)
         if mode != self.all_records and not self.blind:
             yield "batch = n", lambda: self.noise("batch = n", None, self.all_records, few)
 
@@ -329,5 +372,5 @@ def same(a: Array, b: Array) -> bool:
     return bool(np.allclose(a, b, rtol=_SAME, atol=_SAME * float(np.abs(a).max(initial=0.0)), equal_nan=True))
 
 
-def _tail(outcome: Outcome) -> Array:
-    return np.empty(0) if outcome.releases is None else outcome.releases[1:]
+def _tail(outcome: Outcome, start: int = 1) -> Array:
+    return np.empty(0) if outcome.releases is None else outcome.releases[start:]

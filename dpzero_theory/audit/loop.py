@@ -9,6 +9,7 @@ the loop's names. Returned is an array, the releases of shape (T,) or (T, k), or
     trajectory   (T + 1, d), the weights before and after each step; releases are then its differences over -step_size
     weights      (d,), the last weights, where nothing else is released: one step is looked at, its release is then
                  their difference from the first ones over -step_size
+                 (of loops with momentum, a schedule or an adaptive method: return the releases)
     seeds        (T,), integers that made the steps' directions and are published
     batches      T lists of record numbers (never shown to the attacker)
     clean        as releases, before noise (never shown to the attacker)
@@ -74,6 +75,9 @@ class Loop:
     """Runs so far."""
     one_step: bool = False
     """Whether the last weights are all that is released, so that runs are made of one step."""
+    from_weights: bool = False
+    """Whether releases are taken from weights, as nothing else is returned."""
+    weights_trusted: bool = True
     _first: dict[int, Array] = field(default_factory=dict)
 
     @cached_property
@@ -137,9 +141,10 @@ class Loop:
     def _outcome(self, outputs: Mapping[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> Outcome:
         shown = {name: value for name, value in outputs.items() if self.view.sees(name)} | dict(beside)
         releases = outputs.get("releases")
-        if releases is None and "trajectory" in outputs:
+        if releases is None and "trajectory" in outputs and self.weights_trusted:
             step = given.get(self.setting("step_size"))
             if step:
+                self.from_weights = True
                 releases = -np.diff(_weights(outputs["trajectory"]), axis=0) / float(step)
         batches = outputs.get("batches")
         seeds = outputs.get("seeds")

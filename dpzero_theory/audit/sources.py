@@ -32,17 +32,27 @@ def stopped_clocks() -> Iterator[None]:
         yield
 
 
+class Entropy:
+    """A known stream in the place of the operating system's. taken: bytes by each call since it was started."""
+
+    def __init__(self) -> None:
+        self.start(0)
+
+    def start(self, number: int) -> None:
+        """One of many streams, from its beginning."""
+        self.number, self.taken = number, list[int]()
+
+    def read(self, size: int) -> bytes:
+        self.taken.append(size)
+        return hashlib.shake_256(f"{self.number} {len(self.taken)}".encode()).digest(size)
+
+
 @contextmanager
-def known_entropy() -> Iterator[list[int]]:
-    """`os.urandom`, and with it `secrets` and what NumPy seeds itself with, is one known stream; how much was taken."""
-    taken: list[int] = []
-
-    def known(size: int) -> bytes:
-        taken.append(size)
-        return hashlib.shake_256(len(taken).to_bytes(8, "little")).digest(size)
-
-    with _everywhere([(os.urandom, known)]):
-        yield taken
+def known_entropy() -> Iterator[Entropy]:
+    """`os.urandom`, and with it `secrets` and what NumPy seeds itself with, is one known stream."""
+    entropy = Entropy()
+    with _everywhere([(os.urandom, entropy.read)]):
+        yield entropy
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Everything that a run shows beside what it returns: what it prints and logs, the files that it leaves, anywhere."""
+"""Everything that a run shows beside what it returns: what it prints, logs and warns of, the files that it leaves."""
 
 import io
 import logging
@@ -45,6 +45,7 @@ def watch(folder: Path) -> Iterator[Watch]:
     try:
         with _printed() as read, _opening(opened), warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
             yield found
         found.shown = {"printed": read(), **_files(folder, opened)}
     finally:
@@ -94,9 +95,31 @@ def _opening(opened: list[str]) -> Iterator[None]:
         sys._dpzero_audit_hears = True  # type: ignore[attr-defined]
     _listeners.append(opened)
     try:
-        yield
+        with _torch_saving(opened):
+            yield
     finally:
         _listeners.pop()
+
+
+@contextmanager
+def _torch_saving(opened: list[str]) -> Iterator[None]:
+    """`torch.save` opens files below Python."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    real = torch.save
+
+    def save(value: Any, f: Any, *others: Any, **named: Any) -> None:
+        if isinstance(f, str | os.PathLike):
+            opened.append(os.path.abspath(f))
+        real(value, f, *others, **named)
+
+    torch.save = save
+    try:
+        yield
+    finally:
+        torch.save = real
 
 
 def _files(folder: Path, opened: list[str]) -> dict[str, bytes | str]:

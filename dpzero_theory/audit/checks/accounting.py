@@ -36,7 +36,7 @@ def accounting(lab: Lab, level: float) -> Verdict:
 def steps(lab: Lab, level: float) -> Verdict:
     """The number of releases on the data given, and on others: it may not depend on the records."""
     if lab.base.releases is None:
-        return untested("the loop returns neither releases nor weights, or has no step_size among its settings")
+        return untested(lab.why_not)
     if lab.loop.one_step:
         return untested("the last weights are all that is released: how many steps they are of cannot be seen")
     found = len(lab.base.releases)

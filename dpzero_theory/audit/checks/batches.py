@@ -13,6 +13,8 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 
 Included = NDArray[np.bool_]
 _RUNS = 8
+_LARGE = 0.9
+"""Of the sizes of batches are not large."""
 _WHOLE = 0.05
 """Of a record: a size is a whole number."""
 
@@ -61,6 +63,16 @@ def poisson(included: Included, rate: float) -> dict[str, float]:
         "how often each record is drawn": exact.dispersion(times, stats.binom.pmf(np.arange(steps + 1), steps, rate)),
     }
     return tests | _shared(included, stats.binom.pmf(np.arange(n + 1), n, rate**2))
+
+
+def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
+    """p-values, of many sizes: how far they are spread, and how many are large."""
+    law = stats.binom(n, rate)
+    large = law.ppf(_LARGE)
+    return {
+        "many sizes of batches": exact.dispersion(sizes, law.pmf(np.arange(n + 1))),
+        "how many batches are large": exact.binomial(int((sizes > large).sum()), sizes.size, float(law.sf(large))),
+    }
 
 
 def fixed_size(included: Included, rate: float) -> dict[str, float]:
@@ -153,6 +165,8 @@ def law(lab: Lab, level: float) -> Verdict:
     if claimed not in LAWS:
         return untested(f"batches of sampling {claimed} have no test here")
     tests = LAWS[claimed](seen.included, rate)
+    if claimed == "poisson" and (found := _sizes(lab)) is not None and np.ptp(found) > 0:
+        tests |= _of_sizes(found, lab.claim.n, rate)
     name, p = min(tests.items(), key=lambda pair: pair[1])
     p = min(1.0, p * len(tests))
     sizes = seen.included.sum(axis=2).ravel().tolist()

@@ -1,7 +1,7 @@
 """What is shown without noise: in outputs, in what is printed, in every file written."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab, same
+from dpzero_theory.audit.loop import Outcome
 from dpzero_theory.audit.tokens import Place, Shown, Token, contents, tokens, unpacked, where
 from dpzero_theory.privacy.relation import Relation
 
@@ -22,6 +23,7 @@ _STEPS, _STRIDES, _PLACES = 4, 64, 1000
 """Fewer steps may agree by chance; how far apart, and from how many places on, sizes of batches are looked for."""
 _DIGITS = 4
 _ROUNDING = 1e-2
+_CLIPPED, _LARGER, _COUPLED = (8.0, -8.0), 1024.0, 3
 _SEED = 2027
 
 
@@ -133,31 +135,48 @@ def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Place]:
 def _beyond(lab: Lab) -> Place | None:
     """A number that differs between data whose releases without noise are equal: it is computed from more than these.
 
-    The data differ in one record, which is clipped to the same contribution: it is a thousand times as large.
+    The data differ in one record, which is clipped to the same contribution: it is 1024 times as large, so that a
+    contribution that is clipped is the same to the last bit.
     """
     if lab.mode is None:
         return None
-    for record in datasets.extremes(lab.loop.records):
-        worlds = [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in (1.0, 1e3)]
+    clipped = [datasets.scaled(lab.loop.records[0], factor) for factor in _CLIPPED]
+    pairs = [
+        [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in (1.0, _LARGER)] * 2
+        for record in (*clipped, *datasets.extremes(lab.loop.records))
+    ]
+    for found in lab.coupled([data for worlds in pairs for data in worlds], _COUPLED):
+        for four in zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True):
+            if (place := _more(four)) is not None:
+                return place
+    for worlds in pairs:
         for noise in (0.0, lab.quiet_noise):
             how = {"seed": 11, "noise_multiplier": noise, **lab.all_records}
-            runs = [lab.attempt(world, **how) for world in (*worlds, *worlds)]
-            if any(run is None or run.releases is None for run in runs):
-                continue
-            first, second, *again = (run for run in runs if run is not None)
-            if same(np.asarray(first.releases), np.asarray(second.releases)):
-                seen = [tokens(run) for run in (first, second, *again)]
-                for place, token in seen[0].items():
-                    other = seen[1].get(place)
-                    if token == seen[2].get(place) and other == seen[3].get(place) and _apart(token, other):
-                        return place
-                break
+            if (place := _more([lab.attempt(world, **how) for world in worlds])) is not None:
+                return place
     return None
 
 
-def _apart(a: Token, b: Token | None) -> bool:
-    """Whether two numbers differ by more than what equal releases leave to rounding."""
-    return isinstance(a, float) and isinstance(b, float) and abs(a - b) > _ROUNDING * (1 + abs(a))
+def _more(runs: Sequence[Outcome | None]) -> Place | None:
+    """A place where runs with equal releases differ. runs: two, and both again, as some things change by themselves."""
+    done = [run for run in runs if run is not None and run.releases is not None]
+    if len(done) < len(runs) or not same(*(np.asarray(run.releases) for run in done[:2])):
+        return None
+    exact = np.array_equal(*(np.asarray(run.releases) for run in done[:2]))
+    seen = [tokens(run) for run in done]
+    for place, token in seen[0].items():
+        other = seen[1].get(place)
+        if token == seen[2].get(place) and other == seen[3].get(place) and _apart(token, other, exact):
+            return place
+    return None
+
+
+def _apart(a: Token, b: Token | None, exact: bool) -> bool:
+    """Whether two differ by more than what equal releases leave to rounding; exact: they leave nothing to it."""
+    if isinstance(a, float) and isinstance(b, float):
+        return abs(a - b) > _ROUNDING * (1 + abs(a))
+    words = all(isinstance(token, bytes) and token.isalnum() and token.isascii() for token in (a, b))
+    return a != b and b is not None and (exact or words)
 
 
 def canaries(lab: Lab, level: float) -> Verdict:

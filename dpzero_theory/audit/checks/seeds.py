@@ -1,6 +1,8 @@
 """Where the noise comes from: nobody may be able to draw it again."""
 
+import hashlib
 import importlib.util
+import random
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -34,7 +36,7 @@ def _alike(first: Outcome | None, second: Outcome | None) -> bool:
 def from_seed(lab: Lab, level: float) -> Verdict:
     """Two runs with one seed, and with the process's generators in one state; how many bits of a secret seed count."""
     if lab.base.releases is None:
-        return untested("the loop returns neither releases nor weights, or has no step_size among its settings")
+        return untested(lab.why_not)
     first, other, again = (lab.loop.run(seed=5, world=world) for world in (6, 7, 6))
     alike = _alike(first, other)
     if not alike and not _alike(first, again):
@@ -89,9 +91,9 @@ def _entropy(lab: Lab) -> int | None:
             found.append(lab.residual(None, dict(lab.mode or {}), seed))
     if not _equal(found[0], found[1]):
         return None
-    with known_entropy() as taken:
+    with known_entropy() as entropy:
         lab.attempt(seed=21)
-    return sum(taken)
+    return sum(entropy.taken)
 
 
 def _equal(first: Array | None, second: Array | None) -> bool:
@@ -100,12 +102,13 @@ def _equal(first: Array | None, second: Array | None) -> bool:
     return first.shape == second.shape and bool(np.allclose(first, second, rtol=1e-4, atol=0))
 
 
-def _streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
+def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
     """Standard normals of the usual generators after being seeded so."""
     small = seed % 2**32
     makers: dict[str, Callable[[], NDArray[np.float64]]] = {
         "numpy.random.default_rng(seed).normal": lambda: np.random.default_rng(seed).normal(size=count),
         "numpy.random.RandomState(seed).randn": lambda: np.random.RandomState(small).randn(count),
+        "random.Random(seed).gauss": lambda: _python(seed, count),
     }
     if importlib.util.find_spec("torch"):
         import torch
@@ -134,9 +137,16 @@ def _after_direction(seed: int, d: int, count: int) -> Iterator[tuple[str, Array
     yield "torch.manual_seed(seed), randn after a direction", torch.randn(count, generator=generator).double().numpy()
 
 
-def _derived(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """The first standard normals of generators seeded with what is easily made of the seed."""
-    for name, made in _seeds_of(seed).items():
+def _python(seed: int, count: int) -> Array:
+    generator = random.Random(seed)
+    return np.array([generator.gauss(0.0, 1.0) for _ in range(count)])
+
+
+def _derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
+    """The first standard normals of generators seeded with what is easily made of the seed, and of the step."""
+    for child, sequence in enumerate(np.random.SeedSequence(seed).spawn(4)):
+        yield f"numpy's child {child} of SeedSequence(seed)", np.random.default_rng(sequence).normal(size=count)
+    for name, made in _seeds_of(seed, step).items():
         yield f"numpy.random.default_rng({name}).normal", np.random.default_rng(made).normal(size=count)
         if isinstance(made, int):
             yield f"numpy.random.RandomState({name}).randn", np.random.RandomState(made % 2**32).randn(count)
@@ -147,9 +157,14 @@ def _derived(seed: int, count: int) -> Iterator[tuple[str, Array]]:
                 yield f"torch.manual_seed({name}), randn", np.asarray(drawn.double().numpy())
 
 
-def _seeds_of(seed: int) -> dict[str, int | list[int]]:
+def _seeds_of(seed: int, step: int) -> dict[str, int | list[int]]:
     found: dict[str, int | list[int]] = {f"seed + {k}": seed + k for k in range(1, 9)}
     found |= {f"{k} * seed": k * seed for k in (2, 3, 10)} | {"seed ^ 1": seed ^ 1, "seed - 1": abs(seed - 1)}
+    found |= {f"seed + {k} * step": seed + k * step for k in (1, 10, 100, 1000, 10_000)}
+    found |= {"[seed, step]": [seed, step], "[step, seed]": [step, seed]}
+    for name, digest in (("md5", hashlib.md5), ("sha256", hashlib.sha256)):
+        hashed = digest(str(seed).encode(), usedforsecurity=False).digest()
+        found |= {f"{name}(seed), {k} bytes": int.from_bytes(hashed[:k], "big") for k in (4, 8)}
     return found | {f"[seed, {k}]": [seed, k] for k in range(4)} | {f"[{k}, seed]": [k, seed] for k in range(4)}
 
 
@@ -165,7 +180,8 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     d = int(lab.loop.settings.get("d", 16))
     count = _OFFSETS * d + 4 * k + 64
     table = [
-        dict([*_streams(seed, count), *_after_direction(seed, d, k + 1), *_derived(seed, k)]) for seed in found.seeds
+        dict([*streams(seed, count), *_after_direction(seed, d, k + 1), *_derived(seed, step, k)])
+        for step, seed in enumerate(found.seeds)
     ]
     worst, where = 1.0, ""
     tests = 0

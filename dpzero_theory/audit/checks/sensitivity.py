@@ -1,7 +1,8 @@
 """What one record can do: exact differences between quiet runs on neighbouring data."""
 
+import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,10 @@ _ROUNDING = 1e-3
 """Of a clip: what float32 sums and quiet noise may add."""
 _SATURATED = 0.02
 """Of two clips, what a pair that is clipped on both sides may miss."""
+_COUPLED = 6
+"""Draws of the noise under which runs are compared."""
+_SCALES, _HALVINGS, _NEARLY = (1e-4, 1e4), 20, 0.97
+"""Between which a record's scale is looked for at which it is nearly clipped, how often that is halved, how nearly."""
 _WHY = "quiet runs with equal seeds differ, or the noise ignores its setting"
 _MEND = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
@@ -31,18 +36,40 @@ class _Moved(NamedTuple):
     allowed: float
 
 
-def _bases(records: Records, loudest: Records | None) -> Iterator[tuple[str, Records]]:
+def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
     """Data to take a record from."""
+    records, nearly = lab.loop.records, _nearly_clipped(lab)
     yield "the records given", records
     yield "records a thousand times as large", datasets.each_scaled(records, 1e3)
     yield "records a thousandth as large", datasets.each_scaled(records, 1e-3)
-    if loudest is not None:
-        yield "all records alike and extreme", loudest
+    if lab.loudest is not None:
+        yield "all records alike and extreme", lab.loudest
+    if nearly is not None:
+        yield "all records alike and nearly clipped", datasets.filled(records, nearly)
+        opposite = datasets.replaced(datasets.filled(records, nearly), 0, datasets.mirrored(nearly))
+        yield "all records but one alike and nearly clipped", opposite
+
+
+def _nearly_clipped(lab: Lab) -> Any:
+    """A record that is as large as can be before it is clipped: there what it does to others shows the most."""
+    first, (low, high) = lab.loop.records[0], _SCALES
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _share(lab, first, middle) < _NEARLY else (low, middle)
+    return datasets.scaled(first, low) if _share(lab, first, low) > _NEARLY**3 else None
+
+
+def _share(lab: Lab, record: Any, scale: float) -> float:
+    """Of a clip, what each of equal records adds to the first step."""
+    rows = lab.quiet(datasets.filled(lab.loop.records, datasets.scaled(record, scale)), **lab.all_records)
+    if rows is None or not np.isfinite(rows).all():
+        return 0.0
+    return float(norms(rows[:1])[0]) / lab.unit(lab.all_records) / lab.claim.n
 
 
 def _neighbours(lab: Lab) -> Iterator[_Moved]:
     unit = lab.unit(lab.all_records)
-    for name, data in _bases(lab.loop.records, lab.loudest):
+    for name, data in _bases(lab):
         base = lab.quiet(data, **lab.all_records)
         if base is None or not np.isfinite(base).all():
             continue
@@ -55,6 +82,19 @@ def _neighbours(lab: Lab) -> Iterator[_Moved]:
             if lab.claim.relation == Relation.ADD_REMOVE and lab.with_one_less is not None:
                 found = lab.quiet(datasets.removed(data, place), **lab.all_records)
                 yield _Moved(f"{name}, record {place} removed", _clips(_at(found, lab), base, unit), 1.0)
+
+
+def _coupled(lab: Lab) -> Iterator[_Moved]:
+    """With all noise, the same in all runs: what is chosen by the data moves more than a record's own share."""
+    first = lab.loop.records[0]
+    extreme = [lab.pair.first, lab.pair.second] if lab.pair is not None else []
+    others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
+    worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
+    for number, (base, *runs) in enumerate(lab.coupled(worlds, _COUPLED)):
+        for run in runs:
+            if base is not None and base.releases is not None and run is not None:
+                clips = _clips(run.releases, base.releases, lab.unit(lab.all_records))
+                yield _Moved(f"one record exchanged, with noise that is the same, draw {number}", clips, 2.0)
 
 
 def _at(found: Array | None, lab: Lab) -> Array | None:
@@ -72,7 +112,7 @@ def sensitivity(lab: Lab, level: float) -> Verdict:
     """One record exchanged, or removed, on several data, with all records in every step and on batches as claimed."""
     if lab.mode is None:
         return untested(_WHY)
-    moves = list(_neighbours(lab))
+    moves = [*_neighbours(lab), *_coupled(lab)]
     if lab.scan is not None:
         moves.append(_Moved("batches as claimed, one record exchanged", float(lab.scan.moved.max()), 2.0))
     worst = max(moves, key=lambda move: move.clips / move.allowed, default=None)

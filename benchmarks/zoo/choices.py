@@ -1,0 +1,163 @@
+"""Faults that the checks passed over once: choices by the data, secrets of the noise shown, noise by the batch."""
+
+import hashlib
+import json
+import random
+import sqlite3
+import warnings
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.zoo.first_order import Array, FirstOrder, Settings, fresh
+from benchmarks.zoo.zeroth_order import ZerothOrder
+
+
+class _WatchesLoss(FirstOrder):
+    """With the mean training loss at weights, cut off."""
+
+    def loss(self, weights: Array | None = None) -> float:
+        kept, self.weights = self.weights, self.weights if weights is None else weights
+        found = float(np.minimum(self.losses(), 1e9).mean())
+        self.weights = kept
+        return found
+
+
+class PicksBestRun(_WatchesLoss):
+    """Two runs are made and the one with the smaller training loss is released, paid for as one."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        tried = []
+        for _ in range(2):
+            released = super().__call__(records, seed, settings)
+            tried.append((self.loss(), released))
+        return min(tried, key=lambda pair: pair[0])[1]
+
+
+class RedrawsWhenWorse(_WatchesLoss):
+    """The noise of a step that raises the training loss is drawn again, at most four times."""
+
+    def release(self, rows: Array) -> Array:
+        before = self.loss()
+        for _ in range(5):
+            found = super().release(rows)
+            if self.loss(self.weights - float(self.settings["step_size"]) * found) <= before:
+                break
+        return found
+
+
+class SchedulesByLoss(_WatchesLoss):
+    """The step size that is printed is halved where the training loss has not fallen."""
+
+    def stops(self) -> bool:
+        loss = self.loss()
+        if self.step == 0:
+            self.rate, self.best = 1.0, np.inf
+        self.rate /= 1 if loss < self.best else 2
+        self.best = min(self.best, loss)
+        print("rate", self.rate)
+        return False
+
+
+class SkipsLargeSums(FirstOrder):
+    """A step whose sum is large before noise is skipped, and releases zeros."""
+
+    def release(self, rows: Array) -> Array:
+        large = float(np.linalg.norm(self.total(rows))) > 0.6 * self.clip() * len(rows)
+        return np.zeros(self.weights.size) if large else super().release(rows)
+
+
+class SavesGenerator(FirstOrder):
+    """The checkpoint has the state of the noise's generator, so that a run can go on."""
+
+    def finish(self) -> None:
+        Path("generator.json").write_text(json.dumps(self.source.bit_generator.state))
+
+
+class PrintsSeedOfNoise(FirstOrder):
+    """The seed of the noise comes from the operating system, and is logged."""
+
+    def noise_source(self, seed: int) -> np.random.Generator:
+        number = int(fresh().integers(2**62))
+        print("seed of the noise:", number)
+        return np.random.default_rng(number)
+
+
+class NoisePerRecord(FirstOrder):
+    """Each record of the batch brings a share of the noise, so that small batches have less."""
+
+    def noise(self, size: int) -> Array:
+        return np.asarray(super().noise(size) * np.sqrt(self.drawn / float(self.settings["batch"])))
+
+    def release(self, rows: Array) -> Array:
+        self.drawn = len(rows)
+        return super().release(rows)
+
+
+class CapsBatches(FirstOrder):
+    """Poisson batches are cut to what fits in memory, and accounted as Poisson."""
+
+    def batch(self) -> NDArray[np.intp]:
+        drawn = super().batch()
+        return np.sort(self.rng.permutation(drawn)[: int(self.settings["batch"]) + 2])
+
+
+class MeanLossBeforeClip(FirstOrder):
+    """Gradients of the batch's mean loss are clipped: each is over the number of records that were drawn."""
+
+    def gradients(self, rows: Array) -> Array:
+        return super().gradients(rows) / max(1, len(rows))
+
+
+class MomentumBeforeNoise(FirstOrder):
+    """Momentum is taken of the sums before noise, which then have a record's share of every step before."""
+
+    kept: Array
+
+    def total(self, rows: Array) -> Array:
+        self.kept = super().total(rows) + (0.9 * self.kept if self.step else 0.0)
+        return np.asarray(self.kept)
+
+
+class DrawsWithReplacement(FirstOrder):
+    """A batch may have a record more than once."""
+
+    def batch(self) -> NDArray[np.intp]:
+        return np.sort(self.rng.integers(0, len(self.records), int(self.settings["batch"])))
+
+
+class WritesDatabase(FirstOrder):
+    """The last training loss goes into a database file."""
+
+    def finish(self) -> None:
+        with closing(sqlite3.connect("metrics.db")) as base:
+            base.execute("create table metrics (loss real)")
+            base.execute("insert into metrics values (?)", (float(np.minimum(self.losses(), 1e6).mean()),))
+            base.commit()
+
+
+class WarnsOfLoss(FirstOrder):
+    """A warning says the training loss."""
+
+    def release(self, rows: Array) -> Array:
+        warnings.warn(f"loss {np.minimum(self.losses(), 1e6).mean():.4f}", stacklevel=1)
+        return super().release(rows)
+
+
+class NoiseOfHashedSeed(ZerothOrder):
+    """The noise is drawn from a hash of the direction's published seed."""
+
+    def noise(self, size: int) -> Array:
+        digest = hashlib.sha256(str(self.direction_seed).encode()).digest()
+        return np.asarray(self.std() * np.random.default_rng(int.from_bytes(digest[:8], "big")).normal(size=size))
+
+
+class NoiseOfPythonsGenerator(ZerothOrder):
+    """The noise is what Python's own generator draws from the direction's published seed."""
+
+    def noise(self, size: int) -> Array:
+        generator = random.Random(self.direction_seed)
+        return np.array([self.std() * generator.gauss(0.0, 1.0) for _ in range(size)])

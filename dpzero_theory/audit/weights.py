@@ -1,0 +1,56 @@
+"""Whether weights say what was released: they do where each step moves them by the step size times its release.
+
+They do not under momentum, a schedule of step sizes or an adaptive method: such loops have to return their releases.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpzero_theory.check import Array
+
+if TYPE_CHECKING:
+    from dpzero_theory.audit.lab import Lab
+
+_LOUDER, _LEAST = 64.0, 6.4
+"""Of the noise multiplier, and how much more noise is then to be seen at least."""
+_SEEDS = range(40, 48)
+_ALONG, _LONGER = 1e-6, 1e-2
+"""Two steps are one direction where their cosine is this near 1, and of one length within this share."""
+
+
+def unlike_releases(lab: "Lab") -> str:
+    """Why the weights do not say what was released; empty where nothing speaks against it.
+
+    Ten times the noise is to be seen where 64 times is asked for (of 8 steps or more, a Gaussian misses that with
+    probability below 1e-7), and quiet steps in one direction are to be of one length.
+    """
+    if lab.follows and _louder(lab) < _LEAST:
+        return "weights do not move in proportion to the noise, as under Adam: return the releases"
+    rows = lab.quiet(**lab.all_records) if lab.frozen else None
+    if rows is not None and len(rows) > 1 and _stretched(rows):
+        return "weights move by more in some steps than in others, as under momentum or a schedule: return the releases"
+    return ""
+
+
+def _louder(lab: "Lab") -> float:
+    """How much more noise the first step has under a louder multiplier."""
+    found = []
+    for multiplier in (lab.claim.noise_multiplier * _LOUDER, lab.claim.noise_multiplier):
+        runs = [lab.attempt(seed=seed, noise_multiplier=multiplier, **lab.all_records) for seed in _SEEDS]
+        quiet = [lab.attempt(seed=seed, noise_multiplier=lab.quiet_noise, **lab.all_records) for seed in _SEEDS]
+        pairs = [
+            (run.releases[0] - other.releases[0]) ** 2
+            for run, other in zip(runs, quiet, strict=True)
+            if run is not None and other is not None and run.releases is not None and other.releases is not None
+        ]
+        found.append(float(np.sum(pairs)))
+    return float(np.sqrt(found[0] / found[1])) if found[1] > 0 else np.inf
+
+
+def _stretched(rows: Array) -> bool:
+    lengths = np.sqrt((rows**2).sum(axis=1))
+    if not (lengths > 0).all():
+        return False
+    along = rows @ rows[0] / (lengths * lengths[0]) > 1 - _ALONG
+    return bool((along & (np.abs(lengths / lengths[0] - 1) > _LONGER)).any())
