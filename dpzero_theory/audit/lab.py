@@ -117,7 +117,7 @@ class Lab:
         """Settings under which equal seeds give equal quiet runs; None where there are none."""
         if self.base.releases is None or not self.follows:
             return None
-        return next((found for found in ({}, self.all_records) if self._repeats(found)), None)
+        return next((found for found in ({}, self.all_records) if self.repeats(found)), None)
 
     @property
     def all_records(self) -> dict[str, Any]:
@@ -134,7 +134,8 @@ class Lab:
         rows = [outcome.releases[:1] for outcome in found if outcome is not None and outcome.releases is not None]
         return len(rows) == 3 and same(rows[0], rows[1]) and not same(rows[0], rows[2])
 
-    def _repeats(self, changes: dict[str, Any]) -> bool:
+    def repeats(self, changes: dict[str, Any]) -> bool:
+        """Whether two quiet runs with these changes are the same."""
         found = [self.attempt(seed=_SEED, noise_multiplier=self.quiet_noise, **self.frozen, **changes) for _ in (0, 1)]
         return all(found) and same(*(self.seen(outcome) for outcome in found if outcome))
 

@@ -43,11 +43,17 @@ def watch(folder: Path) -> Iterator[Watch]:
     found, before, opened = Watch(), Path.cwd(), list[str]()
     os.chdir(folder)
     try:
-        with _printed() as read, _opening(opened), warnings.catch_warnings(), np.errstate(all="ignore"):
+        with (
+            _printed() as read,
+            _opening(opened),
+            warnings.catch_warnings(record=True) as warned,
+            np.errstate(all="ignore"),
+        ):
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
             yield found
-        found.shown = {"printed": read(), **_files(folder, opened)}
+        said = "".join(f"{warning.category.__name__}: {warning.message}\n" for warning in warned)
+        found.shown = {"printed": read() + said, **_files(folder, opened)}
     finally:
         os.chdir(before)
         for left in folder.iterdir():

@@ -25,7 +25,7 @@ def unlike_releases(lab: "Lab") -> str:
     Ten times the noise is to be seen where 64 times is asked for (of 8 steps or more, a Gaussian misses that with
     probability below 1e-7), and quiet steps in one direction are to be of one length.
     """
-    if lab.follows and _louder(lab) < _LEAST:
+    if lab.repeats(lab.all_records) and _louder(lab) < _LEAST:
         return "weights do not move in proportion to the noise, as under Adam: return the releases"
     rows = lab.quiet(**lab.all_records) if lab.frozen else None
     if rows is not None and len(rows) > 1 and _stretched(rows):
@@ -34,7 +34,7 @@ def unlike_releases(lab: "Lab") -> str:
 
 
 def _louder(lab: "Lab") -> float:
-    """How much more noise the first step has under a louder multiplier."""
+    """How much more noise the first step has under a louder multiplier; nothing where only the louder one shows."""
     found = []
     for multiplier in (lab.claim.noise_multiplier * _LOUDER, lab.claim.noise_multiplier):
         runs = [lab.attempt(seed=seed, noise_multiplier=multiplier, **lab.all_records) for seed in _SEEDS]
@@ -45,7 +45,9 @@ def _louder(lab: "Lab") -> float:
             if run is not None and other is not None and run.releases is not None and other.releases is not None
         ]
         found.append(float(np.sum(pairs)))
-    return float(np.sqrt(found[0] / found[1])) if found[1] > 0 else np.inf
+    if found[1] == 0:
+        return 0.0 if found[0] > 0 else np.inf
+    return float(np.sqrt(found[0] / found[1]))
 
 
 def _stretched(rows: Array) -> bool:

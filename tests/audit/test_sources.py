@@ -36,8 +36,17 @@ def test_clocks_stand_still_wherever_they_are_imported_to() -> None:
 def test_random_bytes_are_known_and_counted() -> None:
     draws = []
     for _ in range(2):
-        with known_entropy() as taken:
+        with known_entropy() as entropy:
             draws.append((os.urandom(4), urandom(2), secrets.randbits(64), np.random.default_rng().normal()))
-        assert sum(taken) >= 4 + 2 + 8 + 16
+        assert sum(entropy.taken) >= 4 + 2 + 8 + 16
     assert draws[0] == draws[1]
+
+
+def test_a_stream_begins_again_and_others_are_others() -> None:
+    with known_entropy() as entropy:
+        found = []
+        for number in (1, 2, 1):
+            entropy.start(number)
+            found.append(os.urandom(8) + secrets.token_bytes(4))
+    assert found[0] == found[2] != found[1]
     assert os.urandom(16) != os.urandom(16)

@@ -3,7 +3,11 @@ import logging
 import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
+
+import numpy as np
+import torch
 
 from dpzero_theory.audit.watch import watch, working_folder
 
@@ -79,3 +83,25 @@ def test_a_working_folder_is_gone_with_its_owner() -> None:
     del owner
     gc.collect()
     assert not folder.exists()
+
+
+def test_warnings_of_users_are_seen_and_of_libraries_are_not(tmp_path: Path) -> None:
+    with watch(tmp_path) as seen:
+        for _ in range(2):
+            warnings.warn("loss 0.25", stacklevel=1)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        _ = np.array([1.0]) / 0
+    printed = str(seen.shown["printed"])
+    assert printed.count("UserWarning: loss 0.25") == 2
+    assert "old" not in printed
+    assert "divide" not in printed
+
+
+def test_what_torch_saves_elsewhere_is_seen(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "last.pt"
+    here.mkdir()
+    save = torch.save
+    with watch(here) as seen:
+        torch.save({"sum": torch.ones(3)}, there)
+    assert any(name.startswith("file ") and name.endswith("last.pt") for name in seen.shown)
+    assert torch.save is save

@@ -6,7 +6,8 @@ from benchmarks.zoo.catalogue import Specimen
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("un-noised", "records-shown")
-FAULTS = [*one_of_each(*NAMES), *named("LogsLoss", "SavesGradients")]
+MORE = ("LogsLoss", "SavesGradients", "SchedulesByLoss", "WritesDatabase", "WarnsOfLoss")
+FAULTS = [*one_of_each(*NAMES), *named(*MORE)]
 
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)

@@ -6,7 +6,8 @@ from benchmarks.zoo.catalogue import Specimen
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("noise-size", "noise-law", "noise-independence", "precision")
-FAULTS = [*one_of_each(*NAMES), *named("BiasWithoutNoise", "NoiseCancels", "RanksShareNoise")]
+MORE = ("BiasWithoutNoise", "NoiseCancels", "RanksShareNoise", "SkipsLargeSums", "NoisePerRecord")
+FAULTS = [*one_of_each(*NAMES), *named(*MORE)]
 
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)

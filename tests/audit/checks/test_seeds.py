@@ -6,7 +6,11 @@ from benchmarks.zoo.catalogue import Specimen
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("noise-from-seed", "noise-fixed", "noise-from-directions")
-FAULTS = [*one_of_each(*NAMES), *named("NoiseContinues", "NoiseFromClock", "NoiseFromSmallSeed", "NoiseFromTwoBytes")]
+FAULTS = [
+    *one_of_each(*NAMES),
+    *named("NoiseContinues", "NoiseFromClock", "NoiseFromSmallSeed", "NoiseFromTwoBytes"),
+    *named("NoiseOfHashedSeed", "NoiseOfPythonsGenerator"),
+]
 
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)

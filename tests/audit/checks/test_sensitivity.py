@@ -6,7 +6,11 @@ from benchmarks.zoo.catalogue import Specimen
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("sensitivity", "not-finite", "denominator")
-FAULTS = [*one_of_each(*NAMES), *named("Standardises", "DividesByBatch", "ReducedLosses")]
+FAULTS = [
+    *one_of_each(*NAMES),
+    *named("Standardises", "DividesByBatch", "ReducedLosses"),
+    *named("PicksBestRun", "RedrawsWhenWorse", "MeanLossBeforeClip"),
+]
 
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)

@@ -1,5 +1,6 @@
 """Faults of the zoo that these checks must find are found; sound loops are not reported. All: benchmarks.audit_zoo."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -40,3 +41,17 @@ class _PostProcesses(FirstOrder):
 
 def test_what_is_computed_from_releases_is_not_reported() -> None:
     require_sound(Specimen(_PostProcesses), "unaccounted", "un-noised", runs=120)
+
+
+class _ShowsTheTime(FirstOrder):
+    """Sound: the clock, and how many runs there were."""
+
+    runs = 0
+
+    def finish(self) -> None:
+        self.runs += 1
+        print(time.time(), time.perf_counter(), self.runs)
+
+
+def test_clocks_and_counters_are_not_reported() -> None:
+    require_sound(Specimen(_ShowsTheTime), "unaccounted", "un-noised", runs=60)

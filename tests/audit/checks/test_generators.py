@@ -1,0 +1,61 @@
+"""The zoo's faults of this check are found, other generators' traces too; sound loops are not reported."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.zoo.catalogue import Specimen
+from benchmarks.zoo.first_order import FirstOrder, fresh
+from tests.audit.small import FEW, audit, named, require_found, require_sound
+
+NAME = "noise-shown"
+
+
+@pytest.mark.parametrize("specimen", named("SavesGenerator", "PrintsSeedOfNoise"), ids=lambda specimen: specimen.name)
+def test_faults_are_found(specimen: Specimen) -> None:
+    require_found(specimen)
+
+
+@pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
+def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
+    require_sound(specimen, NAME)
+
+
+def _torch_state() -> None:
+    torch.save({"generator": torch.Generator().manual_seed(int(fresh().integers(2**31))).get_state()}, "last.pt")
+
+
+def _legacy_state() -> None:
+    state = np.random.RandomState(int(fresh().integers(2**31))).get_state(legacy=False)
+    Path("state.txt").write_text(repr(state))
+
+
+def _finishing(what: Callable[[], Any]) -> Specimen:
+    class _Loop(FirstOrder):
+        def finish(self) -> None:
+            what()
+
+    return Specimen(_Loop)
+
+
+@pytest.mark.parametrize("saved", [_torch_state, _legacy_state])
+def test_states_of_other_libraries_are_found(saved: Callable[[], None]) -> None:
+    assert audit(_finishing(saved), NAME).violations == [NAME]
+
+
+def _public_state() -> None:
+    Path("generator.json").write_text(json.dumps(np.random.default_rng(7).bit_generator.state))
+
+
+def _new_numbers() -> None:
+    print("run", int(fresh().integers(2**50)), "of", 123456789)
+
+
+@pytest.mark.parametrize("saved", [_public_state, _new_numbers])
+def test_generators_of_public_seeds_and_names_of_runs_are_not(saved: Callable[[], None]) -> None:
+    assert audit(_finishing(saved), NAME).violations == []
