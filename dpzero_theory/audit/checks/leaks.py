@@ -160,9 +160,10 @@ def _beyond(lab: Lab) -> Place | None:
 def _more(runs: Sequence[Outcome | None]) -> Place | None:
     """A place where runs with equal releases differ. runs: two, and both again, as some things change by themselves."""
     done = [run for run in runs if run is not None and run.releases is not None]
-    if len(done) < len(runs) or not same(*(np.asarray(run.releases) for run in done[:2])):
+    rows = [np.asarray(run.releases) for run in done[:2]]
+    if len(done) < len(runs) or not same(rows[0], rows[1]):
         return None
-    exact = np.array_equal(*(np.asarray(run.releases) for run in done[:2]))
+    exact = np.array_equal(rows[0], rows[1])
     seen = [tokens(run) for run in done]
     for place, token in seen[0].items():
         other = seen[1].get(place)
