@@ -18,6 +18,12 @@ from dpzero_theory.audit.loop import Outcome
 Place = tuple[str, int]
 """What it is shown in, and the number of it there; -1 is how many there are."""
 Token = float | bytes
+
+
+class Chunk(bytes):
+    """Four bytes of a file that is no text: of a number they may be a part, whose last digits rounding changes."""
+
+
 Shown = dict[Place, Token]
 
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
@@ -93,7 +99,7 @@ def _of_bytes(raw: bytes) -> list[Token]:
             pass
     if b"\0" not in raw[:4096] and all(byte < 128 for byte in raw[:4096]):
         return _of_text(raw)
-    return [raw[k : k + 4] for k in range(0, len(raw) - 3, 4)]
+    return [Chunk(raw[k : k + 4]) for k in range(0, len(raw) - 3, 4)]
 
 
 def _of_text(text: bytes) -> list[Token]:

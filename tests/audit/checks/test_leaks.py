@@ -1,8 +1,16 @@
 """Faults of the zoo that these checks must find are found; sound loops are not reported. All: benchmarks.audit_zoo."""
 
+import sqlite3
+import time
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from benchmarks.zoo.catalogue import Specimen
+from benchmarks.zoo.first_order import FirstOrder
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("un-noised", "records-shown")
@@ -18,3 +26,22 @@ def test_faults_are_found(specimen: Specimen) -> None:
 @pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
 def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
     require_sound(specimen, *NAMES)
+
+
+class _NamesItsFiles(FirstOrder):
+    """Sound: files and lines with the name of the run, the clock and a count in them, and a database."""
+
+    runs = 0
+
+    def finish(self) -> None:
+        self.runs += 1
+        print("run", uuid.uuid4(), self.runs, time.time())
+        Path(f"log_{uuid.uuid4().hex}.bin").write_bytes(np.array([time.time(), self.runs]).tobytes())
+        with closing(sqlite3.connect("weights.db")) as base:
+            base.execute("create table weights (first real, at text)")
+            base.execute("insert into weights values (?, datetime('now'))", (float(self.weights[0]),))
+            base.commit()
+
+
+def test_names_of_runs_clocks_and_counts_are_not_reported() -> None:
+    require_sound(Specimen(_NamesItsFiles), "un-noised")
