@@ -92,7 +92,7 @@ def bounds(axes: Axes, table: pd.DataFrame) -> None:
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set(xscale="log", ylim=(0, 1.1), xlabel="runs, or canaries in one run", ylabel="lower bound / exact epsilon")
     axes.set_title("Gaussian mechanism, mu = 1/2, confidence 95%")
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), ncols=2, fontsize=6)
 
 
 def power(axes: Axes, table: pd.DataFrame) -> None:
@@ -109,7 +109,7 @@ def draw(folder: Path, results: Path = RESULTS) -> list[Path]:
     """Both figures."""
     use_style()
     paths = save(matrix(read_rows(results / "audit_zoo"), read_rows(results / "audit_zoo_sound")), "audit_zoo", folder)
-    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.7))
+    figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.2))
     bounds(axes[0], read_rows(results / "lower_bounds"))
     power(axes[1], read_rows(results / "audit_power"))
     label_panels(axes)

@@ -39,6 +39,7 @@ from dpzero_theory.audit.finding import CHECKS, Check, Verdict, untested
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop, LoopFailed, Train
 from dpzero_theory.audit.report import Entry, Report
+from dpzero_theory.audit.weights import lab_of
 
 for _family in (seeds, generators, noise, floats, sensitivity, batches, accounting, leaks, unpaid, attacks):
     for _check in _family.FAMILY:
@@ -90,9 +91,8 @@ def check(
         raise ValueError(f"records must be the claim's n = {claim.n}; got {_count(records)}")
     started = time.perf_counter()
     loop = Loop(train, records, claim, view or View(), dict(settings or {}))
-    others = tuple((name, dict(changes)) for name, changes in (variations or {}).items())
     try:
-        lab = Lab(loop, runs, others)
+        lab = lab_of(loop, runs, variations or {})
     except LoopFailed as error:
         raise ValueError(f"train must run on the records given; got {error}") from error
     share = level / max(1, sum(entry.random for entry in wanted))

@@ -19,7 +19,6 @@ from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Loop, LoopFailed, Outcome, still
 from dpzero_theory.audit.sources import known_entropy, stopped_clocks
-from dpzero_theory.audit.weights import unlike_releases
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -77,11 +76,6 @@ class Lab:
         self.base = loop.run(seed=_SEED)
         self.why_not = "" if self.base.releases is not None else _NOTHING
         """Why there are no releases to look at; empty where there are."""
-        if loop.from_weights and (why := unlike_releases(self)):
-            loop.weights_trusted, self.why_not = False, why
-            self.base = loop.run(seed=_SEED)
-            for name in [name for name, kind in vars(type(self)).items() if isinstance(kind, cached_property)]:
-                vars(self).pop(name, None)
 
     @cached_property
     def quiet_noise(self) -> float:

@@ -3,14 +3,14 @@
 They do not under momentum, a schedule of step sizes or an adaptive method: such loops have to return their releases.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.loop import Loop
 from dpzero_theory.check import Array
-
-if TYPE_CHECKING:
-    from dpzero_theory.audit.lab import Lab
 
 _LOUDER, _LEAST = 64.0, 6.4
 """Of the noise multiplier, and how much more noise is then to be seen at least."""
@@ -19,7 +19,18 @@ _ALONG, _LONGER = 1e-6, 1e-2
 """Two steps are one direction where their cosine is this near 1, and of one length within this share."""
 
 
-def unlike_releases(lab: "Lab") -> str:
+def lab_of(loop: Loop, runs: int, variations: Mapping[str, Mapping[str, Any]]) -> Lab:
+    """Where weights are what is seen and do not say what was released, one that takes no releases from them."""
+    others = tuple((name, dict(changes)) for name, changes in variations.items())
+    lab = Lab(loop, runs, others)
+    if loop.from_weights and (why := _unlike_releases(lab)):
+        loop.weights_trusted = False
+        lab = Lab(loop, runs, others)
+        lab.why_not = why
+    return lab
+
+
+def _unlike_releases(lab: Lab) -> str:
     """Why the weights do not say what was released; empty where nothing speaks against it.
 
     Ten times the noise is to be seen where 64 times is asked for (of 8 steps or more, a Gaussian misses that with
@@ -33,7 +44,7 @@ def unlike_releases(lab: "Lab") -> str:
     return ""
 
 
-def _louder(lab: "Lab") -> float:
+def _louder(lab: Lab) -> float:
     """How much more noise the first step has under a louder multiplier; nothing where only the louder one shows."""
     found = []
     for multiplier in (lab.claim.noise_multiplier * _LOUDER, lab.claim.noise_multiplier):

@@ -9,6 +9,7 @@ from benchmarks.zoo.catalogue import Specimen
 from benchmarks.zoo.first_order import Array, FirstOrder, Settings
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop
+from dpzero_theory.audit.weights import lab_of
 from tests.audit.small import records, small
 
 
@@ -60,7 +61,7 @@ class _AdamLast(_Last):
 def _lab(train: type[_Shows]) -> Lab:
     specimen = Specimen(train)
     claim = small(specimen.claimed())
-    return Lab(Loop(train(), records(claim.n), claim, specimen.view, specimen.all_settings), runs=24)
+    return lab_of(Loop(train(), records(claim.n), claim, specimen.view, specimen.all_settings), 24, {})
 
 
 @pytest.mark.parametrize("train", [_Shows, _Last])

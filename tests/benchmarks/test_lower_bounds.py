@@ -92,13 +92,25 @@ def test_a_quick_run_says_what_is_not_installed(tmp_path: Path, monkeypatch: pyt
 
 
 def test_committed_rows_are_complete_and_seldom_above_the_truth() -> None:
-    """5% of 200 audits are 10; ours alone, and one at a time."""
+    """5% of 200 audits are 10; bounds that err exactly as often as they may are above that in half of all rows.
+
+    That is so of randomised response, whose worst test is the one made: 21 there would have probability 1e-3.
+    """
     table = read_rows(RESULTS / "lower_bounds")
     assert len(table) == sum(len(method.sizes) for one in MECHANISMS for method in METHODS if one.name in method.on)
     assert (table["status"] == OK).all()
     assert (table["repeats"] == 200).all()
     ours = table[~table["method"].str.startswith("jax")]
-    assert (ours["above"] <= 10).all()
+    page = " ".join((RESULTS.parents[1] / "docs" / "results" / "audit.md").read_text().split())
+    exact = ours["mechanism"] == "randomised response"
+    theirs = table.drop(ours.index).groupby("method")["above"].max()
+    assert f"in at most {ours[~exact]['above'].max():.0f} of 200" in page
+    assert f"in at most {ours[exact]['above'].max():.0f} of 200 on randomised response" in page
+    assert (
+        f"in up to {theirs.pop('jax_privacy gdp'):.0f} of 200, its other audits in at most {theirs.max():.0f}" in page
+    )
+    assert (ours[~exact]["above"] <= 10).all()
+    assert (ours[exact]["above"] <= 20).all()
 
 
 def test_many_runs_come_within_30_percent_of_the_gaussian_mechanism() -> None:
