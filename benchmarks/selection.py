@@ -3,14 +3,17 @@
 For every cell of the sweeps (method, mode, start, calibration, dimension), every output and both measurements: the
 setting of the grid with the smallest mean training value over all seeds but one, and its value on that one, on both
 samples (selection `held-out`, a row for each seed). Where a cell has one seed the setting is chosen on the seed that is
-reported (selection `own`). `own_train` is each seed's own smallest value, which is what choosing and reporting on the
-same seed gives. Whether the grid ends where the best setting is:
+reported (selection `own`); where some seeds were run only at settings that another one chose (`benchmarks.dpgd_seeds`),
+these alone are reported, and the ends of the grid are seen on the other. `own_train` is each seed's own smallest value,
+which is what choosing and reporting on the same seed gives (empty without the whole grid). Whether the grid ends where
+the best setting is:
 
 - edges: which parameters of the chosen setting are the smallest (-) or largest (+) of the grid, empty if none is;
 - beyond: how many times larger the selecting mean is at best without those values. Close to 1, the grid's end is
   a limit (T to infinity, or alpha to infinity with alpha C fixed) that is nearly reached; far above, it is a cap.
 
-Figures and slopes read these rows, so that all select alike. The sweep `long` has the paper's grid and its extension.
+Figures and slopes read these rows, so that all select alike. The sweep `long` has the paper's grid and its extension;
+`limit` has T = 0 for infinity, and alpha T as the step size.
 """
 
 import sys
@@ -35,8 +38,9 @@ SETTING = ["steps", "step_size", "clip"]
 KEY = ("sweep", *CELL, "measured", "output", "seed")
 FIELDS = ("selection", *SETTING, "train", "test", "own_train", "edges", "beyond")
 SWEEPS = {
-    "synthetic": ("synthetic", "synthetic_dpgd"),
-    "long": ("synthetic_long", "synthetic", "synthetic_dpgd"),
+    "synthetic": ("synthetic", "synthetic_dpgd", "synthetic_dpgd_seeds"),
+    "long": ("synthetic_long", "synthetic"),
+    "limit": ("limit",),
     "wide": ("synthetic_wide",),
     "choices": ("synthetic_choices",),
     "dimension": ("dimension",),
@@ -56,25 +60,34 @@ def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str,
         table = part.pivot_table(index=SETTING, columns="seed", values=column)
         tests = part.pivot_table(index=SETTING, columns="seed", values=other) if other in part else None
         values, settings = table.to_numpy(), np.array(table.index.to_list())
-        for index, seed in enumerate(table.columns):
-            rest = np.delete(values, index, axis=1) if values.shape[1] > 1 else values
-            mean = rest.mean(axis=1)
-            best = int(np.nanargmin(mean))
+        whole, seeds = _whole(values), table.columns.to_numpy()
+        for index in np.flatnonzero(~whole) if not whole.all() else range(len(whole)):
+            others = np.arange(len(whole)) != index if len(whole) > 1 else whole
+            run = np.isfinite(values[:, index]) | whole[index]
+            best = int(np.nanargmin(np.where(run, values[:, others].mean(axis=1), np.nan)))
+            mean = values[:, others & whole].mean(axis=1)
             edges = _edges(settings, best)
             inside = mean[~_on(settings, best, edges)]
             yield {
                 **dict(zip(CELL, cell, strict=True)),
                 "measured": measured,
                 "output": output,
-                "seed": int(seed),
+                "seed": int(seeds[index]),
                 "selection": "held-out" if values.shape[1] > 1 else "own",
                 **dict(zip(SETTING, (int(settings[best][0]), *map(float, settings[best][1:])), strict=True)),
                 "train": float(values[best, index]),
                 "test": None if tests is None else float(tests.to_numpy()[best, index]),
-                "own_train": float(np.nanmin(values[:, index])),
+                "own_train": float(np.nanmin(values[:, index])) if whole[index] else None,
                 "edges": " ".join(f"{name}{sign}" for name, sign in edges),
                 "beyond": float(f"{np.nanmin(inside) / mean[best]:.4g}") if len(inside) else None,
             }
+
+
+def _whole(values: Array) -> NDArray[np.bool_]:
+    """Which seeds have the whole grid: half of what the fullest has at least, for single runs may have diverged."""
+    count = np.isfinite(values).sum(axis=0)
+    found: NDArray[np.bool_] = 2 * count >= count.max()
+    return found
 
 
 def _edges(settings: Array, best: int) -> list[tuple[str, str]]:
@@ -104,6 +117,8 @@ def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]
     else:
         rows = pd.concat(tables, ignore_index=True)
     source = {path.name: read_manifest(path)["sha256"] for path in there}
+    if "time" in rows:
+        return rows.assign(steps=0, step_size=rows["time"]), source
     return (_as_synthetic(rows) if "gradient_squared" in rows else rows), source
 
 

@@ -97,8 +97,8 @@ def _fits(selected: pd.DataFrame) -> list[dict[str, str | float | None]]:
     rows = selected[selected["measured"] == "gradient"]
     fits: list[dict[str, str | float | None]] = []
     for keys, cells in rows.groupby(GROUP):
-        runs = cells.groupby("d")["seed"].nunique()
-        group = cells[cells["d"].isin(runs.index[runs == cells["seed"].nunique()])]  # dimensions of every seed
+        sizes = cells.groupby("seed")["d"].nunique()
+        group = cells[cells["seed"].isin(sizes.index[sizes == sizes.max()])]  # seeds that have all dimensions
         names = dict(zip(GROUP, map(str, keys), strict=True))
         claimed = CLAIMED[names["method"], names["mode"]]
         bounds = {"claimed": claimed, "claimed_here": claimed + GAP_GROWTH[names["mode"]]}

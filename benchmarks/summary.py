@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks import synthetic_tables
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.grids import table
 from benchmarks.llm.report import report
+from benchmarks.synthetic_tables import markdown
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
 from dpzero_theory.theory.calculate import calculate
@@ -49,10 +51,6 @@ CERTIFIED = (
 """Cells shown: problem, mode, n, d, epsilon. All cells are in the rows and in the figure."""
 
 
-def _markdown(header: list[str], lines: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *lines])
-
-
 def certificates() -> str:
     """Certified and measured ||grad F||^2, the mean over seeds: ours with one and with the best K, and the paper's."""
     rows = read_rows(RESULTS / "certificates")
@@ -79,7 +77,7 @@ def certificates() -> str:
     header = ["problem", "n", "d", "epsilon", *(f"K = 1 {name}" for name in ("certified", "measured", "last"))]
     header += ["best K", *(f"best K {name}" for name in ("certified", "measured", "last"))]
     header += ["paper certified", "paper measured", "paper/K = 1", "paper/K = 1, last"]
-    return _markdown(header, lines) + "\n\n" + _held(rows, [*cell, "parameters"])
+    return markdown(header, lines) + "\n\n" + _held(rows, [*cell, "parameters"])
 
 
 def directions() -> str:
@@ -90,7 +88,7 @@ def directions() -> str:
         part = rows[rows["directions_per_step"] == k]
         shown = [_measured(part[column]) for column in ("gradient_squared", "last_gradient_squared")]
         lines.append([f"{k}", f"{int(part['steps'].iloc[0]):,}", f"{part['bound'].iloc[0]:.2g}", *shown])
-    return _markdown(["K", "steps", "certified", "measured", "last"], lines)
+    return markdown(["K", "steps", "certified", "measured", "last"], lines)
 
 
 def optimizer_directions() -> str:
@@ -108,7 +106,7 @@ def optimizer_directions() -> str:
                 cells = [task.replace("_", ", "), name.removeprefix("theory").lstrip("-") or "upper ends"]
                 cells += [f"{first['directions_per_step']}", f"{first['steps']:,}", f"{first['bound']:.2g}"]
                 lines.append([*cells, *shown])
-    return _markdown(["task", "constants", "K", "steps", "certified", "measured", "loss", "accuracy"], lines)
+    return markdown(["task", "constants", "K", "steps", "certified", "measured", "loss", "accuracy"], lines)
 
 
 def _measured(values: "pd.Series[float]") -> str:
@@ -149,7 +147,7 @@ def accounting() -> str:
             shown.append(f"{row['noise_multiplier']:.5f}, {time}")
         lines.append(shown)
     header = ["n/B/T/epsilon", "this package", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant (0.01)"]
-    return _markdown(header, lines)
+    return markdown(header, lines)
 
 
 def sweep_speed() -> str:
@@ -177,7 +175,7 @@ def sweep_speed() -> str:
         "direct loop / engine",
         "in the matrix product",
     ]
-    return _markdown(header, lines)
+    return markdown(header, lines)
 
 
 def language_models() -> str:
@@ -203,7 +201,7 @@ def equal_evaluations() -> str:
             shown = _share(100 * cell[cell["directions"] == k]["accuracy"])
             cells.append(f"{shown} ({found.mean():.1f})" if len(found) else shown)
         lines.append(cells)
-    return _markdown(["task", "K T", *(f"K = {k}" for k in ks)], lines)
+    return markdown(["task", "K T", *(f"K = {k}" for k in ks)], lines)
 
 
 def _share(values: "pd.Series[float]") -> str:
@@ -237,7 +235,7 @@ def alternatives() -> str:
     def time(name: str) -> str:
         return f"{step['ratio'][name]:.2f} and {step['peak_to_inference'][name]:.2f}"
 
-    return _markdown(
+    return markdown(
         ["what", "here", "elsewhere", "command"],
         [
             [
@@ -279,7 +277,7 @@ def gpu_plans() -> str:
             [str(job), f"{of['estimate_s'].iloc[0] / 60:.1f}", f"{of['memory_gib'].iloc[0]:.0f}", *of["when"]]
             for job, of in group.groupby("job", sort=False)
         ]
-        parts.append(f"**{card}**\n\n{_markdown(header, lines)}")
+        parts.append(f"**{card}**\n\n{markdown(header, lines)}")
     return "\n\n".join(parts)
 
 
@@ -294,6 +292,9 @@ TABLES = {
     "language_models": language_models,
     "equal_evaluations": equal_evaluations,
     "gpu_plans": gpu_plans,
+    "synthetic_steps": synthetic_tables.steps,
+    "synthetic_slopes": synthetic_tables.slopes,
+    "synthetic_limit": synthetic_tables.to_infinity,
 }
 
 
@@ -325,8 +326,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for page in PAGES:
             _write(page)
         return 0
-    for name, markdown in TABLES.items():
-        print(f"<!-- {name} -->\n\n{markdown()}\n")
+    for name, table_of in TABLES.items():
+        print(f"<!-- {name} -->\n\n{table_of()}\n")
     return 0
 
 

@@ -37,6 +37,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,10 @@ from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of, drawn_on, on_sphere
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
 
-__all__ = ["METHODS", "PRESETS", "Cell", "Place", "Preset", "main", "paper_lanes", "run_cells", "run_methods"]
+__all__ = [
+    *("METHODS", "PRESETS", "Cell", "Place", "Preset", "Setting"),
+    *("keys", "main", "paper_lanes", "run_cells", "run_methods", "samples"),
+]
 
 Array = NDArray[np.float64]
 
@@ -65,6 +69,7 @@ STEPS = tuple(10 * 2**k for k in range(10))
 STEP_SIZES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 METHODS = ("dpzero", "dpgd-0th", "dpgd")
+STARTS, CALIBRATIONS = ("zero", "normal"), ("paper", "exact")
 OUTPUTS = ("last", "average", "tau")
 CELL_KEY = ("method", "mode", "d", "start", "calibration", "seed")
 KEY = (*CELL_KEY, "steps", "step_size", "clip")
@@ -73,17 +78,19 @@ FIELDS = tuple(
 )
 DIGITS = 4
 DIVERGED = "diverged"
+Setting = tuple[int, float, float]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes of a sweep."""
+    """Sizes of a sweep; settings: the (T, alpha, C) of its grid that are run, all of them if none is named."""
 
     n: int
     dimensions: tuple[int, ...]
     steps: tuple[int, ...] = STEPS
     step_sizes: tuple[float, ...] = STEP_SIZES
     clips: tuple[float, ...] = CLIPS
+    settings: tuple[Setting, ...] = ()
 
 
 PAPER = Preset(10_000, (20, 50, 100, 200, 500, 1_000, 2_000))
@@ -124,12 +131,16 @@ class Cell:
 def paper_lanes(preset: Preset, calibration: str) -> Lanes:
     """The grid of the paper with the noise of (2, 1e-6)-DP under replacement of one record."""
     gdp = float((paper_gdp if calibration == "paper" else gdp_from_epsilon)(EPSILON, DELTA))
-    return Lanes.grid(
+    lanes = Lanes.grid(
         steps=preset.steps,
         step_sizes=preset.step_sizes,
         clips=preset.clips,
         noise_std=lambda steps, clip: noise_std(gdp, steps, clip, preset.n, "replace-one"),
     )
+    if not preset.settings:
+        return lanes
+    grid = zip(lanes.steps, lanes.step_size, lanes.clip, strict=True)
+    return lanes.take(np.array([lane for lane, setting in enumerate(grid) if setting in preset.settings]))
 
 
 def run_methods(
@@ -189,7 +200,7 @@ def run_cells(cells: Sequence[Cell], preset: Preset, place: Place) -> list[dict[
     A value that is not finite is left empty and makes the row's status `diverged`.
     """
     mode, d, seed = cells[0].mode, cells[0].d, cells[0].seed
-    train, center, variances = _samples(preset.n, d, seed)
+    train, center, variances = samples(preset.n, d, seed)
     problem = Quadratic(train, paper_spectrum(mode, d))
     minima = (problem.minimum, 0.5 * float(problem.spectrum @ variances))
     normal = np.random.default_rng([seed, 2]).standard_normal(d)
@@ -199,7 +210,7 @@ def run_cells(cells: Sequence[Cell], preset: Preset, place: Place) -> list[dict[
         _row(key, {name: values[lane] for name, values in measured.items()})
         for cell, outcome in zip(cells, outcomes, strict=True)
         for measured in [_measured(outcome, problem, center, minima)]
-        for lane, key in enumerate(_keys(cell, preset))
+        for lane, key in enumerate(keys(cell, preset))
     ]
 
 
@@ -218,7 +229,8 @@ def _measured(
     return measured
 
 
-def _keys(cell: Cell, preset: Preset) -> Iterable[dict[str, Any]]:
+def keys(cell: Cell, preset: Preset) -> Iterable[dict[str, Any]]:
+    """The key columns of a cell's rows."""
     lanes = paper_lanes(preset, cell.calibration)
     values = (cell.method, cell.mode, cell.d, cell.start, cell.calibration, cell.seed)
     for steps, step_size, clip in zip(lanes.steps, lanes.step_size, lanes.clip, strict=True):
@@ -231,7 +243,7 @@ def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
+def samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
     """The training sample, and the mean and variance of each coordinate of the test sample."""
     rng = np.random.default_rng([seed, d])
     train, test = gaussian_data(rng, n, d), gaussian_data(rng, n, d)
@@ -239,10 +251,18 @@ def _samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
 
 
 def _again(preset: Preset, row: Row) -> list[dict[str, Any]]:
-    """The row's run, after the shorter ones of its step size and clip: where they end a block is cut."""
+    """The row's run, after the shorter ones of its step size and clip: where they end a block is cut.
+
+    Where rounding grows along the run, all that was made together, for the digits depend on how many lanes there are.
+    """
+    cell = Cell(*(row[name] for name in CELL_KEY))
+    if _upset(row) and cell.method != "dpgd":
+        choices = [*product(STARTS, CALIBRATIONS)] if preset is PRESETS["choices"] else [("zero", "paper")]
+        those = [replace(cell, method=m, start=x0, calibration=c) for m in METHODS[:2] for x0, c in choices]
+        return run_cells(those, preset, Place())
     steps = tuple(steps for steps in preset.steps if steps <= row["steps"])
     one = replace(preset, steps=steps, step_sizes=(row["step_size"],), clips=(row["clip"],))
-    return run_cells([Cell(*(row[name] for name in CELL_KEY))], one, Place())
+    return run_cells([cell], one, Place())
 
 
 def _upset(row: Row) -> bool:
@@ -265,8 +285,8 @@ def _parser() -> Parser:
     parser.add_argument("--preset", choices=PRESETS, default="smoke")
     parser.add_argument("--methods", nargs="+", action=Several, choices=METHODS, default=list(METHODS))
     parser.add_argument("--modes", nargs="+", action=Several, choices=MODES, default=list(MODES))
-    parser.add_argument("--start", nargs="+", action=Several, choices=("zero", "normal"), default=["zero"])
-    parser.add_argument("--calibration", nargs="+", action=Several, choices=("paper", "exact"), default=["paper"])
+    parser.add_argument("--start", nargs="+", action=Several, choices=STARTS, default=["zero"])
+    parser.add_argument("--calibration", nargs="+", action=Several, choices=CALIBRATIONS, default=["paper"])
     parser.add_argument("--seeds", type=integer(1, 1000), default=1)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
@@ -326,7 +346,7 @@ def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace, par
     )
     with parser.opened("--out", results), parser.opened("--out", seconds):
         mine = [cell for group in options.share.of(_groups(cells)) for cell in group]
-        todo = [cell for cell in mine if not all(results.done(**key) for key in _keys(cell, preset))]
+        todo = [cell for cell in mine if not all(results.done(**key) for key in keys(cell, preset))]
         jobs = [(group, preset, place) for group in _groups(todo)]
         workers = options.jobs if options.device == "cpu" else 1
         for count, ((group, *_), (rows, spent)) in enumerate(completed(_job, jobs, workers), start=1):
@@ -360,7 +380,7 @@ def _job(group: Sequence[Cell], preset: Preset, place: Place) -> tuple[list[dict
     try:
         rows = run_cells(group, preset, place)
     except Exception as error:
-        rows = [{**key, "status": f"{type(error).__name__}: {error}"} for cell in group for key in _keys(cell, preset)]
+        rows = [{**key, "status": f"{type(error).__name__}: {error}"} for cell in group for key in keys(cell, preset)]
     spent = {
         "device": place.device,
         "products": place.dpgd_products if group[0].method == "dpgd" else place.dtype,

@@ -38,17 +38,20 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
 """Start and calibration; filled: x_0 = 0, open: x_0 ~ N(0, I); discs: the paper's noise, diamonds: the exact."""
 
 DOTS = (0, (1, 1))
+LIMIT: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": "-"}
+"""With any number of steps."""
 BOUNDS: dict[str, dict[str, Any]] = {
     "claimed": {"color": "#999999", "linewidth": 0.9},
     "claimed_here": {"color": "black", "linewidth": 0.9},
 }
 
 
-def draw_best(selected: pd.DataFrame, what: str) -> Figure:
+def draw_best(selected: pd.DataFrame, what: str, limit: pd.DataFrame | None = None) -> Figure:
     """What the chosen settings give against d; what: 'gradient' or 'loss'; selected: `benchmarks.selection`.
 
     Filled markers: the last iterate; open ones: the mean over iterates. Bars are standard errors over seeds, each seed
-    with the setting that is best on the others; ringed where the grid's end costs more than 5%.
+    with the setting that is best on the others; ringed where the grid's end costs more than 5%. limit: the rows with
+    any number of steps, whose x_tau is drawn for DPZero on the training sample.
     """
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.6), sharex=True, sharey="col")
     for line, (on, sample) in zip(grid, SAMPLES.items(), strict=True):
@@ -63,8 +66,13 @@ def draw_best(selected: pd.DataFrame, what: str) -> Figure:
     for axis in grid.flat:
         log_ticks(axis.xaxis)
         log_ticks(axis.yaxis)
+    if limit is not None:
+        for axis, mode in zip(grid[0], MODES, strict=True):
+            cells = _cells(limit, mode, "dpzero", what)
+            values = cells[cells["output"] == "tau"].groupby("d")["train"].mean()
+            axis.plot(values.index, values, **LIMIT)
     label_panels(grid.flat)
-    _curve_legend(figure, selected)
+    _curve_legend(figure, selected, limit is not None)
     return figure
 
 
@@ -72,7 +80,7 @@ def _cells(selected: pd.DataFrame, mode: str, method: str, what: str) -> pd.Data
     return selected[(selected["mode"] == mode) & (selected["method"] == method) & (selected["measured"] == what)]
 
 
-def _curve_legend(figure: Figure, selected: pd.DataFrame) -> None:
+def _curve_legend(figure: Figure, selected: pd.DataFrame, limit: bool = False) -> None:
     """What the marks of `_curves` mean."""
     present = _present(selected)
     handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
@@ -82,7 +90,11 @@ def _curve_legend(figure: Figure, selected: pd.DataFrame) -> None:
     mean = Line2D([], [], color="#555555", marker="o", markerfacecolor="white", linewidth=0.8, linestyle=DOTS)
     ring = Line2D([], [], linestyle="none", **RING)
     marks = ["last iterate", r"mean over iterates ($x_\tau$)", "grid's end costs over 5%"]
-    figure.legend([*handles, last, mean, ring], [*names, *marks], loc="outside upper center", ncols=3)
+    lines = [*handles, last, mean, ring]
+    if limit:
+        lines.append(Line2D([], [], **LIMIT))
+        marks.append(r"DPZero's $x_\tau$, $T \to \infty$ (top row)")
+    figure.legend(lines, [*names, *marks], loc="outside upper center", ncols=4 if limit else 3)
 
 
 def _present(rows: pd.DataFrame) -> dict[str, str]:
@@ -233,6 +245,7 @@ def draw_choices(selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
         f"{'$x_0 = 0$' if start == 'zero' else '$x_0$ normal'}, {calibration} noise" for start, calibration in CHOICES
     ]
     figure.legend([*handles, *shapes], [*present.values(), *names], loc="outside upper center", ncols=3)
+    figure.suptitle("one seed, settings chosen on it", fontsize=7)
     return figure
 
 
@@ -268,7 +281,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     use_style()
     paper = selected[selected["sweep"] == "synthetic"]
     for what in ("gradient", "loss"):
-        save(draw_best(paper, what), f"synthetic_{what}", options.out)
+        limit = selected[selected["sweep"] == "limit"] if what == "gradient" else selected[:0]
+        save(draw_best(paper, what, limit if len(limit) else None), f"synthetic_{what}", options.out)
     for mode in MODES:
         save(draw_grid(rows, mode, _common(rows, mode)), f"synthetic_grid_{mode}", options.out)
     save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)

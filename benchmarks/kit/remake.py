@@ -77,9 +77,9 @@ class Remake:
 
 
 def plain(row: Mapping[Any, Any]) -> Row:
-    """A row with Python's own values, None where one is missing."""
+    """A row with Python's own values, None where one is missing: an empty word is, in a file of rows."""
     values = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
-    return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in values.items()}
+    return {name: None if v == "" or (isinstance(v, float) and math.isnan(v)) else v for name, v in values.items()}
 
 
 def _near(value: Any, other: Any, tolerance: float = 0.0, error: float | None = None) -> bool:

@@ -14,7 +14,7 @@ of that product one after the other; the number follows a step along each of the
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -32,6 +32,7 @@ from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
 
 CHUNK = 1 << 17
 """How many numbers are worked on at a time, so that they stay in a core's cache."""
+Schedule = Callable[[np.random.Generator, int, int], dict[int, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,7 @@ def dpzero(
     rng: np.random.Generator,
     directions_per_step: int = 1,
     evaluations: int = 128,
+    schedule: Schedule | None = None,
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
     block: int = 128,
@@ -74,6 +76,8 @@ def dpzero(
             stream is for experiments without a privacy claim.
         rng: picks the iterates whose gradient is evaluated, at most `evaluations` per lane.
         directions_per_step: K >= 1, whose differences are clipped jointly.
+        schedule: from `rng`, T and `evaluations` the iterates t to evaluate and their weights (default: one at random
+            in each of so many pieces, half of them geometric, because the gradient falls fastest in the first steps).
         block: directions per matrix product, at least K. dtype, device: of the computation, on torch.
     """
     start = checked_start(x0, problem.d)
@@ -83,7 +87,7 @@ def dpzero(
     tensor = Place(dtype, device)
     alpha, smoothing, clip, std = map(tensor, (run.step_size, run.smoothing, run.clip, run.noise_std))
     loss = _loss(problem, start, len(lanes), tensor)
-    schedule = [_schedule(rng, int(steps), evaluations) for steps in run.steps]
+    schedules = [(schedule or _early)(rng, int(steps), evaluations) for steps in run.steps]
     mean = np.zeros(len(lanes))
     for begin, end in blocks(lanes.steps, max(block // several, 1)):
         live = int((run.steps > begin).sum())
@@ -91,27 +95,29 @@ def dpzero(
         loss.start(tensor(directions(len(z))), live)
         for t in range(0, len(z), several):
             step = slice(t, t + several)
-            due = [lane for lane in range(live) if begin + t // several in schedule[lane]]
+            due = [lane for lane in range(live) if begin + t // several in schedules[lane]]
             total = loss.clipped_sum(step, smoothing[:live], clip[:live], due)
             loss.step(step, alpha[:live] / several * (total / problem.n + std[:live] * z[step]))
-        for lane, t, squared in loss.stop(slice(len(z) - several, len(z))):
-            mean[lane] += schedule[lane][begin + t // several] * squared
+        seen, squares = loss.stop(slice(len(z) - several, len(z)))
+        for (lane, t), squared in zip(seen, to_numpy(squares) if seen else (), strict=True):
+            mean[lane] += schedules[lane][begin + t // several] * squared
     last = loss.points()
     final = np.array([np.square(problem.gradient(x)).sum() for x in last])
     return Outcome(last[back], mean[back], final[back])
 
 
-def _schedule(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
-    """Iterates to evaluate and their weights: one at random in each piece of 0..T-1.
-
-    Half of the cuts are equal and half geometric, because the gradient falls fastest in the first steps.
-    """
+def _early(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
+    """Half of the cuts are equal and half geometric."""
     if steps <= evaluations:
         return dict.fromkeys(range(steps), 1 / steps)
     half = max(evaluations // 2, 1)
     cuts = np.concatenate([np.linspace(0, steps, half + 1), np.geomspace(1, steps, evaluations - half + 1)])
     edges = np.unique(cuts.round().astype(int))
     return {int(rng.integers(low, high)): float(high - low) / steps for low, high in pairwise(edges)}
+
+
+Seen = list[tuple[int, int]]
+"""Lane, and first row of the step."""
 
 
 class _Loss(Protocol):
@@ -129,8 +135,8 @@ class _Loss(Protocol):
     def step(self, step: slice, move: Tensor) -> None:
         """Every lane goes by -move, shape (K, live), along this step's directions."""
 
-    def stop(self, last: slice) -> Iterator[tuple[int, int, float]]:
-        """End the block: lane, first row of the step and ||grad F_S||^2 for each gradient remembered."""
+    def stop(self, last: slice) -> tuple[Seen, Tensor]:
+        """End the block: the gradients remembered, and ||grad F_S||^2 of each."""
 
     def points(self) -> Array:
         """The lanes' x, shape (L, d)."""
@@ -210,17 +216,19 @@ class _PseudoHuber:
         for row in range(step.start + 1, step.stop):  # from where the rows before it lead
             self.own[row] -= self.gram[row, step.start : row] @ self.move[step.start : row]
 
-    def stop(self, last: slice) -> Iterator[tuple[int, int, float]]:
+    def stop(self, last: slice) -> tuple[Seen, Tensor]:
         for part in _chunks(self.data.shape[0], self.live):
             self._advance(self.q[: self.live, part], part, last)
+        squares = [self.y.new_empty(0)]
         if self.weights:
             rows = torch.stack([weights for _, _, weights in self.weights])
             pulls = rows @ self.data
             for (lane, t, weights), pull in zip(self.weights, pulls, strict=True):
                 y = self.y[lane] - self.move[:t, lane] @ self.w[:t]
                 gradient = self.root * (weights.sum() * y - pull) / len(weights)
-                yield lane, t, float(gradient.square().sum())
+                squares.append(gradient.square().sum()[None])
         self.y[: self.live] -= self.move.T @ self.w
+        return [(lane, t) for lane, t, _ in self.weights], torch.cat(squares)
 
     def points(self) -> Array:
         return to_numpy(self.y / self.root + self.origin)
@@ -265,15 +273,15 @@ class _Logistic:
     def step(self, step: slice, move: Tensor) -> None:
         self.move[step] = move
 
-    def stop(self, last: slice) -> Iterator[tuple[int, int, float]]:
+    def stop(self, last: slice) -> tuple[Seen, Tensor]:
         for part in _chunks(self.margins.shape[1], self.live):
             self._advance(self.margins[: self.live, part], part, last)
         self.x[: self.live] -= self.move.T @ self.u
+        squares = self.x.new_empty(0)
         if self.weights:
             gradients = self.columns @ torch.stack([weights for _, _, weights in self.weights], dim=1)
             squares = gradients.square().sum(dim=0) / self.margins.shape[1] ** 2
-            for (lane, t, _), squared in zip(self.weights, squares, strict=True):
-                yield lane, t, float(squared)
+        return [(lane, t) for lane, t, _ in self.weights], squares
 
     def points(self) -> Array:
         return to_numpy(self.x)

@@ -74,6 +74,7 @@ def test_what_counts_as_come_back() -> None:
     assert verdicts(replace(other, errors=lambda given: {"value": 1e-5}), row) == {"DIFFERENT"}
     assert verdicts(replace(same, make=lambda given: []), row) == {"DIFFERENT"}
     assert verdicts(replace(same, make=lambda given: [{**given, "note": 1.0}]), row) == {"DIFFERENT"}
+    assert verdicts(replace(same, make=lambda given: [{**given, "note": ""}]), row) == {"equal"}
     assert verdicts(replace(same, make=lambda given: [{**given, "setting": 2}]), row) == {"DIFFERENT"}
 
 

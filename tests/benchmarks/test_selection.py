@@ -1,5 +1,6 @@
 """Held-out selection on tables whose best settings are known, and the edges of their grids."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ VALUES = {1.0: (3.0, 1.0, 9.0), 2.0: (2.0, 2.0, 2.5), 3.0: (1.0, 5.0, 5.0)}
 """Training value of each clip on seeds 0, 1 and 2."""
 
 
-def table(values: dict[float, tuple[float, ...]]) -> pd.DataFrame:
+def table(values: Mapping[float, tuple[float, ...]]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             **dict(zip(synthetic.KEY, ("dpzero", "c", 10, "zero", "paper", seed, 10, 0.1, clip), strict=True)),
@@ -43,11 +44,32 @@ def test_edges_are_marked_with_what_they_gain() -> None:
     assert (row["selection"], row["edges"], row["beyond"]) == ("own", "clip+", 2.0)
 
 
+def test_seeds_with_a_few_settings_are_reported_by_themselves() -> None:
+    """Seed 0 has five settings and chose clips 2 and 3; seeds 1 and 2 have these. On 0 and 2 clip 3 is best, on 0 and 1
+    clip 2; the grid's end, clip 5, is seen on seed 0."""
+    whole = table({1.0: (9.0,), 2.0: (1.0,), 3.0: (2.0,), 4.0: (8.0,), 5.0: (7.0,)})
+    part = table({2.0: (0.0, 2.0, 9.0), 3.0: (0.0, 3.0, 4.0)})
+    rows = list(selection.select(pd.concat([whole, part[part["seed"] > 0]]), "gradient", "last"))
+    assert [row["seed"] for row in rows] == [1, 2]
+    assert [row["clip"] for row in rows] == [3.0, 2.0]
+    assert [row["train"] for row in rows] == [3.0, 9.0]
+    assert [row["edges"] for row in rows] == ["", ""]
+    assert [row["own_train"] for row in rows] == [None, None]
+    (row,) = selection.select(
+        pd.concat([whole, part[part["seed"] == 1]]).query("clip != 2 or seed == 0"), "gradient", "last"
+    )
+    assert (row["clip"], row["train"]) == (3.0, 3.0)
+    ends = whole.assign(gradient_train_last=[9.0, 6.0, 6.0, 6.0, 3.0])
+    part = table({2.0: (0.0, 5.0), 5.0: (0.0, 1.0)})
+    (row,) = selection.select(pd.concat([ends, part[part["seed"] > 0]]), "gradient", "last")
+    assert (row["edges"], row["beyond"]) == ("clip+", 2.0)
+
+
 def test_what_was_not_measured_is_left_out() -> None:
     assert list(selection.select(table(VALUES), "loss", "last")) == []
 
 
-def _write(folder: Path, clips: dict[float, tuple[float, ...]], seeds: int) -> None:
+def _write(folder: Path, clips: Mapping[float, tuple[float, ...]], seeds: int) -> None:
     with Results(
         folder, key=synthetic.KEY, fields=synthetic.FIELDS, seeds=[], device="cpu", dtype="float64"
     ) as results:

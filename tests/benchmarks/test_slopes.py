@@ -59,6 +59,17 @@ def test_fits_of_both_ways_to_select_stand_side_by_side(tmp_path: Path) -> None:
         assert fits["edge"].tolist() == [0.25 if r == "all" else 0.0 for r in fits["range"]]
 
 
+def test_a_seed_without_all_dimensions_does_not_count(tmp_path: Path) -> None:
+    with Results(
+        tmp_path / "in", key=selected.KEY, fields=selected.FIELDS, seeds=[], device="cpu", dtype="float64"
+    ) as results:
+        results.add(row for row in _rows("dpzero", 0.5) if (row["seed"], row["d"]) != (2, 10_000))
+    slopes.main(["--rows", str(tmp_path / "in"), "--out", str(tmp_path / "slopes")])
+    fits = read_rows(tmp_path / "slopes")
+    assert (fits["seeds"] == 2).all()
+    assert fits["slope"].to_numpy() == pytest.approx(0.5)
+
+
 def test_rows_of_another_table_are_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         slopes.main(["--rows", str(tmp_path), "--out", str(tmp_path / "out")])

@@ -156,7 +156,7 @@ def test_float32_changes_measurements_by_less_than_1e_4(kind: str) -> None:
 
 def test_evaluations_weigh_every_iterate_once() -> None:
     for steps, evaluations in ((1, 5), (7, 7), (100, 9), (38_739, 128), (10**6, 2)):
-        weights = nonlinear._schedule(np.random.default_rng(0), steps, evaluations)
+        weights = nonlinear._early(np.random.default_rng(0), steps, evaluations)
         assert sum(weights.values()) == pytest.approx(1)
         assert 0 <= min(weights) <= max(weights) < steps
         assert len(weights) <= evaluations + 1

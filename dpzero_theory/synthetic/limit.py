@@ -1,0 +1,94 @@
+"""The zeroth-order methods on the quadratic as T goes to infinity with alpha T fixed.
+
+With g_i = A (x - x_i), s = alpha T and Gaussian directions u, E[u clip_C(u^T g_i)] = erf(C/(sqrt(2) ||g_i||)) g_i, and
+the directions' own variance, about alpha of the motion, disappears. What stays of the noise is the sum of T steps of
+size alpha sigma, which grows like sqrt(T) alpha sigma = 2 C s/(n mu) in every direction: calibration makes it
+independent of T. So x follows
+
+    dx = -(1/n) sum_i erf(C/(sqrt(2) ||g_i||)) g_i dt + (noise/sqrt(s)) dW,    0 <= t <= s,
+
+which is DP-GD with a softer clip. For DPGD-0th C is that of the norm of a vector, C/sqrt(d) here, and its noise is that
+of its own C. On the sphere of radius sqrt(d) the weights differ by O(1/d).
+
+A piece of time is solved exactly with the weights of its beginning, in which the equation is linear; pieces grow from
+the beginning, where the gradient falls fastest.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.synthetic.clipping import ClippedMean
+from dpzero_theory.synthetic.lanes import Draw
+from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_products
+from dpzero_theory.synthetic.problems import Quadratic
+
+PIECES = 128
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """last: x at the end, shape (L, d). gradient_squared: the mean over time of ||grad F_S||^2, shape (L,)."""
+
+    last: Array
+    gradient_squared: Array
+
+
+@whole_products()
+def many_small_steps(
+    problem: Quadratic,
+    x0: Array,
+    *,
+    time: Array,
+    clip: Array,
+    noise: Array,
+    normals: Draw,
+    pieces: int = PIECES,
+    dtype: torch.dtype = torch.float64,
+    product_dtype: torch.dtype | None = None,
+    device: str = "cpu",
+) -> Outcome:
+    """Follow the equation above on every lane, all with the same standard noise.
+
+    Args:
+        problem: the quadratic loss; x0: shape (d,), every lane's start.
+        time: s = alpha T > 0; clip: C > 0 of the scalar; noise: sqrt(T) alpha sigma >= 0; shape (L,) each.
+        normals: stream of standard normal rows of length d.
+        pieces: of time. dtype, product_dtype, device: as in `first_order.dpgd`.
+
+    Raises ValueError for a value out of its range.
+    """
+    place = Place(dtype, device)
+    check.integer("pieces", pieces)
+    s, c = place(check.real_array("time", time, above=0)), place(check.real_array("clip", clip, above=0))
+    rate = place(check.real_array("noise", noise, at_least=0)).square() / s
+    spectrum = place(problem.spectrum)[:, None]
+    rows = place(problem.points) * place(np.sqrt(problem.spectrum))
+    weights = ClippedMean(rows, product_dtype or dtype, _soft)
+    h = (spectrum[:, 0] * place(checked_start(x0, problem.d) - problem.center))[:, None].repeat(1, len(s))
+    total = torch.zeros_like(s)
+    ends = np.square(np.arange(pieces + 1) / pieces)
+    for begin, end, z in zip(ends[:-1], ends[1:], place(normals(pieces)), strict=True):
+        weight, towards, _ = weights.weighted(h, c, h.square().sum(dim=0))
+        pull, spread = spectrum * weight / problem.n, spectrum.square() * rate
+        h, squares = _piece(h, towards / weight, pull, spread, s * float(end - begin), z)
+        total += squares
+    last = to_numpy((h / spectrum).T) + problem.center
+    return Outcome(last, to_numpy(total / s))
+
+
+def _soft(q: Tensor) -> Tensor:
+    return q.clamp_(min=1e-30).mul_(2).rsqrt_().erf_()
+
+
+def _piece(h: Tensor, goal: Tensor, pull: Tensor, rate: Tensor, time: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """dh = -pull (h - goal) dt + sqrt(rate) dW: h after `time`, and the expected integral of ||h||^2 until then."""
+    away, decay = h - goal, torch.exp(-pull * time)
+    once, twice = (1 - decay) / pull, (1 - decay.square()) / (2 * pull)
+    squares = away.square() * twice + 2 * goal * away * once + goal.square() * time
+    squares += rate * (time - twice) / (2 * pull)
+    return goal + away * decay + (rate * twice).sqrt() * z[:, None], squares.sum(dim=0)
