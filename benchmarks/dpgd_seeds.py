@@ -1,6 +1,6 @@
 """DP-GD on further seeds, at the settings that were best on the first.  python -m benchmarks.dpgd_seeds
 
-A seed of the whole grid is most of an hour of products for DP-GD (`benchmarks.dpgd_products`). So seeds 1 to 4 are run,
+A seed of the whole grid took DP-GD 58 processor minutes (`benchmarks.dpgd_products` says why). So seeds 1 to 4 are run,
 in every cell of the paper's grid, at the settings whose last gradient or x_tau was smallest on seed 0 (rows
 synthetic_dpgd): the `--best` of each. `benchmarks.selection` chooses among these on the other seeds and reports seeds 1
 to 4, which had no say in what is among them.
