@@ -5,6 +5,7 @@
     python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
     python -m benchmarks.accounting --preset corners    1,000 random settings over the whole range, timed and checked
     python -m benchmarks.accounting --preset rows       five settings of the field beside seven other accountants
+    python -m benchmarks.accounting --preset allocation random allocation: epsilon's bracket, its time, and draws
 
 Results: results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
 """
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import corners, five
+from benchmarks import allocation, corners, five
 from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results
@@ -270,17 +271,25 @@ REMAKES = {
     "accounting_corners": Remake(
         ("setting",), lambda row: [corners.answer(_columns(row, "sampling", "relation"))], **_BRACKETS
     ),
+    "accounting_allocation": Remake(
+        ("setting",), lambda row: [allocation.answer({name: row[name] for name in allocation.OF_SETTING})], **_BRACKETS
+    ),
     "accounting_rows": Remake(five.KEY, lambda row: [five.answer(row, row["accountant"])], **_BRACKETS),
 }
 
 
+PRESETS = ("compare", "certify", "lemma", "corners", "rows", "allocation")
+
+
 def _parser() -> Parser:
     parser = Parser("benchmarks.accounting", __doc__)
-    parser.add_argument("--preset", choices=("compare", "certify", "lemma", "corners", "rows"), required=True)
+    parser.add_argument("--preset", choices=PRESETS, required=True)
     parser.add_argument("--out", type=output_folder, help="folder of the results (default: benchmarks/results/...)")
     parser.add_argument("--skip", action="append", default=[], choices=tuple(five.PEERS), help="leave one out")
-    parser.add_argument("--count", type=integer(1, 10**6), help="random settings of certify (300) or corners (1,000)")
-    parser.add_argument("--workers", type=integer(1, 256), default=2, help="processes of certify and corners")
+    parser.add_argument(
+        "--count", type=integer(1, 10**6), help="settings of certify (300), corners (1,000) or allocation (116)"
+    )
+    parser.add_argument("--workers", type=integer(1, 256), default=2, help="processes of these")
     return parser
 
 
@@ -297,6 +306,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif options.preset == "corners":
         corners.run_corners(parser, out, options.count or corners.COUNT, options.workers)
         corners.report(out)
+    elif options.preset == "allocation":
+        allocation.run(parser, out, options.count or allocation.COUNT, options.workers)
     elif options.preset == "rows":
         five.run_rows(parser, out, options.skip)
     else:

@@ -147,7 +147,7 @@ CORNERS = [
 def test_rare_events_are_calibrated_narrowly_and_whoever_asks_again_finds_the_target_met(
     steps, rate, epsilon, delta, sampling, relation
 ):
-    """The second raised an exception."""
+    """Of these two one was above its target and one raised an exception."""
     batches = {"sampling": sampling, "relation": relation, "sample_rate": rate}
     found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
     assert found.upper / found.lower - 1 < 1e-3

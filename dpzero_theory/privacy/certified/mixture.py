@@ -29,6 +29,8 @@ _CUT = 1e-4
 """Share of delta that may be of outputs that are left out."""
 _NARROW = 0.03
 """Relative width of a bracket of delta that needs no other."""
+_RESOLVED = 1e-8
+"""The least delta that `allocation`'s rounding, which is absolute, leaves sharp."""
 _LEAST = 1e-280
 """A delta of which only the bound without amplification is said."""
 _SHORTEST, _LONGEST = 2**14, 2**18
@@ -170,7 +172,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     if plain:
         known = math.hypot(mixture.gdp, *((2 if mixture.replaced else 1) * run.plain_gdp for run in mixture.runs))
         upper = min(float(delta_from_gdp(epsilon, known)) * (1 + 1e-11), 1.0)
-    resolved = target is None or epsilon < math.log(target) + 25
+    resolved = target is None or (target >= _RESOLVED and epsilon < math.log(target) + 25)
     if plain and not mixture.replaced and resolved and all(light(run) for run in mixture.runs):
         runs = (*mixture.runs, full) if full else mixture.runs
         found = allocation_delta(epsilon, runs, resolution=accuracy.resolution)

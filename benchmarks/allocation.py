@@ -1,0 +1,192 @@
+"""Random allocation: epsilon of random settings, timed, and checked by draws that are tilted to where delta is.
+
+Epochs of 2 to 10^4 steps, 1 to 1,000 of them, noise multipliers from 0.5 to 10, delta from 1e-9 to 1e-4, log-uniform,
+both relations; and the 8 corners at delta = 1e-5. Where the steps are few enough the divergence is sampled at both
+ends of the bracket: at the lower it must not be below delta, nor above it at the upper, by more than `ERRORS` standard
+errors. The sampler shares no code with `dpzero_theory.privacy` and knows nothing of grids or tails.
+"""
+
+import itertools
+import math
+import multiprocessing
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import ndtr, ndtri
+
+from benchmarks.kit.rows import Results, read_rows
+from dpzero_theory.cli import Parser
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.release import Release
+
+__all__ = ["COUNT", "OF_SETTING", "SECONDS", "SEED", "WIDTH", "answer", "report", "run", "sampled", "settings"]
+
+Floats = NDArray[np.float64]
+
+SEED = 20_261_123
+COUNT = 116
+WIDTH, SECONDS = 0.02, 2.0
+"""The claim: relative width of epsilon's bracket, and processor time."""
+ERRORS = 5.0
+_DRAWS = 1e7
+"""Normal numbers drawn for one direction, about."""
+_FEWEST, _MOST = 500, 20_000
+"""Samples for one direction; settings that would have fewer are not sampled."""
+_AT_ONCE = 1e6
+_CELLS = 40
+"""Of a standard deviation, in each of which a tilt is constant."""
+OF_SETTING = ("setting", "epoch", "epochs", "noise_multiplier", "relation", "delta")
+
+
+def settings(count: int) -> list[dict[str, Any]]:
+    """The corners first."""
+    ends = itertools.product((2, 10**4), (1, 1000), (0.5, 10.0), ("add-remove", "replace-one"))
+    found = [(*end, 1e-5) for end in ends]
+    rng = np.random.default_rng(SEED)
+    while len(found) < count:
+        epoch, epochs = round(2 * 5000 ** rng.uniform()), round(1000 ** rng.uniform())
+        noise, delta = float(0.5 * 20 ** rng.uniform()), float(10 ** rng.uniform(-9, -4))
+        found.append((epoch, epochs, noise, ("add-remove", "replace-one")[int(rng.integers(2))], delta))
+    return [dict(zip(OF_SETTING, (number, *one), strict=True)) for number, one in enumerate(found[:count], 1)]
+
+
+class _Tilted:
+    """x of law N(mean, s^2), its density changed by e^h, h constant on cells, over e^`log_total`."""
+
+    def __init__(self, mean: float, s: float, edges: Floats, h: Floats) -> None:
+        self.mean, self.s, self.h = mean, s, h
+        z = (edges - mean) / s
+        mass = np.where(z[1:] > 0, ndtr(-z[:-1]) - ndtr(-z[1:]), ndtr(z[1:]) - ndtr(z[:-1]))
+        self.ends = z[:-1], z[1:]
+        tilted = mass * np.exp(h - h.max())
+        self.log_total = float(math.log(tilted.sum()) + h.max())
+        self.below = np.cumsum(tilted / tilted.sum())
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Floats, Floats]:
+        """x, and the log of its density over the tilted one."""
+        cell = np.minimum(np.searchsorted(self.below, rng.random(shape)), len(self.h) - 1)
+        low, high = (end[cell] for end in self.ends)
+        right = low > 0
+        low, high = np.where(right, -high, low), np.where(right, -low, high)
+        z = ndtri(ndtr(low) + rng.random(shape) * (ndtr(high) - ndtr(low)))
+        return self.mean + self.s * np.where(right, -z, z), self.log_total - self.h[cell]
+
+
+def _sampler(s: float, epoch: int, epochs: int, direction: str, epsilon: float) -> tuple[_Tilted, _Tilted]:
+    """The laws of the record's step and of the others, tilted so that losses are about epsilon.
+
+    The tilt is e^{rate l}, l the loss of an epoch if only this step's output were not average; rate: Chernoff's. Where
+    such losses are too small together (add, few steps), all outputs are moved down by what makes up for it.
+    """
+    inner = np.arange(-16 * s, 1 + 16 * s, s / _CELLS)
+    edges = np.concatenate([[-np.inf], inner, [np.inf]])
+    middle = np.concatenate([inner[:1], (inner[1:] + inner[:-1]) / 2, inner[-1:]])
+    loss = np.log1p(np.expm1((2 * middle - 1) / (2 * s * s)) / epoch)
+    if direction == "add":
+        if -epochs * epoch * math.log1p(-1 / epoch) < 1.5 * epsilon:
+            down = max(s * s * epsilon / epochs - 0.5, 0.0)
+            both = _Tilted(0.0, s, edges, -down * middle / (s * s))
+            return both, both
+        loss = -loss
+    elif direction == "replace":
+        loss = loss - np.log1p(np.expm1((-2 * middle - 1) / (2 * s * s)) / epoch)
+
+    def laws(rate: float) -> tuple[_Tilted, _Tilted]:
+        record = _Tilted(float(direction != "add"), s, edges, rate * loss)
+        return record, _Tilted(0.0, s, edges, rate * loss)
+
+    def height(log_rate: float) -> float:
+        record, other = laws(math.exp(log_rate))
+        return epochs * (record.log_total + (epoch - 1) * other.log_total) - math.exp(log_rate) * epsilon
+
+    return laws(math.exp(minimize_scalar(height, bounds=(-5.0, 12.0), method="bounded").x))
+
+
+def sampled(
+    noise: float, epoch: int, epochs: int, direction: str, epsilon: float, rng: np.random.Generator
+) -> tuple[float, float]:
+    """(delta(epsilon), its standard error) of remove, add or replace, by draws."""
+    count = int(min(max(_DRAWS / (epoch * epochs), _FEWEST), _MOST))
+    record, other = _sampler(noise, epoch, epochs, direction, epsilon)
+    gains = []
+    for first in range(0, count, rows := max(int(_AT_ONCE / epoch), 1)):
+        size = min(rows, count - first)
+        loss, log_weight = np.zeros(size), np.zeros(size)
+        for _ in range(epochs):
+            one, two = record.draw(rng, (size, 1)), other.draw(rng, (size, epoch - 1))
+            x = np.concatenate([one[0], two[0]], axis=1)
+            log_weight += one[1].sum(axis=1) + two[1].sum(axis=1)
+            level = np.log(np.exp((2 * x - 1) / (2 * noise**2)).mean(axis=1))
+            if direction == "replace":
+                level -= np.log(np.exp((-2 * x - 1) / (2 * noise**2)).mean(axis=1))
+            loss += -level if direction == "add" else level
+        gains.append(np.exp(log_weight) * np.maximum(-np.expm1(epsilon - loss), 0.0))
+    gain = np.concatenate(gains)
+    return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain)))
+
+
+def _checked(row: Mapping[str, Any], lower: float, upper: float) -> dict[str, Any]:
+    """delta at both ends over the delta asked for, the larger of the directions, and `ERRORS` standard errors of it."""
+    rng = np.random.default_rng([SEED, row["setting"]])
+    found: dict[str, Any] = {}
+    for name, end in (("lower", lower), ("upper", upper)):
+        directions = ("replace",) if row["relation"] == "replace-one" else ("remove", "add")
+        answers = [sampled(row["noise_multiplier"], row["epoch"], row["epochs"], d, end, rng) for d in directions]
+        delta, error = max(answers)
+        found |= {f"sampled_{name}": delta / row["delta"], f"error_{name}": ERRORS * error / row["delta"]}
+    inside = found["sampled_lower"] + found["error_lower"] >= 1 >= found["sampled_upper"] - found["error_upper"]
+    return found | {"contained": bool(inside)}
+
+
+def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a setting."""
+    steps = setting["epoch"] * setting["epochs"]
+    batches = {"sampling": "random-allocation", "relation": setting["relation"], "sample_rate": 1 / setting["epoch"]}
+    started, working = time.perf_counter(), time.process_time()
+    found = epsilon_of_history([Release(setting["noise_multiplier"], steps, **batches)], setting["delta"])
+    row = dict(setting) | {
+        "seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - working,
+        "epsilon_lower": found.lower,
+        "epsilon": found.upper,
+        "width": found.upper / found.lower - 1 if found.lower > 0 else 1e9,
+        "status": "ok",
+    }
+    if _DRAWS / steps >= _FEWEST:
+        row |= _checked(setting, found.lower, found.upper)
+    return row
+
+
+def run(parser: Parser, out: Path, count: int, workers: int) -> None:
+    """One row for each setting; then the verdict."""
+    fields = (
+        *OF_SETTING[1:],
+        *("epsilon_lower", "epsilon", "width", "seconds", "cpu_seconds"),
+        *("sampled_lower", "error_lower", "sampled_upper", "error_upper", "contained"),
+    )
+    rows = Results(out, key=("setting",), fields=fields, seeds=[SEED], device="cpu", dtype="float64")
+    with parser.opened("--out", rows) as results:
+        left = [one for one in settings(count) if not results.done(setting=one["setting"])]
+        print(f"{len(left)} of {count} settings are left; rows in {out}", file=sys.stderr, flush=True)
+        with multiprocessing.get_context("spawn").Pool(workers) as pool:
+            for done, row in enumerate(pool.imap_unordered(answer, left), 1):
+                results.add([row])
+                print(f"{done} of {len(left)}", end="\r", file=sys.stderr, flush=True)
+    report(out)
+
+
+def report(out: Path) -> None:
+    """The widest bracket, the longest time and the samples, on standard output."""
+    rows = read_rows(out)
+    checked = rows[rows["contained"].notna()]
+    print(
+        f"{len(rows)} settings: brackets of epsilon at most {100 * rows['width'].max():.2f}% wide (claim"
+        f" {100 * WIDTH:g}%), at most {rows['cpu_seconds'].max():.2f} s of processor time (claim {SECONDS:g} s);"
+        f" {int(checked['contained'].sum())} of {len(checked)} sampled brackets hold"
+    )
