@@ -24,7 +24,7 @@ from dpzero_theory.cli import Parser
 from dpzero_theory.privacy import comparison
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
-__all__ = ["KEY", "PEERS", "SETTINGS", "answer", "run_rows"]
+__all__ = ["KEY", "NEAR", "OURS", "PEERS", "SETTINGS", "answer", "run_rows"]
 
 SETTINGS = (
     # n, batch, steps, epsilon, delta
@@ -36,6 +36,8 @@ SETTINGS = (
 )
 KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 OURS = "this package"
+NEAR = 1e-3
+"""Relative distance from the truth at which an accountant is accurate."""
 REPEATS = 11
 _LIMIT = 600.0
 
@@ -189,7 +191,7 @@ def report(out: Path) -> None:
     for setting, group in rows.groupby(["n", "batch", "steps", "epsilon", "delta"], sort=False):
         ours = group[group["accountant"] == OURS].iloc[0]
         others = group[group["accountant"] != OURS]
-        accurate = others[(others["noise_multiplier"] / ours["noise_multiplier"] - 1).abs() < 1e-3]
+        accurate = others[(others["noise_multiplier"] / ours["noise_multiplier"] - 1).abs() < NEAR]
         speed = accurate["cpu_seconds"].min() / ours["cpu_seconds"]
         least = others["noise_multiplier"].min()
         print(

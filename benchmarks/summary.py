@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks import synthetic_tables
+from benchmarks import accounting_tables, synthetic_tables
 from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import markdown
 from benchmarks.llm.grids import table
 from benchmarks.llm.report import report
 from benchmarks.synthetic_tables import markdown
@@ -288,6 +289,7 @@ TABLES = {
     "directions": directions,
     "optimizer_directions": optimizer_directions,
     "accounting": accounting,
+    **accounting_tables.TABLES,
     "sweep_speed": sweep_speed,
     "language_models": language_models,
     "equal_evaluations": equal_evaluations,

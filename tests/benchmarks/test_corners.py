@@ -1,9 +1,9 @@
-"""Calibration at the corners: its settings, and one row of the report."""
+"""Calibration at the corners: its settings, one row of the report, and what the committed rows show."""
 
 import math
 
 from benchmarks import corners, five
-from benchmarks.kit.rows import Results
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 
 
 def test_settings_are_the_same_again_and_within_the_ranges():
@@ -49,3 +49,28 @@ def test_five_rows_are_reported_against_what_is_accurate(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "least of the others 1.0005; 50 times faster" in said
     assert set(five._IMPORTED) == set(five.PEERS)
+
+
+def test_the_rows_hold_no_exception_and_no_wrong_bracket():
+    rows = read_rows(RESULTS / "accounting_corners", failed=True)
+    assert len(rows) == corners.COUNT
+    assert (rows["status"] == "ok").all()
+    assert rows["contained"].dropna().all()
+    assert rows["meets_target"].dropna().all()
+    assert rows["cpu_seconds"].max() <= 5
+    assert (rows["cpu_seconds"] <= 1).mean() >= 0.97
+    undecided = (rows["sampling"] == "fixed-size") & (rows["relation"] == "replace-one")
+    assert (rows.loc[~undecided, "width"] <= 1e-3).all()
+
+
+def test_the_rows_of_five_settings_meet_the_claim():
+    """Never above any other upper bound; 25 times faster than the fastest that is accurate; 0.1 s for the largest n."""
+    rows = read_rows(RESULTS / "accounting_rows")
+    for setting, group in rows.groupby(list(five.KEY[:-1])):
+        ours, others = (group[(group["accountant"] == five.OURS) == mine] for mine in (True, False))
+        assert set(group["accountant"]) >= {five.OURS, *five.PEERS} - {"prv-accountant"}
+        noise, seconds = float(ours["noise_multiplier"].iloc[0]), float(ours["cpu_seconds"].iloc[0])
+        assert (others["noise_multiplier"] >= noise).all()
+        accurate = others[(others["noise_multiplier"] / noise - 1).abs() < five.NEAR]
+        assert accurate["cpu_seconds"].min() >= 25 * seconds
+        assert seconds <= 0.1, setting
