@@ -12,12 +12,12 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtr, ndtri
 
 from benchmarks.kit.rows import Results, read_rows
@@ -34,10 +34,12 @@ COUNT = 116
 WIDTH, SECONDS = 0.02, 2.0
 """The claim: relative width of epsilon's bracket, and processor time."""
 ERRORS = 5.0
-_DRAWS = 1e7
+_DRAWS = 4e6
 """Normal numbers drawn for one direction, about."""
-_FEWEST, _MOST = 500, 20_000
+_FEWEST, _MOST = 400, 20_000
 """Samples for one direction; settings that would have fewer are not sampled."""
+_PILOT, _TRIES = 64, 20
+"""Samples, and how often, to find a tilt under which losses are about epsilon."""
 _AT_ONCE = 1e6
 _CELLS = 40
 """Of a standard deviation, in each of which a tilt is constant."""
@@ -78,54 +80,71 @@ class _Tilted:
         return self.mean + self.s * np.where(right, -z, z), self.log_total - self.h[cell]
 
 
-def _sampler(s: float, epoch: int, epochs: int, direction: str, epsilon: float) -> tuple[_Tilted, _Tilted]:
-    """The laws of the record's step and of the others, tilted so that losses are about epsilon.
+@dataclass(frozen=True)
+class _Question:
+    """delta(epsilon) of remove, add or replace: `epochs` epochs of `epoch` steps with noise `s`."""
 
-    The tilt is e^{rate l}, l the loss of an epoch if only this step's output were not average; rate: Chernoff's. Where
-    such losses are too small together (add, few steps), all outputs are moved down by what makes up for it.
-    """
-    inner = np.arange(-16 * s, 1 + 16 * s, s / _CELLS)
-    edges = np.concatenate([[-np.inf], inner, [np.inf]])
-    middle = np.concatenate([inner[:1], (inner[1:] + inner[:-1]) / 2, inner[-1:]])
-    loss = np.log1p(np.expm1((2 * middle - 1) / (2 * s * s)) / epoch)
-    if direction == "add":
-        if -epochs * epoch * math.log1p(-1 / epoch) < 1.5 * epsilon:
-            down = max(s * s * epsilon / epochs - 0.5, 0.0)
-            both = _Tilted(0.0, s, edges, -down * middle / (s * s))
-            return both, both
-        loss = -loss
-    elif direction == "replace":
-        loss = loss - np.log1p(np.expm1((-2 * middle - 1) / (2 * s * s)) / epoch)
+    s: float
+    epoch: int
+    epochs: int
+    direction: str
+    epsilon: float
 
-    def laws(rate: float) -> tuple[_Tilted, _Tilted]:
-        record = _Tilted(float(direction != "add"), s, edges, rate * loss)
-        return record, _Tilted(0.0, s, edges, rate * loss)
+    def laws(self, rate: float) -> tuple[_Tilted, _Tilted]:
+        """Of the record's step and of the others: tilted by e^{rate l}, l the loss if only this output moved.
 
-    def height(log_rate: float) -> float:
-        record, other = laws(math.exp(log_rate))
-        return epochs * (record.log_total + (epoch - 1) * other.log_total) - math.exp(log_rate) * epsilon
+        Where such losses are too small together (add, few steps), l is the output, downwards.
+        """
+        inner = np.arange(-16 * self.s, 1 + 16 * self.s, self.s / _CELLS)
+        edges = np.concatenate([[-np.inf], inner, [np.inf]])
+        middle = np.concatenate([inner[:1], (inner[1:] + inner[:-1]) / 2, inner[-1:]])
+        half, record = 1 / (2 * self.s**2), float(self.direction != "add")
+        loss = np.log1p(np.expm1((2 * middle - 1) * half) / self.epoch)
+        if self.direction == "replace":
+            loss = loss - np.log1p(np.expm1((-2 * middle - 1) * half) / self.epoch)
+        elif self.direction == "add":
+            few = -self.epochs * self.epoch * math.log1p(-1 / self.epoch) < 1.5 * self.epsilon
+            loss = -2 * half * middle if few else -loss
+        return _Tilted(record, self.s, edges, rate * loss), _Tilted(0.0, self.s, edges, rate * loss)
 
-    return laws(math.exp(minimize_scalar(height, bounds=(-5.0, 12.0), method="bounded").x))
+    def draw(self, rate: float, rng: np.random.Generator, size: int) -> tuple[Floats, Floats]:
+        """Losses, and the logs of their weights."""
+        record, other = self.laws(rate)
+        half = 1 / (2 * self.s**2)
+        loss, log_weight = np.zeros(size), np.zeros(size)
+        for _ in range(self.epochs):
+            one, two = record.draw(rng, (size, 1)), other.draw(rng, (size, self.epoch - 1))
+            x = np.concatenate([one[0], two[0]], axis=1)
+            log_weight += one[1].sum(axis=1) + two[1].sum(axis=1)
+            level = np.log(np.exp((2 * x - 1) * half).mean(axis=1))
+            if self.direction == "replace":
+                level -= np.log(np.exp((-2 * x - 1) * half).mean(axis=1))
+            loss += -level if self.direction == "add" else level
+        return loss, log_weight
+
+    def rate(self, rng: np.random.Generator) -> float:
+        """A tilt under which the mean loss is about epsilon."""
+        low, high, rate = 0.0, math.inf, 1.0
+        for _ in range(_TRIES):
+            mean = float(self.draw(rate, rng, _PILOT)[0].mean())
+            if abs(mean - self.epsilon) < 0.05 * self.epsilon:
+                break
+            low, high = (rate, high) if mean < self.epsilon else (low, rate)
+            if high < 1.02 * low:
+                break
+            rate = math.sqrt(low * high) if low > 0 and high < math.inf else (2.5 * rate if low > 0 else rate / 2.5)
+        return rate
 
 
 def sampled(
     noise: float, epoch: int, epochs: int, direction: str, epsilon: float, rng: np.random.Generator
 ) -> tuple[float, float]:
     """(delta(epsilon), its standard error) of remove, add or replace, by draws."""
-    count = int(min(max(_DRAWS / (epoch * epochs), _FEWEST), _MOST))
-    record, other = _sampler(noise, epoch, epochs, direction, epsilon)
+    question = _Question(noise, epoch, epochs, direction, epsilon)
+    count, rate = int(min(max(_DRAWS / (epoch * epochs), _FEWEST), _MOST)), question.rate(rng)
     gains = []
     for first in range(0, count, rows := max(int(_AT_ONCE / epoch), 1)):
-        size = min(rows, count - first)
-        loss, log_weight = np.zeros(size), np.zeros(size)
-        for _ in range(epochs):
-            one, two = record.draw(rng, (size, 1)), other.draw(rng, (size, epoch - 1))
-            x = np.concatenate([one[0], two[0]], axis=1)
-            log_weight += one[1].sum(axis=1) + two[1].sum(axis=1)
-            level = np.log(np.exp((2 * x - 1) / (2 * noise**2)).mean(axis=1))
-            if direction == "replace":
-                level -= np.log(np.exp((-2 * x - 1) / (2 * noise**2)).mean(axis=1))
-            loss += -level if direction == "add" else level
+        loss, log_weight = question.draw(rate, rng, min(rows, count - first))
         gains.append(np.exp(log_weight) * np.maximum(-np.expm1(epsilon - loss), 0.0))
     gain = np.concatenate(gains)
     return float(gain.mean()), float(gain.std(ddof=1) / math.sqrt(len(gain)))

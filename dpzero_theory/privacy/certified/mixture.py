@@ -31,6 +31,7 @@ _NARROW = 0.03
 """Relative width of a bracket of delta that needs no other."""
 _RESOLVED = 1e-8
 """The least delta that `allocation`'s rounding, which is absolute, leaves sharp."""
+_FAR = 10.0
 _LEAST = 1e-280
 """A delta of which only the bound without amplification is said."""
 _SHORTEST, _LONGEST = 2**14, 2**18
@@ -124,6 +125,11 @@ def _bracket(lower: float, value: float, upper: float) -> Bracket:
     return Bracket(lower, min(max(value, lower), upper), upper, "random allocation")
 
 
+def _far(found: Bracket, target: float) -> bool:
+    """Whether delta is certainly not near the target, so that it is enough to know on which side it is."""
+    return found.upper < target / _FAR or found.lower > target * _FAR
+
+
 def mixture_delta(
     epsilon: float, mixture: Mixture, *, target: float | None = None, accuracy: Accuracy = FINE
 ) -> Bracket:
@@ -176,7 +182,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     if plain and not mixture.replaced and resolved and all(light(run) for run in mixture.runs):
         runs = (*mixture.runs, full) if full else mixture.runs
         found = allocation_delta(epsilon, runs, resolution=accuracy.resolution)
-        if found.upper <= (1 + _NARROW) * found.lower:
+        if found.upper <= (1 + _NARROW) * found.lower or (target and _far(found, target)):
             return found
         lower, upper = max(lower, found.lower), min(upper, found.upper)
     if upper < _LEAST:
