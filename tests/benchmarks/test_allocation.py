@@ -20,7 +20,7 @@ def test_draws_agree_with_brute_force(epsilon, s, t, epochs):
     for direction, exact in zip(("remove", "add"), brute_force(epsilon, s, t, t, epochs), strict=True):
         delta, error = allocation.sampled(s, t, epochs, direction, epsilon, rng)
         assert abs(delta - exact) < 6 * error
-        assert error < 0.04 * exact
+        assert error < 0.06 * exact
 
 
 @pytest.mark.parametrize(("epsilon", "s", "t"), [(6.0, 0.7, 2), (1.5, 2.0, 3)])
@@ -28,7 +28,7 @@ def test_draws_of_a_replaced_record_agree_with_an_integral(epsilon, s, t):
     delta, error = allocation.sampled(s, t, 1, "replace", epsilon, np.random.default_rng(2))
     exact = integral(SIDES["replace"], s, t, t, epsilon)
     assert abs(delta - exact) < 6 * error
-    assert error < 0.04 * exact
+    assert error < 0.06 * exact
 
 
 def test_settings_are_the_same_again_and_within_the_ranges():
