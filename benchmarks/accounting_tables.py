@@ -72,9 +72,11 @@ def random_allocation() -> str:
         error = (checked["error_lower"] / checked["sampled_lower"]).median()
         cells = [f"{100 * group['width'].median():.2g}%", f"{100 * group['width'].max():.2g}%"]
         cells += [f"{group['cpu_seconds'].median():.2g} s", f"{group['cpu_seconds'].max():.2g} s"]
+        cells.append(f"{int((group['cpu_seconds'] <= allocation.SECONDS).sum())}")
         cells += [f"{int(checked['contained'].sum())} of {len(checked)}", f"{100 * error:.0f}%"]
         lines.append([str(relation), f"{len(group)}", *cells])
-    header = ["relation", "settings", "width, median", "largest", "time, median", "longest", "sampled and inside"]
+    header = ["relation", "settings", "width, median", "largest", "time, median", "longest"]
+    header += [f"within {allocation.SECONDS:g} s", "sampled and inside"]
     return markdown([*header, f"{allocation.ERRORS:g} standard errors of delta, median"], lines)
 
 
