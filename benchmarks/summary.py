@@ -21,7 +21,6 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.llm.grids import table
 from benchmarks.llm.report import report
-from benchmarks.synthetic_tables import markdown
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
 from dpzero_theory.theory.calculate import calculate

@@ -3,18 +3,14 @@
 import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import markdown
 from benchmarks.slopes import CAP, slope
 
-__all__ = ["markdown", "slopes", "steps", "to_infinity"]
+__all__ = ["slopes", "steps", "to_infinity"]
 
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
 ITERATES = {"tau": "x_tau", "last": "last"}
 SAME = ["output", "method", "mode"]
-
-
-def markdown(header: list[str], lines: list[list[str]]) -> str:
-    """A table."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *lines])
 
 
 def _selected(sweep: str) -> pd.DataFrame:
