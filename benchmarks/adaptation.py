@@ -44,13 +44,15 @@ STEPS, BATCH, K, EVERY, LONGEST = 40, 64, 4, 5, 32
 _ZEROTH: dict[str, Any] = {"directions_per_step": K, "direction": "rademacher", "smoothing": 1e-3}
 _ALONE: dict[str, Any] = {"directions_per_step": 1, "direction": "rademacher", "smoothing": 1e-3}
 GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[float]]]] = {
-    "dpzero": (_ZEROTH, {"step_size": [2e-3, 4e-3, 8e-3], "clip": [6.0]}),
-    "mezo": (_ZEROTH, {"step_size": [2e-3, 4e-3, 8e-3]}),
+    "dpzero": (_ZEROTH, {"step_size": [4e-3, 8e-3, 1.6e-2], "clip": [6.0]}),
+    "mezo": (_ZEROTH, {"step_size": [4e-3, 8e-3, 1.6e-2]}),
     "dpgd-0th": (_ALONE, {"step_size": [1e-6, 1e-5], "clip": [100.0]}),
     "dp-adamw": ({}, {"step_size": [1e-3, 3e-3], "clip": [1.0]}),
     "adamw": ({}, {"step_size": [1e-3, 3e-3]}),
 }
 """What is common to a method's settings, and what is compared."""
+_FURTHER = {("dpzero", 16): [3.2e-2]}
+"""Step sizes that are compared too, where the largest of the others was the best."""
 METHODS = (
     *(("dpzero", 2.0), ("dpzero", 6.0), ("mezo", 0.0), ("dp-adamw", 2.0), ("dp-adamw", 6.0), ("adamw", 0.0)),
     *(("dpgd-0th", 2.0), ("dpgd-0th", 6.0)),
@@ -79,6 +81,7 @@ def grid(case: Case) -> Iterator[Configuration]:
     common, compared = GRIDS[case.method]
     same: dict[str, Any] = {"model": f"{case.family}-{case.width}", "task": "trec", "method": case.method, "seed": 0}
     same |= {"steps": STEPS, "batch": BATCH, **common, **({"epsilon": case.epsilon} if case.epsilon else {})}
+    compared = {**compared, "step_size": compared["step_size"] + _FURTHER.get((case.method, case.width), [])}
     for values in itertools.product(*compared.values()):
         yield Configuration(**(same | dict(zip(compared, values, strict=True))))
 
@@ -128,10 +131,10 @@ def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
     settings = {(c.step_size, c.clip if c.private else 0.0): c for c in grid(case)}
     part = _of(rows, case)
     last = part[(part["seed"] == 0) & (part["step"] == part["steps"])]
-    if len(last) < len(settings):
-        raise ValueError(f"rows must hold every setting of {case}; got {len(last)} of {len(settings)}")
-    best = last.sort_values("dev_perplexity").iloc[0]
-    return settings[float(best["step_size"]), float(best["clip"])]
+    found = dict(zip(zip(last["step_size"], last["clip"], strict=True), last["dev_perplexity"], strict=True))
+    if missing := [setting for setting in settings if setting not in found]:
+        raise ValueError(f"rows must hold every setting of {case}; got none of (step size, clip) {missing[0]}")
+    return settings[min(settings, key=found.__getitem__)]
 
 
 def _of(rows: pd.DataFrame, case: Case) -> pd.DataFrame:

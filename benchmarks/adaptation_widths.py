@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from benchmarks.adaptation import PRESETS, chosen
+from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import folder_of, pretrained
@@ -32,9 +33,9 @@ from dpzero_theory.cli import Parser, input_folder, output_folder
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
-__all__ = ["DROP", "main", "measured", "steps_to_target", "summary", "table"]
+__all__ = ["DROP", "cells", "main", "measured", "slopes", "steps_to_target", "summary", "table"]
 
-DROP = 0.15
+DROP = 0.2
 RANKS, STEPS = "adaptation_widths", "adaptation_steps"
 SAMPLES, TOKENS = 48, 18
 EFFORT, LEVEL = Effort(search=20, probes=8, steps=8), 0.95
@@ -92,23 +93,34 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
-    """A line for each width, and the slopes of log steps against log d and log r, and of log r against log d."""
-    lines = [f"{'width':>5} {'d':>9} {'r':>18} {'steps':>16}"]
-    by_width = ranks.set_index("width")
+def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
+    """Of each width: itself, d, r with its bracket, steps with their interval over seeds."""
+    found, by_width = [], ranks.set_index("width")
     for width, part in runs.groupby("width"):
         r = by_width.loc[width]
         mean, low, high = interval(part["steps"].tolist())
         steps = f"{mean:.0f}" if low is None else f"{mean:.0f} ({low:.0f} to {high:.0f})"
         rank = f"{r['rank_estimate']:.1f} ({r['rank_low']:.1f} to {r['rank_high']:.1f})"
-        lines.append(f"{width:>5} {part['d'].iloc[0]:>9,} {rank:>18} {steps:>16}")
+        found.append([f"{width}", f"{part['d'].iloc[0]:,}", rank, steps])
+    return found
+
+
+def slopes(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[str]:
+    """Of log steps against log d and log r, and of log r against log d."""
+    by_width, lines = ranks.set_index("width"), []
     runs = runs.assign(r=[by_width.loc[width, "rank_estimate"] for width in runs["width"]])
     for name in ("d", "r"):
         mean, low, high = interval([slope(part[name], part["steps"]) for _, part in runs.groupby("seed")])
         ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
         lines.append(f"slope of log steps against log {name}: {mean:.2f}{ends}")
-    lines.append(f"slope of log r against log d: {slope(ranks['d'], ranks['rank_estimate']):.2f}")
-    return "\n".join(lines)
+    return [*lines, f"slope of log r against log d: {slope(ranks['d'], ranks['rank_estimate']):.2f}"]
+
+
+def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
+    """A line for each width, and the slopes."""
+    rows = [["width", "d", "r", "steps"], *cells(runs, ranks)]
+    shown = [f"{width:>5} {d:>9} {rank:>23} {steps:>16}" for width, d, rank, steps in rows]
+    return "\n".join([*shown, *slopes(runs, ranks)])
 
 
 def _parser() -> Parser:
@@ -164,9 +176,16 @@ def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
         folder, key=("width", "seed"), fields=("d", "steps"), seeds=seeds, device="cpu", dtype="float64",
         settings=settings, figure="figures.adaptation",
     ) as results:  # fmt: skip
-        for width, d, seed, steps in runs.itertuples(index=False):
-            row: dict[str, Any] = {"width": width, "d": d, "seed": seed}
-            results.add([row if math.isnan(steps) else {**row, "steps": steps}])
+        results.add(_steps(runs))
+
+
+def _steps(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of the steps; none where the target was not reached."""
+    rows = runs.to_dict("records")
+    return [{str(name): value for name, value in row.items() if not math.isnan(value)} for row in rows]
+
+
+REMAKES = {STEPS: Remake(("width", "seed"), lambda row: _steps(table(read_rows(RESULTS / "adaptation"))))}
 
 
 if __name__ == "__main__":

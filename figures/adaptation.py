@@ -2,7 +2,7 @@
 
     python -m figures.adaptation
 
-(a) Steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.15 nats, against d, for OPT of two layers
+(a) Steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.2 nats, against d, for OPT of two layers
 and widths 16 to 128: a dot a run, the line through their means; beside it the effective rank r that
 `benchmarks.adaptation_widths` measures, with its interval, and a line that grows like d. (b) Test perplexity of every
 method, before (line) and after (means over seeds, with standard errors).
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import NullLocator
 
 from figures.command import command
 from figures.style import PAGE, label_panels, log_ticks, series
@@ -51,20 +51,24 @@ def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
     axis.plot(steps["d"], steps["steps"], **look.line(linestyle="none"))
     r, d = ranks["rank_estimate"], ranks["d"]
     error = [r - ranks["rank_low"], ranks["rank_high"] - r]
-    axis.errorbar(d, r, yerr=error, **other.line(label="effective rank $r$ measured"))
+    axis.errorbar(d, r, yerr=error, **other.line(label="effective rank $r$"))
     reach = np.array([means.index.min(), means.index.max()])
     axis.plot(
         reach, means.iloc[0] * reach / reach[0], color="0.4", linewidth=0.8, linestyle=(0, (1, 1.5)), label="like $d$"
     )
     axis.set(xscale="log", yscale="log", xlabel="$d$, weights trained", ylabel="steps, rank", title="only $d$ varies")
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.legend(loc="upper left", fontsize=6.5)
+    axis.set_xticks(list(means.index), [f"{d:,}" for d in means.index])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_yticks([10, 20, 50, 100, 200, 500], ["10", "20", "50", "100", "200", "500"])
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.legend(loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=3, fontsize=6.5)
 
 
 def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
     last = rows[(rows["seed"] > 0) & (rows["step"] == rows["steps"])]
     counts = last.groupby(["family", "width"])[["method", "epsilon"]].apply(lambda part: len(part.drop_duplicates()))
-    names = list(METHODS.values())
+    ran = set(zip(last["method"], last["epsilon"], strict=True))
+    names = [text for key, text in METHODS.items() if key in ran]
     for index, family in enumerate(name for name in FAMILIES if name in counts.index.get_level_values(0)):
         width = int(counts[family].idxmax())
         part = last[(last["family"] == family) & (last["width"] == width)]
@@ -73,7 +77,7 @@ def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
             text: part[(part["method"] == method) & (part["epsilon"] == epsilon)]["test_perplexity"].to_numpy(float)
             for (method, epsilon), text in METHODS.items()
         }
-        found = {text: values for text, values in found.items() if len(values)}
+        found = {text: values for text, values in found.items() if len(values) > 1}
         places = np.array([names.index(text) for text in found])
         mean = np.array([values.mean() for values in found.values()])
         error = np.array([values.std(ddof=1) / np.sqrt(len(values)) for values in found.values()])
@@ -83,7 +87,7 @@ def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
         axis.axvline(start["test_perplexity"].iloc[0], color=look.color, linewidth=0.8, linestyle=look.dash)
     axis.set(xscale="log", xlabel="test perplexity of questions (line: before)", title="every method")
     axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
+    axis.set_ylim(len(names) - 0.5, -0.5)
     log_ticks(axis.xaxis)
     axis.legend(loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=2, fontsize=6.5)
 

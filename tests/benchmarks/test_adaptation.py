@@ -57,11 +57,11 @@ def test_settings_are_chosen_on_dev_and_reported_on_test_with_other_seeds() -> N
     rows = rows_of(case, [3.0, 2.0, 4.0], [5.0, 7.0])
     assert chosen(rows, case).step_size == list(grid(case))[1].step_size
     line = adaptation.summary(rows)
-    assert "10.0 ->      6.0 +- 1.0 (2 seeds), step size 0.004" in line
+    assert "10.0 ->      6.0 +- 1.0 (2 seeds), step size 0.008" in line
 
 
 def test_nothing_is_chosen_among_settings_that_were_not_all_run() -> None:
-    case = Case("opt", 16, "dpzero", 6.0)
+    case = Case("opt", 32, "dpzero", 6.0)
     rows = rows_of(case, [3.0, 2.0, 4.0], [])
     with pytest.raises(ValueError, match="rows must hold every setting"):
-        chosen(rows[rows["step_size"] != 4e-3], case)
+        chosen(rows[rows["step_size"] != 8e-3], case)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.slopes import interval, slope
 from figures import certificates, equal_evaluations, k_directions, synthetic
 from figures.style import use_style
 
@@ -75,6 +76,19 @@ def test_several_directions_win_at_equal_evaluations_on_trec() -> None:
     assert gain - 2 * error >= 1
     assert above("trec", 4096, 16)[0] >= 1
     assert all(above(*cell, 256)[0] < 0 for cell in set(found.index.droplevel("directions")))
+
+
+def test_steps_of_dpzero_on_language_models_do_not_go_with_d() -> None:
+    """The 95% interval of the slope of log steps against log d is below 1/2, over at least five times the weights."""
+    runs, ranks = read_rows(RESULTS / "adaptation_steps"), read_rows(RESULTS / "adaptation_widths")
+    assert runs["d"].max() >= 5 * runs["d"].min()
+    assert runs.groupby("width").size().min() >= 4
+    assert runs["steps"].notna().all()
+    _, low, high = interval([slope(part["d"], part["steps"]) for _, part in runs.groupby("seed")])
+    assert low is not None
+    assert high is not None
+    assert low < 0 < high < 0.5
+    assert set(ranks["d"]) == set(runs["d"])
 
 
 def test_the_cells_cover_what_was_asked(cells: pd.DataFrame) -> None:
