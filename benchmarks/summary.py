@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks import accounting_tables, synthetic_tables
+from benchmarks import accounting_tables, adaptation_tables, synthetic_tables
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.llm.grids import table
@@ -289,6 +289,7 @@ TABLES = {
     "optimizer_directions": optimizer_directions,
     "accounting": accounting,
     **accounting_tables.TABLES,
+    **adaptation_tables.TABLES,
     "sweep_speed": sweep_speed,
     "language_models": language_models,
     "equal_evaluations": equal_evaluations,
