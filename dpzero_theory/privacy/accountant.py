@@ -11,7 +11,8 @@ larger of the two. A history with a random allocation or a finite pair is answer
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dpzero_theory import check
@@ -185,10 +186,17 @@ def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
     reductions = _reductions(history, target)
     if reductions[-1].gaussian:
         check.real("delta", delta, above=0, below=1)
-    found = [_reduced_epsilon(each, target) for each in (reductions if target > 0 else reductions[-1:])]
+    found = [*_by_pairs(reductions[:-1] if target > 0 else [], target), _reduced_epsilon(reductions[-1], target)]
     upper = min(bracket.upper for bracket in found)
     lower = min(max(bracket.lower for bracket in found), upper)
     return Bracket(lower, upper, upper, found[0].method, notes(history))
+
+
+def _by_pairs(reductions: Sequence[_Reduced], target: float) -> Iterator[Bracket]:
+    """Of those that are certified at this delta; near pure epsilon delta falls to 0 at once, below what is resolved."""
+    for reduced in reductions:
+        with suppress(OverflowError):
+            yield _reduced_epsilon(reduced, target)
 
 
 def _reduced_epsilon(reduced: _Reduced, target: float) -> Bracket:

@@ -84,7 +84,7 @@ def test_a_job_that_takes_too_long_lets_the_others_go_first(
     ]
     rows = read_rows(tmp_path / "jobs").set_index("job")
     assert rows.loc["one", "processes"] == 2
-    assert rows.loc["one", "wall_s"] > 3  # of both
+    assert rows.loc["one", "wall_s"] >= 3  # of both: twelve rows, four a second
 
 
 def test_the_time_ends_in_the_middle_of_a_job_which_the_next_call_ends(
