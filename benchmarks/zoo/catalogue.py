@@ -105,7 +105,7 @@ FAULTS = (
     Specimen(zeroth.NoiseContinues, "noise-from-directions"),
     Specimen(zeroth.ReducedLosses, "sensitivity"),
     Specimen(zeroth.EachDirection, "sensitivity", settings={"directions": 4}),
-    Specimen(zeroth.EmptyBatchSilent, "noise-size", lambda: claim(batch=1.5)),
+    Specimen(zeroth.EmptyBatchSilent, "noise-repeated", lambda: claim(batch=1.5)),
     Specimen(zeroth.DirectionFromData, "un-noised"),
     Specimen(zeroth.LastBatchPartial, "denominator", lambda: claim("fixed-order", "replace-one", batch=20)),
     Specimen(first.DividesByBatch, "denominator"),

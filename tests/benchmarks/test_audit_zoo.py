@@ -30,8 +30,7 @@ def test_a_row_of_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_every_fault_is_found_by_its_check() -> None:
     table = read_rows(FAULTS)
     faults = {name for name in LOOPS if LOOPS[name].finds}
-    assert set(table["loop"]) <= faults
-    assert len(faults - set(table["loop"])) == int(_said(r"(\d+) more were added since"))
+    assert set(table["loop"]) == faults
     assert (table["found"] == "yes").all()
     assert table["cpu_s"].max() <= int(_said(r"in at most (\d+) seconds of one processor"))
     assert len(table) == int(_said(r"`benchmarks/zoo` has (\d+) loops"))
@@ -40,7 +39,9 @@ def test_every_fault_is_found_by_its_check() -> None:
 def test_nothing_is_reported_of_sound_loops() -> None:
     table = read_rows(SOUND)
     assert {name for name in table["loop"] if not LOOPS[name].finds} == set(table["loop"])
-    assert (table["found"] == "no").all()
+    reported = table[table["found"] == "yes"]
+    assert set(reported["loop"]) == {"optim.private, seed public"}  # open; the page says so
+    assert len(reported) == int(_said(r"in (\d+) of 2 audits of `optim.private`"))
     assert (table.groupby("loop").size() >= 20).sum() == int(_said(r"20 audits each of (\d+) sound loops"))
     assert table["cpu_s"].max() < 120
 
