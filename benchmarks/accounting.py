@@ -11,7 +11,6 @@ Results: results/accounting (compare), results/accounting_certify, results/accou
 """
 
 import math
-import multiprocessing
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ import numpy as np
 
 from benchmarks import allocation, corners, five
 from benchmarks.independent import independent_delta, lattice_delta
+from benchmarks.kit.jobs import fill
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
@@ -159,14 +159,9 @@ def run_certify(parser: Parser, out: Path, count: int, workers: int) -> None:
         "contained",
         "meets_target",
     )
-    settings = _random_settings(count)
     rows = Results(out, key=key, fields=fields, seeds=[SEED], device="cpu", dtype="float64")
     with parser.opened("--out", rows) as results:
-        left = [s for s in settings if not results.done(setting=s["setting"])]
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            for row in pool.imap_unordered(_certify, left):
-                results.add([row])
-                print(row["setting"], row["status"], file=sys.stderr, flush=True)
+        fill(results, _certify, _random_settings(count), workers)
 
 
 def _random_settings(count: int) -> list[dict[str, Any]]:

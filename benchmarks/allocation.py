@@ -8,8 +8,6 @@ errors. The sampler shares no code with `dpzero_theory.privacy` and knows nothin
 
 import itertools
 import math
-import multiprocessing
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
@@ -191,12 +190,7 @@ def run(parser: Parser, out: Path, count: int, workers: int) -> None:
     )
     rows = Results(out, key=("setting",), fields=fields, seeds=[SEED], device="cpu", dtype="float64")
     with parser.opened("--out", rows) as results:
-        left = [one for one in settings(count) if not results.done(setting=one["setting"])]
-        print(f"{len(left)} of {count} settings are left; rows in {out}", file=sys.stderr, flush=True)
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            for done, row in enumerate(pool.imap_unordered(answer, left), 1):
-                results.add([row])
-                print(f"{done} of {len(left)}", end="\r", file=sys.stderr, flush=True)
+        fill(results, answer, settings(count), workers)
     report(out)
 
 

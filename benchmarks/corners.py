@@ -5,9 +5,7 @@ a dominating pair, both relations. Random allocation has its own engine and its 
 """
 
 import math
-import multiprocessing
 import signal
-import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -17,6 +15,7 @@ import mpmath
 import numpy as np
 
 from benchmarks.independent import independent_delta
+from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import compositions, delta_of_history
@@ -126,16 +125,7 @@ def run_corners(parser: Parser, out: Path, count: int, workers: int) -> None:
     )
     rows = Results(out, key=("setting",), fields=fields, seeds=[SEED], device="cpu", dtype="float64")
     with parser.opened("--out", rows) as results:
-        left = [s for s in settings(count) if not results.done(setting=s["setting"])]
-        print(f"{len(left)} of {count} settings are left; rows in {out}", file=sys.stderr, flush=True)
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
-            pending: list[dict[str, Any]] = []
-            for done, row in enumerate(pool.imap_unordered(answer, left), 1):
-                pending.append(row)
-                if len(pending) >= 20 or done == len(left):
-                    results.add(pending)
-                    pending = []
-                    print(f"{done} of {len(left)}", file=sys.stderr, flush=True)
+        fill(results, answer, settings(count), workers)
         report(out)
 
 

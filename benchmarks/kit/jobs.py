@@ -1,5 +1,6 @@
 """Independent pieces of work on several processes, each result handed back as soon as it is there."""
 
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -9,7 +10,9 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["Share", "completed", "share"]
+from benchmarks.kit.rows import Results, shown
+
+__all__ = ["Share", "completed", "fill", "share"]
 
 Result = TypeVar("Result")
 
@@ -53,3 +56,21 @@ def completed(
                 yield waiting[future], future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def fill(
+    results: Results,
+    answer: Callable[[dict[str, Any]], dict[str, Any]],
+    settings: Sequence[dict[str, Any]],
+    workers: int,
+) -> None:
+    """Add the row `answer(setting)` of every setting, numbered by its `setting`, that is not in the results yet."""
+    left = [one for one in settings if not results.done(setting=one["setting"])]
+    print(
+        f"{len(left)} of {len(settings)} settings are left; rows in {shown(results.folder)}",
+        file=sys.stderr,
+        flush=True,
+    )
+    for count, (_, row) in enumerate(completed(answer, [(one,) for one in left], workers), start=1):
+        results.add([row])
+        print(f"{count} of {len(left)}: setting {row['setting']}, {row['status']}", file=sys.stderr, flush=True)

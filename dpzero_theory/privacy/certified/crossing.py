@@ -71,10 +71,7 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
             break
         low, high = (x, high) if miss > 0 else (low, x)
         previous = (x, miss)
-        new = x * math.exp(min(max(-miss / slope, -0.7), 0.7))
-        if not low < new < high:
-            new = math.sqrt(low * high) if low > 0 and high < math.inf else (2 * x if miss > 0 else x / 2)
-        x = new
+        x = _next(x, miss, slope, low, high)
     return x, log_target + miss, slope, tau
 
 
@@ -94,11 +91,16 @@ def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tup
             break
         low, high = (x, high) if miss > 0 else (low, x)
         previous = (x, miss)
-        new = x * math.exp(min(max(-miss / slope, -0.7), 0.7))
-        if not low < new < high:
-            new = math.sqrt(low * high) if low > 0 and high < math.inf else (2 * x if miss > 0 else x / 2)
-        x = new
+        x = _next(x, miss, slope, low, high)
     return x, slope
+
+
+def _next(x: float, miss: float, slope: float, low: float, high: float) -> float:
+    """Where the secant of this slope has no miss, not far off; the middle where that is outside (low, high)."""
+    new = x * math.exp(min(max(-miss / slope, -0.7), 0.7))
+    if low < new < high:
+        return new
+    return math.sqrt(low * high) if low > 0 and high < math.inf else (2 * x if miss > 0 else x / 2)
 
 
 def _width(point: Bracket) -> float:
