@@ -296,7 +296,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             "noise": "seeded",
         },
         cell=("method", "d", "seed"),
-        figure="figures.dimension",
     )
     cells = [(d, seed) for d in preset.dimensions for seed in range(options.seeds)]
     if worker.rank > 0:

@@ -4,6 +4,7 @@ Quadratic loss with eigenvalues 1, 1/2, ..., 1/p and a tail of equal tiny ones t
 r and F_S(x_0) - F_S^* stay as they are while d goes from 10^2 to 10^7 (`synthetic.padded`, exact at no cost in d):
 
 - dimension: r = 5.0 (p = 50), d from 10^2 to 10^7, DPZero and DPGD-0th; beyond (where asked for): d = 10^8;
+- log: the paper's mode (c), r like log d: 1/i up to the 999th, those after equal, with the trace that they have there;
 - rank: d = 10^4, r from 1.5 to 8.0 (p from 1 to 1,000);
 - law: d = 200, r = 5.0, directions from the sphere, Gaussian and random signs;
 - rotated: the same with A turned by a random orthogonal matrix;
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import digamma
 from scipy.stats import ortho_group
 
 from benchmarks.kit.device import chosen_device
@@ -81,7 +83,12 @@ class Cell:
 
     @property
     def r(self) -> float:
-        return float(self.head().sum()) + TAIL_TRACE
+        return float(self.head().sum()) + self.tail
+
+    @property
+    def tail(self) -> float:
+        """The trace of the equal eigenvalues."""
+        return float(digamma(self.d + 1) - digamma(self.p + 1)) if self.experiment == "log" else TAIL_TRACE
 
     def head(self) -> Array:
         return 1 / np.arange(1, self.p + 1)
@@ -90,6 +97,7 @@ class Cell:
 EXPERIMENTS: dict[str, list[Cell]] = {
     "dimension": [Cell("dimension", 10**k) for k in range(2, 8)],
     "beyond": [Cell("dimension", 10**8)],
+    "log": [Cell("log", 10**k, min(10**k - 1, 999)) for k in range(2, 8)],
     "rank": [Cell("rank", 10_000, p) for p in (1, 3, 10, 100, 1_000)],
     "law": [Cell("law", 200, law=law) for law in DIRECTIONS],
     "rotated": [Cell("rotated", 200, law=law, rotated=True) for law in DIRECTIONS],
@@ -158,7 +166,7 @@ def _cell_key(cell: Cell, records: int, seed: int) -> dict[str, Any]:
 
 
 def _drawn(cell: Cell, grid: Grid, seed: int) -> padded.Drawn:
-    tail = TAIL_TRACE / (cell.d - cell.p)
+    tail = cell.tail / (cell.d - cell.p)
     rng = lambda stream: np.random.default_rng([seed, cell.d, stream])  # noqa: E731
     steps = max(grid.evaluations) + cell.d * cell.rotated  # what is turned has all its coordinates
     drawn = padded.draw(rng, cell.head(), tail, cell.d, grid.samples, steps, cell.law)

@@ -13,7 +13,8 @@ the best setting is:
   a limit (T to infinity, or alpha to infinity with alpha C fixed) that is nearly reached; far above, it is a cap.
 
 Figures and slopes read these rows, so that all select alike. The sweep `long` has the paper's grid and its extension;
-`limit` has T = 0 for infinity, and alpha T as the step size.
+`limit` has T = 0 for infinity, and alpha T as the step size; `rank` and `log` are experiments of `benchmarks.rank`, r
+fixed (mode `fixed`) and r like log d (mode c).
 """
 
 import sys
@@ -29,7 +30,7 @@ from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 
-__all__ = ["FIELDS", "KEY", "SWEEPS", "main", "select"]
+__all__ = ["FIELDS", "KEY", "SWEEPS", "as_synthetic", "main", "select"]
 
 Array = NDArray[np.float64]
 
@@ -43,10 +44,12 @@ SWEEPS = {
     "limit": ("limit",),
     "wide": ("synthetic_wide",),
     "choices": ("synthetic_choices",),
-    "dimension": ("dimension",),
     "rank": ("rank",),
+    "log": ("rank",),
 }
 """The folders of each sweep's rows. The first of several must be there; of `long` only its cells and seeds count."""
+OF_RANK = {"rank": ("dimension", "fixed"), "log": ("log", "c")}
+"""Of `benchmarks.rank` the experiment, and the mode that its spectrum is."""
 MEASURED = ("gradient", "loss")
 OUTPUTS = ("last", "average", "tau")
 
@@ -117,27 +120,31 @@ def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]
     else:
         rows = pd.concat(tables, ignore_index=True)
     source = {path.name: read_manifest(path)["sha256"] for path in there}
-    if "time" in rows:
-        return rows.assign(steps=0, step_size=rows["time"]), source
-    return (_as_synthetic(rows) if "gradient_squared" in rows else rows), source
+    if sweep in OF_RANK:
+        return as_synthetic(rows, *OF_RANK[sweep]), source
+    return (rows.assign(steps=0, step_size=rows["time"]) if "time" in rows else rows), source
 
 
-def _as_synthetic(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `benchmarks.dimension`, or those of `benchmarks.rank` of fixed rank, as `benchmarks.synthetic` has."""
-    fixed = "experiment" in rows
-    part = rows[rows["experiment"] == "dimension"] if fixed else rows
+def as_synthetic(rows: pd.DataFrame, experiment: str, mode: str) -> pd.DataFrame:
+    """Rows of an experiment of `benchmarks.rank` as `benchmarks.synthetic` has them, under the name of a mode.
+
+    Step sizes and clips relative to the cell, with whose r, d and K they scale.
+    """
+    part = rows[rows["experiment"] == experiment]
+    unit = np.sqrt(np.where(part["method"] == "dpgd-0th", part["d"], part["directions"]))
     return part.assign(
-        mode="fixed" if fixed else "c",
+        mode=mode,
         start="zero",
         calibration="exact",
         gradient_train_tau=np.sqrt(part["gradient_squared"]),
         gradient_train_last=np.sqrt(part["last_gradient_squared"]),
-        # relative to the cell, whose steps and clips scale with r and d
-        step_size=(part["step_size"] * (part["r"] + 2)).map(lambda value: float(f"{value:.4g}")),
-        clip=(part["clip"] / np.where(part["method"] == "dpgd-0th", np.sqrt(part["d"]), 1)).map(
-            lambda value: float(f"{value:.4g}")
-        ),
+        step_size=(part["step_size"] * (part["r"] + 2)).map(_four_digits),
+        clip=(part["clip"] / unit).map(_four_digits),
     )
+
+
+def _four_digits(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _again(row: Row) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,17 @@ def test_rank_and_gap_do_not_change_with_the_dimension(rotated: bool) -> None:
         assert rows[0]["r"] == pytest.approx(1 + 1 / 2 + 1 / 3 + 0.5)
 
 
+@pytest.mark.parametrize("cell", rank.EXPERIMENTS["log"], ids=lambda cell: f"{cell.d}")
+def test_the_trace_of_log_is_that_of_the_papers_mode_c(cell: rank.Cell) -> None:
+    """Sums of 1/i; up to d = 1,000 every eigenvalue is its own, beyond it none is larger than the last of the head."""
+    i = np.arange(1, cell.d + 1)
+    assert cell.r == pytest.approx((1 / i).sum(), rel=1e-12)
+    spectrum = np.append(cell.head(), np.full(min(cell.d - cell.p, 10), cell.tail / (cell.d - cell.p)))
+    if cell.d <= 1_000:
+        np.testing.assert_allclose(spectrum, 1 / i, rtol=1e-9)
+    assert (np.diff(spectrum) <= 0).all()
+
+
 def test_a_rotated_quadratic_is_one_with_a_dense_matrix() -> None:
     """Steps of the reference on gradients written with Q A Q^T, in the axes that the data came in."""
     cell = rank.Cell("rotated", 12, p=3, law="rademacher", rotated=True)

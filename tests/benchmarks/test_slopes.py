@@ -79,23 +79,23 @@ def test_rows_of_another_table_are_a_one_line_error(tmp_path: Path, capsys: pyte
     assert "--out must not be the folder of --rows" in capsys.readouterr().err
 
 
-def test_the_streamed_sweeps_are_selected_too() -> None:
-    """Those of `benchmarks.dimension` as mode c, the fixed rank of `benchmarks.rank` without its other experiments."""
+def test_experiments_of_benchmarks_rank_are_selected_too() -> None:
+    """Those of fixed rank, and those of r like log d as mode c, without the others."""
     rows = pd.DataFrame(
         {
             **dict(zip(("method", "d", "seed", "steps"), ("dpzero", d, seed, 5), strict=True)),
-            **{"step_size": 0.1 / 7, "clip": 1.0, "r": 5.0, "gradient_squared": d**0.5},
-            "last_gradient_squared": d**0.25,
+            **{"experiment": experiment, "step_size": 0.1 / 7, "clip": 1.0, "directions": 1, "r": 5.0},
+            **{"gradient_squared": d**power, "last_gradient_squared": d**0.25},
         }
+        for experiment, power in (("dimension", 0.5), ("log", 1.0), ("law", 2.0))
         for d in (10, 100, 1000)
         for seed in range(2)
     )
-    rank = rows.assign(experiment=np.where(rows["d"] == 10, "law", "dimension"))
-    for table, mode, count in ((rows, "c", 6), (rank, "fixed", 4)):
-        found = selected._as_synthetic(table)
+    for sweep, mode, power in (("rank", "fixed", 0.25), ("log", "c", 0.5)):
+        found = selected.as_synthetic(rows, *selected.OF_RANK[sweep])
         assert found["step_size"].unique().tolist() == [0.1]
-        chosen = [{"sweep": "s", **row} for row in selected.select(found, "gradient", "tau")]
-        assert len(chosen) == count
+        chosen = [{"sweep": sweep, **row} for row in selected.select(found, "gradient", "tau")]
+        assert len(chosen) == 6
         assert {row["mode"] for row in chosen} == {mode}
         (fit, *_) = slopes._fits(pd.DataFrame(chosen))
-        assert fit["slope"] == pytest.approx(0.25)
+        assert fit["slope"] == pytest.approx(power)
