@@ -5,18 +5,22 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast coverage lint docs examples workbench clean
 
-# $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt
+# $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt; what is
+# imported is compiled when it is
 $(VENV)/.%: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[$*]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt -e '.[$*]'
 	@touch $@
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m benchmarks.demo
 
-test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+# linters beside the tests; what they say comes last
+test: $(VENV)/.dev
+	@said=$$(mktemp); $(MAKE) -s lint > $$said 2>&1 & linters=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist loadgroup; tests=$$?; \
+	wait $$linters; linted=$$?; cat $$said; rm $$said; exit $$((tests + linted))
 
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow'

@@ -98,7 +98,7 @@ def tail_moments_sampled() -> Outcome:
 def _sampled_lengths(kind: str, k: int, d: int) -> Array:
     """||U'a||/sqrt(K) for a = e_1."""
     rng = np.random.default_rng([SEED, k, d])
-    size = max(1000, min(200_000, 40_000_000 // (k * d)))
+    size = max(1000, min(100_000, 20_000_000 // (k * d)))
     blocks = max(1, size * k * d // BLOCK)
     drawn = [draw(kind, rng, size // blocks, k, d)[:, :, 0] for _ in range(blocks)]
     lengths: Array = np.linalg.norm(np.concatenate(drawn), axis=1) / math.sqrt(k)
@@ -179,7 +179,7 @@ def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tu
         d = cases[0].d
         if kind == "frame" and d < k:
             continue
-        size = min(40_000, 16_000_000 // d) if k == 1 else min(6000, 2_000_000 // (k * d))
+        size = min(20_000, 8_000_000 // d) if k == 1 else min(3000, 1_000_000 // (k * d))
         samples: list[list[dict[str, Array]]] = [[] for _ in cases]
         for start in range(0, size, block := max(1, BLOCK // (k * d))):
             directions = draw(kind, rng, min(block, size - start), k, d)

@@ -154,7 +154,7 @@ def _mean_changes(
     for d, group in itertools.groupby(problems, lambda case: case.problem.d):
         cases = list(group)
         samples: list[list[Array]] = [[] for _ in cases]
-        total = (15_000 if d <= 300 else most // d) // min(k, 16)
+        total = (8_000 if d <= 300 else most // d) // min(k, 16)
         for first in range(0, total, block := max(1, BLOCK // (k * d))):
             directions = draw(kind, rng, min(block, total - first), k, d)
             for case, changes in zip(cases, samples, strict=True):

@@ -41,27 +41,11 @@ def test_streamed_rows_equal_the_engines(method: str, monkeypatch: pytest.Monkey
 
 
 def test_two_processes_make_the_same_rows_as_one(tmp_path: Path) -> None:
-    for folder, launcher in (("one", []), ("two", ["-m", "torch.distributed.run", "--nproc-per-node", "2"])):
-        command = [
-            sys.executable,
-            *launcher,
-            "-m",
-            "benchmarks.dimension",
-            "--seeds",
-            "1",
-            "--out",
-            str(tmp_path / folder),
-        ]
-        run = subprocess.run(
-            [*command, "--device", "cpu"],
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            env={"PATH": "/usr/bin", "OMP_NUM_THREADS": "1"},
-            check=False,
-            timeout=300,
-        )
-        assert run.returncode == 0, run.stderr
+    options = ["--seeds", "1", "--device", "cpu", "--out"]
+    assert dimension.main([*options, str(tmp_path / "one")]) == 0
+    command = [sys.executable, "-m", "tests.ranks", "2", "benchmarks.dimension", *options, str(tmp_path / "two")]
+    run = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
     one, two = (read_rows(tmp_path / folder) for folder in ("one", "two"))
     changing = ["seconds", "peak_mb"]
     assert one.drop(columns=changing).equals(two.drop(columns=changing))

@@ -1,7 +1,6 @@
-"""What each process of the distributed tests runs: `torchrun ... tests/optim/ranks.py FOLDER KIND`."""
+"""What each process of the distributed tests runs: `python -m tests.ranks COUNT tests.optim.ranks FOLDER KIND ...`."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +60,12 @@ def public_clip(folder: Path) -> torch.Tensor:
     return torch.tensor(clips, dtype=torch.float64)
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
+def main(arguments: list[str]) -> None:
+    folder, *kinds = arguments
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        found = {kind: train(folder, kind) for kind in sys.argv[2:]}
-        torch.save(found, folder / f"{dist.get_world_size()}-{os.environ['RANK']}.pt")
+        found = {kind: train(Path(folder), kind) for kind in kinds}
+        torch.save(found, f"{folder}/{dist.get_world_size()}-{os.environ['RANK']}.pt")
     finally:
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

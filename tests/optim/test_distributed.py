@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,18 +15,10 @@ from tests.optim.small import STEP, Logistic, data, losses
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def torchrun(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tensor]]:
+def on_ranks(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tensor]]:
     """The weights that each rank ends with."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    outcome = subprocess.run(
-        [*command, "tests/optim/ranks.py", str(folder), *kinds],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "tests.ranks", str(count), "tests.optim.ranks", str(folder), *kinds]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr[-3000:]
     return [torch.load(folder / f"{count}-{rank}.pt", weights_only=True) for rank in range(count)]
 
@@ -37,7 +28,7 @@ def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
 
     A public clip is that of rank 0's weights, and on resumption of its folder.
     """
-    ranks = torchrun(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "public clip")
+    ranks = on_ranks(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "public clip")
     for kind in KINDS:
         alone = train(tmp_path, kind)
         assert alone.abs().min() > 0
