@@ -26,7 +26,7 @@ test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not slow'
 
 coverage: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 --cov
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup --cov --cov-report=term --cov-report=html:out/coverage
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

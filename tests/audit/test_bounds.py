@@ -242,7 +242,7 @@ def test_perfect_guesses_grow_with_the_number_of_canaries() -> None:
     assert one_run_gdp(1000, 1000, 1000, 0.95) > one_run_gdp(100, 100, 100, 0.95) > 0.5
 
 
-SMALL = Setting(n=800, canaries=800, d=800, steps=2_400, epsilon=2.0)
+SMALL = Setting(n=500, canaries=500, d=500, steps=1_500, epsilon=2.0)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
