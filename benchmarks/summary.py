@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks import accounting_tables, adaptation_tables, synthetic_tables
+from benchmarks import accounting_tables, adaptation_tables, newcomer, synthetic_tables
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
 from benchmarks.llm.grids import table
@@ -294,6 +294,7 @@ TABLES = {
     "language_models": language_models,
     "equal_evaluations": equal_evaluations,
     "gpu_plans": gpu_plans,
+    "newcomer": newcomer.table,
     "synthetic_steps": synthetic_tables.steps,
     "synthetic_slopes": synthetic_tables.slopes,
     "synthetic_limit": synthetic_tables.to_infinity,
