@@ -25,7 +25,9 @@ from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS, Indices, Sampling, Terms
+from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling
+from dpzero_theory.privacy.schedule import Indices
+from dpzero_theory.privacy.terms import Terms
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, DirectionLaw
 from tests.optim.small import STEP, D, Logistic, N, data, losses

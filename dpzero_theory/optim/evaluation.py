@@ -16,7 +16,7 @@ from torch.utils import _pytree
 from dpzero_theory.check import Array
 from dpzero_theory.optim.contributions import per_record
 from dpzero_theory.optim.records import Fetch
-from dpzero_theory.privacy.sampling import Indices
+from dpzero_theory.privacy.schedule import Indices
 
 Losses = Callable[[nn.Module, Any], object]
 """(module, batch) -> a tensor of shape (batch,): entry i the loss of record i, and of no other record (`isolation`).

@@ -2,7 +2,8 @@
 
     transcript.bin   what the run was begun with and what it released; it replays the run. Its lock is the folder's.
     ledger.jsonl     what is paid for, before it is released (a private run)
-    data.key         under which the transcript's header names the records; secret
+    data.key         under which the transcript's header names the records, and from which come batches that depend on
+                     one another (`Sampling.lasting`); secret
 
 A new folder is written beside its place and renamed, so it is there whole or not at all. Each file names the others:
 the ledger's first line has the digest of the transcript's header, and each payment says how far the transcript was.
@@ -39,6 +40,7 @@ from dpzero_theory.optim.transcript import (
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import content, opened, sync_folder
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
+from dpzero_theory.privacy.sampling import SAMPLINGS
 
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
 OF_TRAINER = "_dpzero"
@@ -64,6 +66,8 @@ class Folder:
     header: Header
     ledger: Ledger | None
     transcript: Transcript
+    secret: bytes
+    """Of data.key."""
 
     @classmethod
     def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
@@ -102,13 +106,14 @@ class Folder:
                 account = read(path / LEDGER)
                 require_fit(contents(path / TRANSCRIPT), account, path)
                 _require_budget(account, budget)
-            if data is not None and found.records and of_records(data, _key(path / KEY)) != found.records:
+            secret = _key(path / KEY)
+            if data is not None and found.records and of_records(data, secret) != found.records:
                 raise ValueError(
                     "data must be the records of the run that is resumed; these are others, or data.key is"
                 )
             if budget is not None:
                 ledger = Ledger.open(path / LEDGER, moved=moved)
-            return cls(found, ledger, transcript)
+            return cls(found, ledger, transcript, secret)
         except BaseException:
             if ledger is not None:
                 ledger.close()
@@ -179,8 +184,9 @@ def require_fit(found: Content, account: Account, path: Path) -> None:
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> float:
     """An upper bound on epsilon of all these runs together: what a search over settings on the same data costs.
 
-    Copies of one run that went on apart count their common part once, and what each did afterwards. folders: of runs
-    with one relation; nothing is written in them. delta: as for `epsilon_of_history`. Raises ValueError, LedgerError,
+    Copies of one run that went on apart count their common part once, and what each did afterwards; where batches
+    depend on one another (`Sampling.lasting`) they are refused, as both used the same ones. folders: of runs with one
+    relation; nothing is written in them. delta: as for `epsilon_of_history`. Raises ValueError, LedgerError,
     TranscriptError and OSError.
     """
     payments: dict[tuple[str, int], set[str]] = defaultdict(set)
@@ -197,7 +203,13 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
             shown[account.run, release].add(sums)
     counts: dict[str, int] = defaultdict(int)
     for (run, release), checks in payments.items():
-        counts[run] += max(len(checks), len(shown[run, release]))
+        made = max(len(checks), len(shown[run, release]))
+        if made > 1 and SAMPLINGS[settings[run].sampling].lasting:
+            raise LedgerError(
+                f"release {release} was made by {made} copies of one run, with one batch of sampling"
+                f" {settings[run].sampling}: what that costs is not known; count none but one of the copies"
+            )
+        counts[run] += made
     return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
 
 

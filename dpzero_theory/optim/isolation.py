@@ -47,7 +47,7 @@ from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.records import Collate, Data, fetcher, sample
 from dpzero_theory.optim.trace import Trace
-from dpzero_theory.privacy.sampling import Indices
+from dpzero_theory.privacy.schedule import Indices
 
 ISOLATIONS = ("probed", "exact")
 _RULE = "losses must give each record a number of its own"

@@ -138,12 +138,12 @@ class Plan:
             target_epsilon: epsilon > 0.
             target_delta: 0 < delta < 1 (Laplace: also 0, for pure target_epsilon).
             steps: T >= 1.
-            expected_batch: q n, real for poisson, an integer for fixed-size, n for full.
+            expected_batch: q n: n for full, an integer for fixed-size, K n over one for random-allocation:K, else real.
             clip: C > 0, see `Plan`.
             step_size: alpha >= 0, or a function of the release's number 0..T-1. It must not depend on the records.
             smoothing: lambda > 0.
             relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
-            sampling: `full`, `poisson` or `fixed-size`; there is no default.
+            sampling: one of `privacy.sampling` whose batches a run can draw; there is no default.
             algorithm: `dpzero` (Algorithm 2) or `dpgd-0th` (Algorithm 1: no transcript to replay).
             noise: `gaussian`, or `laplace`, which has a pure epsilon too.
             direction: `rademacher`, `sphere` or `gaussian`.
@@ -162,12 +162,12 @@ class Plan:
         law = rule.law(noise)
         if law is None:
             raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
-        drawn(sampling)
+        way = drawn(sampling)
         check.real("clip", clip, above=0.0)
         check.real("smoothing", smoothing, above=0.0)
         rule.require(direction, directions_per_step)
         check.integer("directions_per_step", directions_per_step, at_most=law.coordinates)
-        rate = _rate(n, expected_batch)
+        way.batch_size(n, rate := way.rate(_rate(n, expected_batch)))
         alphas = step_sizes(step_size, steps, schedule)
         goal = check.real("target_epsilon", target_epsilon, above=0.0)
         try:

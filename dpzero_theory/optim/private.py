@@ -252,6 +252,7 @@ def _make(
             files = Folder.open(Path(folder), found, data, budget, moved=resume == "moved")
         else:
             files = Folder.create(Path(folder), found, data, budget)
+        sources.batches.keep(files.secret)
         return files.header
 
     try:

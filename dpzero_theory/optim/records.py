@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
-from dpzero_theory.privacy.sampling import Indices
+from dpzero_theory.privacy.schedule import Indices
 
 Collate = Callable[[Sequence[Any]], Any] | None
 """Records -> batch; torch's default_collate if None."""

@@ -41,7 +41,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import Indices
+from dpzero_theory.privacy.schedule import Indices
 
 
 class Run:
@@ -251,7 +251,7 @@ class Run:
             release = self._position or 0
         else:
             raise BudgetSpentError(f"all {self.plan.steps} steps of the plan are made")
-        return release, self._batches.draw()
+        return release, self._batches.draw(release)
 
     def _pay(self, ledger: Ledger) -> range:
         """For the next block; the ledger says how far the transcript is, on disk."""

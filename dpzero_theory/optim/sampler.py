@@ -1,14 +1,18 @@
 """Which records a step uses: drawn from the operating system's entropy and told to nobody.
 
-Amplification by sampling holds for batches that an observer cannot know, so `Batches` has no seed and keeps no
-state. n is the number of records that there are, never an argument that could disagree with them.
+Amplification by sampling holds for batches that an observer cannot know, so `Batches` has no seed and keeps no state,
+but for one: what lasts (which steps of an epoch a record is in, its group) comes from a secret, `data.key` in a run's
+folder, so that a resumed run goes on with it. n is the number of records that there are, never an argument that could
+disagree with them.
 """
 
+import os
 import random
 from typing import ClassVar, NoReturn
 
 from dpzero_theory.check import integer
-from dpzero_theory.privacy.sampling import Indices, drawn
+from dpzero_theory.privacy.sampling import drawn
+from dpzero_theory.privacy.schedule import SECRET_BYTES, Indices
 
 
 class Batches:
@@ -25,11 +29,21 @@ class Batches:
         self.n = integer("n", n)
         self.sample_rate = self.sampling.rate(sample_rate)
         self.sampling.batch_size(self.n, self.sample_rate)
-        self._source: random.Random = random.SystemRandom()
+        self._next = 0
+        self._from(random.SystemRandom(), os.urandom(SECRET_BYTES))
 
-    def draw(self) -> Indices:
-        """The numbers of the records of one batch, in ascending order."""
-        return self.sampling.draw(self._source, self.n, self.sample_rate)
+    def keep(self, secret: bytes) -> None:
+        """What lasts comes from this secret of the run's, `SECRET_BYTES` long, from the next batch on."""
+        self._from(random.SystemRandom(), secret)
+
+    def draw(self, release: int | None = None) -> Indices:
+        """The numbers of the records of one batch, in ascending order; release: its number, by default the next."""
+        number = self._next if release is None else integer("release", release, at_least=0)
+        self._next = number + 1
+        return self._drawer(number)
+
+    def _from(self, source: random.Random, secret: bytes) -> None:
+        self._drawer = self.sampling.drawer(source, secret, self.n, self.sample_rate)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("batches cannot be pickled or copied: make new ones where they are needed")
@@ -42,4 +56,8 @@ class BatchesFromSeedNotPrivate(Batches):
 
     def __init__(self, sampling: str, n: int, sample_rate: float, seed: int) -> None:
         super().__init__(sampling, n, sample_rate)
-        self._source = random.Random(integer("seed", seed, at_least=0, at_most=2**64 - 1))
+        number = integer("seed", seed, at_least=0, at_most=2**64 - 1)
+        self._from(random.Random(number), number.to_bytes(SECRET_BYTES, "little"))
+
+    def keep(self, secret: bytes) -> None:
+        """Nothing: the seed says which batches there are."""

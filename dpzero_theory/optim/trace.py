@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpzero_theory.privacy.sampling import Indices
+from dpzero_theory.privacy.schedule import Indices
 
 Digests = dict[tuple[int, bool] | None, NDArray[np.int64]]
 """Of one result: a number for each row in each way of finding the rows in it; under None one for the whole."""

@@ -247,10 +247,10 @@ def _paired_delta(releases: Sequence[Release], epsilon: float, finite: Finite) -
 def delta_curve(at: Callable[[float], tuple[Sequence[Release], float]]) -> Curve:
     """The curve of delta over x of any releases, where at(x) = (history, epsilon)."""
 
-    def bracket(x: float, _: float | None, __: float) -> Bracket:
+    def bracket(x: float, _: float) -> Bracket:
         return delta_of_history(*at(x))
 
-    return Curve(bracket, lambda x, _: (bracket(x, None, 0.0).log_value, None))
+    return Curve(bracket, lambda x, _: (bracket(x, 0.0).log_value, None))
 
 
 def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite) -> Bracket:
@@ -259,7 +259,7 @@ def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite) -
         if at_zero.upper <= delta:
             return Bracket(0.0, 0.0, 0.0, at_zero.method)
         curve = Curve(
-            lambda x, _, __: _paired_delta(releases, x, finite),
+            lambda x, _: _paired_delta(releases, x, finite),
             lambda x, _: (_paired_delta(releases, x, finite).log_value, None),
         )
         start = at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / delta))

@@ -113,7 +113,7 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
     start, slope = _central_limit(unit, epsilon, delta)
     if unit.terms.run is not None:
         curve = mixture_curve(lambda noise: (epsilon, _mixture(unit.with_noise(noise))), delta, rough=COARSE)
-        lower, upper, point = crossing([curve], start, slope, delta)
+        lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     if unit.terms.truncated > 0:
         curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon))

@@ -10,7 +10,8 @@ from functools import cached_property
 from dpzero_theory import check
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import SAMPLINGS, Terms
+from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.terms import Terms
 
 MOST_STEPS = 10**12
 

@@ -1,52 +1,32 @@
 """How a step's batch is drawn: for each way what it does to privacy and, where a run can draw so, the sampler.
 
 A batch is used by one release: the sum of the clipped contributions of its records plus noise. `Sampling.terms` says
-what T such releases with Gaussian noise add to a composition; a sampling whose batches a run can draw has `draw`,
-whose randomness must be secret (amplification holds for batches that an observer cannot know). A further sampling is
-a subclass and one call of `SAMPLINGS.register`.
+what T such releases with Gaussian noise add to a composition; a sampling whose batches a run can draw has `draw`, or
+`drawer` where they depend on one another. Their randomness must be secret (amplification holds for batches that an
+observer cannot know). A further sampling is a subclass and one call of `SAMPLINGS.register`.
 """
 
 import math
 import random
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import bdtrc
 
 from dpzero_theory import check
 from dpzero_theory.privacy.certified.allocation import Run
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
+from dpzero_theory.privacy.terms import Terms
 from dpzero_theory.registry import Registry
 
-Indices = NDArray[np.int64]
-"""Numbers of records, ascending."""
 _BINOMIAL = 1e-9
 """Relative error of a binomial tail, with room."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What releases add to a composition, in one of three forms.
-
-    gdp: mu of plain Gaussian releases that cost at least as much, 0 where `pairs` is the answer. pairs: dominating
-    pairs of one release, one for each direction (forward: the first data set is the larger one), or one for both.
-    attained: pairs that some data set attains at every step; equal to `pairs` wherever these are tight. run: a random
-    allocation, where that is the sharper answer than `gdp`. releases: how many the pairs are of, where these are fewer
-    than were made; else 0. truncated: the chance with which a release is, knowingly,
-    one with fixed-size batches of the same rate instead of one with `pairs`.
-    """
-
-    gdp: float = 0.0
-    pairs: tuple[Pair, ...] = ()
-    attained: tuple[Pair, ...] = ()
-    run: Run | None = None
-    truncated: float = 0.0
-    releases: int = 0
 
 
 class Sampling(ABC):
@@ -54,6 +34,8 @@ class Sampling(ABC):
 
     name: str
     runnable: ClassVar[bool] = False
+    lasting: ClassVar[bool] = False
+    """Whether batches depend on one another, so that they come from a secret that a run keeps."""
     most_rate: float = 1.0
     """The largest q."""
 
@@ -93,8 +75,12 @@ class Sampling(ABC):
         return None
 
     def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
-        """The records of one batch. Only where `runnable`."""
+        """The records of one batch. Only where `runnable`, and not `lasting`."""
         raise NotImplementedError(f"batches of sampling {self.name} cannot be drawn")
+
+    def drawer(self, source: random.Random, secret: bytes, n: int, sample_rate: float) -> Callable[[int], Indices]:
+        """The batch of each release, by its number: what lasts from the secret, what does not from the source."""
+        return lambda release: self.draw(source, n, sample_rate)
 
 
 class _Full(Sampling):
@@ -218,7 +204,7 @@ class CyclicPoisson(_Poisson):
     """
 
     family: ClassVar[str] = "cyclic-poisson"
-    runnable = False
+    lasting = True
 
     def __init__(self, groups: int) -> None:
         self.groups = check.integer("groups", groups)
@@ -246,15 +232,18 @@ class CyclicPoisson(_Poisson):
     def note(self, relation: Relation) -> str:
         return (
             f"cyclic Poisson: a record is drawn in one step of {self.groups} at most; certified for whoever knows its"
-            " group, which does not depend on other records; the optimiser does not draw such batches"
+            " group, which does not depend on other records"
         )
 
     def meaning(self, n: int, sample_rate: float) -> str:
-        return (
-            f"{self.groups} groups take turns; each record of the group with probability {self.groups * sample_rate:g}"
-        )
+        rate = self.groups * sample_rate
+        return f"{self.groups} groups, of random records, take turns; each of the group's with probability {rate:g}"
 
     draw = Sampling.draw
+
+    def drawer(self, source: random.Random, secret: bytes, n: int, sample_rate: float) -> Callable[[int], Indices]:
+        rate = min(self.groups * sample_rate, 1.0)
+        return Turns(secret, n, self.groups, lambda members: _Poisson.draw(self, source, members, rate))
 
 
 class _FixedSize(Sampling):
@@ -286,9 +275,8 @@ class _FixedSize(Sampling):
     def batch_size(self, n: int, sample_rate: float) -> int:
         size = round(sample_rate * n)
         if size < 1 or abs(size - sample_rate * n) > 1e-9:
-            raise ValueError(
-                f"sample_rate * n must be an integer >= 1 with sampling fixed-size; got {sample_rate!r} * {n}"
-            )
+            rule = "sample_rate * n must be an integer >= 1 with sampling fixed-size"
+            raise ValueError(f"{rule}; got {sample_rate!r} * {n}")
         return size
 
     def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
@@ -324,6 +312,7 @@ class RandomAllocation(_FixedOrder):
     """
 
     family: ClassVar[str] = "random-allocation"
+    runnable = lasting = True
 
     def __init__(self, taken: int = 1) -> None:
         self.taken = taken
@@ -358,21 +347,31 @@ class RandomAllocation(_FixedOrder):
             return (
                 f"random allocation: each record in {self.taken} uniformly random steps of each epoch of"
                 f" floor({self.taken}/q), independently of the other records; the upper end is certified, the lower end"
-                " too, the exact number is in between; the optimiser does not draw such batches"
+                " too, the exact number is in between"
             )
         return (
             "random allocation: certified for epochs of floor(1/q) steps or more, from the first release on, each"
             " record in one uniformly random step of each epoch, independently of the other records"
         )
 
+    def meaning(self, n: int, sample_rate: float) -> str:
+        steps = _epoch(sample_rate / self.taken)
+        return f"each record in {self.taken} of every {steps} steps, uniformly at random; batches are secret"
+
+    def batch_size(self, n: int, sample_rate: float) -> None:
+        """None; an epoch must have a whole number of steps, so that a batch has q n records on average."""
+        steps = self.taken / sample_rate
+        if abs(steps - round(steps)) > 1e-9 * steps:
+            least, most = (n * self.taken / count for count in (math.ceil(steps), math.floor(steps)))
+            rule = f"expected_batch must be {self.taken} n over a whole number of steps with sampling {self.name}"
+            raise ValueError(f"{rule}, as {least:.10g} or {most:.10g}; got {sample_rate * n:.10g}")
+
+    def drawer(self, source: random.Random, secret: bytes, n: int, sample_rate: float) -> Callable[[int], Indices]:
+        return Allocation(secret, n, _epoch(sample_rate / self.taken), self.taken)
+
 
 def passes(steps: int, sample_rate: float) -> int:
-    """Largest number of batches that hold a given record when each holds it at most once an epoch.
-
-    An epoch has floor(1/q) steps (the incomplete last batch dropped; if it is kept an epoch is longer and the
-    number smaller), so the record is in at most ceil(steps / floor(1/q)) batches. This is ceil(steps q) where
-    1/q is an integer and can be larger where it is not.
-    """
+    """Most batches with a given record, once an epoch at most: ceil(T/floor(1/q)), fewer if incomplete ones count."""
     return -(-steps // _epoch(sample_rate))
 
 
@@ -395,6 +394,5 @@ def runnable() -> tuple[str, ...]:
 
 def drawn(name: object) -> Sampling:
     """The sampling of that name, whose batches a run can draw. Raises ValueError for any other."""
-    if isinstance(name, str) and name.partition(":")[0] == TruncatedPoisson.family:
-        return SAMPLINGS[name]
-    return SAMPLINGS[check.choice("sampling", name, runnable())]
+    found = SAMPLINGS[name] if isinstance(name, str) and ":" in name else None
+    return found if found and found.runnable else SAMPLINGS[check.choice("sampling", name, runnable())]

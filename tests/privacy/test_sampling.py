@@ -70,12 +70,12 @@ def sets(sampling, n, q, draws, seed):
 
 def test_what_can_be_run_is_what_draws():
     """And nothing else: a sampling that is accounted alone refuses to make a batch."""
-    assert set(runnable()) == {"full", "poisson", "fixed-size"}
+    assert set(runnable()) == {"full", "poisson", "fixed-size", "random-allocation"}
     for name, sampling in SAMPLINGS.items():
         if name in runnable():
-            batch = sampling.draw(random.Random(1), 8, 1.0)
+            batch = sampling.drawer(random.Random(1), bytes(32), 8, 1.0)(0)
             assert batch.tolist() == list(range(8))
-        else:
+        if name not in runnable() or sampling.lasting:
             assert type(sampling).draw is Sampling.draw
             with pytest.raises(NotImplementedError, match=f"batches of sampling {name} cannot be drawn"):
                 sampling.draw(random.Random(1), 8, 0.5)
@@ -254,8 +254,11 @@ def test_what_cyclic_batches_are_not():
         with pytest.raises(ValueError, match=r"^sampling must be (cyclic-poisson:B|random-allocation:K), "):
             Release(1.0, 5, relation="add-remove", sampling=name, sample_rate=0.05)
     for name in ("cyclic-poisson:10", "random-allocation:4"):
-        assert "the optimiser does not draw such batches" in SAMPLINGS[name].note(Relation.ADD_REMOVE)
-        with pytest.raises(ValueError, match="sampling must be one of full, poisson, fixed-size; got"):
-            drawn(name)
+        assert drawn(name).name == name
         with pytest.raises(NotImplementedError, match="cannot be drawn"):
             SAMPLINGS[name].draw(random.Random(1), 8, 0.05)
+    for name in ("fixed-order", 3):
+        with pytest.raises(
+            ValueError, match="sampling must be one of full, poisson, fixed-size, random-allocation; got"
+        ):
+            drawn(name)

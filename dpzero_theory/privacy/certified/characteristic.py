@@ -18,8 +18,8 @@ _MANY = 20_000
 """Steps from which rounding matters more than the number of nodes."""
 _CHUNK = 32
 """Terms of one inner product before it is added to a running sum: bounds the growth of rounding errors."""
-_TILE = 32, 64
-"""Shape of one product of matrices: larger ones a BLAS gives to several threads, which wait for each other."""
+_TILE = 32, 48
+"""Shape of one product of matrices: from 32 by 64 on a BLAS gives it to several threads, which wait for each other."""
 
 
 def shift_angles(pair: Pair) -> list[float]:

@@ -14,7 +14,9 @@ Where this needs too many nodes (few steps, rare events) `grid` answers instead.
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +40,8 @@ _ESTIMATE = -23.0
 """Log of the error of a characteristic function, times steps, in an estimate."""
 _MAX_NODES = 3_000_000
 _REAL_LINE = 1000.0
+_LOOKS = 40
+"""Points of a search for where nothing more is summed, and of the search between two of them."""
 
 
 def log_c(tau: float) -> float:
@@ -67,7 +71,7 @@ def delta_bracket(
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
     """
-    nodes = _planned(epsilon, parts, gdp, contour, budget, log_error)
+    nodes = affordable(epsilon, parts, gdp, contour=contour, budget=budget, log_error=log_error)
     tau, t = nodes.tau, nodes.t
     found = _summand(epsilon, parts, gdp, nodes, budget)
     z = np.asarray(tau + 1j * t, dtype=np.complex128)
@@ -95,14 +99,15 @@ def delta_bracket(
 
 
 @dataclass(frozen=True)
-class _Nodes:
+class Nodes:
     """Where the integrand is summed: t = 0, step, ..., count step on the contour tau; the error terms' parameters.
 
     ends: indices at which the blocks of t end: the first on the real line of x, then octaves on shifted lines. shift,
-    log_second: of the alias bound beyond tau; log_tail: of |chi| from the last node on.
+    log_second: of the alias bound beyond tau; log_tail: of |chi| from the last node on. size: about the nodes in x.
     """
 
     tau: float
+    size: int
     step: float
     period: float
     shift: float
@@ -120,15 +125,35 @@ class _Nodes:
         return np.asarray(self.step * np.arange(self.count + 1.0))
 
 
-def _planned(
+def affordable(
     epsilon: float,
     parts: Sequence[tuple[Pair, int]],
     gdp: float,
-    contour: float | None,
-    budget: float,
-    log_error: float,
-) -> _Nodes:
-    """The nodes for a target error of a small share of an estimate of delta. Arguments and errors as above."""
+    *,
+    contour: float | None = None,
+    budget: float = 1e9,
+    log_error: float = -math.inf,
+) -> Nodes:
+    """The nodes of `delta_bracket`, which takes the same arguments. Raises OverflowError where that does for them."""
+    nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
+    if nodes is None or nodes.count * nodes.size > budget:
+        raise OverflowError("too many nodes")
+    return nodes
+
+
+@lru_cache(maxsize=8)
+def _planned(
+    epsilon: float, parts: tuple[tuple[Pair, int], ...], gdp: float, contour: float | None, log_error: float
+) -> Nodes | None:
+    """The nodes for a target error of a small share of an estimate of delta; None outside the range of the method."""
+    with suppress(OverflowError):
+        return _plan(epsilon, parts, gdp, contour, log_error)
+    return None
+
+
+def _plan(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, contour: float | None, log_error: float
+) -> Nodes:
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -147,13 +172,14 @@ def _planned(
     shift, log_second = _second_alias(epsilon, parts, gdp, tau, variance, log_scale + math.log(target), log_tolerance)
     period = max(period, float(np.logaddexp(0, log_second - log_scale - math.log(target))) / shift)
     step = 2 * math.pi / period
-    most = min(budget / sum(len(p.law.loss) for p in tilted), _MAX_NODES)
-    stop, log_tail = _truncate(decay, target, step, most * step)
+    stop, log_tail = _truncate(decay, target, step, _MAX_NODES * step)
     count = math.ceil(stop / step)
     ends = [count if count <= _NEAR else (_NEAR if steps_total > 50 else 64)]
     while ends[-1] < count:
         ends.append(min(2 * ends[-1], count))
-    return _Nodes(tau, step, period, shift, log_second, log_tail, ends, log_tolerance)
+    return Nodes(
+        tau, sum(len(p.law.loss) for p in tilted), step, period, shift, log_second, log_tail, ends, log_tolerance
+    )
 
 
 @dataclass(frozen=True)
@@ -166,7 +192,7 @@ class _Summand:
     common: float
 
 
-def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, nodes: _Nodes, budget: float) -> _Summand:
+def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, nodes: Nodes, budget: float) -> _Summand:
     tau, t, ends, square = nodes.tau, nodes.t, nodes.ends, gdp**2
     near = Contour(tau, 0.0, ends[0] * nodes.step)
     laws = [build(pair, near, nodes.log_tolerance) for pair, _ in parts]
@@ -197,7 +223,7 @@ def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, node
     return _Summand(exponent, relative, log_scale, common)
 
 
-def _aliases(nodes: _Nodes, log_scale: float) -> float:
+def _aliases(nodes: Nodes, log_scale: float) -> float:
     """A bound on the aliases of the trapezoid rule on either side, over S_0."""
     period, tau, shift = nodes.period, nodes.tau, nodes.shift
     first = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
@@ -311,8 +337,13 @@ def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[f
     if not partial and any(len(part.law.pair.branches) > 1 for part in decay.parts):
         limit = min(limit, max(_REAL_LINE, 2 * _NEAR * step))
     if limit > _NEAR * step and not partial:
-        grid = np.geomspace(_NEAR * step, limit, 80)
-        found = min(found, first(grid, decay.shifted(grid)))
+        grid = np.geomspace(_NEAR * step, limit, _LOOKS)
+        shifted = first(grid, decay.shifted(grid))
+        before = grid[grid < shifted[0]]
+        if shifted[0] < math.inf and len(before) > 0:
+            grid = np.geomspace(before[-1], shifted[0], _LOOKS)
+            shifted = first(grid, decay.shifted(grid))
+        found = min(found, shifted)
     if found[0] > limit:
         raise OverflowError("too many nodes")
     return found

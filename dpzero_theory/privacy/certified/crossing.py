@@ -36,16 +36,22 @@ _RELATIVE = 1e-8
 class Curve:
     """A curve of delta, decreasing in x > 0; `tau` is the contour of a nearby x, for speed, or None.
 
-    bracket(x, tau, wanted) is certified, and need not be narrower than `wanted`, relative; estimate(x, tau) gives
+    bracket(x, wanted) is certified, the one that whoever asks for delta at x finds, and need not be narrower than
+    `wanted`, relative; nearby(x, tau, wanted) is certified too, and may cost less; estimate(x, tau) gives
     (log delta, tau) without a certificate, -inf for a delta that is too small to be resolved, and no tau where it is a
     rough one; bound(x, enough) is a certified upper end that costs less, perhaps infinite, and need not be sharper than
     `enough`; rough(x) is log delta to a factor, for little, or None where `estimate` costs little.
     """
 
-    bracket: Callable[[float, float | None, float], Bracket]
+    bracket: Callable[[float, float], Bracket]
     estimate: Callable[[float, float | None], tuple[float, float | None]]
     bound: Callable[[float, float], float] = lambda *_: math.inf
     rough: Callable[[float], float | None] = lambda _: None
+    nearby: Callable[[float, float | None, float], Bracket] | None = None
+
+    def below(self, x: float, tau: float | None, wanted: float) -> Bracket:
+        """A bracket whose lower end alone will be used."""
+        return self.nearby(x, tau, wanted) if self.nearby is not None else self.bracket(x, wanted)
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
@@ -104,8 +110,8 @@ def _next(x: float, miss: float, slope: float, low: float, high: float) -> float
 
 
 def _width(point: Bracket) -> float:
-    """Of log delta; at most 1."""
-    return min(math.log(point.upper / point.lower), 1.0) if point.lower > 0 else 1.0
+    """Of log delta; at most `_WIDEST`: what two laws are apart says nothing of how near an end can be sought."""
+    return min(math.log(point.upper / point.lower), _WIDEST) if point.lower > 0 else _WIDEST
 
 
 def _end(
@@ -114,8 +120,8 @@ def _end(
     slope: float,
     excess: Callable[[Bracket], float],
     fine: float,
-) -> tuple[float, Bracket] | None:
-    """(x, bracket there) with excess <= 0 and nearly 0 (`fine`), from a start near it; None if there is none.
+) -> tuple[float, Bracket, float] | None:
+    """(x, bracket there, slope) with excess <= 0 and nearly 0 (`fine`), from a start near it; None if there is none.
 
     `excess` is in log delta and has about the slope `slope` in log x.
     """
@@ -126,11 +132,12 @@ def _end(
         point = bracket(x)
         found = excess(point)
         near = fine + _SHARE * _width(point)
-        if previous is not None and abs(found - previous[1]) > 1e-8 + _SHARE * _width(point):
+        measured = previous is not None and abs(found - previous[1]) > 1e-8 + _SHARE * _width(point)
+        if previous is not None and measured:
             chord = (found - previous[1]) / math.log(x / previous[0])
             slope *= min(max(chord / slope, 0.05), 20.0) if chord / slope > 0 else 1.0
         if found <= 0:
-            good, mends = (x, point), mends + 1
+            good, mends = (x, point, slope), mends + 1
             if found >= -near or mends >= _MENDS:
                 return good
         else:
@@ -145,7 +152,7 @@ def _end(
             if abs(good[0] / bad - 1) < 1e-13:
                 return good
         if found > 0:
-            least, factor = 2 * least, 1.3 * factor
+            least, factor = 2 * least, 1.0 if measured else 1.3 * factor
         x = new
     return good
 
@@ -167,10 +174,10 @@ def _certify(curve: Curve, start: float, slope: float, target: float, *, roomy: 
     x *= math.exp(min(max((log_target - room - log_delta) / slope, -0.7), 0.7))
     # from its own start, so that anyone who evaluates delta at `upper` again finds the same bracket
     wanted = min(_WANTED * abs(slope), _WIDEST)
-    top = _end(lambda x: curve.bracket(x, None, wanted), x, slope, above, fine)
+    top = _end(lambda x: curve.bracket(x, wanted), x, slope, above, fine)
     if top is None:
         raise OverflowError("no certified end")
-    upper, at_upper = top
+    upper, at_upper, slope = top
     start = upper * math.exp(min(max((_short(at_upper, target) + _AIM * near) / slope, -1.0), 0.0))
     return _bottom(curve, start, slope, target, tau), upper, at_upper
 
@@ -187,7 +194,7 @@ def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float 
     """An x, from a start near it, at which delta certainly exceeds the target, 0 if there is none."""
     wanted = min(_WANTED * abs(slope), _WIDEST)
     near = max(_RELATIVE * abs(slope), _FINE)
-    end = _end(lambda x: curve.bracket(x, tau, wanted), start, -slope, lambda point: _short(point, target), near)
+    end = _end(lambda x: curve.below(x, tau, wanted), start, -slope, lambda point: _short(point, target), near)
     return end[0] if end is not None else 0.0
 
 
@@ -210,7 +217,7 @@ def crossing(
     """
     lower, upper, top = _certify(curves[0], start, slope, target, roomy=roomy)
     for curve in curves[1:]:
-        if curve.bound(upper, target) > target and curve.bracket(upper, None, 0.0).upper > target:
+        if curve.bound(upper, target) > target and curve.bracket(upper, 0.0).upper > target:
             low, high, point = _certify(curve, upper, slope, target, roomy=roomy)
             lower = max(lower, low)
             upper, top = (high, point) if high > upper else (upper, top)
@@ -221,7 +228,7 @@ def lower_crossing(curves: Sequence[Curve], start: float, slope: float, target: 
     """The first of what `crossing` returns, for less: an x at which one curve certainly exceeds the target."""
     lower = 0.0
     for curve in curves:
-        if lower > 0 and (curve.bound(lower, target) <= target or curve.bracket(lower, None, 0.0).lower <= target):
+        if lower > 0 and (curve.bound(lower, target) <= target or curve.below(lower, None, 0.0).lower <= target):
             continue
         x, log_delta, steep, tau = _secant(curve, start, slope, math.log(target))
         near = _AIM * max(_RELATIVE * abs(steep), _FINE)

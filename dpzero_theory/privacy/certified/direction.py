@@ -11,10 +11,11 @@ from scipy.special import log_ndtr
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.contour import delta_bracket, delta_estimate
 from dpzero_theory.privacy.certified.crossing import Curve
-from dpzero_theory.privacy.certified.grid import FEW, grid_delta, rough_log_delta
+from dpzero_theory.privacy.certified.grid import grid_delta
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.rare import rare_delta
 from dpzero_theory.privacy.certified.single import single_delta
+from dpzero_theory.privacy.certified.sketch import FEW, rough_log_delta
 from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import log_delta_from_gdp
 
@@ -27,14 +28,16 @@ _NARROW = 0.03
 """Relative width of a contour's bracket beyond which a grid is tried."""
 _SHARP = 2e-3
 """Relative width of a grid's bracket beyond which a long contour is tried."""
-_SEARCH_POINTS = {2**12: 1.2, 2**15: 10.0}
-"""Of grids that only guide a search, and how far apart their ends may be."""
+_ABOVE, _LONG_ERROR = 1 / 16, -14.0
+"""Where in a coarse grid's bracket delta is, about; log of the error of a contour that guides, over a rough delta."""
 
-_BUDGETS = (5e7, 3e8, 1e9)
-"""Of the contour: before a grid is tried, before a fine one is, and last."""
-_LEAST_POINTS, _COARSE_POINTS, _MOST_POINTS = 2**13, 2**15, 2**18
+_BUDGETS = (5e7, 2e8, 5e8, 1e9)
+"""Of the contour: before large losses are taken apart, before a grid is tried, before a fine one is, and last."""
+_FEWEST_POINTS, _LEAST_POINTS, _COARSE_POINTS, _MOST_POINTS = 2**9, 2**13, 2**15, 2**18
 _HELP = 0.8
 """Share of a bracket's width to which more points must bring it to be worth more still."""
+_CLOSE, _NEXT_TO_NOTHING = 0.25, 1e-300
+"""Share of the largest loss from which delta may be as small as that, which no other method resolves."""
 _SAME = 1e-9
 """Relative width at which whether the record is used is all there is to say."""
 _SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
@@ -48,7 +51,7 @@ def _chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> 
     """An upper bound on delta(epsilon): prod M_j(tau) e^{-tau epsilon} (c(tau) <= 1) at the best of some tau, or at
     the first that says less than `enough`."""
     best = 0.0
-    for tau in np.geomspace(1.0, 4.0**8, 9):
+    for tau in np.geomspace(1.0, 4.0**16, 17):
         total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
         try:
             for pair, steps in parts:
@@ -81,14 +84,17 @@ def direction_delta(
     """delta(epsilon) of one composition, choosing the method.
 
     contour: that of a nearby question, for speed. wanted: a relative width that is narrow enough, beyond what is so for
-    everyone. failures: of each method at nearby questions, added to; one that failed before is left out.
+    everyone. failures: how often each method was of no use at nearby questions, added to; `_FAILURES` leave one out.
     """
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
         upper = min(value * (1 + GDP_ACCURACY), 1.0)
         return Bracket(value * (1 - GDP_ACCURACY), value, upper, CLOSED)
-    if _largest_loss(parts, gdp) * (1 + 1e-12) <= epsilon:
+    largest = _largest_loss(parts, gdp)
+    if largest * (1 + 1e-12) <= epsilon:
         return Bracket(0.0, 0.0, 0.0, "largest loss")
+    if epsilon > _CLOSE * largest and (upper := _chernoff(epsilon, parts, gdp, _NEXT_TO_NOTHING)) < _NEXT_TO_NOTHING:
+        return Bracket(0.0, upper, upper, "Chernoff bound")
     if gdp == 0 and [(len(pair.branches), steps) for pair, steps in parts] == [(1, 1)]:
         with contextlib.suppress(OverflowError):
             single = single_delta(epsilon, parts[0][0])
@@ -98,20 +104,22 @@ def direction_delta(
     if most <= (1 + _SAME) * least:
         return Bracket(least, least, most, "use of the record")
     methods = _methods(epsilon, parts, gdp, contour, wanted)
-    found = []
+    found: dict[str, Bracket] = {}
     failures = {} if failures is None else failures
     for name, enough, method in methods:
         if failures.get(name, 0) >= _FAILURES:
             continue
-        with contextlib.suppress(OverflowError):
-            found.append(method())
-            if found[-1].upper <= (1 + enough) * found[-1].lower:
-                break
         failures[name] = failures.get(name, 0) + 1
+        with contextlib.suppress(OverflowError):
+            found[name] = method()
+            if found[name].upper <= (1 + enough) * found[name].lower:
+                break
     if not found:
         upper = _chernoff(epsilon, parts, gdp)
-        found.append(Bracket(0.0, upper, upper, "Chernoff bound"))
-    best = min(found, key=lambda bracket: bracket.upper - bracket.lower)
+        found["Chernoff bound"] = Bracket(0.0, upper, upper, "Chernoff bound")
+    used = min(found, key=lambda name: found[name].upper - found[name].lower)
+    failures.pop(used, None)
+    best = found[used]
     if best.upper <= (1 + _NARROW) * best.lower:
         return best
     lower, upper = max(least, best.lower), min(most, best.upper)
@@ -128,14 +136,15 @@ def _methods(
 
     grid = _Grid(epsilon, parts, gdp, wanted)
     sharp = max(_SHARP, wanted)
-    first, second, last = map(line, _BUDGETS)
+    first, second, third, last = map(line, _BUDGETS)
     return [
         ("contour", _NARROW, first),
         *([("apart", _NARROW, lambda: rare_delta(epsilon, parts, gdp))] if _many(parts) else []),
-        ("grid", sharp, lambda: grid.up_to(_COARSE_POINTS)),
         ("longer contour", _NARROW, second),
+        ("grid", sharp, lambda: grid.up_to(_COARSE_POINTS)),
+        ("long contour", _NARROW, third),
         ("fine grid", sharp, lambda: grid.up_to(_MOST_POINTS)),
-        ("long contour", _NARROW, last),
+        ("longest contour", _NARROW, last),
     ]
 
 
@@ -182,27 +191,75 @@ class _Grid:
         self._points, self._least = _LEAST_POINTS, math.inf
 
     def up_to(self, most: int) -> Bracket:
-        """The narrowest with at most so many points.
+        """What those with at most so many points say.
 
         Raises:
             OverflowError: they are too few, or more points do not help.
         """
         best = None
         while self._points <= most:
-            found = grid_delta(*self._question, points=self._points)
-            excess = (found.upper / found.lower - 1) / self._wanted if found.lower > 0 else math.inf
-            stuck = excess > _HELP * self._least and self._least * self._wanted < _NARROW
-            if best is None or found.upper - found.lower < best.upper - best.lower:
-                best, self._least = found, min(self._least, excess)
-            if excess <= 1 or stuck or self._points == _MOST_POINTS:
+            points, before = self._points, self._least
+            found, excess = self._found(points)
+            best = found if best is None else _both(best, found)
+            self._least = min(before, excess)
+            if before < excess < 1 / self._wanted:  # of rounding: fewer points have less
+                best = self._fewer(best)
+            stuck = excess > (_HELP if before * self._wanted < _NARROW else 1.0) * before
+            if excess <= 1 or stuck or points == _MOST_POINTS:
                 self._points = 2 * _MOST_POINTS
                 break
-            # the width falls as the square of the number of points, or more slowly
-            needed = self._points * 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2)
-            self._points = min(needed, _MOST_POINTS)
+            # the width falls as the square of the number of points, or more slowly; faster where it is large
+            needed = 2 ** math.ceil(math.log2(min(excess, 2.0**40)) / 2)
+            self._points = min(points * (needed if excess * self._wanted < 1 else min(needed, 4)), _MOST_POINTS)
         if best is None:
             raise OverflowError("no grid of so few points")
         return best
+
+    def _found(self, points: int) -> tuple[Bracket, float]:
+        """The bracket, and its relative width over what is wanted."""
+        found = grid_delta(*self._question, points=points)
+        return found, (found.upper / found.lower - 1) / self._wanted if found.lower > 0 else math.inf
+
+    def _fewer(self, best: Bracket) -> Bracket:
+        """What those with fewer and fewer points say besides, as long as they are narrower."""
+        points = _LEAST_POINTS
+        while self._least > 1 and points > _FEWEST_POINTS:
+            points //= 2
+            found, excess = self._found(points)
+            best = _both(best, found)
+            if excess >= self._least:
+                break
+            self._least = excess
+        return best
+
+
+def _both(one: Bracket, other: Bracket) -> Bracket:
+    """What both say; the value of the narrower one."""
+    narrow = min(one, other, key=lambda bracket: bracket.upper - bracket.lower)
+    lower, upper = max(one.lower, other.lower), min(one.upper, other.upper)
+    return replace(narrow, lower=lower, value=min(max(narrow.value, lower), upper), upper=upper)
+
+
+def _sketched(points: int) -> Callable[[float, Parts, float], Bracket]:
+    def sketch(epsilon: float, parts: Parts, gdp: float) -> Bracket:
+        found = grid_delta(epsilon, parts, gdp, points=points)
+        return replace(found, value=found.lower + _ABOVE * (found.upper - found.lower))
+
+    return sketch
+
+
+def _long_sketch(epsilon: float, parts: Parts, gdp: float) -> Bracket:
+    error = rough_log_delta(epsilon, parts, gdp) + _LONG_ERROR
+    return delta_bracket(epsilon, parts, gdp, budget=_BUDGETS[-1], log_error=error)
+
+
+_SEARCHES = (
+    ("sketch", 1.2, _sketched(2**12)),
+    ("fine sketch", 1.2, _sketched(2**15)),
+    ("long sketch", 1.5, _long_sketch),
+    ("wide sketch", 10.0, _sketched(2**15)),
+)
+"""Methods that only guide a search, and how far apart their ends may be."""
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
@@ -211,11 +268,15 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
     failures: dict[str, int] = {}
     known: dict[float, tuple[float, float | None]] = {}
 
-    def bracket(x: float, tau: float | None, wanted: float) -> Bracket:
-        epsilon, parts, gdp = parts_at(x)
-        if tau is None:  # the end to be used: by the methods that answer whoever asks for delta there
-            return direction_delta(epsilon, parts, gdp, wanted=wanted)
-        return direction_delta(epsilon, parts, gdp, contour=tau, wanted=wanted, failures=failures)
+    def bracket(x: float, wanted: float) -> Bracket:
+        useless: dict[str, int] = {}
+        found = direction_delta(*parts_at(x), wanted=wanted, failures=useless)
+        failures.clear()
+        failures.update(dict.fromkeys(useless, _FAILURES))
+        return found
+
+    def nearby(x: float, tau: float | None, wanted: float) -> Bracket:
+        return direction_delta(*parts_at(x), contour=tau, wanted=wanted, failures=failures)
 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
         if x in known:
@@ -234,11 +295,13 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
                     if point.upper <= (1 + _NARROW) * point.lower:
                         return point.log_value, None
                 failures["apart"] = failures.get("apart", 0) + 1
-            for points, enough in _SEARCH_POINTS.items():
-                with contextlib.suppress(OverflowError):
-                    point = grid_delta(epsilon, parts, gdp, points=points)
-                    if point.upper <= enough * point.lower:
-                        return (math.log(point.lower) + math.log(point.upper)) / 2, None
+            for name, enough, sketch in _SEARCHES:
+                if failures.get(name, 0) < _FAILURES:
+                    with contextlib.suppress(OverflowError):
+                        point = sketch(epsilon, parts, gdp)
+                        if point.upper <= enough * point.lower:
+                            return point.log_value, None
+                    failures[name] = failures.get(name, 0) + 1
             with contextlib.suppress(OverflowError):
                 return rough_log_delta(epsilon, parts, gdp), None
         point = direction_delta(epsilon, parts, gdp, contour=tau)
@@ -262,4 +325,4 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
             failures["contour"] = _FAILURES
         return rough_log_delta(epsilon, parts, gdp)
 
-    return Curve(bracket, estimate, bound, rough)
+    return Curve(bracket, estimate, bound, rough, nearby)

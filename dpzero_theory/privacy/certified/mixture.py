@@ -15,8 +15,9 @@ from dpzero_theory.privacy.certified.allocation import Run, allocation_delta, la
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.finite import FinitePair
-from dpzero_theory.privacy.certified.grid import grid_delta_beside, reach_of
+from dpzero_theory.privacy.certified.grid import grid_delta_beside
 from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.sketch import reach_of
 from dpzero_theory.privacy.certified.subset import subset_pairs, told
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
@@ -204,7 +205,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
     """The curve of `mixture_delta` over x, where at(x) = (epsilon, mixture); rough: for estimates."""
 
-    def bracket(x: float, _: float | None, __: float) -> Bracket:
+    def bracket(x: float, _: float) -> Bracket:
         return mixture_delta(*at(x), target=target)
 
     def estimate(x: float, _: float | None) -> tuple[float, float | None]:

@@ -15,13 +15,14 @@ from scipy.optimize import brentq
 
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.cells import inverse
-from dpzero_theory.privacy.certified.contour import delta_bracket
-from dpzero_theory.privacy.certified.grid import reach_of, rough_cut
+from dpzero_theory.privacy.certified.contour import affordable, delta_bracket
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
+from dpzero_theory.privacy.certified.sketch import reach_of, rough_cut
 from dpzero_theory.privacy.certified.tilting import cumulant_error, tilt, tilt_all
 
 Parts = Sequence[tuple[Pair, int]]
+Composition = tuple[tuple[Pair, int], ...]
 
 _TWO, _TOO_MUCH = math.log(1e-8), 1e-6
 """Shares of delta that two large losses may have: where cuts are chosen (its log), and in the end."""
@@ -132,14 +133,19 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
 
 def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_error: float) -> Bracket:
     """The bracket for one choice of cuts; arguments as of `contour.delta_bracket`."""
-    found = [delta_bracket(epsilon, parted.small, gdp, budget=budget, log_error=log_error)]
+    terms: list[tuple[int, Composition]] = [(1, parted.small)]
+    affordable(epsilon, parted.small, gdp, budget=budget, log_error=log_error)
+    found = []
     for one in _large(epsilon, parted, gdp):
         found.append(one.decided)
         if composition := one.composition:
-            error = log_error - math.log(one.steps)
-            term = delta_bracket(epsilon, composition, gdp, budget=budget, log_error=error)
-            lower, value, upper = (one.steps * end for end in (term.lower, term.value, term.upper))
-            found.append(Bracket(lower, value, upper, term.method))
+            terms.append((one.steps, composition))
+            affordable(epsilon, composition, gdp, budget=budget, log_error=log_error - math.log(one.steps))
+    for steps, composition in terms:
+        error = log_error - math.log(steps)
+        term = delta_bracket(epsilon, composition, gdp, budget=budget, log_error=error)
+        lower, value, upper = (steps * end for end in (term.lower, term.value, term.upper))
+        found.append(Bracket(lower, value, upper, term.method))
     lower, value, upper = (math.fsum(getattr(b, end) for b in found) for end in ("lower", "value", "upper"))
     upper = min((upper + parted.two) * (1 + 4 * _UNIT), 1.0)
     return Bracket(lower * (1 - 4 * _UNIT), min(value, upper), upper, "contour")

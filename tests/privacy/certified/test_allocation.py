@@ -148,8 +148,7 @@ def test_noise_is_a_little_below_that_of_poisson_sampling(n, batch, steps, epsil
     unit = Release(found.value, steps, sampling="random-allocation", relation="add-remove", sample_rate=batch / n)
     assert delta_of_history([unit], epsilon).upper <= 1e-5
     spent = epsilon_of_history([unit], 1e-5)
-    assert spent.lower <= epsilon
-    assert spent.upper == pytest.approx(epsilon, rel=1e-5)
+    assert epsilon * (1 - 2e-5) < spent.upper <= epsilon
 
 
 def test_longer_epochs_and_fewer_steps_are_more_private():

@@ -86,6 +86,7 @@ def test_groups_compose_and_nearly_full_batches_are_gaussian():
 @pytest.mark.parametrize("factor", [0.1, 0.6, 1.3])
 def test_brackets_from_different_contours_agree(monkeypatch, factor):
     parts = [(Pair("remove", 0.02, 1.2), 3000)]
+    monkeypatch.setattr(contour, "_planned", contour._planned.__wrapped__)
     reference, saddle = delta_bracket(1.5, parts), contour.saddle
     monkeypatch.setattr(contour, "saddle", lambda *args: saddle(*args) * factor)
     moved = delta_bracket(1.5, parts)

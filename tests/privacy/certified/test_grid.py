@@ -106,7 +106,7 @@ def test_two_releases_whose_delta_is_one_large_loss(q, s, epsilon, points):
 def test_where_large_losses_begin_changes_the_width_alone(monkeypatch, log_cut):
     parts = [(Pair("remove", 1.33e-6, 0.72), 44_751)]
     reference = grid_delta(0.22, parts, points=POINTS)
-    monkeypatch.setattr(grid, "_balance", lambda *_: (log_cut, math.log(reference.value)))
+    monkeypatch.setattr(grid, "rough_cut", lambda *_: (log_cut, math.log(reference.value)))
     moved = grid_delta(0.22, parts, points=POINTS)
     assert moved != reference
     assert max(moved.lower, reference.lower) <= min(moved.upper, reference.upper)

@@ -9,10 +9,11 @@ import pytest
 from benchmarks.independent import independent_delta, lattice_delta
 from dpzero_theory.privacy.certified import rare
 from dpzero_theory.privacy.certified.contour import delta_bracket
-from dpzero_theory.privacy.certified.grid import grid_delta, rough_cut
+from dpzero_theory.privacy.certified.grid import grid_delta
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
 from dpzero_theory.privacy.certified.rare import bracket_of, rare_delta, split
+from dpzero_theory.privacy.certified.sketch import rough_cut
 
 EXTENDED = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs 80-bit floats")
 

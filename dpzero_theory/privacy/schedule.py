@@ -1,0 +1,119 @@
+"""Batches that depend on one another, drawn from a secret: who has it draws the same ones, in any order of releases.
+
+A run that goes on in another process must find a record where it was put; so these batches come from a secret that is
+kept, and not from the operating system's entropy anew. The bits are SHAKE-256 of the secret and of what they are for.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+"""Numbers of records, ascending."""
+SECRET_BYTES = 32
+_BLOCK = 2**16
+_CELLS = 2**24
+"""Of a table of records and steps that is filled at once."""
+
+
+class Keyed(random.Random):
+    """Bits that a secret and a label determine; without the secret they cannot be told from random ones."""
+
+    def __init__(self, secret: bytes, label: str) -> None:
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(f"secret must be {SECRET_BYTES} bytes; got {len(secret)}")
+        super().__init__()
+        self._start = secret + f"dpzero_theory {label} ".encode()
+        self._count, self._left = 0, b""
+
+    def seed(self, *unused: object, **unused_too: object) -> None:
+        """The secret is the seed."""
+
+    def randbytes(self, n: int) -> bytes:
+        """The next n."""
+        blocks, found = [self._left], len(self._left)
+        while found < n:
+            blocks.append(hashlib.shake_256(self._start + self._count.to_bytes(8, "little")).digest(_BLOCK))
+            self._count += 1
+            found += _BLOCK
+        whole = b"".join(blocks)
+        self._left = whole[n:]
+        return whole[:n]
+
+    def getrandbits(self, k: int) -> int:
+        """An integer of k random bits."""
+        return int.from_bytes(self.randbytes(-(-k // 8)), "little") >> (-k % 8)
+
+    def random(self) -> float:
+        """Uniform in [0, 1), a multiple of 2^-53."""
+        return self.getrandbits(53) * 2.0**-53
+
+
+def below(source: random.Random, bound: int, count: int) -> Indices:
+    """`count` independent integers, each exactly uniform in 0, ..., bound - 1: words beyond a multiple are redrawn."""
+    largest = 2**64 - 1 - 2**64 % bound
+    words = _words(source, count)
+    while (bad := np.flatnonzero(words > np.uint64(largest))).size:
+        words[bad] = _words(source, bad.size)
+    return (words % np.uint64(bound)).astype(np.int64)
+
+
+def _words(source: random.Random, count: int) -> NDArray[np.uint64]:
+    return np.array(np.frombuffer(source.randbytes(8 * count), dtype="<u8") if count else (), dtype=np.uint64)
+
+
+def subsets(source: random.Random, count: int, size: int, taken: int) -> Indices:
+    """`count` independent uniformly random sets of `taken` of the numbers 0, ..., size - 1, one in each row.
+
+    Floyd's algorithm: j = size - taken, ..., size - 1 adds a uniform one of 0, ..., j, or j itself where that is in.
+    """
+    found = np.empty((count, taken), dtype=np.int64)
+    rows = max(_CELLS // size, 1)
+    for first in range(0, count, rows):
+        part = found[first : first + rows]
+        row = np.arange(len(part))
+        held = np.zeros((len(part), size), dtype=np.bool_)
+        for column, j in enumerate(range(size - taken, size)):
+            chosen = below(source, j + 1, len(part))
+            chosen = np.where(held[row, chosen], j, chosen)
+            held[row, chosen] = True
+            part[:, column] = chosen
+    return found
+
+
+class Allocation:
+    """Each of n records in `taken` uniformly random releases of every `epoch`, independently of other records, epochs.
+
+    Called with a release's number it gives its batch. The batches of the epoch that was asked for last are kept.
+    """
+
+    def __init__(self, secret: bytes, n: int, epoch: int, taken: int) -> None:
+        self._secret, self._n, self._epoch, self._taken = secret, n, epoch, taken
+        self._number = -1
+
+    def __call__(self, release: int) -> Indices:
+        number, step = divmod(release, self._epoch)
+        if number != self._number:
+            steps = subsets(Keyed(self._secret, f"epoch {number}"), self._n, self._epoch, self._taken).ravel()
+            order = np.argsort(steps, kind="stable")
+            self._ends = np.searchsorted(steps[order], np.arange(self._epoch + 1))
+            self._records = order // self._taken
+            self._number = number
+        return np.asarray(self._records[self._ends[step] : self._ends[step + 1]], dtype=np.int64)
+
+
+class Turns:
+    """n records in groups that take turns, each record's uniformly random, once for all releases.
+
+    Called with a release's number it gives those of the group whose turn it is that chosen(members) chooses.
+    """
+
+    def __init__(self, secret: bytes, n: int, groups: int, chosen: Callable[[int], Indices]) -> None:
+        self._group, self._count, self._chosen = below(Keyed(secret, "groups"), groups, n), groups, chosen
+
+    def __call__(self, release: int) -> Indices:
+        members = np.flatnonzero(self._group == release % self._count)
+        return np.asarray(members[self._chosen(len(members))] if len(members) else members, dtype=np.int64)

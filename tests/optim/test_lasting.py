@@ -1,0 +1,162 @@
+"""Runs whose batches depend on one another: random allocation and groups that take turns, over stops and copies."""
+
+import itertools
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpzero_theory.optim.folder import KEY, epsilon_of_runs
+from dpzero_theory.optim.private import make_private
+from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.ledger import Ledger, LedgerError
+from dpzero_theory.privacy.release import Release
+from tests.optim.small import Logistic, N, data, losses, plan
+
+ALLOCATED: dict[str, Any] = {"sampling": "random-allocation:2", "sample_rate": 1 / 4}
+CYCLIC: dict[str, Any] = {"sampling": "cyclic-poisson:4", "sample_rate": 1 / 4}
+HALF: dict[str, Any] = {**CYCLIC, "sample_rate": 1 / 8}
+
+
+def private(folder: Path, resume: bool | str = False, **changes: Any) -> Run:
+    """With the noise that full batches would need."""
+    settings = replace(plan(relation="add-remove"), **changes)
+    return make_private(Logistic(), losses, data(), settings, target_delta=1e-5, folder=folder, resume=resume)
+
+
+def batches(run: Run, releases: range) -> list[list[int]]:
+    return [run._batches.draw(release).tolist() for release in releases]
+
+
+def test_a_record_is_in_so_many_batches_of_an_epoch_and_a_resumption_goes_on_with_them(tmp_path: Path) -> None:
+    """Four steps an epoch: eight releases are two of them, resumed in the middle of the first and of the second."""
+    used: list[list[int]] = []
+    known: list[list[int]] = []
+    for stop in (2, 7, 8):
+        run = private(tmp_path, **{**ALLOCATED, "sample_rate": 1 / 2}, resume=bool(used))
+        drawn = run._batches.draw
+        run._batches.draw = lambda release, drawn=drawn: (used.append(b := drawn(release)), b)[1]  # type: ignore
+        while run.releases_left > 8 - stop:
+            run.step()
+        run.close()
+        again = batches_of(run, drawn)
+        assert known in ([], again)
+        known = again
+    assert [batch.tolist() for batch in used] == known  # type: ignore[attr-defined]
+    for epoch in (known[:4], known[4:]):
+        assert np.bincount(np.concatenate(epoch).astype(int), minlength=N).tolist() == [2] * N
+    assert known[:4] != known[4:]
+
+
+def batches_of(run: Run, drawn: Any) -> list[list[int]]:
+    return [drawn(release).tolist() for release in range(run.plan.steps)]
+
+
+def test_groups_are_the_same_after_a_resumption_and_the_batches_in_them_new(tmp_path: Path) -> None:
+    """Rate 1/4 in four groups: the whole group in its turn; at 1/8 half of it, drawn anew."""
+    run = private(tmp_path / "whole", **CYCLIC)
+    groups = batches(run, range(4))
+    assert sorted(itertools.chain(*groups)) == list(range(N))
+    run.close()
+    run = private(tmp_path / "whole", **CYCLIC, resume=True)
+    assert batches(run, range(8)) == groups + groups
+    run.close()
+    run = private(tmp_path / "half", **HALF)
+    first = batches(run, range(40))
+    run.close()
+    run = private(tmp_path / "half", **HALF, resume=True)
+    assert batches(run, range(40)) != first
+    for turn in range(4):
+        of_turn = [set(batch) for batch in batches(run, range(turn, 40, 4)) + first[turn::4]]
+        others = set().union(*(batch for other in range(4) if other != turn for batch in first[other::4]))
+        assert not set().union(*of_turn) & others
+
+
+@pytest.mark.parametrize("settings", [ALLOCATED, HALF], ids=lambda settings: str(settings["sampling"]))
+def test_the_ledger_names_the_law_and_costs_what_the_accountant_certifies(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    run = private(tmp_path, **settings)
+    for _ in range(5):
+        run.step()
+    run.close()
+    mechanism = run.plan.settings.mechanism
+    law = Release(run.plan.noise_multiplier, 5, **settings, relation="add-remove", mechanism=mechanism)
+    with Ledger.open(tmp_path / "ledger.jsonl") as ledger:
+        assert ledger.history == [law]
+    certified = epsilon_of_history([law], 1e-5).upper
+    assert run.get_epsilon(1e-5) == certified
+    assert epsilon_of_runs([tmp_path], 1e-5) == certified
+    assert 0 < certified <= run.plan.epsilon(1e-5).upper
+
+
+@pytest.mark.parametrize("settings", [ALLOCATED, HALF], ids=lambda settings: str(settings["sampling"]))
+def test_copies_that_both_went_on_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Both used the same batches: no history that the accountant knows. One alone is one, and so is the common part."""
+    run = private(tmp_path / "a", **settings)
+    run.step()
+    run.close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    both = [tmp_path / "a", tmp_path / "b"]
+    assert epsilon_of_runs(both, 1e-5) == epsilon_of_history(run.history, 1e-5).upper
+    with pytest.raises(LedgerError, match="a copy"):
+        private(tmp_path / "b", **settings, resume=True)
+    for folder, moved in ((both[0], True), (both[1], "moved")):
+        run = private(folder, **settings, resume=moved)
+        run.step()
+        run.close()
+    with pytest.raises(LedgerError, match=r"release 1 was made by 2 copies of one run, with one batch of sampling"):
+        epsilon_of_runs(both, 1e-5)
+    assert epsilon_of_runs(both[:1], 1e-5) == epsilon_of_history(run.history, 1e-5).upper
+
+
+def test_without_the_secret_no_run_goes_on(tmp_path: Path) -> None:
+    run = private(tmp_path, **ALLOCATED)
+    run.close()
+    (tmp_path / KEY).write_bytes(bytes(32))
+    with pytest.raises(ValueError, match="data must be the records of the run"):
+        private(tmp_path, **ALLOCATED, resume=True)
+    (tmp_path / KEY).unlink()
+    with pytest.raises(FileNotFoundError, match=r"data\.key is missing"):
+        private(tmp_path, **ALLOCATED, resume=True)
+
+
+def test_seeds_and_new_batches() -> None:
+    """A seed's batches are its own, whatever a folder keeps; without a folder every run has its own secret."""
+    arguments = ("random-allocation", 30, 0.2)
+    seeded, same = (BatchesFromSeedNotPrivate(*arguments, seed=4) for _ in range(2))
+    same.keep(bytes(range(32)))
+    assert [seeded.draw().tolist() for _ in range(10)] == [same.draw(release).tolist() for release in range(10)]
+    new, other = (Batches(*arguments) for _ in range(2))
+    assert [new.draw().tolist() for _ in range(5)] != [other.draw().tolist() for _ in range(5)]
+    kept, again = (Batches(*arguments) for _ in range(2))
+    kept.keep(bytes(range(32)))
+    again.keep(bytes(range(32)))
+    assert [kept.draw().tolist() for _ in range(5)] == [again.draw().tolist() for _ in range(5)]
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    asked = {"relation": "add-remove", "expected_batch": 11}
+    with pytest.raises(
+        ValueError, match=r"^expected_batch must be 2 n over a whole number of steps .*, as 10 or 11\.42857"
+    ):
+        plan(**asked, sampling="random-allocation:2")
+    with pytest.raises(ValueError, match=r"^sample_rate must be .* <= 0\.25; got 0\.275"):
+        plan(**asked, sampling="cyclic-poisson:4")
+    with pytest.raises(ValueError, match="sampling must be one of full, poisson, fixed-size, random-allocation; got"):
+        plan(sampling="fixed-order")
+    with pytest.raises(ValueError, match="release must be"):
+        Batches("cyclic-poisson:3", 10, 0.1).draw(-1)
+
+
+def test_a_target_is_met() -> None:
+    """By the run's own account, which looks for epsilon where the calibration looked for the noise."""
+    found = plan(relation="replace-one", sampling="random-allocation", expected_batch=N / 4)
+    assert 2.9 < found.epsilon(1e-5).upper <= 3.0
+    half = replace(found, noise_multiplier=found.noise_multiplier * 0.98, scale=found.scale)
+    assert half.epsilon(1e-5).upper > 3.0

@@ -1,0 +1,128 @@
+"""Batches that depend on one another: their laws by enumeration, and the same ones again from the same secret."""
+
+import hashlib
+import itertools
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.schedule import Allocation, Keyed, Turns, below, subsets
+
+SECRET = bytes(range(32))
+
+
+class Words(random.Random):
+    """Gives these 64-bit words, and no more."""
+
+    def __init__(self, *words):
+        super().__init__(0)
+        self.words = list(words)
+
+    def randbytes(self, n):
+        found, self.words = self.words[: n // 8], self.words[n // 8 :]
+        assert len(found) == n // 8
+        return np.array(found, "<u8").tobytes()
+
+
+def test_bits_are_those_of_the_hash_however_they_are_asked_for():
+    whole = b"".join(
+        hashlib.shake_256(SECRET + b"dpzero_theory epoch 3 " + number.to_bytes(8, "little")).digest(2**16)
+        for number in range(2)
+    )
+    assert Keyed(SECRET, "epoch 3").randbytes(2**17) == whole
+    pieces = Keyed(SECRET, "epoch 3")
+    assert b"".join(pieces.randbytes(n) for n in (1, 70_000, 0, 7, 2**17 - 70_008)) == whole
+    assert Keyed(SECRET, "epoch 4").randbytes(64) != whole[:64]
+    assert Keyed(bytes(32), "epoch 3").randbytes(64) != whole[:64]
+    assert Keyed(SECRET, "epoch 3").getrandbits(12) == int.from_bytes(whole[:2], "little") >> 4
+    assert Keyed(SECRET, "epoch 3").random() == (int.from_bytes(whole[:7], "little") >> 3) / 2**53
+    with pytest.raises(ValueError, match="secret must be 32 bytes; got 5"):
+        Keyed(b"short", "epoch 3")
+
+
+def test_what_is_beyond_the_last_multiple_is_drawn_again():
+    """2^64 = 1 mod 3: one word too many. 2^64 = 0 mod 4: none."""
+    assert below(Words(5, 2**64 - 1, 2**64 - 2, 7), 3, 3).tolist() == [2, 1, 2]
+    assert below(Words(2**64 - 1, 6), 4, 2).tolist() == [3, 2]
+    assert below(Words(), 3, 0).tolist() == []
+
+
+@pytest.mark.parametrize(("size", "taken"), [(5, 2), (5, 4), (4, 1), (3, 3)])
+def test_sets_are_uniform(size, taken):
+    """20,000 sets by chi-square at 1e-6; a law with one set more likely by a quarter is seen."""
+    found = Counter(tuple(sorted(row)) for row in subsets(random.Random(3), 20_000, size, taken).tolist())
+    assert set(found) == set(itertools.combinations(range(size), taken))
+    if len(found) > 1:
+        counts = np.array(list(found.values()), dtype=float)
+        assert stats.chisquare(counts).pvalue > 1e-6
+        counts[0] *= 1.25
+        assert stats.chisquare(counts).pvalue < 1e-6
+
+
+def test_a_table_larger_than_is_filled_at_once_holds_sets():
+    found = np.sort(subsets(random.Random(1), 40, 2**20, 3), axis=1)
+    assert (found[:, :-1] < found[:, 1:]).all()
+    assert found.min() >= 0
+    assert found.max() < 2**20
+    assert len(np.unique(found)) > 110
+
+
+def test_every_record_is_in_so_many_batches_of_every_epoch_and_independent_of_the_others():
+    """24,000 records in two of four steps: the 36 pairs of sets of neighbours, and of epochs, by chi-square, 1e-6."""
+    n = 24_000
+    allocation = Allocation(SECRET, n, 4, 2)
+    held = np.zeros((2, n, 4), dtype=np.int64)
+    for release in range(8):
+        held[release // 4, allocation(release), release % 4] += 1
+    assert held.max() == 1
+    assert (held.sum(axis=2) == 2).all()
+    one, two = held @ (1 << np.arange(4))
+    for pairs in ((one[::2], one[1::2]), (one, two)):
+        _, counts = np.unique(pairs, axis=1, return_counts=True)
+        assert len(counts) == 36
+        assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_the_secret_says_every_batch_in_any_order():
+    whole = Allocation(SECRET, 50, 7, 3)
+    batches = [whole(release) for release in range(21)]
+    for release in (20, 3, 3, 8, 0):
+        assert np.array_equal(Allocation(SECRET, 50, 7, 3)(release), batches[release])
+        assert np.array_equal(whole(release), batches[release])
+        assert (np.diff(batches[release]) > 0).all()
+    other = Allocation(bytes(32), 50, 7, 3)
+    assert not all(np.array_equal(other(release), batches[release]) for release in range(7))
+
+
+def test_groups_take_turns_and_are_independent_and_uniform():
+    """18,000 records in three groups: each in one, and the nine pairs of neighbours' by chi-square at 1e-6."""
+    n = 18_000
+    turns = Turns(SECRET, n, 3, np.arange)
+    group = np.full(n, -1)
+    for release in (3, 1, 2):
+        assert (group[turns(release)] == -1).all()
+        group[turns(release)] = release % 3
+        assert np.array_equal(turns(release), turns(release + 300))
+    _, counts = np.unique(group.reshape(-1, 2), axis=0, return_counts=True)
+    assert len(counts) == 9
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_cyclic_batches_are_poisson_batches_of_the_group_whose_turn_it_is():
+    """Rate 0.2 in three groups: 0.6 of a group's members in its turn; 4,000 turns each, within six deviations."""
+    draw = SAMPLINGS["cyclic-poisson:3"].drawer(random.Random(5), SECRET, 12, 0.2)
+    whole = SAMPLINGS["cyclic-poisson:3"].drawer(random.Random(5), SECRET, 12, 1 / 3)
+    members = [set(whole(turn).tolist()) for turn in range(3)]
+    assert set.union(*members) == set(range(12))
+    assert sum(map(len, members)) == 12
+    counts = np.zeros(12)
+    for release in range(12_000):
+        batch = draw(release)
+        assert set(batch.tolist()) <= members[release % 3]
+        counts[batch] += 1
+    assert (np.abs(counts - 4000 * 0.6) < 6 * np.sqrt(4000 * 0.24)).all()
+    assert SAMPLINGS["cyclic-poisson:1000"].drawer(random.Random(5), SECRET, 2, 0.001)(7).shape == (0,)

@@ -1,0 +1,25 @@
+"""What every sampling says releases add: one of three forms."""
+
+import pytest
+
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import SAMPLINGS
+
+NAMES = (*SAMPLINGS, "truncated-poisson:3/40", "cyclic-poisson:4", "random-allocation:3")
+
+
+@pytest.mark.parametrize(
+    ("name", "relation"),
+    [(name, r) for name in NAMES for r in Relation if (name, r) != ("fixed-order", Relation.ADD_REMOVE)],
+)
+def test_pairs_or_plain_releases_and_what_sharpens_them(name, relation):
+    rate = 1.0 if name == "full" else 0.2
+    terms = SAMPLINGS[name].terms(1.5, 20, rate, relation)
+    assert bool(terms.pairs) != (terms.gdp > 0)
+    assert bool(terms.attained) == bool(terms.pairs)
+    assert (terms.run is not None) == name.startswith("random-allocation")
+    assert terms.run is None or terms.gdp > 0
+    assert 0 <= terms.releases < 20
+    assert 0 <= terms.truncated < 1
+    assert (terms.truncated > 0) == name.startswith("truncated")
+    assert (terms.releases == 5) == name.startswith("cyclic")
