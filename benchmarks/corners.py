@@ -19,7 +19,9 @@ from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import compositions, delta_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.certified import contour, sketch
 from dpzero_theory.privacy.release import Release
 
 __all__ = ["COUNT", "SEED", "answer", "report", "run_corners", "settings"]
@@ -30,6 +32,8 @@ _CHECKED = 5
 """One in so many settings is checked, as an independent value costs up to a hundred times what the answer does."""
 _SECONDS = 8.0
 """Processor seconds after which there is no independent value."""
+_AGAIN, _REPEATS = 0.4, 3
+"""Processor seconds from which an answer is timed again, and times at most: other work adds, so the least counts."""
 _SAMPLINGS = ("poisson", "poisson", "fixed-size", "fixed-size", "full", "fixed-order")
 
 
@@ -86,18 +90,29 @@ def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
     return "80-bit sums", value * (1 - 2 * error - 1e-15), value * (1 + 2 * error + 1e-15)
 
 
+def _timed(epsilon: float, delta: float, steps: int, batches: dict[str, Any]) -> tuple[Bracket, float, float]:
+    """(answer, processor time, time), with nothing kept from an earlier question."""
+    contour.forget()
+    sketch.forget()
+    started, working = time.perf_counter(), time.process_time()
+    found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
+    return found, time.process_time() - working, time.perf_counter() - started
+
+
 def answer(setting: dict[str, Any]) -> dict[str, Any]:
     """The row of a setting."""
     rate, steps, epsilon, delta = (setting[name] for name in ("sample_rate", "steps", "epsilon", "delta"))
     batches = {"sampling": setting["sampling"], "relation": setting["relation"], "sample_rate": rate}
-    started, working = time.perf_counter(), time.process_time()
     try:
-        found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
+        timed = [_timed(epsilon, delta, steps, batches)]
+        while timed[0][1] > _AGAIN and len(timed) < _REPEATS:
+            timed.append(_timed(epsilon, delta, steps, batches))
     except Exception as error:  # what this benchmark counts
         return setting | {"status": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
+    found, cpu_seconds, seconds = min(timed, key=lambda one: one[1])
     row = {
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - working,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "method": found.method,
         "noise_multiplier": found.upper,
         "noise_lower": found.lower,

@@ -236,7 +236,10 @@ def _paired_delta(releases: Sequence[Release], epsilon: float, finite: Finite) -
     if mixture := allocated(releases, finite):
         return mixture_delta(epsilon, mixture)
     gdp = total_gdp(releases)
-    above = [direction_delta(epsilon, parts, gdp) for parts in compositions(releases)]
+    above: list[Bracket] = []
+    for parts in compositions(releases):
+        known = max((bracket.lower for bracket in above), default=0.0)
+        above.append(direction_delta(epsilon, parts, gdp, small=known))
     top = max(above, key=lambda b: b.upper)
     lower = max(b.lower for b in above)
     if compositions(releases, attained=True) != compositions(releases):

@@ -8,7 +8,7 @@ from scipy.special import ndtri
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import allocated, compositions, delta_curve, notes
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing
+from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
 from dpzero_theory.privacy.certified.direction import direction_curve
 from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -121,9 +121,11 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     above, below = compositions([unit]), compositions([unit], attained=True)
     curves = _curves(unit, epsilon, len(above), attained=False)
-    lower, upper, point = crossing(curves, start, slope, delta, roomy=True)
-    if below != above:
-        lower = lower_crossing(_curves(unit, epsilon, len(below), attained=True), lower or start, slope, delta)
+    if below == above:
+        lower, upper, point = crossing(curves, start, slope, delta, roomy=True)
+    else:
+        upper, point, slope = upper_crossing(curves, start, slope, delta, roomy=True)
+        lower = lower_crossing(_curves(unit, epsilon, len(below), attained=True), upper, slope, delta)
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 

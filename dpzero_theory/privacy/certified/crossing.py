@@ -1,7 +1,7 @@
 """Where a decreasing curve of certified delta brackets crosses a target, as a certified bracket."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dpzero_theory.privacy.bracket import Bracket
@@ -20,6 +20,8 @@ _FINE = 5e-10
 _NEAR = 0.2
 """In log delta, of questions that can have the same contour."""
 _SHARE = 0.1
+_NOISE = 0.5
+"""Share of a bracket's width by which ends must differ to say what the slope is."""
 _SECANT = 1e-6
 """In log delta, of a first search by estimates."""
 _JUMP = 1e-3
@@ -37,17 +39,21 @@ class Curve:
     """A curve of delta, decreasing in x > 0; `tau` is the contour of a nearby x, for speed, or None.
 
     bracket(x, wanted) is certified, the one that whoever asks for delta at x finds, and need not be narrower than
-    `wanted`, relative; nearby(x, tau, wanted) is certified too, and may cost less; estimate(x, tau) gives
-    (log delta, tau) without a certificate, -inf for a delta that is too small to be resolved, and no tau where it is a
-    rough one; bound(x, enough) is a certified upper end that costs less, perhaps infinite, and need not be sharper than
-    `enough`; rough(x) is log delta to a factor, for little, or None where `estimate` costs little.
+    `wanted`, relative; nearby(x, tau, wanted) is certified too, and may cost less; estimate(x, tau) gives (log delta,
+    tau) without a certificate, -inf for a delta that is too small to be resolved, and no tau where it is a rough one;
+    bound(x, enough) is a certified upper end that may cost less and need not be sharper than `enough`; rough(x) is log
+    delta to a factor, for little, or None where `estimate` costs little.
     """
 
     bracket: Callable[[float, float], Bracket]
     estimate: Callable[[float, float | None], tuple[float, float | None]]
-    bound: Callable[[float, float], float] = lambda *_: math.inf
+    bound: Callable[[float, float], float] | None = None
     rough: Callable[[float], float | None] = lambda _: None
     nearby: Callable[[float, float | None, float], Bracket] | None = None
+
+    def exceeds(self, x: float, target: float) -> bool:
+        """Whether delta may exceed the target there."""
+        return (self.bound(x, target) if self.bound is not None else self.bracket(x, 0.0).upper) > target
 
     def below(self, x: float, tau: float | None, wanted: float) -> Bracket:
         """A bracket whose lower end alone will be used."""
@@ -132,7 +138,7 @@ def _end(
         point = bracket(x)
         found = excess(point)
         near = fine + _SHARE * _width(point)
-        measured = previous is not None and abs(found - previous[1]) > 1e-8 + _SHARE * _width(point)
+        measured = previous is not None and abs(found - previous[1]) > 1e-8 + _NOISE * _width(point)
         if previous is not None and measured:
             chord = (found - previous[1]) / math.log(x / previous[0])
             slope *= min(max(chord / slope, 0.05), 20.0) if chord / slope > 0 else 1.0
@@ -157,8 +163,17 @@ def _end(
     return good
 
 
-def _certify(curve: Curve, start: float, slope: float, target: float, *, roomy: bool) -> tuple[float, float, Bracket]:
-    """(lower, upper, bracket at upper): delta(lower) > target and delta(upper) <= target, both certified."""
+@dataclass(frozen=True)
+class _Top:
+    """Where delta is certainly at most the target, about as near to it as that can be; what is known from there."""
+
+    x: float
+    point: Bracket
+    slope: float
+    tau: float | None
+
+
+def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool) -> _Top:
     log_target = math.log(target)
     x, log_delta, slope, tau = _secant(curve, start, slope, log_target)
 
@@ -168,18 +183,26 @@ def _certify(curve: Curve, start: float, slope: float, target: float, *, roomy: 
         room = 2 * _FINE + 2 * _SHARE * _width(point) if roomy else 0.0
         return max(math.log(point.upper) - log_target + room, -math.inf if point.upper <= target else 5e-324)
 
-    near = max(_RELATIVE * abs(slope), _FINE)
-    fine = near if roomy else _FINE
+    fine = _near(slope) if roomy else _FINE
     room = (2 if roomy else 0) * _FINE + _AIM * fine
     x *= math.exp(min(max((log_target - room - log_delta) / slope, -0.7), 0.7))
     # from its own start, so that anyone who evaluates delta at `upper` again finds the same bracket
     wanted = min(_WANTED * abs(slope), _WIDEST)
-    top = _end(lambda x: curve.bracket(x, wanted), x, slope, above, fine)
-    if top is None:
+    end = _end(lambda x: curve.bracket(x, wanted), x, slope, above, fine)
+    if end is None:
         raise OverflowError("no certified end")
-    upper, at_upper, slope = top
-    start = upper * math.exp(min(max((_short(at_upper, target) + _AIM * near) / slope, -1.0), 0.0))
-    return _bottom(curve, start, slope, target, tau), upper, at_upper
+    return _Top(*end, tau)
+
+
+def _near(slope: float) -> float:
+    """How near to the target, in log delta, an end is sought."""
+    return max(_RELATIVE * abs(slope), _FINE)
+
+
+def _below(curve: Curve, top: _Top, target: float) -> float:
+    """An x close below the top at which delta certainly exceeds the target, 0 if there is none."""
+    change = (_short(top.point, target) + _AIM * _near(top.slope)) / top.slope
+    return _bottom(curve, top.x * math.exp(min(max(change, -1.0), 0.0)), top.slope, target, top.tau)
 
 
 def _short(point: Bracket, target: float) -> float:
@@ -193,7 +216,7 @@ def _short(point: Bracket, target: float) -> float:
 def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float | None) -> float:
     """An x, from a start near it, at which delta certainly exceeds the target, 0 if there is none."""
     wanted = min(_WANTED * abs(slope), _WIDEST)
-    near = max(_RELATIVE * abs(slope), _FINE)
+    near = _near(slope)
     end = _end(lambda x: curve.below(x, tau, wanted), start, -slope, lambda point: _short(point, target), near)
     return end[0] if end is not None else 0.0
 
@@ -215,23 +238,39 @@ def crossing(
         (lower, upper, bracket at upper); every curve's upper end is at most `target` at `upper`, and one curve's
         lower end exceeds it at `lower`, by `MARGIN` at least.
     """
-    lower, upper, top = _certify(curves[0], start, slope, target, roomy=roomy)
-    for curve in curves[1:]:
-        if curve.bound(upper, target) > target and curve.bracket(upper, 0.0).upper > target:
-            low, high, point = _certify(curve, upper, slope, target, roomy=roomy)
-            lower = max(lower, low)
-            upper, top = (high, point) if high > upper else (upper, top)
-    return lower, upper, top
+    tops = list(_tops(curves, start, slope, target, roomy=roomy))
+    last = max((top for _, top in tops), key=lambda top: top.x)
+    return max(_below(curve, top, target) for curve, top in tops), last.x, last.point
+
+
+def upper_crossing(
+    curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool = False
+) -> tuple[float, Bracket, float]:
+    """What `crossing` says of the upper end, for less: (upper, bracket at upper, slope there)."""
+    last = max((top for _, top in _tops(curves, start, slope, target, roomy=roomy)), key=lambda top: top.x)
+    return last.x, last.point, last.slope
+
+
+def _tops(
+    curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool
+) -> Iterator[tuple[Curve, _Top]]:
+    """Of the first curve, and of those that exceed the target at the largest so far."""
+    last: _Top | None = None
+    for curve in curves:
+        if last is None or curve.exceeds(last.x, target):
+            top = _top(curve, last.x if last else start, last.slope if last else slope, target, roomy=roomy)
+            last = top if last is None or top.x > last.x else last
+            yield curve, top
 
 
 def lower_crossing(curves: Sequence[Curve], start: float, slope: float, target: float) -> float:
     """The first of what `crossing` returns, for less: an x at which one curve certainly exceeds the target."""
     lower = 0.0
     for curve in curves:
-        if lower > 0 and (curve.bound(lower, target) <= target or curve.below(lower, None, 0.0).lower <= target):
+        if lower > 0 and (not curve.exceeds(lower, target) or curve.below(lower, None, 0.0).lower <= target):
             continue
         x, log_delta, steep, tau = _secant(curve, start, slope, math.log(target))
-        near = _AIM * max(_RELATIVE * abs(steep), _FINE)
+        near = _AIM * _near(steep)
         x *= math.exp(min(max((math.log(target) + near - log_delta) / steep, -0.7), 0.7))
         lower = max(lower, _bottom(curve, x, steep, target, tau))
     return lower

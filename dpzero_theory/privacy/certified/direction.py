@@ -79,12 +79,14 @@ def direction_delta(
     *,
     contour: float | None = None,
     wanted: float = 0.0,
+    small: float = 0.0,
     failures: dict[str, int] | None = None,
 ) -> Bracket:
     """delta(epsilon) of one composition, choosing the method.
 
     contour: that of a nearby question, for speed. wanted: a relative width that is narrow enough, beyond what is so for
-    everyone. failures: how often each method was of no use at nearby questions, added to; `_FAILURES` leave one out.
+    everyone. small: a delta below which it is enough to know that it is. failures: how often each method was of no use
+    at nearby questions, added to; `_FAILURES` leave one out.
     """
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
@@ -93,8 +95,9 @@ def direction_delta(
     largest = _largest_loss(parts, gdp)
     if largest * (1 + 1e-12) <= epsilon:
         return Bracket(0.0, 0.0, 0.0, "largest loss")
-    if epsilon > _CLOSE * largest and (upper := _chernoff(epsilon, parts, gdp, _NEXT_TO_NOTHING)) < _NEXT_TO_NOTHING:
-        return Bracket(0.0, upper, upper, "Chernoff bound")
+    below = max(small, _NEXT_TO_NOTHING)
+    if (epsilon > _CLOSE * largest or (small > 0 and _few(parts))) and _chernoff(epsilon, parts, gdp, below) < below:
+        return Bracket(0.0, below, below, "Chernoff bound")
     if gdp == 0 and [(len(pair.branches), steps) for pair, steps in parts] == [(1, 1)]:
         with contextlib.suppress(OverflowError):
             single = single_delta(epsilon, parts[0][0])
@@ -112,7 +115,7 @@ def direction_delta(
         failures[name] = failures.get(name, 0) + 1
         with contextlib.suppress(OverflowError):
             found[name] = method()
-            if found[name].upper <= (1 + enough) * found[name].lower:
+            if found[name].upper <= max((1 + enough) * found[name].lower, small):
                 break
     if not found:
         upper = _chernoff(epsilon, parts, gdp)
@@ -174,7 +177,11 @@ def _by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
 
 def _rare(parts: Parts) -> bool:
     """Whether the record is seldom in a batch and there are many."""
-    return _many(parts) and math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
+    return _many(parts) and _few(parts)
+
+
+def _few(parts: Parts) -> bool:
+    return math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
 
 
 def _many(parts: Parts) -> bool:
@@ -308,9 +315,7 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
         return point.log_value if point.lower > 0 else -math.inf, tau
 
     def bound(x: float, enough: float) -> float:
-        epsilon, parts, gdp = parts_at(x)
-        few = math.fsum(steps * pair.sample_rate for pair, steps in parts) < FEW
-        return _chernoff(epsilon, parts, gdp, enough) if parts and few else math.inf
+        return direction_delta(*parts_at(x), small=enough).upper
 
     def rough(x: float) -> float | None:
         epsilon, parts, gdp = parts_at(x)

@@ -94,16 +94,19 @@ def split(parts: Parts, log_cut: float, rough: float) -> Split:
     return Split(small, tuple(sides), cut, math.exp(tail(reach)) * (1 + _ACCURACY), rough)
 
 
-def _large(epsilon: float, parted: Split, gdp: float) -> Iterator[Large]:
-    """Each side's large output."""
+def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iterator[Large]:
+    """Each side's large output; with `shortest` where its loss alone decides the earliest, and not how it does."""
     spread = math.sqrt(_square(parted.small, gdp))
     enough = math.exp(parted.rough + _ERROR) / len(parted.sides) if parted.sides else 0.0
     for pair, count in parted.sides:
         cut = parted.cut[pair]
         others = tuple((p, k - (p == cut)) for p, k in parted.small if k > (p == cut))
+        decided = Bracket(0.0, 0.0, 1.0, "")
         for spreads in _SPREADS:
             level = np.array([epsilon + spreads * spread + gdp**2])
             last = float(inverse(pair, pair.branches[0], level)[0])
+            if shortest:
+                break
             decided = _decided(epsilon, gdp, pair, count, others, max(last, cut.stop), enough)
             if decided.upper - decided.lower < enough:
                 break
@@ -133,19 +136,19 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
 
 def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_error: float) -> Bracket:
     """The bracket for one choice of cuts; arguments as of `contour.delta_bracket`."""
-    terms: list[tuple[int, Composition]] = [(1, parted.small)]
-    affordable(epsilon, parted.small, gdp, budget=budget, log_error=log_error)
-    found = []
-    for one in _large(epsilon, parted, gdp):
-        found.append(one.decided)
-        if composition := one.composition:
-            terms.append((one.steps, composition))
-            affordable(epsilon, composition, gdp, budget=budget, log_error=log_error - math.log(one.steps))
-    for steps, composition in terms:
+
+    def of(steps: int, composition: Composition) -> Bracket:
         error = log_error - math.log(steps)
         term = delta_bracket(epsilon, composition, gdp, budget=budget, log_error=error)
-        lower, value, upper = (steps * end for end in (term.lower, term.value, term.upper))
-        found.append(Bracket(lower, value, upper, term.method))
+        return Bracket(steps * term.lower, steps * term.value, steps * term.upper, term.method)
+
+    # what costs too much first, before anything that costs much
+    for one in _large(epsilon, parted, gdp, shortest=True):
+        if composition := one.composition:
+            affordable(epsilon, composition, gdp, budget=budget, log_error=log_error - math.log(one.steps))
+    found = [of(1, parted.small)]
+    for one in _large(epsilon, parted, gdp, shortest=False):
+        found += [one.decided, *([of(one.steps, one.composition)] if one.composition else [])]
     lower, value, upper = (math.fsum(getattr(b, end) for b in found) for end in ("lower", "value", "upper"))
     upper = min((upper + parted.two) * (1 + 4 * _UNIT), 1.0)
     return Bracket(lower * (1 - 4 * _UNIT), min(value, upper), upper, "contour")
