@@ -55,7 +55,6 @@ def _into_dp_accounting(tests: Any) -> None:
 RDP = "holds the Renyi accountant's number: ours is lower, and certified"
 PRV = "holds the PRV accountant's upper bound to its last digits: ours is lower, and certified"
 MORE = "holds that replace-one is refused for this event: it is accounted here"
-LOOSE = "holds the exact delta of Laplace noise: ours is from its pure epsilon, above it"
 TRUNCATED = "holds the epsilon of its own bound for truncated batches: ours, for a cap of 2 records, is above it"
 OTHER = "an event that is not accounted here, and refused"
 PEERS = (
@@ -75,7 +74,6 @@ PEERS = (
             "zero_noise_multiplier5": OTHER,
             "zero_probability4": OTHER,
             "zero_probability5": OTHER,
-            "poisson_subsampled_laplace": LOOSE,
         },
     ),
     Peer(

@@ -36,6 +36,9 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
 
+_CLOSE_TO_PURE = 0.1
+"""Share of another delta that delta near pure epsilon is, below which that one is asked for."""
+
 
 @dataclass(frozen=True)
 class _Reduced:
@@ -143,8 +146,10 @@ def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
         ValueError: an argument outside its range.
     """
     eps = check.real("epsilon", epsilon, at_least=0)
-    found = [_reduced_delta(reduced, eps, notes(history)) for reduced in _reductions(history, 0.0)]
+    reductions = _reductions(history, 0.0)
+    found = [_reduced_delta(reduced, eps, notes(history)) for reduced in reductions]
     lower, upper = max(bracket.lower for bracket in found), min(bracket.upper for bracket in found)
+    upper = max(min(upper, _near_pure(reductions, eps)), lower)
     return replace(found[0], lower=lower, value=min(max(found[0].value, lower), upper), upper=upper)
 
 
@@ -167,6 +172,22 @@ def _reduced_delta(reduced: _Reduced, eps: float, notes: tuple[str, ...]) -> Bra
     upper = min(_up((found.upper + pure) * math.exp(ratio)), 1.0)
     lower = paired(_up(eps + 2 * ratio)).lower * math.exp(-ratio)
     return Bracket(_down(lower), min(found.value + pure, upper), upper, found.method, notes)
+
+
+def _near_pure(reductions: Sequence[_Reduced], eps: float) -> float:
+    """An upper bound on delta that is sharp where epsilon is close below the pure epsilon e of finite pairs alone.
+
+    No loss exceeds e, so delta(epsilon) <= (1 - e^{epsilon - e}) P(L > epsilon), and Markov's inequality for the gain
+    at epsilon - b, 1 - e^-b at least where L > epsilon, gives P(L > epsilon) <= delta(epsilon - b)/(1 - e^-b).
+    """
+    pairs, pure = reductions[0], reductions[-1]
+    back = min(eps, 1.0)
+    if pure.gaussian or pairs.finite == NO_FINITE or pairs.epsilon > 0 or back == 0:
+        return 1.0
+    share = max(math.expm1(eps - pure.epsilon) / math.expm1(-back), 0.0)
+    if share > _CLOSE_TO_PURE:
+        return 1.0
+    return min(_up(share * (1 + 1e-12) * _reduced_delta(pairs, _down(eps - back), ()).upper), 1.0)
 
 
 def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:

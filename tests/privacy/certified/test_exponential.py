@@ -99,3 +99,17 @@ def test_very_many_and_hardly_any_noise_have_their_pure_epsilon():
         found = epsilon_of_history([release(s, steps, 1.0)], 1e-6)
         assert found.upper == pytest.approx(steps / s, rel=1e-9)
         assert found.lower <= found.upper
+
+
+def test_close_below_pure_epsilon_delta_is_that_of_the_largest_losses_alone():
+    """Three releases at rate 0.2: all outputs beyond the record, to first order; pure epsilon says 250 times that."""
+    beyond, without = 0.8 * 0.5 * math.exp(-2) + 0.2 * 0.5, 0.5 * math.exp(-2)
+    epsilon = 2.46964
+    exact = beyond**3 - math.exp(epsilon) * without**3
+    release = Release(0.5, 3, sampling="poisson", relation="add-remove", sample_rate=0.2, mechanism="laplace")
+    found = delta_of_history([release], epsilon)
+    assert found.lower <= exact * (1 + 1e-3)
+    assert exact * (1 - 1e-3) <= found.upper < 12 * exact
+    pure = 3 * math.log(0.8 + 0.2 * math.exp(2))
+    assert found.upper < (1 - math.exp(epsilon - pure)) / 20
+    assert delta_of_history([release], math.nextafter(pure, 0.0)).upper < 1e-12
