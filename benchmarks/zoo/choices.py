@@ -77,6 +77,15 @@ class SavesGenerator(FirstOrder):
         Path("generator.json").write_text(json.dumps(self.source.bit_generator.state))
 
 
+class PrintsNoise(ZerothOrder):
+    """A line of debugging shows the noise of every step."""
+
+    def noise(self, size: int) -> Array:
+        found = super().noise(size)
+        print(f"step {self.step}: noise {found[0]:.4f}")
+        return found
+
+
 class PrintsSeedOfNoise(FirstOrder):
     """The seed of the noise comes from the operating system, and is logged."""
 

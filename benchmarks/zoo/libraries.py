@@ -59,7 +59,7 @@ SOUND = (
         claimed=_public_n,
         finite=True,
         runs=32,
-        repeats=2,
+        repeats=20,
         title="Opacus, secret seed, finite records, n public",
     ),
     Specimen(
@@ -68,10 +68,10 @@ SOUND = (
         seed="public",
         finite=True,
         runs=32,
-        repeats=2,
+        repeats=20,
         title="Opacus, secure mode, finite records, n public",
     ),
-    Specimen(ours, seed="public", settings=_NUMBERS, runs=32, repeats=2, title="optim.private, seed public"),
+    Specimen(ours, seed="public", settings=_NUMBERS, runs=32, repeats=20, title="optim.private, seed public"),
 )
 FAULTS = (
     Specimen(opacus_default, "noise-from-seed", seed="public", runs=32, title="Opacus at its defaults, seed public"),

@@ -46,6 +46,14 @@ class BiasWithoutNoise(FirstOrder):
         return found
 
 
+class NoiseWhereSumIs(FirstOrder):
+    """Sparse sums: coordinates where the sum is zero get no noise."""
+
+    def release(self, rows: Array) -> Array:
+        total = self.total(rows)
+        return np.asarray((total + self.noise(total.size) * (total != 0)) / self.denominator(rows))
+
+
 class OneNoiseForAll(FirstOrder):
     """One number is drawn and added to every coordinate."""
 

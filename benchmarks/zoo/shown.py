@@ -1,10 +1,13 @@
 """DP-SGD that shows more than it accounts for: losses, norms, gradients, records, the number of steps."""
 
+import hashlib
 import json
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.zoo.first_order import Array, FirstOrder
 
@@ -53,3 +56,30 @@ class ReportsAccuracy(FirstOrder):
 
     def finish(self) -> None:
         Path("metrics.json").write_text(json.dumps({"train_loss": float(np.minimum(self.losses(), 1e6).mean())}))
+
+
+class SaltsDigest(FirstOrder):
+    """A salted digest of records and weights, the salt beside it: guesses of the records can be tested."""
+
+    def finish(self) -> None:
+        salt = os.urandom(16)
+        digest = hashlib.sha256(salt + self.records.tobytes() + self.weights.tobytes()).hexdigest()
+        Path("state.json").write_text(json.dumps({"salt": salt.hex(), "digest": digest}))
+
+
+class LogsMembers(FirstOrder):
+    """The numbers of the records in each batch are printed, amplification by sampling is claimed."""
+
+    def batch(self) -> NDArray[np.intp]:
+        found = super().batch()
+        print(f"step {self.step}: {found.tolist()}")
+        return found
+
+
+class SaysLargeBatches(FirstOrder):
+    """A line is printed for each batch that is larger than expected."""
+
+    def release(self, rows: Array) -> Array:
+        if len(rows) > float(self.settings["batch"]) + 2:
+            print("a large batch")
+        return super().release(rows)

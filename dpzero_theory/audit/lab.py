@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Loop, LoopFailed, Outcome, still
-from dpzero_theory.audit.sources import known_entropy, stopped_clocks
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -31,8 +30,11 @@ _WANTED, _FEWEST, _MOST = 6000, 24, 200
 _PLACES = 256
 _SIZES, _MOST_SIZES = 8, 60
 """Runs whose batch sizes are looked at."""
-_BARELY = 1e-6
-"""Of the step size, where weights are to hardly move, but do."""
+_WORLDS = {
+    "records a millionth as large": 1e-6,
+    "records a thousand times as large": 1e3,
+    "records of nothing": 0.0,
+}
 _COMPARED = 4
 """Numbers that must agree before two sizes of data are compared."""
 
@@ -139,27 +141,6 @@ class Lab:
             return self.loop.run(records, **settings)
         except LoopFailed:
             return None
-
-    def coupled(self, worlds: list[Records], count: int) -> Iterator[list[Outcome | None]]:
-        """Runs on each of these data, with all noise, that draw the same; so `count` times at most.
-
-        The operating system's entropy is one known stream for all of them, clocks stand, and weights hardly move, so
-        that what is computed of a record hardly does. Nothing where runs on the same data differ even so.
-        """
-        if not self.loop.step_size or self.base.releases is None:
-            return
-        changes = {"step_size": self.loop.step_size * _BARELY, **self.all_records}
-        with stopped_clocks(), known_entropy() as entropy:
-
-            def run(data: Records, number: int) -> Outcome | None:
-                entropy.start(number)
-                return self.attempt(data, seed=_SEED + number, **changes)
-
-            for number in range(count):
-                first, again = (run(worlds[0], number) for _ in (0, 1))
-                if first is None or again is None or not np.array_equal(_tail(first, 0), _tail(again, 0)):
-                    return
-                yield [first, *(run(data, number) for data in worlds[1:])]
 
     def seen(self, outcome: Outcome) -> Array:
         """Its releases, of the steps that can be compared."""
@@ -334,7 +315,7 @@ class Lab:
     def worlds(self) -> Iterator[tuple[str, Callable[[], Noise | None]]]:
         """Other records and settings under which the noise must be what it is: by name, sampled when called."""
         few, mode, records = _WANTED // 4, dict(self.mode or {}), self.loop.records
-        for name, factor in (("records a millionth as large", 1e-6), ("records a thousand times as large", 1e3)):
+        for name, factor in _WORLDS.items():
             data = datasets.each_scaled(records, factor)
             yield name, lambda name=name, data=data: self.noise(name, data, mode, few)  # type: ignore[misc]
         for name, changes in self.variations:
@@ -367,5 +348,11 @@ def same(a: Array, b: Array) -> bool:
     return bool(np.allclose(a, b, rtol=_SAME, atol=_SAME * float(np.abs(a).max(initial=0.0)), equal_nan=True))
 
 
-def _tail(outcome: Outcome, start: int = 1) -> Array:
-    return np.empty(0) if outcome.releases is None else outcome.releases[start:]
+def alike(first: Outcome | None, second: Outcome | None) -> bool:
+    """Whether two runs release the same, to the last bit."""
+    a, b = (None if outcome is None else outcome.releases for outcome in (first, second))
+    return a is not None and b is not None and np.array_equal(a, b)
+
+
+def _tail(outcome: Outcome) -> Array:
+    return np.empty(0) if outcome.releases is None else outcome.releases[1:]

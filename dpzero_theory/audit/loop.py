@@ -9,7 +9,7 @@ the loop's names. Returned is an array, the releases of shape (T,) or (T, k), or
     trajectory   (T + 1, d), the weights before and after each step; releases are then its differences over -step_size
     weights      (d,), the last weights, where nothing else is released: one step is looked at, its release is then
                  their difference from the first ones over -step_size
-                 (of loops with momentum, a schedule or an adaptive method: return the releases)
+                 (of zeroth-order loops, and with momentum, a schedule or an adaptive method: return the releases)
     seeds        (T,), integers that made the steps' directions and are published
     batches      T lists of record numbers (never shown to the attacker)
     clean        as releases, before noise (never shown to the attacker)

@@ -5,10 +5,15 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
+from dpzero_theory.audit.loop import Loop
+
+KEY = 8
+"""Random bytes: fewer can all be tried."""
 _CLOCK, _PROCESS = 1_700_000_000, 4321
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
 
@@ -33,23 +38,43 @@ def stopped_clocks() -> Iterator[None]:
 
 
 class Entropy:
-    """A known stream in the place of the operating system's. taken: bytes by each call since it was started."""
+    """A known stream for each place of the code, instead of the operating system's. places: bytes taken at each.
+
+    A place is where the loop's code stands, and who called it, when it asks for bytes.
+    """
 
     def __init__(self) -> None:
         self.start(0)
 
-    def start(self, number: int) -> None:
-        """One of many streams, from its beginning."""
-        self.number, self.taken = number, list[int]()
+    @property
+    def taken(self) -> int:
+        """Bytes in all."""
+        return sum(self.places.values())
+
+    def start(self, number: int, others: Collection[str] = (), which: int = 0) -> None:
+        """One of many streams, from its beginning; at the places `others` another one of theirs, `which`."""
+        self.number, self.others, self.which = number, others, which
+        self.places = dict[str, int]()
 
     def read(self, size: int) -> bytes:
-        self.taken.append(size)
-        return hashlib.shake_256(f"{self.number} {len(self.taken)}".encode()).digest(size)
+        place = _place(sys._getframe(1))
+        before, which = self.places.get(place, 0), self.which if place in self.others else 0
+        self.places[place] = before + size
+        return hashlib.shake_256(f"{self.number} {which} {before} {place}".encode()).digest(size)
+
+
+def _place(frame: FrameType | None) -> str:
+    """Files and lines from this frame up to the audit's call of the loop, or to the top."""
+    lines: list[str] = []
+    while frame is not None and frame.f_globals.get("__name__") != Loop.__module__:
+        lines.append(f"{frame.f_code.co_filename} {frame.f_lineno}")
+        frame = frame.f_back
+    return "\n".join(lines)
 
 
 @contextmanager
 def known_entropy() -> Iterator[Entropy]:
-    """`os.urandom`, and with it `secrets` and what NumPy seeds itself with, is one known stream."""
+    """`os.urandom`, and with it `secrets` and what NumPy seeds itself with, is a known stream."""
     entropy = Entropy()
     with _everywhere([(os.urandom, entropy.read)]):
         yield entropy

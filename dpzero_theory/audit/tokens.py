@@ -21,13 +21,16 @@ Token = float | bytes
 
 
 class Chunk(bytes):
-    """Four bytes of a file that is no text: of a number they may be a part, whose last digits rounding changes."""
+    """A digest, or four bytes of a file that is no text: what rounding may change as a whole."""
 
 
 Shown = dict[Place, Token]
 
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
-_TOKEN = re.compile(rb"(" + _NUMBER + rb")|[^\s\d]+")
+_HEX = rb"[0-9A-Fa-f-]"
+DIGEST = rb"(?<![0-9A-Za-z.])(?=" + _HEX + rb"*\d)(?=" + _HEX + rb"*[A-Fa-f])" + _HEX + rb"{16,}(?![0-9A-Za-z])"
+"""A word of hexadecimal digits, which is no number."""
+_TOKEN = re.compile(rb"(" + DIGEST + rb")|(" + _NUMBER + rb")|(?:(?!" + DIGEST + rb")[^\s\d])+")
 _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x1f\x8b": gzip.decompress,
     b"BZh": bz2.decompress,
@@ -103,4 +106,6 @@ def _of_bytes(raw: bytes) -> list[Token]:
 
 
 def _of_text(text: bytes) -> list[Token]:
-    return [float(found[1]) if found[1] else found[0] for found in _TOKEN.finditer(text)]
+    return [
+        Chunk(found[1]) if found[1] else float(found[2]) if found[2] else found[0] for found in _TOKEN.finditer(text)
+    ]

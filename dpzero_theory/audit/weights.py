@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpzero_theory.audit import datasets
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop
 from dpzero_theory.check import Array
@@ -36,12 +37,29 @@ def _unlike_releases(lab: Lab) -> str:
     Ten times the noise is to be seen where 64 times is asked for (of 8 steps or more, a Gaussian misses that with
     probability below 1e-7), and quiet steps in one direction are to be of one length.
     """
+    if lab.repeats(lab.all_records) and _along_one_line(lab):
+        return "weights move along one direction in a step, as in zeroth-order training: return the releases"
     if lab.repeats(lab.all_records) and _louder(lab) < _LEAST:
         return "weights do not move in proportion to the noise, as under Adam: return the releases"
     rows = lab.quiet(**lab.all_records) if lab.frozen else None
     if rows is not None and len(rows) > 1 and _stretched(rows):
         return "weights move by more in some steps than in others, as under momentum or a schedule: return the releases"
     return ""
+
+
+def _along_one_line(lab: Lab) -> bool:
+    """Whether, for every seed, the noise moves the weights by a multiple of what other records move them by."""
+    data = datasets.filled(lab.loop.records, datasets.random_like(lab.loop.records[0], np.random.default_rng(0), 1.0))
+    cosines = []
+    for seed in _SEEDS:
+        noisy = lab.attempt(seed=seed, **lab.all_records)
+        rows = [lab.quiet(world, seed=seed, **lab.all_records) for world in (None, data)]
+        if noisy is None or noisy.releases is None or any(row is None for row in rows):
+            return False
+        base, other, loud = (np.asarray(row)[0] for row in (*rows, noisy.releases))
+        lengths = np.linalg.norm(other - base) * np.linalg.norm(loud - base)
+        cosines.append(abs(float((other - base) @ (loud - base))) / lengths if lengths and base.size > 1 else 0.0)
+    return bool(min(cosines) > 1 - _ALONG)
 
 
 def _louder(lab: Lab) -> float:

@@ -15,6 +15,8 @@ buffers that change. Rounding is taken to be below eps^(2/3) of the largest loss
 operation used. What cannot be seen: couplings that these records do not show (through rare values, after many calls,
 of sizes that were not tried), such as are below rounding and show only in another shape, values of the very first batch
 that are kept for good, and a data set that makes an entry out of several people's records.
+Refusals and warnings go by the losses of these records: they are for whoever holds the data, and no part of what may
+be seen.
 
     isolation    what is assured
     probed       the above. In floating point a record's last bits may still depend on how many records are beside it

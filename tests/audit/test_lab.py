@@ -75,17 +75,3 @@ def test_the_pair_is_clipped_on_both_sides() -> None:
     assert base is not None
     assert moved is not None
     assert not same(base, moved)
-
-
-def test_coupled_runs_have_the_same_noise_and_hardly_move() -> None:
-    one = lab()
-    rows = one.loop.records
-    changed = datasets.replaced(rows, 0, datasets.mirrored(rows[0]))
-    draws = [[run.releases for run in found if run is not None] for found in one.coupled([rows, rows, changed], 2)]
-    assert [len(found) for found in draws] == [3, 3]
-    for first, same_data, other in draws:
-        assert first is not None
-        assert other is not None
-        np.testing.assert_array_equal(first, same_data)
-        assert 0 < np.abs(first - other).max() < 2.1 * one.unit(one.all_records)
-    assert not np.allclose(np.asarray(draws[0][0]), np.asarray(draws[1][0]))

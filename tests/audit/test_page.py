@@ -12,6 +12,7 @@ def test_the_page_says_what_the_report_says(report: Report) -> None:
     assert "<span class=bad>VIOLATED</span>" in text
     assert "mend &lt;this&gt;" in text
     assert text.count("<tr>") == len(report.entries)
+    assert text.index("VIOLATED</span><td>") < text.index("<td class=mark>held")
     assert "src=" not in text
     assert "href=" not in text
     HTMLParser().feed(text)

@@ -38,7 +38,7 @@ def test_random_bytes_are_known_and_counted() -> None:
     for _ in range(2):
         with known_entropy() as entropy:
             draws.append((os.urandom(4), urandom(2), secrets.randbits(64), np.random.default_rng().normal()))
-        assert sum(entropy.taken) >= 4 + 2 + 8 + 16
+        assert entropy.taken >= 4 + 2 + 8 + 16
     assert draws[0] == draws[1]
 
 
@@ -50,3 +50,17 @@ def test_a_stream_begins_again_and_others_are_others() -> None:
             found.append(os.urandom(8) + secrets.token_bytes(4))
     assert found[0] == found[2] != found[1]
     assert os.urandom(16) != os.urandom(16)
+
+
+def test_the_bytes_of_one_place_can_be_others() -> None:
+    def draw() -> list[bytes]:
+        return [os.urandom(8), secrets.token_bytes(4)]
+
+    with known_entropy() as entropy:
+        found = []
+        for which in range(3):
+            entropy.start(1, list(entropy.places)[:1] if which else (), which)
+            found.append(draw())
+    first, second = zip(*found, strict=True)
+    assert len(set(first)) == 3
+    assert len(set(second)) == 1

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.zoo.catalogue import Specimen
 from benchmarks.zoo.first_order import Array, FirstOrder, Settings
+from benchmarks.zoo.zeroth_order import ZerothOrder
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop
 from dpzero_theory.audit.weights import lab_of
@@ -58,7 +59,15 @@ class _AdamLast(_Last):
         return _adam(self.kept, step, release)
 
 
-def _lab(train: type[_Shows]) -> Lab:
+class _ZerothOrder(ZerothOrder):
+    """What is clipped is a number, which the weights do not say."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        super().__call__(records, seed, settings)
+        return {"weights": self.weights}
+
+
+def _lab(train: type[Any]) -> Lab:
     specimen = Specimen(train)
     claim = small(specimen.claimed())
     return lab_of(Loop(train(), records(claim.n), claim, specimen.view, specimen.all_settings), 24, {})
@@ -74,9 +83,16 @@ def test_plain_steps_are_releases(train: type[_Shows]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "why"), [(_Schedule, "schedule"), (_Momentum, "momentum"), (_Adam, "Adam"), (_AdamLast, "Adam")]
+    ("train", "why"),
+    [
+        (_Schedule, "schedule"),
+        (_Momentum, "momentum"),
+        (_Adam, "Adam"),
+        (_AdamLast, "Adam"),
+        (_ZerothOrder, "zeroth-order"),
+    ],
 )
-def test_other_steps_are_not(train: type[_Shows], why: str) -> None:
+def test_other_steps_are_not(train: type[Any], why: str) -> None:
     lab = _lab(train)
     assert why in lab.why_not
     assert lab.base.releases is None

@@ -5,9 +5,12 @@
 
 Noisy runs are what `make_private` makes, with noise and batches from the operating system; only the public key of the
 directions is the audit's seed. Quiet runs are `make_from_seed_not_private`. The data set notes who is asked for.
+Not seen are `data.key` and what the start says to whoever holds the records (a warning of rounding); files and prints
+of the run are.
 """
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -36,20 +39,21 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
         data = _Noted(dataset(records))
         plan, isolation = _plan(settings, len(data)), settings.get("isolation", "probed")
-        if plan.noise_multiplier < _QUIET:
-            run = make_from_seed_not_private(module(), losses, data, plan, seed=seed, isolation=isolation)
-        else:
-            run = make_private(
-                module(),
-                losses,
-                data,
-                plan,
-                target_delta=settings["delta"],
-                target_epsilon=_cost(plan, settings["delta"]),
-                folder="run",
-                key=seed.to_bytes(16, "little"),
-                isolation=isolation,
-            )
+        with warnings.catch_warnings(action="ignore"):
+            if plan.noise_multiplier < _QUIET:
+                run = make_from_seed_not_private(module(), losses, data, plan, seed=seed, isolation=isolation)
+            else:
+                run = make_private(
+                    module(),
+                    losses,
+                    data,
+                    plan,
+                    target_delta=settings["delta"],
+                    target_epsilon=_cost(plan, settings["delta"]),
+                    folder="run",
+                    key=seed.to_bytes(16, "little"),
+                    isolation=isolation,
+                )
         released: list[tuple[float, ...]] = []
         batches: list[list[int]] = []
 

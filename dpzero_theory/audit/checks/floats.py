@@ -12,9 +12,11 @@ from dpzero_theory.audit.lab import Lab
 from dpzero_theory.check import Array
 
 _FINEST = 32
-_NEAR, _SHARE = 0.02, 0.5
-"""A number is on a grid within this share of its spacing; a sample is, where this share of its numbers is."""
-_RUNS = range(1000, 1016)
+_NEAR = 0.02
+"""A number is on a grid within this share of its spacing."""
+_CHANCE = 0.5 + 2 * _NEAR
+"""That a number which is on a finer grid is on this one, at most."""
+_FIRST_SEED, _RUNS, _MOST_RUNS, _WANTED = 1000, 16, 128, 160
 _ROUNDING = 2.0**-50
 """Of a release: what float64 leaves when one is taken from another."""
 _WHY = "the noise cannot be told from the rest"
@@ -48,8 +50,9 @@ def _grids(std: float, count: float, finest: float) -> Iterator[float]:
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
     """Noise and the sum that it was added to, number by number; a sum of zero has nothing to give away."""
-    changes = dict(lab.mode or {})
-    pairs = [(lab.residual(None, changes, seed), lab.quiet(seed=seed, **changes)) for seed in _RUNS]
+    changes, size = dict(lab.mode or {}), 1 if lab.base.releases is None else lab.seen(lab.base).size
+    seeds = range(_FIRST_SEED, _FIRST_SEED + min(_MOST_RUNS, max(_RUNS, -(-_WANTED // size))))
+    pairs = [(lab.residual(None, changes, seed), lab.quiet(seed=seed, **changes)) for seed in seeds]
     whole = [(n.ravel(), q.ravel()) for n, q in pairs if n is not None and q is not None and n.shape == q.shape]
     if not whole:
         return None
@@ -59,7 +62,10 @@ def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
 
 
 def representable(lab: Lab, level: float) -> Verdict:
-    """Noise on grids from a quarter of it to 2^-32 of it, where the sum that it was added to is not."""
+    """Noise on grids from a quarter of it to 2^-32 of it, where the sum that it was added to is not.
+
+    Of integers on a lattice that both are on, every second is on a grid twice as coarse, by chance.
+    """
     found = None if lab.mode is None else _noise_and_sums(lab)
     if lab.mode is None or found is None:
         return untested(_WHY)
@@ -70,8 +76,8 @@ def representable(lab: Lab, level: float) -> Verdict:
     for spacing in grids:
         off = np.logical_not(_on_grid(sums, spacing))
         hits = int(_on_grid(noise[off], spacing).sum())
-        p = len(grids) * exact.at_least(hits, int(off.sum()), 2 * _NEAR)
-        if hits > _SHARE * off.sum() and p < level:
+        p = len(grids) * exact.at_least(hits, int(off.sum()), _CHANCE)
+        if p < level:
             says = f"the noise is on a grid of {spacing:.3g} and the sums are not: a release modulo it is the sum"
             return violated(says, _MEND, p_value=p)
     finer = math.log2(lab.claim.noise_std(batch) / min(grids)) if grids else 0.0
@@ -86,7 +92,7 @@ def repeated(lab: Lab, level: float) -> Verdict:
     if lab.sample is None or lab.mode is None:
         return untested(_WHY)
     values = np.sort(np.abs(lab.sample.values.ravel()))
-    found = lab.loop.run(seed=_RUNS[0], **lab.frozen, **lab.mode)
+    found = lab.loop.run(seed=_FIRST_SEED, **lab.frozen, **lab.mode)
     width = max(_WIDTH, 4 * _resolution(lab, np.abs(lab.seen(found))))
     if width > _COARSE:
         return untested("releases are rounded so much that equal noise says nothing")

@@ -1,4 +1,4 @@
-"""Whether what is shown lets the noise be drawn again: the seed of its generator, or the generator's state."""
+"""Whether the noise is shown, or what lets it be drawn again: the seed of its generator, or the generator's state."""
 
 import re
 from collections.abc import Iterator
@@ -10,21 +10,26 @@ from dpzero_theory.audit.checks.seeds import streams
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Outcome
-from dpzero_theory.audit.tokens import unpacked
+from dpzero_theory.audit.tokens import DIGEST, contents, unpacked
+from dpzero_theory.check import Array
 
 _SEED = 41
-_INTEGER = re.compile(rb"(?<![\d.])\d{5,20}(?![\d.])")
+_INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
 _MOST = 50
 """Integers that are tried as seeds."""
 _NAMES = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
 """In what NumPy writes of a generator's state."""
 _TORCH = 5056
 """Bytes of torch's on the CPU."""
-_MEND = "keep the generator of the noise out of outputs and checkpoints: seed it anew when training goes on"
+_FEWEST, _STRIDES, _PLACES = 4, 8, 1000
+"""Numbers of noise to look for, how far apart they may be, and from how many places on."""
+_CLOSE, _CLOSER = 3e-3, 1e-2
+"""Of the sine of an angle: what printing few digits leaves, and of that of the releases."""
+_MEND = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
 def shown(lab: Lab, level: float) -> Verdict:
-    """States of generators, and integers that are seeds of the noise; of what equal seeds of the loop give anew."""
+    """States of generators, the noise itself, and integers that are its seeds; of what equal seeds give anew."""
     changes = {**lab.frozen, **(lab.mode or {})}
     first, second = (lab.attempt(seed=_SEED, **changes) for _ in (0, 1))
     if first is None or second is None:
@@ -34,18 +39,17 @@ def shown(lab: Lab, level: float) -> Verdict:
         if _is_state(raw) and there.get(name) not in (None, raw):
             says = f"{name} has the state of a generator that the loop's seed does not make: its numbers can be drawn"
             return violated(says, _MEND)
-    known = {number for _, raw in _contents(second) for number in _INTEGER.findall(raw)}
-    seeds = [
-        int(number)
-        for number in dict.fromkeys(n for _, raw in _contents(first) for n in _INTEGER.findall(raw))
-        if number not in known
-    ][:_MOST]
+    known = set(_integers(second))
+    seeds = [number for number in dict.fromkeys(_integers(first)) if number not in known][:_MOST]
     quiet = None if lab.mode is None else lab.quiet(seed=_SEED, **lab.mode)
+    told = quiet is not None and first.releases is not None and lab.seen(first).shape == quiet.shape
+    noise = (lab.seen(first) - np.asarray(quiet)).ravel() if told else np.empty(0)
+    if (output := _itself(lab, first, noise)) is not None:
+        return violated(f"{output} has the noise in it: subtracted from the releases it leaves the sums", _MEND)
     if not seeds:
         return held("no state of a generator and no new integer is shown")
-    if quiet is None or first.releases is None or lab.seen(first).shape != quiet.shape:
+    if not told:
         return untested("the noise cannot be told from the rest")
-    noise = (lab.seen(first) - quiet).ravel()
     found = {
         f"{name} from {seed}": exact.correlation(noise, drawn[: noise.size])
         for seed in seeds
@@ -57,6 +61,29 @@ def shown(lab: Lab, level: float) -> Verdict:
     if p < level:
         return violated(f"the noise is drawn by a generator whose seed is shown: {name}", _MEND, p_value=p)
     return held(f"none of {len(seeds)} integers that are shown is the seed of the noise", p_value=p)
+
+
+def _itself(lab: Lab, run: Outcome, noise: Array) -> str | None:
+    """An output whose numbers are the noise times a constant, far more nearly than the releases are."""
+    if noise.size < _FEWEST:
+        return None
+    near = min(_CLOSE, _CLOSER * float(_apart(lab.seen(run).ravel()[None], noise)[0]))
+    for output, value in run.shown.items():
+        for name, content in contents(output, value):
+            numbers = np.array([token for token in content if isinstance(token, float)])
+            for stride in range(1, _STRIDES + 1):
+                if (span := (noise.size - 1) * stride + 1) <= numbers.size:
+                    windows = np.lib.stride_tricks.sliding_window_view(numbers, span)[:_PLACES, ::stride]
+                    if float(_apart(windows, noise).min()) < near:
+                        return name
+    return None
+
+
+def _apart(rows: Array, noise: Array) -> Array:
+    """How far each row is from a multiple of the noise: the sine of their angle; 1 for what is not finite."""
+    with np.errstate(all="ignore"):
+        rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
+        return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))
 
 
 def _contents(outcome: Outcome) -> Iterator[tuple[str, bytes]]:
@@ -72,9 +99,15 @@ def _contents(outcome: Outcome) -> Iterator[tuple[str, bytes]]:
             yield name, repr(value).encode()
 
 
+def _integers(outcome: Outcome) -> Iterator[int]:
+    """Of five digits or more, none of those in a digest."""
+    for _, raw in _contents(outcome):
+        yield from (int(digits) for digits in _INTEGER.findall(raw) if digits)
+
+
 def _is_state(raw: bytes) -> bool:
     return len(raw) == _TORCH or any(name in raw for name in _NAMES)
 
 
-FAMILY = (Check("noise-shown", "Is the seed or the state of the noise shown?", shown),)
+FAMILY = (Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", shown),)
 """One check."""

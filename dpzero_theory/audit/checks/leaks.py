@@ -2,16 +2,18 @@
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
 
 from dpzero_theory.audit import datasets
+from dpzero_theory.audit.coupling import CLIPPED, LARGER, coupled
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab, same
 from dpzero_theory.audit.loop import Outcome
 from dpzero_theory.audit.tokens import Chunk, Place, Shown, Token, contents, tokens, unpacked, where
+from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
@@ -21,9 +23,11 @@ _CONFIRMING = 20
 """Runs on each of two data sets."""
 _STEPS, _STRIDES, _PLACES = 4, 64, 1000
 """Fewer steps may agree by chance; how far apart, and from how many places on, sizes of batches are looked for."""
+_DRAWS = range(11, 27)
+"""Seeds of batches."""
 _DIGITS = 4
 _ROUNDING = 1e-2
-_CLIPPED, _LARGER, _COUPLED, _AGAIN = (8.0, -8.0), 1024.0, 3, 4
+_COUPLED, _AGAIN = 3, 4
 _SEED = 2027
 
 
@@ -43,8 +47,10 @@ def unnoised(lab: Lab, level: float) -> Verdict:
         places = sorted(_leaks(*runs))
         if places and (sure := _confirmed(lab, pair, changes, places)):
             return violated(f"{where(sure[0])}: it depends on {what} and not on the noise", _MEND)
-    if (name := _shows_sizes(lab)) is not None:
-        return violated(f"{name}: it has the sizes of the Poisson batches, which follow who is in the data", _MEND)
+    if (says := _of_batches(lab)) is not None:
+        return violated(says, _MEND)
+    if (place := _presence(lab)) is not None:
+        return violated(f"{where(place)}: it depends on who is in the batch, where the releases do not", _MEND)
     place = _beyond(lab)
     if place is not None:
         return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND)
@@ -81,24 +87,46 @@ def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[
     return [place for place in places if place in sure]
 
 
-def _shows_sizes(lab: Lab) -> str | None:
-    """An output with the size of every batch in it, at equal distances, where sizes are as secret as members are."""
-    if lab.claim.relation != Relation.ADD_REMOVE or lab.claim.sampling != "poisson":
+def _of_batches(lab: Lab) -> str | None:
+    """What an output says of the batches, on whose secrecy amplification rests: members, sizes."""
+    claim, batches = lab.claim, lab.base.batches
+    if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order"):
         return None
-    batches = lab.base.batches
-    sizes = [len(batch) for batch in batches] if batches else []
-    if not sizes and lab.scan is not None:
-        sizes = [int(size) for size in lab.scan.included[0].sum(axis=1)]
-    if len(sizes) < _STEPS or len(set(sizes)) < 2:
+    if batches is None and lab.scan is not None:
+        batches = [np.flatnonzero(row).tolist() for row in lab.scan.included[0]]
+    if not batches:
         return None
-    for name, value in lab.base.shown.items():
-        for inner, content in contents(name, value):
-            if _has(content, sizes):
-                return inner
+    shown = [one for name, value in lab.base.shown.items() for one in contents(name, value)]
+    if claim.relation == Relation.ADD_REMOVE and (sizes := [name for name, one in shown if _has_sizes(one, batches)]):
+        return f"{sizes[0]}: it has the sizes of the batches, which follow who is in the data"
+    if len(members := _with_members(shown, batches, claim.n)) > 1:
+        return f"{members[0]}: it says who is in the batches, on whose secrecy the claim rests"
     return None
 
 
-def _has(content: list[Token], sizes: list[int]) -> bool:
+def _with_members(shown: list[tuple[str, list[Token]]], batches: list[list[int]], n: int) -> list[str]:
+    """For each batch that is shown, where: its members one after the other, or n numbers that are 1 for these."""
+    numbers = {name: np.array([token for token in one if isinstance(token, float)]) for name, one in shown}
+    found = []
+    for batch in batches:
+        rows = [np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)]
+        if _STEPS <= len(batch) < n:
+            found += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
+    return found
+
+
+def _is_in(row: Array, numbers: Array) -> bool:
+    if len(numbers) < len(row):
+        return False
+    windows = np.lib.stride_tricks.sliding_window_view(numbers, len(row))
+    return bool(np.asarray(windows == row).all(axis=1).any())
+
+
+def _has_sizes(content: list[Token], batches: list[list[int]]) -> bool:
+    """Whether the size of every batch is there, at equal distances."""
+    sizes = [len(batch) for batch in batches]
+    if len(sizes) < _STEPS or len(set(sizes)) < 2:
+        return False
     last = len(sizes) - 1
     starts = [k for k, token in enumerate(content) if token == sizes[0]][:_PLACES]
     return any(
@@ -106,6 +134,30 @@ def _has(content: list[Token], sizes: list[int]) -> bool:
         for start in starts
         for stride in range(1, min(_STRIDES, (len(content) - 1 - start) // last) + 1)
     )
+
+
+def _presence(lab: Lab) -> Place | None:
+    """A place that follows whether records were in the batch which add nothing to a release.
+
+    One step is made with them and without them. What always differs is the number of records, and public.
+    """
+    claim = lab.claim
+    if claim.relation != Relation.ADD_REMOVE or lab.mode != {} or claim.n < 3 or claim.sample_rate == 1:
+        return None
+    how = {"steps": 1, "noise_multiplier": lab.quiet_noise, **lab.frozen}
+    for count in (1, claim.n // 4 or 1):
+        data, less = lab.loop.records, lab.loop.records
+        for place in range(claim.n - count, claim.n):
+            data, less = (
+                datasets.replaced(data, place, datasets.scaled(data[0], 0.0)),
+                datasets.removed(less, len(less) - 1),
+            )
+        found = [_settled(lab, [data, less], {**how, "seed": seed}) for seed in _DRAWS]
+        seen = [places for places in found if places is not None]
+        sometimes = set().union(*seen) - set(seen[0]).intersection(*seen) if seen else set()
+        if sometimes:
+            return min(sometimes)
+    return None
 
 
 def _turns(
@@ -136,42 +188,54 @@ def _beyond(lab: Lab) -> Place | None:
     """A number that differs between data whose releases without noise are equal: it is computed from more than these.
 
     The data differ in one record, which is clipped to the same contribution: it is 1024 times as large, so that a
-    contribution that is clipped is the same to the last bit.
+    contribution that is clipped is the same to the last bit, in the first step at least.
     """
     if lab.mode is None:
         return None
-    clipped = [datasets.scaled(lab.loop.records[0], factor) for factor in _CLIPPED]
+    clipped = [datasets.scaled(lab.loop.records[0], factor) for factor in CLIPPED]
     pairs = [
-        [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in (1.0, _LARGER)] * 2
+        [datasets.replaced(lab.loop.records, 0, datasets.scaled(record, factor)) for factor in (1.0, LARGER)] * 2
         for record in (*clipped, *datasets.extremes(lab.loop.records))
     ]
-    for found in lab.coupled([data for worlds in pairs for data in worlds], _COUPLED):
+    every = [data for worlds in pairs for data in worlds]
+    for found in chain(coupled(lab, every, _COUPLED), coupled(lab, every, 1, steps=1)):
         for four in zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True):
             if (place := _more(four)) is not None:
                 return place
     for worlds in pairs:
         for noise in (0.0, lab.quiet_noise):
-            how = {"seed": 11, "noise_multiplier": noise, **lab.all_records}
-            runs = [lab.attempt(world, **how) for world in worlds]
-            if _more(runs) is None:
-                continue
-            runs += [lab.attempt(world, **how) for _ in range(_AGAIN) for world in worlds]
-            if (place := _more(runs)) is not None:
-                return place
+            if places := _settled(lab, worlds[:2], {"seed": 11, "noise_multiplier": noise, **lab.all_records}):
+                return min(places)
     return None
 
 
+def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Place] | None:
+    """As `differing`, in few runs on each of two data sets and then in many, as words may agree by chance."""
+    runs: list[Outcome | None] = []
+    for count in (2, 2 * _AGAIN):
+        runs += [lab.attempt(world, **how) for _ in range(count) for world in worlds]
+        found = differing(runs)
+        if not found:
+            break
+    return found
+
+
 def _more(runs: Sequence[Outcome | None]) -> Place | None:
-    """A place where runs with equal releases differ. runs: of two data sets in turn, as some things always change."""
+    """A place where runs with equal releases differ."""
+    return min(differing(runs) or (), default=None)
+
+
+def differing(runs: Sequence[Outcome | None]) -> set[Place] | None:
+    """The places where runs with equal releases differ; None where releases do.
+
+    runs: of two data sets in turn, as some things always change.
+    """
     done = [run for run in runs if run is not None and run.releases is not None]
     rows = [np.asarray(run.releases) for run in done[:2]]
     if len(done) < len(runs) or not same(rows[0], rows[1]):
         return None
     exact, seen = np.array_equal(rows[0], rows[1]), [tokens(run) for run in done]
-    for place in _leaks(seen[::2], seen[1::2]):
-        if _apart(seen[0].get(place), seen[1].get(place), exact):
-            return place
-    return None
+    return {place for place in _leaks(seen[::2], seen[1::2]) if _apart(seen[0].get(place), seen[1].get(place), exact)}
 
 
 def _apart(a: Token | None, b: Token | None, exact: bool) -> bool:

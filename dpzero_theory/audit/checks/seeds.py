@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
-from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.loop import Outcome
-from dpzero_theory.audit.sources import known_entropy, stopped_clocks
+from dpzero_theory.audit.lab import Lab, alike
+from dpzero_theory.audit.sources import KEY, known_entropy, stopped_clocks
 from dpzero_theory.check import Array
 
 _MEND = (
@@ -21,16 +20,9 @@ _MEND = (
 )
 _SEARCHED = 32
 """Bits of a secret seed: fewer are tried one by one."""
-_KEY = 8
-"""Bytes of the operating system: with fewer all noise there is can be drawn."""
+_WIDEST = 2**64
 _OFFSETS = 4
 """Of a direction's length: how far into a stream noise is looked for."""
-
-
-def _alike(first: Outcome | None, second: Outcome | None) -> bool:
-    """Whether two runs release the same."""
-    a, b = (None if outcome is None else outcome.releases for outcome in (first, second))
-    return a is not None and b is not None and np.array_equal(a, b)
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:
@@ -38,13 +30,13 @@ def from_seed(lab: Lab, level: float) -> Verdict:
     if lab.base.releases is None:
         return untested(lab.why_not)
     first, other, again = (lab.loop.run(seed=5, world=world) for world in (6, 7, 6))
-    alike = _alike(first, other)
-    if not alike and not _alike(first, again):
+    by_seed = alike(first, other)
+    if not by_seed and not alike(first, again):
         return held("two runs with equal seeds, of the loop and of all global generators, release different numbers")
-    source = "the seed" if alike else "the state of the process's global generators, which any call may seed"
+    source = "the seed" if by_seed else "the state of the process's global generators, which any call may seed"
     if lab.view.seed == "public":
         return violated(f"the noise is a function of {source}: two runs with it release the same numbers", _MEND)
-    bits = _bits_that_count(lab) if alike else None
+    bits = _bits_that_count(lab) if by_seed else None
     if bits is not None and bits < _SEARCHED:
         return violated(f"the noise is a function of {bits} bits of the seed, which can all be tried", _MEND)
     few = "" if bits is None else f" (no more than {bits} bits of it, which are not those of a key)"
@@ -74,11 +66,11 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
         stopped = [lab.residual(None, changes, seed) for seed in (21, 22)]
         timed = [lab.attempt(seed=5, world=world) for world in (6, 7)]
     running = [lab.attempt(seed=5, world=world) for world in (6, 7)]
-    known = lab.view.seed == "public" and _alike(*timed) and not _alike(*running)
+    known = lab.view.seed == "public" and alike(*timed) and not alike(*running)
     if known or _equal(stopped[0], stopped[1]):
         return violated("the noise is a function of the clock: two runs at one time have the same", _MEND)
     taken = _entropy(lab)
-    if taken is not None and taken < _KEY:
+    if taken is not None and taken < KEY:
         return violated(f"the noise is a function of {taken} random bytes, which can all be tried", _MEND)
     return held("runs with different seeds, and at one time of the clock, have different noise")
 
@@ -93,7 +85,7 @@ def _entropy(lab: Lab) -> int | None:
         return None
     with known_entropy() as entropy:
         lab.attempt(seed=21)
-    return sum(entropy.taken)
+    return entropy.taken
 
 
 def _equal(first: Array | None, second: Array | None) -> bool:
@@ -103,7 +95,8 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Standard normals of the usual generators after being seeded so."""
+    """Standard normals of the usual generators after being seeded so; with 64 bits where they take no more."""
+    seed = seed if seed >= 0 else seed % _WIDEST
     small = seed % 2**32
     makers: dict[str, Callable[[], NDArray[np.float64]]] = {
         "numpy.random.default_rng(seed).normal": lambda: np.random.default_rng(seed).normal(size=count),
@@ -114,7 +107,7 @@ def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
         import torch
 
         def stream(parts: int, double: bool) -> NDArray[np.float64]:
-            generator = torch.Generator().manual_seed(seed)
+            generator = torch.Generator().manual_seed(seed % _WIDEST)
             kind = torch.float64 if double else torch.float32
             drawn = [torch.randn(count // parts, generator=generator, dtype=kind) for _ in range(parts)]
             return np.asarray(torch.cat(drawn).numpy(), dtype=np.float64)
@@ -132,7 +125,7 @@ def _after_direction(seed: int, d: int, count: int) -> Iterator[tuple[str, Array
         return
     import torch
 
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed % _WIDEST)
     torch.randn(d, generator=generator)
     yield "torch.manual_seed(seed), randn after a direction", torch.randn(count, generator=generator).double().numpy()
 
@@ -142,8 +135,9 @@ def _python(seed: int, count: int) -> Array:
     return np.array([generator.gauss(0.0, 1.0) for _ in range(count)])
 
 
-def _derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
+def derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
     """The first standard normals of generators seeded with what is easily made of the seed, and of the step."""
+    seed = seed if seed >= 0 else seed % _WIDEST
     for child, sequence in enumerate(np.random.SeedSequence(seed).spawn(4)):
         yield f"numpy's child {child} of SeedSequence(seed)", np.random.default_rng(sequence).normal(size=count)
     for name, made in _seeds_of(seed, step).items():
@@ -153,7 +147,7 @@ def _derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
             if importlib.util.find_spec("torch"):
                 import torch
 
-                drawn = torch.randn(count, generator=torch.Generator().manual_seed(made))
+                drawn = torch.randn(count, generator=torch.Generator().manual_seed(made % _WIDEST))
                 yield f"torch.manual_seed({name}), randn", np.asarray(drawn.double().numpy())
 
 
@@ -180,7 +174,7 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     d = int(lab.loop.settings.get("d", 16))
     count = _OFFSETS * d + 4 * k + 64
     table = [
-        dict([*streams(seed, count), *_after_direction(seed, d, k + 1), *_derived(seed, step, k)])
+        dict([*streams(seed, count), *_after_direction(seed, d, k + 1), *derived(seed, step, k)])
         for step, seed in enumerate(found.seeds)
     ]
     worst, where = 1.0, ""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpzero_theory.audit import datasets
+from dpzero_theory.audit.coupling import coupled
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab, Scan, norms
@@ -44,6 +45,9 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
     yield "records a thousandth as large", datasets.each_scaled(records, 1e-3)
     if lab.loudest is not None:
         yield "all records alike and extreme", lab.loudest
+        both = datasets.filled(records, datasets.scaled(lab.loudest[0], -1.0))
+        both[: len(both) // 2] = lab.loudest[: len(both) // 2]
+        yield "all records extreme, alike up to sign", both
     if nearly is not None:
         yield "all records alike and nearly clipped", datasets.filled(records, nearly)
         opposite = datasets.replaced(datasets.filled(records, nearly), 0, datasets.mirrored(nearly))
@@ -90,7 +94,7 @@ def _coupled(lab: Lab) -> Iterator[_Moved]:
     extreme = [lab.pair.first, lab.pair.second] if lab.pair is not None else []
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
-    for number, (base, *runs) in enumerate(lab.coupled(worlds, _COUPLED)):
+    for number, (base, *runs) in enumerate(coupled(lab, worlds, _COUPLED)):
         for run in runs:
             if base is not None and base.releases is not None and run is not None:
                 clips = _clips(run.releases, base.releases, lab.unit(lab.all_records))

@@ -1,9 +1,18 @@
-import numpy as np
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from benchmarks.zoo import catalogue
 from benchmarks.zoo.libraries import SOUND
+from dpzero_theory.audit import datasets
+from dpzero_theory.audit.adapters import private
+from dpzero_theory.audit.checks.leaks import differing
+from dpzero_theory.audit.coupling import CLIPPED, LARGER, coupled
 from tests.audit.small import audit, lab
 
 OURS = SOUND[2]
+FULL = replace(OURS, claimed=lambda: catalogue.claim("full", "replace-one"))
 NAMES = {"noise-from-seed", "batches-secret", "not-finite", "steps"}
 
 
@@ -21,7 +30,32 @@ def test_noisy_and_quiet_runs_have_the_same_directions() -> None:
     assert "file run/data.key" not in noisy.shown
 
 
-def test_nothing_is_found() -> None:
-    report = audit(OURS, *NAMES)
+@pytest.mark.parametrize("seed", ["public", "secret"])
+def test_nothing_is_found(seed: str) -> None:
+    report = audit(replace(OURS, seed=seed), *NAMES)
     assert report.violations == [], report.text()
     assert set(report.named("held")) == NAMES
+
+
+def test_nothing_is_found_in_the_bits_of_the_noise() -> None:
+    report = audit(FULL, "representable", "noise-shown", "records-shown")
+    assert report.violations == [], report.text()
+    assert len(report.named("held")) == 3
+
+
+@pytest.mark.parametrize("key", ["removed", "shown"])
+def test_the_digest_of_the_records_says_something_to_those_with_its_key(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if key == "shown":
+        monkeypatch.setattr(private.os, "remove", lambda path: None)
+    one = lab(FULL)
+    rows = one.loop.records
+    worlds = [
+        datasets.replaced(rows, 0, datasets.scaled(rows[0], factor)) for factor in (CLIPPED[0], CLIPPED[0] * LARGER)
+    ]
+    [found] = coupled(one, worlds * 2, 1)
+    places = differing(found)
+    assert places is not None
+    assert bool(places) == (key == "shown")
+    assert {name for name, _ in places} <= {"file run/transcript.bin", "file run/ledger.jsonl"}

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from benchmarks.zoo.catalogue import Specimen
-from benchmarks.zoo.first_order import FirstOrder, fresh
+from benchmarks.zoo.first_order import Array, FirstOrder, fresh
 from tests.audit.small import FEW, audit, named, require_found, require_sound
 
 NAME = "noise-shown"
 
 
-@pytest.mark.parametrize("specimen", named("SavesGenerator", "PrintsSeedOfNoise"), ids=lambda specimen: specimen.name)
+@pytest.mark.parametrize(
+    "specimen", named("SavesGenerator", "PrintsSeedOfNoise", "PrintsNoise"), ids=lambda specimen: specimen.name
+)
 def test_faults_are_found(specimen: Specimen) -> None:
     require_found(specimen)
 
@@ -56,6 +58,35 @@ def _new_numbers() -> None:
     print("run", int(fresh().integers(2**50)), "of", 123456789)
 
 
-@pytest.mark.parametrize("saved", [_public_state, _new_numbers])
+def _large_numbers_and_digests() -> None:
+    print("run", 10**19 + int(fresh().integers(2**50)), 2**65 + int(fresh().integers(2**50)), fresh().bytes(16).hex())
+
+
+@pytest.mark.parametrize("saved", [_public_state, _new_numbers, _large_numbers_and_digests])
 def test_generators_of_public_seeds_and_names_of_runs_are_not(saved: Callable[[], None]) -> None:
     assert audit(_finishing(saved), NAME).violations == []
+
+
+class _SavesNoise(FirstOrder):
+    """With the weights, in single precision."""
+
+    def release(self, rows: Array) -> Array:
+        total = self.total(rows)
+        noise = self.noise(total.size)
+        self.outputs.setdefault("drawn", []).append(np.float32(noise))
+        return np.asarray((total + noise) / self.denominator(rows))
+
+
+class _ShowsReleasesAgain(FirstOrder):
+    """Sound: releases as sums, in other digits, and the weights."""
+
+    def release(self, rows: Array) -> Array:
+        found = super().release(rows)
+        print(self.step, *(f"{number:.3e}" for number in found * self.denominator(rows)))
+        self.outputs["weights"] = self.weights
+        return found
+
+
+@pytest.mark.parametrize(("make", "found"), [(_SavesNoise, [NAME]), (_ShowsReleasesAgain, [])])
+def test_noise_itself_is_found_and_releases_are_not_noise(make: type[FirstOrder], found: list[str]) -> None:
+    assert audit(Specimen(make), NAME).violations == found

@@ -8,14 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from benchmarks.zoo.catalogue import Specimen
-from benchmarks.zoo.first_order import FirstOrder
-from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
+from benchmarks.zoo.catalogue import Specimen, claim
+from benchmarks.zoo.first_order import Array, FirstOrder, FixedSize
+from benchmarks.zoo.sound import WeightsInDoublePrecision
+from tests.audit.small import FEW, audit, named, one_of_each, require_found, require_sound
 
 NAMES = ("un-noised", "records-shown")
-MORE = ("LogsLoss", "SavesGradients", "SchedulesByLoss", "WritesDatabase", "WarnsOfLoss")
-FAULTS = [*one_of_each(*NAMES), *named(*MORE)]
+MORE = (
+    "LogsLoss",
+    "SavesGradients",
+    "SchedulesByLoss",
+    "WritesDatabase",
+    "WarnsOfLoss",
+    "SaltsDigest",
+    "SaysLargeBatches",
+)
+MEMBERS = ("LogsMembers", "ShowsBatchSizes")
+FAULTS = [*one_of_each(*NAMES), *named(*MORE, *MEMBERS)]
 
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)
@@ -26,6 +37,33 @@ def test_faults_are_found(specimen: Specimen) -> None:
 @pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
 def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
     require_sound(specimen, *NAMES)
+
+
+class _SavesMasks(FixedSize):
+    """Each batch in a file of its own, n zeros and ones."""
+
+    def batch(self) -> NDArray[np.intp]:
+        found = super().batch()
+        np.save(f"batch_{self.step}.npy", np.isin(np.arange(len(self.records)), found))
+        return found
+
+
+def test_members_are_found_in_masks_and_where_sizes_say_nothing() -> None:
+    report = audit(Specimen(_SavesMasks, claimed=lambda: claim("fixed-size", "replace-one")), "un-noised")
+    assert "who is in the batches" in report["un-noised"].says
+
+
+class _PrintsItsNumberOfRecords(FirstOrder):
+    """Sound: n is public."""
+
+    def release(self, rows: Array) -> Array:
+        print(f"step {self.step}: one of {len(self.records)} records may be in the batch")
+        return super().release(rows)
+
+
+@pytest.mark.parametrize("make", [_PrintsItsNumberOfRecords, WeightsInDoublePrecision])
+def test_public_numbers_weights_and_chains_of_their_digests_are_not_reported(make: type[FirstOrder]) -> None:
+    require_sound(Specimen(make), "un-noised")
 
 
 class _NamesItsFiles(FirstOrder):

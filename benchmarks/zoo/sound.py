@@ -1,0 +1,67 @@
+"""Sound loops that look unlike others: other ways to gradients, to noise, to what is returned."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from benchmarks.zoo.first_order import Array, FirstOrder, Settings
+
+
+def _loss(weights: Tensor, features: Tensor, label: Tensor) -> Tensor:
+    return torch.nn.functional.softplus(-label * (features @ weights))
+
+
+_gradients = vmap(grad(_loss), in_dims=(None, 0, 0))
+
+
+class PerSampleAutograd(FirstOrder):
+    """Gradients of single precision, record by record, from automatic differentiation."""
+
+    def gradients(self, rows: Array) -> Array:
+        weights, data = (torch.tensor(part, dtype=torch.float32) for part in (self.weights, rows))
+        found = _gradients(weights, data[:, :-1], data[:, -1]).double().numpy()
+        return np.asarray(np.nan_to_num(found, nan=0.0, posinf=1e30, neginf=-1e30))
+
+
+class RejectionNoise(FirstOrder):
+    """Gaussian noise by Marsaglia's polar method, which takes as many random numbers as it needs."""
+
+    def noise(self, size: int) -> Array:
+        found: list[float] = []
+        while len(found) < size:
+            pair = self.source.uniform(-1, 1, 2)
+            square = float(pair @ pair)
+            if 0 < square < 1:
+                found += (pair * np.sqrt(-2 * np.log(square) / square)).tolist()
+        return self.std() * np.array(found[:size])
+
+
+class CleanGiven(FirstOrder):
+    """The auditor is given the releases before noise."""
+
+    def release(self, rows: Array) -> Array:
+        total, denominator = self.total(rows), self.denominator(rows)
+        self.outputs.setdefault("clean", []).append(total / denominator)
+        return np.asarray((total + self.noise(total.size)) / denominator)
+
+
+class WeightsInDoublePrecision(FirstOrder):
+    """The weights before and after each step are what is seen; files have them too, and a chain of their digests."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        self.path, self.chain = [np.zeros(records.shape[1] - 1)], b""
+        super().__call__(records, seed, settings)
+        return {"trajectory": np.array(self.path)}
+
+    def stops(self) -> bool:
+        self.path.append(self.weights.copy())
+        self.chain = hashlib.sha256(self.chain + self.weights.tobytes()).digest()
+        np.save(f"weights_{self.step}.npy", self.weights)
+        Path("chain.txt").write_text(f"step {self.step}: {self.chain.hex()}")
+        Path("chain.bin").write_bytes(bytes(4) + self.chain)
+        return False
