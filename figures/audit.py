@@ -1,8 +1,9 @@
 """What the audits find, and what they can see.  python -m figures.audit
 
 audit_zoo: every loop of `benchmarks.audit_zoo` with a fault (a row) by every check (a column): orange where the check
-says violated, with a dot where it is the one that must find this fault; light blue held; white could not be tested.
-Below the line the sound loops: a number is how many of their audits any check reported.
+says violated in the first audit, with a dot where it is the one that must find this fault; light blue held; white could
+not be tested. Below the line the sound loops. At the right in how many of its audits a fault was found by that check,
+and a sound loop reported by any.
 audit_bounds: (a) lower bounds on epsilon of the Gaussian mechanism over its exact epsilon against the runs, or
 canaries in one run, `benchmarks.lower_bounds` at mu = 1/2: medians of 200 audits, bars from their 5% to their 95%
 quantile; ours filled, jax_privacy's open; what leaves the frame is above the truth. (b) Runs until missing noise is
@@ -46,19 +47,19 @@ POWERS = {
 def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
     """The verdicts of every check on every loop."""
     checks = [name for name in faults.columns if name not in _OTHERS]
-    kept = sound.groupby("loop", sort=False).first().reset_index()
-    alarms = sound.groupby("loop", sort=False)["found"].agg(lambda found: f"{(found == 'yes').sum()} of {len(found)}")
-    table = pd.concat([faults.sort_values("finds", key=lambda c: c.map(checks.index), kind="stable"), kept])
+    by_check = faults.sort_values("finds", key=lambda c: c.map(checks.index), kind="stable")
+    kinds = [each.groupby("loop", sort=False) for each in (by_check, sound)]
+    table = pd.concat([each.head(1) for each in kinds])
+    counts = pd.concat([each["found"].agg(lambda found: f"{(found == 'yes').sum()} of {len(found)}") for each in kinds])
     cells = table[checks].replace(CODES).to_numpy(dtype=float)
     figure, axes = plt.subplots(figsize=(PAGE, 0.115 * len(table) + 1.4))
     axes.grid(False)
     axes.imshow(cells, cmap=ListedColormap([UNTESTED, HELD, VIOLATED]), vmin=0, vmax=2, aspect="auto")
     for row, finds in enumerate(table["finds"].fillna("")):
+        axes.text(len(checks) - 0.3, row, counts.iloc[row], fontsize=4.5, va="center")
         if finds:
             axes.plot(checks.index(finds), row, "o", color="black", markersize=2.6)
-        else:
-            axes.text(len(checks) - 0.3, row, alarms.iloc[row - len(faults)], fontsize=5.5, va="center")
-    axes.axhline(len(faults) - 0.5, color="black", linewidth=0.8)
+    axes.axhline(len(kinds[0]) - 0.5, color="black", linewidth=0.8)
     axes.set_xticks(range(len(checks)), checks, rotation=60, ha="left", fontsize=6)
     axes.xaxis.tick_top()
     axes.set_yticks(range(len(table)), table["loop"], fontsize=5)
