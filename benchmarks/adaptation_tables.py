@@ -2,13 +2,10 @@
 
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from benchmarks.adaptation import METHODS, PRESETS
 from benchmarks.adaptation_widths import cells, slopes
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.kit.tables import markdown
+from benchmarks.kit.tables import markdown, mean_error
 
 __all__ = ["TABLES", "methods", "widths"]
 
@@ -24,7 +21,11 @@ def methods() -> str:
         last = part[(part["seed"] > 0) & (part["step"] == part["steps"])].groupby(["method", "epsilon"])
         if len(last):
             before = part[part["step"] == 0]["test_perplexity"].iloc[0]
-            found = {_name(*key): _shown(values) for key, values in last["test_perplexity"] if len(values) > 1}
+            found = {
+                _name(*key): mean_error(values, ".1f", ".1f")
+                for key, values in last["test_perplexity"]
+                if len(values) > 1
+            }
             columns.append((f"{FAMILIES[family]}, width {width}", {"before": f"{before:.1f}", **found}))
     names = ["before", *(_name(*key) for key in METHODS)]
     lines = [[name, *(found.get(name, "-") for _, found in columns)] for name in names]
@@ -40,11 +41,6 @@ def widths() -> str:
 
 def _name(name: Any, epsilon: Any) -> str:
     return f"{name} ({epsilon:g})" if epsilon else str(name)
-
-
-def _shown(values: "pd.Series[float]") -> str:
-    seen = values.to_numpy(dtype=np.float64)
-    return f"{seen.mean():.1f} +- {seen.std(ddof=1) / np.sqrt(len(seen)):.1f}"
 
 
 TABLES = {"adaptation": methods, "adaptation_widths": widths}

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.synthetic import PRESETS, Place, Preset, paper_lanes, run_methods, samples
 from dpzero_theory.cli import Parser, output_folder
@@ -87,6 +88,13 @@ def measure(grid: Preset, mode: str, d: int) -> dict[str, Any]:
         "clipping_lane_steps": products.operations // (4 * grid.n * (d + 2)),
         **{name: float(f"{value:.4g}") for name, value in row.items()},
     }
+
+
+def _again(row: Row) -> list[dict[str, Any]]:
+    return [{"mode": row["mode"], "d": row["d"], **measure(GRIDS["paper"], row["mode"], row["d"])}]
+
+
+REMAKES = {"dpgd_products": Remake(("mode", "d"), _again, varies=FIELDS[2:])}
 
 
 def _parser() -> Parser:

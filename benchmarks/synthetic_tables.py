@@ -1,14 +1,17 @@
 """The tables of the synthetic experiment's page, from the rows of `benchmarks.selection` and `benchmarks.slopes`."""
 
+from itertools import product
+
 import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.kit.tables import markdown
+from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.slopes import CAP, slope
 
-__all__ = ["slopes", "steps", "to_infinity"]
+__all__ = ["TABLES"]
 
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
+MODES = "abc"
 ITERATES = {"tau": "x_tau", "last": "last"}
 SAME = ["output", "method", "mode"]
 
@@ -20,7 +23,7 @@ def _selected(sweep: str) -> pd.DataFrame:
 
 
 def _groups() -> list[tuple[str, str, str]]:
-    return [(output, method, mode) for output in ITERATES for method in METHODS for mode in "abc"]
+    return list(product(ITERATES, METHODS, MODES))
 
 
 def steps() -> str:
@@ -82,18 +85,83 @@ def _slope(fit: pd.DataFrame) -> str:
 
 
 def to_infinity() -> str:
-    """x_tau as T grows, beside DP-GD's on the paper's grid: means over seeds."""
+    """As T grows, beside DP-GD on the paper's grid: means over seeds, and what the last factor of 2 in T gains."""
     tables = {sweep: _selected(sweep) for sweep in ("synthetic", "long", "limit")}
     lines = []
-    for mode in "abc":
-        for d in (20, 200, 2_000):
-            values = [_value(tables[sweep], "dpzero", mode, d) for sweep in tables]
-            dpgd = _value(tables["synthetic"], "dpgd", mode, d)
-            lines.append([mode, f"{d:,}", *(f"{value:.3g}" for value in (*values, dpgd)), f"{values[2] / dpgd:.2f}"])
-    header = ["mode", "d", "DPZero, T to 5,120", "T to 81,920", "T to infinity", "DP-GD", "the last two's ratio"]
-    return markdown(header, lines)
+    for output, mode, d in product(ITERATES, MODES, (20, 200, 2_000)):
+        cells = {sweep: _cell(table, output, "dpzero", mode, d) for sweep, table in tables.items()}
+        values = [float(cell["train"].mean()) for cell in cells.values()]
+        dpgd = float(_cell(tables["synthetic"], output, "dpgd", mode, d)["train"].mean())
+        gain = float(cells["long"]["beyond"].median())
+        shown = [f"{value:.3g}" for value in (*values, dpgd)]
+        shown[1] += f" ({gain:.2f})" if gain > CAP else ""
+        lines.append([ITERATES[output], mode, f"{d:,}", *shown, f"{values[2] / dpgd:.2f}"])
+    header = ["iterate", "mode", "d", "DPZero, T to 5,120", "T to 81,920", "T to infinity", "DP-GD"]
+    return markdown([*header, "the last two's ratio"], lines)
 
 
-def _value(rows: pd.DataFrame, method: str, mode: str, d: int) -> float:
-    at = (rows["method"] == method) & (rows["mode"] == mode) & (rows["d"] == d) & (rows["output"] == "tau")
-    return float(rows[at]["train"].mean())
+def _cell(rows: pd.DataFrame, output: str, method: str, mode: str, d: int) -> pd.DataFrame:
+    at = (rows["method"] == method) & (rows["mode"] == mode) & (rows["d"] == d) & (rows["output"] == output)
+    return rows[at]
+
+
+def ratios() -> str:
+    """What is over DP-GD's value in every cell, on other seeds than chose: mean ratios over seeds that both have."""
+    rows = _selected("synthetic")
+    sizes = sorted(rows["d"].unique())
+    lines = []
+    for output, method, mode in product(ITERATES, ("dpzero", "dpgd-0th"), MODES):
+        cells = [[_cell(rows, output, name, mode, d) for name in (method, "dpgd")] for d in sizes]
+        lines.append([ITERATES[output], METHODS[method], mode, *(_ratio(*pair) for pair in cells)])
+    return markdown(["iterate", "over DP-GD's", "mode", *(f"d = {d:,}" for d in sizes)], lines)
+
+
+def _ratio(above: pd.DataFrame, below: pd.DataFrame) -> str:
+    each = (above.set_index("seed")["train"] / below.set_index("seed")["train"]).dropna()
+    return mean_error(each, ".2f")
+
+
+def choices() -> str:
+    """How much starts and calibrations move the level at the largest d, and DPGD-0th's least value over DPZero's."""
+    rows = read_rows(RESULTS / "selection").query("sweep == 'choices' and measured == 'gradient'")
+    largest = rows[rows["d"] == rows["d"].max()]
+    lines = []
+    for output, mode in product(ITERATES, MODES):
+        cells = {method: _cell(largest, output, method, mode, largest["d"].max()) for method in ("dpzero", "dpgd-0th")}
+        each = [cell.set_index(["start", "calibration"])["train"] for cell in cells.values()]
+        moved = [f"{values.max() / values.min():.2f}" for values in each]
+        lines.append([ITERATES[output], mode, *moved, f"{(each[1] / each[0]).min():.2f}"])
+    header = ["iterate", "mode", "DPZero, largest over least", "DPGD-0th, largest over least"]
+    return markdown([*header, "DPGD-0th over DPZero, at least"], lines)
+
+
+def products_of_dpgd() -> str:
+    """Where DP-GD's processor time goes, by d (the three modes together), and what its products take at the peak."""
+    rows = read_rows(RESULTS / "dpgd_products").set_index(["mode", "d"])
+    rows["grid_s"] = read_rows(RESULTS / "synthetic_dpgd_seconds").set_index(["mode", "d"])["cpu_s"]
+    rows["speed"] = rows["gflops"] / rows["peak_gflops"]
+    rows["least_s"] = rows["grid_s"] * rows["product_share"] * rows["speed"]
+    by_d = rows.groupby("d")
+    lines = [[f"{d:,}", *_spent(part)] for d, part in by_d]
+    header = ["d", "lane steps with products", "time in them", "speed, of the peak"]
+    header += ["minutes of the grid", "of its products at the peak"]
+    return markdown(header, [*lines, ["all", *_spent(rows)]])
+
+
+def _spent(part: pd.DataFrame) -> list[str]:
+    shares = [
+        part["clipping_lane_steps"].sum() / part["lane_steps"].sum(),
+        part["product_s"].sum() / part["total_s"].sum(),
+        (part["speed"] * part["product_s"]).sum() / part["product_s"].sum(),
+    ]
+    return [*(f"{share:.0%}" for share in shares), *(f"{part[name].sum() / 60:.1f}" for name in ("grid_s", "least_s"))]
+
+
+TABLES = {
+    "synthetic_steps": steps,
+    "synthetic_slopes": slopes,
+    "synthetic_limit": to_infinity,
+    "synthetic_ratios": ratios,
+    "synthetic_choices": choices,
+    "dpgd_products": products_of_dpgd,
+}

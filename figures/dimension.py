@@ -1,8 +1,8 @@
-"""DPZero and DPGD-0th against the dimension, to 10^6, and with fixed rank to 10^7.  python -m figures.dimension
+"""DPZero and DPGD-0th against the dimension, to 10^7.  python -m figures.dimension
 
 Settings chosen on the other seeds, mean over seeds with standard errors, with the fitted slope of the gradient norm and
-its 95% interval; and the peak memory and the seconds of a cell. dimension: eigenvalues 1/i, `benchmarks.dimension`;
-rank: r = 5 whatever d, `benchmarks.rank`.
+its 95% interval; and the peak memory and the processor seconds of a cell (`benchmarks.rank`). rank: r = 5 whatever d;
+log_rank: r like log d.
 """
 
 import sys
@@ -13,12 +13,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.selection import OF_RANK
 from dpzero_theory.cli import Parser, input_folder, output_folder
-from figures.style import CAP, FIGURES, PAGE, RING, label_panels, save, series, use_style
+from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["draw", "main"]
 
 METHODS = {"dpzero": ("DPZero", series(0)), "dpgd-0th": ("DPGD-0th", series(1))}
+NAMES = {"rank": "rank", "log": "log_rank"}
 OUTPUTS = {"tau": r"mean over iterates ($x_\tau$)", "last": "last iterate"}
 
 
@@ -31,7 +33,7 @@ def draw(rows: pd.DataFrame, selected: pd.DataFrame, slopes: pd.DataFrame) -> Fi
             line = part.groupby("d")["train"].agg(["mean", "sem"])
             at = (slopes["method"] == method) & (slopes["output"] == output) & (slopes["range"] == "all")
             fit = slopes[at & (slopes["selection"] == "held-out")].iloc[0]
-            text = rf"{label}: slope {fit['slope']:.2f} $\pm$ {(fit['high'] - fit['low']) / 2:.2f}"
+            text = rf"{label}: slope {fit['slope']:.3f} $\pm$ {(fit['high'] - fit['low']) / 2:.3f}"
             axis.errorbar(line.index, line["mean"], yerr=line["sem"], **look.line(label=text))
             capped = part.groupby("d")["beyond"].median() > CAP
             axis.plot(line.index[capped], line["mean"][capped], linestyle="none", **RING)
@@ -40,13 +42,12 @@ def draw(rows: pd.DataFrame, selected: pd.DataFrame, slopes: pd.DataFrame) -> Fi
         axis.legend(loc="upper left", fontsize=6)
         low, high = axis.get_ylim()
         axis.set_ylim(low, high * (high / low) ** 0.6)
-    axes[0].set_ylabel(r"$\|\nabla F_S\|$")
+        log_ticks(axis.yaxis)
+    axes[0].set_ylabel(r"$\|\nabla F_S\|$, mean and standard error")
     memory = rows.groupby("d")["peak_mb"].max()
     axes[2].plot(memory.index, memory, **series(6).line(label="peak memory, MB"))
-    column = "cpu_s" if "cpu_s" in rows else "seconds"
-    seconds = rows.drop_duplicates(["d", "seed", column]).groupby(["d", "seed"])[column].sum().groupby("d").mean()
-    label = "processor seconds" if column == "cpu_s" else "seconds"
-    axes[2].plot(seconds.index, seconds, **series(3).line(label=f"{label}, both methods"))
+    seconds = rows.drop_duplicates(["d", "seed"]).groupby("d")["cpu_s"].mean()
+    axes[2].plot(seconds.index, seconds, **series(3).line(label="processor seconds, both methods"))
     axes[2].set(xscale="log", yscale="log", title="cost of a cell", xlabel="dimension $d$")
     axes[2].set_ylim(top=axes[2].get_ylim()[1] * 10)
     axes[2].legend(loc="upper left", fontsize=6)
@@ -68,16 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     with parser.refusals("--rows"):
-        rows = {name: read_rows(options.rows / name) for name in ("dimension", "rank")}
+        rows = read_rows(options.rows / "rank")
     with parser.refusals("--selection"):
         selected = read_rows(options.selection)
     with parser.refusals("--slopes"):
         slopes = read_rows(options.slopes)
     use_style()
-    rows["rank"] = rows["rank"][rows["rank"]["experiment"] == "dimension"]
-    for sweep, table in rows.items():
-        own = [other[other["sweep"] == sweep] for other in (selected, slopes)]
-        save(draw(table, *own), sweep, options.out)
+    for sweep, (experiment, _) in OF_RANK.items():
+        own = [table[table["sweep"] == sweep] for table in (selected, slopes)]
+        save(draw(rows[rows["experiment"] == experiment], *own), NAMES[sweep], options.out)
     return 0
 
 

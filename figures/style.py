@@ -5,6 +5,7 @@ dash, so that a figure reads in grey. `save` writes PNG and PDF without dates, s
 same bytes.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,10 +113,10 @@ def label_panels(axes: Any, start: str = "a") -> None:
 
 
 def log_ticks(axis: Axis) -> None:
-    """Label a logarithmic axis without crowding: powers of ten, or 1, 2 and 5 times them under 1.5 decades."""
+    """Label a logarithmic axis without crowding: powers of ten, or 1, 2 and 5 times them where there are few."""
     low, high = axis.get_view_interval()
     axis.set_minor_formatter(NullFormatter())
-    if high < low * 10**1.5:
+    if high < low * 10**1.5 or math.floor(math.log10(high)) == math.ceil(math.log10(low)):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 

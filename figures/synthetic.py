@@ -7,8 +7,9 @@ synthetic_grid_MODE shows the whole grid at one dimension; synthetic_choices wha
 change.
 """
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -20,9 +21,10 @@ from matplotlib.lines import Line2D
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
+from dpzero_theory.synthetic.problems import paper_spectrum
 from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, save, series, use_style
 
-__all__ = ["draw_best", "draw_choices", "draw_grid", "draw_slopes", "draw_wide", "main"]
+__all__ = ["at_infinity", "draw_best", "draw_choices", "draw_grid", "draw_slopes", "draw_wide", "least_loss", "main"]
 
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
 LOOKS = dict(zip(METHODS, (series(0), series(1), series(2)), strict=True))
@@ -38,20 +40,19 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
 """Start and calibration; filled: x_0 = 0, open: x_0 ~ N(0, I); discs: the paper's noise, diamonds: the exact."""
 
 DOTS = (0, (1, 1))
-LIMIT: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": "-"}
-"""With any number of steps."""
+LINE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": "-"}
 BOUNDS: dict[str, dict[str, Any]] = {
     "claimed": {"color": "#999999", "linewidth": 0.9},
     "claimed_here": {"color": "black", "linewidth": 0.9},
 }
 
 
-def draw_best(selected: pd.DataFrame, what: str, limit: pd.DataFrame | None = None) -> Figure:
+def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[float]"], told: str) -> Figure:
     """What the chosen settings give against d; what: 'gradient' or 'loss'; selected: `benchmarks.selection`.
 
     Filled markers: the last iterate; open ones: the mean over iterates. Bars are standard errors over seeds, each seed
-    with the setting that is best on the others; ringed where the grid's end costs more than 5%. limit: the rows with
-    any number of steps, whose x_tau is drawn for DPZero on the training sample.
+    with the setting that is best on the others; ringed where the grid's end costs more than 5%. lines: black lines by
+    mode and d on the training sample, and what is told of them.
     """
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.6), sharex=True, sharey="col")
     for line, (on, sample) in zip(grid, SAMPLES.items(), strict=True):
@@ -66,22 +67,31 @@ def draw_best(selected: pd.DataFrame, what: str, limit: pd.DataFrame | None = No
     for axis in grid.flat:
         log_ticks(axis.xaxis)
         log_ticks(axis.yaxis)
-    if limit is not None:
-        for axis, mode in zip(grid[0], MODES, strict=True):
-            cells = _cells(limit, mode, "dpzero", what)
-            values = cells[cells["output"] == "tau"].groupby("d")["train"].mean()
-            axis.plot(values.index, values, **LIMIT)
+    for axis, mode in zip(grid[0], MODES, strict=True):
+        axis.plot(lines[mode].index, lines[mode], **LINE)
     label_panels(grid.flat)
-    _curve_legend(figure, selected, limit is not None)
+    _curve_legend(figure, selected, told)
     return figure
+
+
+def at_infinity(limit: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
+    """DPZero's x_tau with any number of steps, by mode and d."""
+    cells = {mode: _cells(limit, mode, "dpzero", "gradient") for mode in MODES}
+    return {mode: of[of["output"] == "tau"].groupby("d")["train"].mean() for mode, of in cells.items()}
+
+
+def least_loss(selected: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
+    """The expected minimum of the loss, tr(A)/2 with samples from N(1, I), by mode and d."""
+    sizes = sorted(selected["d"].unique())
+    return {mode: pd.Series({d: paper_spectrum(mode, d).sum() / 2 for d in sizes}) for mode in MODES}
 
 
 def _cells(selected: pd.DataFrame, mode: str, method: str, what: str) -> pd.DataFrame:
     return selected[(selected["mode"] == mode) & (selected["method"] == method) & (selected["measured"] == what)]
 
 
-def _curve_legend(figure: Figure, selected: pd.DataFrame, limit: bool = False) -> None:
-    """What the marks of `_curves` mean."""
+def _curve_legend(figure: Figure, selected: pd.DataFrame, told: str = "") -> None:
+    """What the marks of `_curves` mean, and the black line where something is told of it."""
     present = _present(selected)
     handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
     seeds = {method: selected.loc[selected["method"] == method, "seed"].nunique() for method in present}
@@ -89,12 +99,13 @@ def _curve_legend(figure: Figure, selected: pd.DataFrame, limit: bool = False) -
     last = Line2D([], [], color="#555555", marker="o")
     mean = Line2D([], [], color="#555555", marker="o", markerfacecolor="white", linewidth=0.8, linestyle=DOTS)
     ring = Line2D([], [], linestyle="none", **RING)
-    marks = ["last iterate", r"mean over iterates ($x_\tau$)", "grid's end costs over 5%"]
+    bars = ", standard errors" if max(seeds.values()) > 1 else ""
+    marks = [f"last iterate{bars}", r"mean over iterates ($x_\tau$)", "grid's end costs over 5%"]
     lines = [*handles, last, mean, ring]
-    if limit:
-        lines.append(Line2D([], [], **LIMIT))
-        marks.append(r"DPZero's $x_\tau$, $T \to \infty$ (top row)")
-    figure.legend(lines, [*names, *marks], loc="outside upper center", ncols=4 if limit else 3)
+    if told:
+        lines.append(Line2D([], [], **LINE))
+        marks.append(f"{told} (top row)")
+    figure.legend(lines, [*names, *marks], loc="outside upper center", ncols=4 if told else 3)
 
 
 def _present(rows: pd.DataFrame) -> dict[str, str]:
@@ -152,24 +163,24 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
         axis.set_xticks(range(3), [f"mode {mode}" for mode in MODES])
         axis.set_title(name)
         axis.axhline(0, color="#888888", linewidth=0.6)
-    axes[0].set_ylabel(r"slope of $\log\|\nabla F\|$ in $\log d$")
+    axes[0].set_ylabel(r"slope of $\log\|\nabla F\|$ in $\log d$, 95%")
     label_panels(axes)
     present = _present(slopes)
     handles = [
         *(Line2D([], [], color=LOOKS[m].color, marker=LOOKS[m].marker, linestyle="none") for m in present),
-        Line2D([], [], color="#555555", marker="o", markerfacecolor="white", linestyle="none"),
+        *(
+            Line2D([], [], color="#555555", marker="o", markerfacecolor=face, linestyle="none")
+            for face in ("#555555", "white")
+        ),
         *(Line2D([], [], **style) for style in BOUNDS.values()),
     ]
-    labels = [*present.values(), "largest three $d$", "bound, fixed gap", "bound, gap $r/2$ as here"]
-    figure.legend(handles, labels, loc="outside upper center", ncols=6, columnspacing=1.2)
+    labels = [*present.values(), "all $d$", "largest three $d$", "bound, fixed gap", "bound, gap $r/2$ as here"]
+    figure.legend(handles, labels, loc="outside upper center", ncols=7, columnspacing=0.9, handletextpad=0.2)
     return figure
 
 
 def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
-    """Training gradient norm of the last iterate over the grid: the best over steps, and the best over clips.
-
-    The darkest colour is no better than the start, or worse.
-    """
+    """Training gradient norm of the last iterate over the grid: the best over steps, and the best over clips."""
     part = rows[(rows["mode"] == mode) & (rows["d"] == d)]
     lanes = part.groupby(["method", "steps", "step_size", "clip"])["gradient_train_last"].mean().reset_index()
     still = lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max()
@@ -182,8 +193,8 @@ def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
         for axis, other, away in ((grid[0, column], "clip", "steps"), (grid[1, column], "steps", "clip")):
             cells = table.pivot_table(index=other, columns="step_size", values="gradient_train_last", aggfunc="min")
             image = axis.imshow(cells, norm=norm, cmap="cividis_r", origin="lower", aspect="auto")
-            axis.set_xticks(range(0, len(cells.columns), 2), [f"{x:g}" for x in cells.columns[::2]], rotation=45)
-            axis.set_yticks(range(len(cells.index)), [f"{y:g}" for y in cells.index])
+            axis.set_xticks(range(0, len(cells.columns), 2), [_power(float(x)) for x in cells.columns[::2]])
+            axis.set_yticks(range(len(cells.index)), [f"{y:,g}" for y in cells.index])
             place = (cells.columns.get_loc(chosen["step_size"]), cells.index.get_loc(chosen[other]))
             axis.plot(*place, marker="*", color="white", markeredgecolor="black", markersize=9)
             axis.grid(visible=False)
@@ -192,9 +203,17 @@ def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
     grid[0, 0].set_ylabel("clip $C$")
     grid[1, 0].set_ylabel("steps $T$")
     label_panels(grid.flat)
-    figure.colorbar(image, ax=grid, label=r"training $\|\nabla F(x_T)\|$", extend="max", aspect=40, pad=0.01)
-    figure.suptitle(f"mode {mode}, d = {d:,}")
+    bar = figure.colorbar(image, ax=grid, label=r"training $\|\nabla F(x_T)\|$", extend="max", aspect=40, pad=0.01)
+    log_ticks(bar.ax.yaxis)
+    alone = ", ".join(METHODS[method] for method in methods if part[part["method"] == method]["seed"].nunique() == 1)
+    seeds = f"means over seeds{f' ({alone}: one)' if alone else ''}"
+    marks = "star: the best setting; darkest: no better than not to move"
+    figure.suptitle(f"mode {mode}, d = {d:,}, {seeds}; {marks}", fontsize=8)
     return figure
+
+
+def _power(value: float) -> str:
+    return f"$10^{{{round(math.log10(value))}}}$"
 
 
 def draw_wide(selected: pd.DataFrame) -> Figure:
@@ -244,8 +263,8 @@ def draw_choices(selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
     names = [
         f"{'$x_0 = 0$' if start == 'zero' else '$x_0$ normal'}, {calibration} noise" for start, calibration in CHOICES
     ]
-    figure.legend([*handles, *shapes], [*present.values(), *names], loc="outside upper center", ncols=3)
-    figure.suptitle("one seed, settings chosen on it", fontsize=7)
+    title = "one seed, settings chosen on it"
+    figure.legend([*handles, *shapes], [*present.values(), *names], loc="outside upper center", ncols=3, title=title)
     return figure
 
 
@@ -280,9 +299,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = pd.concat([read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")])
     use_style()
     paper = selected[selected["sweep"] == "synthetic"]
-    for what in ("gradient", "loss"):
-        limit = selected[selected["sweep"] == "limit"] if what == "gradient" else selected[:0]
-        save(draw_best(paper, what, limit if len(limit) else None), f"synthetic_{what}", options.out)
+    limit = at_infinity(selected[selected["sweep"] == "limit"])
+    told = r"DPZero's $x_\tau$, $T \to \infty$"
+    save(draw_best(paper, "gradient", limit, told), "synthetic_gradient", options.out)
+    save(draw_best(paper, "loss", least_loss(paper), r"least loss, $\mathrm{tr}(A)/2$"), "synthetic_loss", options.out)
     for mode in MODES:
         save(draw_grid(rows, mode, _common(rows, mode)), f"synthetic_grid_{mode}", options.out)
     save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)

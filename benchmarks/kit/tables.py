@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 
-__all__ = ["markdown"]
+import numpy as np
+from numpy.typing import ArrayLike
+
+__all__ = ["markdown", "mean_error"]
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table with one row for each of `lines`."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *lines])
+
+
+def mean_error(values: ArrayLike, mean: str, error: str = ".1g") -> str:
+    """Mean over seeds +- its standard error; mean, error: their formats."""
+    seen = np.asarray(values, dtype=np.float64)
+    return f"{seen.mean():{mean}} +- {seen.std(ddof=1) / np.sqrt(len(seen)):{error}}"

@@ -3,14 +3,13 @@
 import math
 
 import numpy as np
-from scipy import special
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.release import Release
 from paper_checks import formulas as f
 from paper_checks.checks.divergence import hockey_stick, least_epsilon, lemma_gdp
 from paper_checks.checks.instances import DIMENSIONS, Array, spectrum
-from paper_checks.registry import Finding, Plot, check
+from paper_checks.registry import Finding, check
 from paper_checks.tables import fact, printed
 
 
@@ -110,125 +109,3 @@ def _(full: bool) -> Finding:
     sampled = epsilon_of_history([release], delta)
     numbers = {"epsilon, sampling unknown": bare, "epsilon, Poisson sampling": sampled.value}
     return Finding(bare > 10 and sampled.upper < 2, numbers=numbers)
-
-
-# --- A small version of the synthetic experiment ---
-
-_N, _EPSILON, _DELTA = 10_000, 2.0, 1e-6
-_STEPS = (10, 40, 160, 640)
-_SIZES = (1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)
-_CLIPS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-
-
-def clipped_mean(mean: Array, deviation: Array, clip: Array) -> Array:
-    """E clip_C(s) for s ~ N(mean, deviation^2), in closed form."""
-    low, high = (-clip - mean) / deviation, (clip - mean) / deviation
-    inside = special.ndtr(high) - special.ndtr(low)
-    density = (np.exp(-(low**2) / 2) - np.exp(-(high**2) / 2)) / math.sqrt(2 * math.pi)
-    return mean * inside + deviation * density + clip * (special.ndtr(-high) - special.ndtr(low))
-
-
-def final_gradients(method: str, a: Array, seed: int) -> Array:
-    """|grad F(x_T)| at every grid point, F the quadratic with n = 10,000 samples from N(1, I).
-
-    The mean over samples is replaced by its expectation given u (the differences are Gaussian), which n = 10,000
-    samples match to 1%; DP-GD's clipped mean is taken over 200 sampled gradients. Noise as the paper prescribes.
-    """
-    rng, d = np.random.default_rng(seed), a.size
-    gdp = lemma_gdp(_EPSILON, _DELTA)
-    grid = np.array([(t, s, c) for t in _STEPS for s in _SIZES for c in _CLIPS])
-    steps, alpha, clip = grid.T
-    sigma = np.sqrt(steps) * 2 * clip / _N / gdp
-    x = np.zeros((len(grid), d))
-    data = rng.standard_normal((200, d))
-    data -= data.mean(axis=0)
-    for t in range(max(_STEPS)):
-        live = steps > t
-        error = x[live] - 1
-        if method == "dpgd":
-            move = _clipped_gradients(error, a, data, clip[live])
-            move += sigma[live][:, None] * rng.standard_normal(error.shape)
-        else:
-            u = rng.standard_normal(d)
-            u *= math.sqrt(d) / np.linalg.norm(u)
-            deviation = np.full(error.shape[0], math.sqrt(float(np.sum((a * u) ** 2))))
-            limit = clip[live] / (math.sqrt(d) if method == "dpgd0th" else 1)
-            mean = clipped_mean(error @ (a * u), deviation, limit)
-            if method == "dpzero":
-                move = (mean + sigma[live] * rng.standard_normal(mean.size))[:, None] * u
-            else:
-                move = mean[:, None] * u + sigma[live][:, None] * rng.standard_normal(error.shape)
-        with np.errstate(over="ignore", invalid="ignore"):
-            x[live] = error + 1 - alpha[live][:, None] * move
-        x[~np.isfinite(x).all(axis=1)] = 1e6
-    out: Array = np.linalg.norm((x - 1) * a, axis=1)
-    return out
-
-
-def _clipped_gradients(error: Array, a: Array, data: Array, clip: Array) -> Array:
-    """Mean over the rows of `data` of clip_C(A(error - row)), for each row of `error`."""
-    square = np.sum((error * a) ** 2, axis=1)[:, None] - 2 * (error * a**2) @ data.T + np.sum((data * a) ** 2, axis=1)
-    factor = np.minimum(1, clip[:, None] / np.sqrt(square))
-    out: Array = (factor.mean(axis=1)[:, None] * error - factor @ data / data.shape[0]) * a
-    return out
-
-
-_DIMS = (20, 100)
-_SEEDS = (1, 2, 3, 4)
-_METHODS = ("dpgd0th", "dpzero", "dpgd")
-_CACHE: dict[tuple[str, str, int], float] = {}
-
-
-def _measured(method: str, mode: str, d: int) -> float:
-    key = method, mode, d
-    if key not in _CACHE:
-        runs = [final_gradients(method, spectrum(mode, d), seed) for seed in _SEEDS]
-        _CACHE[key] = float(np.min(np.mean(runs, axis=0)))
-    return _CACHE[key]
-
-
-def _power(method: str, mode: str, sizes: tuple[int, ...]) -> float:
-    """log-log slope of the best gradient norm between the smallest and largest size."""
-    low, high = _measured(method, mode, sizes[0]), _measured(method, mode, sizes[-1])
-    return math.log(high / low) / math.log(sizes[-1] / sizes[0])
-
-
-def _sizes(full: bool) -> tuple[int, ...]:
-    return (*_DIMS, 500) if full else _DIMS
-
-
-@check("toy-full-rank-scales")
-def _(full: bool) -> Finding:
-    """Mode (a): every method's slope is above 0.25."""
-    slopes = {m: _power(m, "a", _sizes(full)) for m in _METHODS}
-    return Finding(min(slopes.values()) > 0.25, numbers={f"slope, {m}": v for m, v in slopes.items()})
-
-
-@check("toy-strong-dependence")
-def _(full: bool) -> Finding:
-    """DPGD-0th's slope is above 0.5 between d = 20 and 100 in every mode; in mode (c) the others' are below it."""
-    slopes = {(m, mode): _power(m, mode, _DIMS) for m in _METHODS for mode in "abc"}
-    strong = min(slopes["dpgd0th", mode] for mode in "abc") > 0.5
-    flatter = all(slopes[m, "c"] < slopes["dpgd0th", "c"] for m in ("dpzero", "dpgd"))
-    series = {m: (list(_sizes(full)), [_measured(m, "c", d) for d in _sizes(full)]) for m in _METHODS}
-    plot = Plot("best gradient norm, mode (c), small grid", "d", "|grad F|", series, log_x=True, log_y=True)
-    numbers = {f"slope, mode ({mode}), {m}": v for (m, mode), v in slopes.items()}
-    return Finding(strong and flatter, numbers=numbers, plot=plot)
-
-
-@check("toy-dpgd0th-worst")
-def _(full: bool) -> Finding:
-    """DPGD-0th's best gradient norm is above DPZero's and DP-GD's, every mode and size."""
-    ratios = [
-        _measured("dpgd0th", mode, d) / max(_measured(m, mode, d) for m in ("dpzero", "dpgd"))
-        for mode in "abc"
-        for d in _sizes(full)
-    ]
-    return Finding(min(ratios) > 1, numbers={"least ratio to the next method": min(ratios)})
-
-
-@check("toy-smaller-rank-better")
-def _(full: bool) -> Finding:
-    """'The performance of each method is improved with smaller effective rank': (a) > (b) > (c) at each size."""
-    ratios = [_measured(m, a, d) / _measured(m, b, d) for m in _METHODS for d in _sizes(full) for a, b in ("ab", "bc")]
-    return Finding(min(ratios) > 1, numbers={"least ratio": min(ratios)})

@@ -133,7 +133,7 @@ def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
         k_directions.draw(
             *(read_rows(RESULTS / name) for name in ("k_directions", "certificates_directions", "certificates"))
         ),
-        synthetic.draw_best(selected["synthetic"], "gradient"),
+        synthetic.draw_best(selected["synthetic"], "gradient", synthetic.at_infinity(selected["limit"]), "limit"),
         synthetic.draw_grid(rows, "c", int(rows["d"].min())),
         synthetic.draw_slopes(slopes[slopes["sweep"] == "synthetic"]),
         synthetic.draw_wide(selected["wide"]),

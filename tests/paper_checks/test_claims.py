@@ -148,6 +148,17 @@ def test_remarks_are_ours_and_hold(claims: list[Claim]) -> None:
     ]
 
 
+def test_the_evidence_of_the_figures_has_the_numbers_of_their_checks(claims: list[Claim]) -> None:
+    """To the digits that are written."""
+    of_figures = [id for id, check in registry.registered().items() if check.__module__.endswith(".figures")]
+    assert len(of_figures) == 9
+    for claim in (claim for claim in claims if claim.id in of_figures):
+        found = registry.registered()[claim.id](False).numbers.values()
+        for written in re.findall(r"\d+\.\d+", claim.evidence):
+            digits = len(written.partition(".")[2])
+            assert any(f"{number:.{digits}f}" == written for number in found), (claim.id, written)
+
+
 def test_the_page_counts_claims_and_remarks(claims: list[Claim]) -> None:
     counts = Counter(REMARK if claim.kind == REMARK else claim.status for claim in claims)
     of_paper = ", ".join(f"{counts[status]} {status}" for status in registry.STATUSES)
