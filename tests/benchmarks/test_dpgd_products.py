@@ -14,7 +14,7 @@ GRID = dpgd_products.GRIDS["paper"]
 
 
 def test_products_are_those_of_lanes_with_a_sample_to_clip() -> None:
-    """Counted again in runs of the reference, a lane at a time; of 4 n (d + 2) operations, with what little is beside."""
+    """Counted again in runs of the reference, a lane at a time, up to what little is multiplied beside them."""
     grid, d = dpgd_products.GRIDS["smoke"], 5
     row = dpgd_products.measure(grid, "c", d)
     train, _, _ = samples(grid.n, d, 0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import rank
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.synthetic.problems import Quadratic
@@ -32,6 +32,17 @@ def test_the_trace_of_log_is_that_of_the_papers_mode_c(cell: rank.Cell) -> None:
     if cell.d <= 1_000:
         np.testing.assert_allclose(spectrum, 1 / i, rtol=1e-9)
     assert (np.diff(spectrum) <= 0).all()
+
+
+def test_the_page_says_what_the_slopes_say() -> None:
+    """Held-out slopes of DPZero: zero within the interval at fixed r, both iterates, and of x_tau with r like log d."""
+    fits = read_rows(RESULTS / "slopes").query("method == 'dpzero' and selection == 'held-out' and range == 'all'")
+    fits = fits.set_index(["sweep", "output"])
+    assert (fits["seeds"].loc[["rank", "log"]] == 5).all()
+    flat = (fits["low"] < 0) & (fits["high"] > 0)
+    assert flat.loc[[("rank", "tau"), ("rank", "last"), ("log", "tau")]].all()
+    assert 0 < fits.loc[("log", "last"), "low"] < fits.loc[("log", "last"), "high"] < 0.05
+    assert (read_rows(RESULTS / "rank")["peak_mb"] < 1_000).all()
 
 
 def test_a_rotated_quadratic_is_one_with_a_dense_matrix() -> None:
