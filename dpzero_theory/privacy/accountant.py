@@ -132,12 +132,13 @@ def compositions(releases: Sequence[Release], *, attained: bool = False) -> tupl
     return tuple(found)
 
 
-def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
+def delta_of_history(history: Sequence[Release], epsilon: float, *, near: float | None = None) -> Bracket:
     """The smallest delta for which the history is (epsilon, delta)-DP.
 
     Args:
         history: releases, all with one relation; none cost nothing.
         epsilon: epsilon >= 0.
+        near: a delta from which it is enough to know, with random allocation, on which side it is if it is far.
 
     Returns:
         A bracket; `value` is the estimate, `upper` is certified to hold.
@@ -147,13 +148,13 @@ def delta_of_history(history: Sequence[Release], epsilon: float) -> Bracket:
     """
     eps = check.real("epsilon", epsilon, at_least=0)
     reductions = _reductions(history, 0.0)
-    found = [_reduced_delta(reduced, eps, notes(history)) for reduced in reductions]
+    found = [_reduced_delta(reduced, eps, notes(history), near) for reduced in reductions]
     lower, upper = max(bracket.lower for bracket in found), min(bracket.upper for bracket in found)
     upper = max(min(upper, _near_pure(reductions, eps)), lower)
     return replace(found[0], lower=lower, value=min(max(found[0].value, lower), upper), upper=upper)
 
 
-def _reduced_delta(reduced: _Reduced, eps: float, notes: tuple[str, ...]) -> Bracket:
+def _reduced_delta(reduced: _Reduced, eps: float, notes: tuple[str, ...] = (), near: float | None = None) -> Bracket:
     beyond, ratio = reduced.epsilon, reduced.ratio
     # delta(epsilon) <= e^G delta'(left), delta' without the ratio; delta'(left) <= delta'(0) + 1 - e^left for left < 0
     left = math.nextafter(eps - 2 * ratio, -math.inf) if ratio else eps
@@ -164,7 +165,7 @@ def _reduced_delta(reduced: _Reduced, eps: float, notes: tuple[str, ...]) -> Bra
         return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
 
     def paired(epsilon: float) -> Bracket:
-        return _paired_delta(reduced.gaussian, epsilon, reduced.finite)
+        return _paired_delta(reduced.gaussian, epsilon, reduced.finite, near)
 
     found = paired(max(_down(left - beyond) if beyond else left, 0.0))
     if ratio + beyond == 0:
@@ -187,7 +188,7 @@ def _near_pure(reductions: Sequence[_Reduced], eps: float) -> float:
     share = max(math.expm1(eps - pure.epsilon) / math.expm1(-back), 0.0)
     if share > _CLOSE_TO_PURE:
         return 1.0
-    return min(_up(share * (1 + 1e-12) * _reduced_delta(pairs, _down(eps - back), ()).upper), 1.0)
+    return min(_up(share * (1 + 1e-12) * _reduced_delta(pairs, _down(eps - back)).upper), 1.0)
 
 
 def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
@@ -251,11 +252,11 @@ def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ra
     return 0.0
 
 
-def _paired_delta(releases: Sequence[Release], epsilon: float, finite: Finite) -> Bracket:
+def _paired_delta(releases: Sequence[Release], epsilon: float, finite: Finite, near: float | None = None) -> Bracket:
     if truncation.truncated(releases):
         return truncation.delta(releases, epsilon, lambda parts, at: _paired_delta(parts, at, finite))
     if mixture := allocated(releases, finite):
-        return mixture_delta(epsilon, mixture)
+        return mixture_delta(epsilon, mixture, target=near)
     gdp = total_gdp(releases)
     above: list[Bracket] = []
     for parts in compositions(releases):

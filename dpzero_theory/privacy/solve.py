@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from dpzero_theory import check
+from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import group_delta, group_epsilon
@@ -20,6 +21,8 @@ from dpzero_theory.search import last_integer
 
 MOST_RECORDS = 10**15
 _LEAST = 5e-324
+_FAR = 2.0
+"""A delta this many times the target, or its share, is far from it."""
 
 
 def most_steps(
@@ -147,16 +150,25 @@ class _Goal:
         self.epsilon = check.real("target_epsilon", target_epsilon, above=0)
         self.delta = check.real("target_delta", target_delta, at_least=0, below=1)
         self.group, self.release = check.integer("group", group), release
+        self._found: dict[int, Bracket] = {}
 
     def excess(self, number: int, *, least: bool = False) -> float:
         """<= 0 where the certified upper end meets the target; with `least` the lower end."""
-        history = [self.release(number)]
         if self.delta == 0:
-            epsilon = group_epsilon(history, 0.0, size=self.group)
+            epsilon = group_epsilon([self.release(number)], 0.0, size=self.group)
             return (epsilon.lower if least else epsilon.upper) - self.epsilon
-        delta = group_delta(history, self.epsilon, size=self.group)
-        found = delta.lower if least else delta.upper
+        if number not in self._found:
+            self._found[number] = self._delta([self.release(number)])
+        found = self._found[number].lower if least else self._found[number].upper
         return math.log(found / self.delta) if found > 0 else -math.inf
+
+    def _delta(self, history: list[Release]) -> Bracket:
+        """Where it is far from the target, on which side; else what whoever asks finds."""
+        if self.group == 1:
+            found = delta_of_history(history, self.epsilon, near=self.delta)
+            if found.upper < self.delta / _FAR or found.lower > self.delta * _FAR:
+                return found
+        return group_delta(history, self.epsilon, size=self.group)
 
     def refuse(self, number: int, rule: str) -> NoReturn:
         real = group_epsilon([self.release(number)], self.delta, size=self.group).upper
@@ -196,7 +208,8 @@ def _central_steps(unit: Release, goal: _Goal) -> float:
         return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)
     gdp = float(gdp_from_epsilon(goal.epsilon, goal.delta))
     loss = min((unit.sensitivity / unit.noise_multiplier) ** 2, 600.0)
-    each = loss if unit.terms.gdp > 0 else unit.sample_rate**2 * math.expm1(loss)
+    plain = unit.terms.gdp > 0 and unit.terms.run is None
+    each = loss if plain else unit.sample_rate**2 * math.expm1(loss)
     return min(gdp * gdp / each / goal.group**2, MOST_STEPS)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
+from dpzero_theory.privacy import solve
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
@@ -104,3 +105,23 @@ def test_bad_arguments_are_named(change, value):
     with pytest.raises(ValueError, match=f"{name.removeprefix('target_')}") as caught:
         fewest_records(**(TARGET | POISSON | {"steps": 10, "batch": 8} | bad))
     assert "\n" not in str(caught.value)
+
+
+def test_the_batch_of_allocated_records_in_few_questions(monkeypatch):
+    """Neighbours, as whoever asks finds them; the guess is near, and each number is asked for once."""
+    asked = []
+
+    def counted(history, epsilon, *, near=None):
+        asked.append(history[0].sample_rate)
+        return delta_of_history(history, epsilon, near=near)
+
+    monkeypatch.setattr(solve, "delta_of_history", counted)
+    question = {"noise_multiplier": 1.5, "sampling": "random-allocation", "relation": "add-remove"}
+    found = largest_batch(target_epsilon=2.0, target_delta=1e-5, steps=6, n=40, **question)
+    assert found.lower == found.value == found.upper
+    below, above = (
+        delta_of_history([Release(steps=6, sample_rate=batch / 40, **question)], 2.0)
+        for batch in (found.value, found.value + 1)
+    )
+    assert below.upper <= 1e-5 < above.lower
+    assert len(asked) == len(set(asked)) <= 12
