@@ -31,8 +31,10 @@ _SHARP = 2e-3
 _ABOVE, _LONG_ERROR = 1 / 16, -14.0
 """Where in a coarse grid's bracket delta is, about; log of the error of a contour that guides, over a rough delta."""
 
-_BUDGETS = (5e7, 2e8, 5e8, 1e9)
+_BUDGETS = (5e7, 1e8, 5e8, 1e9)
 """Of the contour: before large losses are taken apart, before a grid is tried, before a fine one is, and last."""
+_LONG_STEPS, _PRICE = 20_000, 2.5
+"""Steps from which a contour costs so much more (`characteristic.log_far`) than a grid."""
 _FEWEST_POINTS, _LEAST_POINTS, _COARSE_POINTS, _MOST_POINTS = 2**9, 2**13, 2**15, 2**18
 _HELP = 0.8
 """Share of a bracket's width to which more points must bring it to be worth more still."""
@@ -139,7 +141,8 @@ def _methods(
 
     grid = _Grid(epsilon, parts, gdp, wanted)
     sharp = max(_SHARP, wanted)
-    first, second, third, last = map(line, _BUDGETS)
+    price = _PRICE if sum(steps for _, steps in parts) > _LONG_STEPS else 1.0
+    first, second, third, last = map(line, (_BUDGETS[0], _BUDGETS[1] / price, *_BUDGETS[2:]))
     return [
         ("contour", _NARROW, first),
         *([("apart", _NARROW, lambda: rare_delta(epsilon, parts, gdp))] if _many(parts) else []),
