@@ -38,8 +38,8 @@ _LONG_STEPS, _PRICE = 20_000, 2.5
 _FEWEST_POINTS, _LEAST_POINTS, _COARSE_POINTS, _MOST_POINTS = 2**9, 2**13, 2**15, 2**18
 _HELP = 0.8
 """Share of a bracket's width to which more points must bring it to be worth more still."""
-_CLOSE, _NEXT_TO_NOTHING = 0.25, 1e-300
-"""Share of the largest loss from which delta may be as small as that, which no other method resolves."""
+_CLOSE, _LARGE, _NEXT_TO_NOTHING = 0.25, 200.0, 1e-300
+"""Share of the largest loss, and epsilon, from which delta may be as small as that, which no other method resolves."""
 _SAME = 1e-9
 """Relative width at which whether the record is used is all there is to say."""
 _SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
@@ -98,7 +98,8 @@ def direction_delta(
     if largest * (1 + 1e-12) <= epsilon:
         return Bracket(0.0, 0.0, 0.0, "largest loss")
     below = max(small, _NEXT_TO_NOTHING)
-    if (epsilon > _CLOSE * largest or (small > 0 and _few(parts))) and _chernoff(epsilon, parts, gdp, below) < below:
+    maybe = epsilon > min(_CLOSE * largest, _LARGE) or (small > 0 and _few(parts))
+    if maybe and _chernoff(epsilon, parts, gdp, below) < below:
         return Bracket(0.0, below, below, "Chernoff bound")
     if gdp == 0 and [(len(pair.branches), steps) for pair, steps in parts] == [(1, 1)]:
         with contextlib.suppress(OverflowError):
