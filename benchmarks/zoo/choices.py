@@ -114,6 +114,15 @@ class CapsBatches(FirstOrder):
         return np.sort(self.rng.permutation(drawn)[: int(self.settings["batch"]) + 2])
 
 
+class RedrawsSmallBatches(FirstOrder):
+    """A Poisson batch of less than two thirds of what is expected is drawn again."""
+
+    def batch(self) -> NDArray[np.intp]:
+        while len(found := super().batch()) < float(self.settings["batch"]) * 2 / 3:
+            pass
+        return found
+
+
 class MeanLossBeforeClip(FirstOrder):
     """Gradients of the batch's mean loss are clipped: each is over the number of records that were drawn."""
 

@@ -94,6 +94,16 @@ class ClampedNoise(FirstOrder):
         return np.asarray(self.std() * np.clip(self.source.normal(size=size), -2, 2))
 
 
+class RedrawsLargeNoise(FirstOrder):
+    """Gaussian noise beyond three standard deviations is drawn again."""
+
+    def noise(self, size: int) -> Array:
+        found = self.source.normal(size=size)
+        while (far := np.abs(found) > 3).any():
+            found = np.where(far, self.source.normal(size=size), found)
+        return np.asarray(self.std() * found)
+
+
 class NoiseByData(FirstOrder):
     """The noise goes by the largest clipped norm in the batch, not by the clip (local sensitivity)."""
 

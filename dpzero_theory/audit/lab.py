@@ -26,7 +26,7 @@ _SAME = 1e-5
 """Of the largest number: what quiet noise and rounding leave."""
 _SEED, _NOISE_SEED = 11, 1000
 _NOTHING = "the loop returns neither releases nor weights, or has no step_size among its settings"
-_WANTED, _FEWEST, _MOST = 6000, 24, 200
+_WANTED, _FEWEST, _MOST = 7500, 24, 200
 _PLACES = 256
 _SIZES, _MOST_SIZES = 8, 60
 """Runs whose batch sizes are looked at."""

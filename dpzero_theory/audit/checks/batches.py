@@ -13,8 +13,8 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 
 Included = NDArray[np.bool_]
 _RUNS = 8
-_LARGE = 0.9
-"""Of the sizes of batches are not large."""
+_SMALL, _LARGE = 0.1, 0.9
+"""Quantiles of the sizes of batches, beyond which they are small and large."""
 _WHOLE = 0.05
 """Of a record: a size is a whole number."""
 
@@ -66,11 +66,12 @@ def poisson(included: Included, rate: float) -> dict[str, float]:
 
 
 def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
-    """p-values, of many sizes: how far they are spread, and how many are large."""
+    """p-values, of many sizes: how far they are spread, how many are small, and large."""
     law = stats.binom(n, rate)
-    large = law.ppf(_LARGE)
+    small, large = law.ppf(_SMALL), law.ppf(_LARGE)
     return {
         "many sizes of batches": exact.dispersion(sizes, law.pmf(np.arange(n + 1))),
+        "how many batches are small": exact.binomial(int((sizes < small).sum()), sizes.size, float(law.cdf(small - 1))),
         "how many batches are large": exact.binomial(int((sizes > large).sum()), sizes.size, float(law.sf(large))),
     }
 

@@ -14,6 +14,11 @@ def test_faults_are_found(specimen: Specimen) -> None:
     require_found(specimen)
 
 
+def test_sizes_that_are_cut_off_below_are_found() -> None:
+    [specimen] = named("RedrawsSmallBatches")
+    require_found(specimen, runs=120)
+
+
 @pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
 def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
     require_sound(specimen, *NAMES)
