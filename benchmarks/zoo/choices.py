@@ -115,11 +115,12 @@ class CapsBatches(FirstOrder):
 
 
 class RedrawsSmallBatches(FirstOrder):
-    """A Poisson batch of less than two thirds of what is expected is drawn again."""
+    """A Poisson batch of less than two thirds of what is expected is drawn again, at most nine times."""
 
     def batch(self) -> NDArray[np.intp]:
-        while len(found := super().batch()) < float(self.settings["batch"]) * 2 / 3:
-            pass
+        for _ in range(10):
+            if len(found := super().batch()) >= float(self.settings["batch"]) * 2 / 3:
+                break
         return found
 
 
