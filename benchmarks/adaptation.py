@@ -17,6 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from benchmarks.pretrain.models import FAMILIES, pretrained
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.curvature.encoder import train
 
-__all__ = ["FIELDS", "KEY", "PRESETS", "Work", "chosen", "grid", "main", "one_run", "summary"]
+__all__ = ["FIELDS", "KEY", "PRESETS", "Work", "chosen", "grid", "main", "one_run", "reported", "summary"]
 
 CELL = ("family", "width", "method", "epsilon", "step_size", "clip", "seed")
 KEY = (*CELL, "step")
@@ -51,8 +52,17 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[float]]]] = {
     "adamw": ({}, {"step_size": [1e-3, 3e-3]}),
 }
 """What is common to a method's settings, and what is compared."""
-_FURTHER = {("dpzero", 16): [3.2e-2]}
-"""Step sizes that are compared too, where the largest of the others was the best."""
+_FURTHER = {
+    ("opt", 16, "dpzero"): [3.2e-2],
+    ("opt", 32, "dpzero"): [2e-3],
+    ("opt", 128, "dpzero"): [2e-3],
+    ("opt", 32, "mezo"): [2e-3],
+    ("opt", 32, "dpgd-0th"): [1e-4, 1e-3],
+    ("roberta", 32, "dpzero"): [3.2e-2, 6.4e-2],
+    ("roberta", 32, "mezo"): [3.2e-2, 6.4e-2],
+    ("roberta", 32, "dpgd-0th"): [1e-4, 1e-3],
+}
+"""Step sizes that are compared too, where the largest or the smallest of the others was the best."""
 METHODS = (
     *(("dpzero", 2.0), ("dpzero", 6.0), ("mezo", 0.0), ("dp-adamw", 2.0), ("dp-adamw", 6.0), ("adamw", 0.0)),
     *(("dpgd-0th", 2.0), ("dpgd-0th", 6.0)),
@@ -81,7 +91,10 @@ def grid(case: Case) -> Iterator[Configuration]:
     common, compared = GRIDS[case.method]
     same: dict[str, Any] = {"model": f"{case.family}-{case.width}", "task": "trec", "method": case.method, "seed": 0}
     same |= {"steps": STEPS, "batch": BATCH, **common, **({"epsilon": case.epsilon} if case.epsilon else {})}
-    compared = {**compared, "step_size": compared["step_size"] + _FURTHER.get((case.method, case.width), [])}
+    compared = {
+        **compared,
+        "step_size": compared["step_size"] + _FURTHER.get((case.family, case.width, case.method), []),
+    }
     for values in itertools.product(*compared.values()):
         yield Configuration(**(same | dict(zip(compared, values, strict=True))))
 
@@ -143,22 +156,34 @@ def _of(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
     return found
 
 
+def reported(rows: pd.DataFrame) -> pd.DataFrame:
+    """The runs that are shown: the chosen setting's with other seeds, of the cases whose settings have all been run."""
+    shown = np.zeros(len(rows), dtype=bool)
+    for values in set(zip(*(rows[name] for name in CELL[:4]), strict=True)):
+        with suppress(ValueError):
+            c = chosen(rows, case := Case(*values))
+            setting = _key(case, c) | {"seed": rows["seed"]}
+            shown |= np.logical_and.reduce([rows[name] == value for name, value in setting.items()]) & (
+                rows["seed"] > 0
+            )
+    return rows[shown]
+
+
 def summary(rows: pd.DataFrame) -> str:
     """A line for each family, width and method: test perplexity before and after, with its standard error."""
     lines = []
-    for values in sorted(set(zip(*(rows[name] for name in CELL[:4]), strict=True))):
+    shown = reported(rows)
+    for values in sorted(set(zip(*(shown[name] for name in CELL[:4]), strict=True))):
         case = Case(*values)
         part = _of(rows, case)
         before = part.loc[part["step"] == 0, "test_perplexity"].to_numpy(float)[0]
-        last = part[(part["seed"] > 0) & (part["step"] == part["steps"])]
-        if last.empty:
-            continue
+        last = _of(shown[shown["step"] == shown["steps"]], case)
         after = last["test_perplexity"].to_numpy(float)
         error = after.std(ddof=1) / math.sqrt(len(after)) if len(after) > 1 else math.nan
         alpha, clip = last[["step_size", "clip"]].to_numpy(float)[0]
-        shown = f"{case.method} ({case.epsilon:g})" if case.epsilon else case.method
+        name = f"{case.method} ({case.epsilon:g})" if case.epsilon else case.method
         lines.append(
-            f"{case.family}-{case.width:<4} {shown:<14} {before:8.1f} -> {after.mean():8.1f} +- {error:.1f} "
+            f"{case.family}-{case.width:<4} {name:<14} {before:8.1f} -> {after.mean():8.1f} +- {error:.1f} "
             f"({len(after)} seeds), step size {alpha:g}, clip {clip:g}"
         )
     return "\n".join(lines)

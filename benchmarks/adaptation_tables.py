@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.adaptation import METHODS, PRESETS
+from benchmarks.adaptation import METHODS, PRESETS, reported
 from benchmarks.adaptation_widths import cells, slopes
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, mean_error
@@ -15,17 +15,15 @@ FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
 def methods() -> str:
     """Test perplexity of questions before, and after every method; means over seeds with standard errors."""
     rows = read_rows(RESULTS / "adaptation")
+    shown = reported(rows)
+    ends = shown[shown["step"] == shown["steps"]]
     columns = []
     for family, width in dict.fromkeys((case.family, case.width) for case in PRESETS["table"]):
-        part = rows[(rows["family"] == family) & (rows["width"] == width)]
-        last = part[(part["seed"] > 0) & (part["step"] == part["steps"])].groupby(["method", "epsilon"])
+        part, last = (of[(of["family"] == family) & (of["width"] == width)] for of in (rows, ends))
         if len(last):
             before = part[part["step"] == 0]["test_perplexity"].iloc[0]
-            found = {
-                _name(*key): mean_error(values, ".1f", ".1f")
-                for key, values in last["test_perplexity"]
-                if len(values) > 1
-            }
+            values = last.groupby(["method", "epsilon"])["test_perplexity"]
+            found = {_name(*key): mean_error(several, ".1f", ".1f") for key, several in values if len(several) > 1}
             columns.append((f"{FAMILIES[family]}, width {width}", {"before": f"{before:.1f}", **found}))
     names = ["before", *(_name(*key) for key in METHODS)]
     lines = [[name, *(found.get(name, "-") for _, found in columns)] for name in names]

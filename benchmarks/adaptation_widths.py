@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from benchmarks.adaptation import PRESETS, chosen
+from benchmarks.adaptation import PRESETS, reported
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from benchmarks.pretrain import text
@@ -80,12 +80,9 @@ def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float
 def table(rows: pd.DataFrame) -> pd.DataFrame:
     """Steps to the target of every reported run of the preset `widths`: columns width, d, seed, steps."""
     found = []
+    shown = reported(rows)
     for case in PRESETS["widths"]:
-        part = rows[np.logical_and.reduce([rows[name] == value for name, value in vars(case).items()])]
-        if part.empty:
-            continue
-        c = chosen(rows, case)
-        runs = part[(part["step_size"] == c.step_size) & (part["clip"] == c.clip) & (part["seed"] > 0)]
+        runs = shown[np.logical_and.reduce([shown[name] == value for name, value in vars(case).items()])]
         for seed, run in runs.groupby("seed"):
             run = run.sort_values("step")
             steps = steps_to_target(run["step"].tolist(), np.log(run["dev_perplexity"]).tolist())

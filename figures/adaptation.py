@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from benchmarks.adaptation import reported
 from figures.command import command
 from figures.style import PAGE, label_panels, log_ticks, series
 
@@ -65,7 +66,8 @@ def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
 
 
 def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
-    last = rows[(rows["seed"] > 0) & (rows["step"] == rows["steps"])]
+    last = reported(rows)
+    last = last[last["step"] == last["steps"]]
     counts = last.groupby(["family", "width"])[["method", "epsilon"]].apply(lambda part: len(part.drop_duplicates()))
     ran = set(zip(last["method"], last["epsilon"], strict=True))
     names = [text for key, text in METHODS.items() if key in ran]

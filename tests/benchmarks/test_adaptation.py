@@ -60,8 +60,20 @@ def test_settings_are_chosen_on_dev_and_reported_on_test_with_other_seeds() -> N
     assert "10.0 ->      6.0 +- 1.0 (2 seeds), step size 0.008" in line
 
 
+def test_a_setting_that_is_chosen_no_longer_is_not_shown() -> None:
+    """As where a smaller step size was tried later: its runs are apart from those of the setting chosen before."""
+    case = Case("opt", 16, "mezo", 0.0)
+    rows = rows_of(case, [3.0, 2.0, 4.0], [5.0, 7.0])
+    rows.loc[(rows["seed"] == 0) & (rows["step"] == 100) & (rows["step_size"] == 1.6e-2), "dev_perplexity"] = 1.5
+    later = rows[rows["seed"] > 0].assign(step_size=1.6e-2, test_perplexity=[3.0, 3.5])
+    both = pd.concat([rows, later], ignore_index=True)
+    assert set(adaptation.reported(both)["step_size"]) == {1.6e-2}
+    assert "(2 seeds), step size 0.016" in adaptation.summary(both)
+    assert adaptation.reported(rows[rows["step_size"] != 4e-3]).empty
+
+
 def test_nothing_is_chosen_among_settings_that_were_not_all_run() -> None:
-    case = Case("opt", 32, "dpzero", 6.0)
+    case = Case("opt", 64, "dpzero", 6.0)
     rows = rows_of(case, [3.0, 2.0, 4.0], [])
     with pytest.raises(ValueError, match="rows must hold every setting"):
         chosen(rows[rows["step_size"] != 8e-3], case)

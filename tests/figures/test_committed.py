@@ -79,15 +79,14 @@ def test_several_directions_win_at_equal_evaluations_on_trec() -> None:
 
 
 def test_steps_of_dpzero_on_language_models_do_not_go_with_d() -> None:
-    """The 95% interval of the slope of log steps against log d is below 1/2, over at least five times the weights."""
+    """The 95% interval of the slope of log steps against log d is below 1/2, over sixteen times the weights."""
     runs, ranks = read_rows(RESULTS / "adaptation_steps"), read_rows(RESULTS / "adaptation_widths")
-    assert runs["d"].max() >= 5 * runs["d"].min()
+    assert runs["d"].max() >= 16 * runs["d"].min()
     assert runs.groupby("width").size().min() >= 4
     assert runs["steps"].notna().all()
-    _, low, high = interval([slope(part["d"], part["steps"]) for _, part in runs.groupby("seed")])
-    assert low is not None
+    _, _, high = interval([slope(part["d"], part["steps"]) for _, part in runs.groupby("seed")])
     assert high is not None
-    assert low < 0 < high < 0.5
+    assert high < 0.5
     assert set(ranks["d"]) == set(runs["d"])
 
 
