@@ -39,6 +39,17 @@ def test_perplexity_is_that_of_each_sentence_alone(place: Path, family: str) -> 
     assert found == pytest.approx(text.VOCABULARY, rel=0.1)  # random weights know nothing
 
 
+@pytest.mark.parametrize("factor", [1e5, math.nan])
+def test_perplexity_of_weights_that_diverged_is_infinite(place: Path, factor: float) -> None:
+    words = text.tokenizer("opt", place, SENTENCES)
+    module = random_model(config("opt", 16), FAMILIES["opt"], seed=0)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(factor)
+    given = text.examples(SENTENCES[:4], words, "opt")
+    assert text.perplexity(module, text.SentenceScorer(words.pad_token_id, 3), given) == math.inf
+
+
 def test_a_masked_sentence_is_one_function_of_itself(place: Path) -> None:
     words = text.tokenizer("roberta", place, SENTENCES)
     alone, *_ = text.examples(SENTENCES[2:3], words, "roberta")
