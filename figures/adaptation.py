@@ -17,11 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from benchmarks.adaptation import reported
 from figures.command import command
 from figures.style import PAGE, label_panels, log_ticks, series
 
-__all__ = ["draw", "main"]
+__all__ = ["draw", "ends", "main"]
 
 METHODS = {
     ("adamw", 0.0): "AdamW",
@@ -65,9 +64,17 @@ def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
     axis.legend(loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=3, fontsize=6.5)
 
 
+def ends(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last rows of the runs that are shown: other seeds than 0, of the setting that was best on dev with seed 0."""
+    last = rows[rows["step"] == rows["steps"]]
+    case = ["family", "width", "method", "epsilon"]
+    compared = last[last["seed"] == 0].reset_index(drop=True)
+    best = compared.loc[compared.groupby(case)["dev_perplexity"].idxmin(), [*case, "step_size", "clip"]]
+    return last[last["seed"] > 0].merge(best)
+
+
 def _draw_methods(axis: Axes, rows: pd.DataFrame) -> None:
-    last = reported(rows)
-    last = last[last["step"] == last["steps"]]
+    last = ends(rows)
     counts = last.groupby(["family", "width"])[["method", "epsilon"]].apply(lambda part: len(part.drop_duplicates()))
     ran = set(zip(last["method"], last["epsilon"], strict=True))
     names = [text for key, text in METHODS.items() if key in ran]

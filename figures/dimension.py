@@ -13,13 +13,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.selection import OF_RANK
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["draw", "main"]
 
 METHODS = {"dpzero": ("DPZero", series(0)), "dpgd-0th": ("DPGD-0th", series(1))}
+EXPERIMENTS = {"rank": "dimension", "log": "log"}
+"""Of each sweep of the selection, that of the rows of `benchmarks.rank`."""
 NAMES = {"rank": "rank", "log": "log_rank"}
 OUTPUTS = {"tau": r"mean over iterates ($x_\tau$)", "last": "last iterate"}
 
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with parser.refusals("--slopes"):
         slopes = read_rows(options.slopes)
     use_style()
-    for sweep, (experiment, _) in OF_RANK.items():
+    for sweep, experiment in EXPERIMENTS.items():
         own = [table[table["sweep"] == sweep] for table in (selected, slopes)]
         save(draw(rows[rows["experiment"] == experiment], *own), NAMES[sweep], options.out)
     return 0

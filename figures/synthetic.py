@@ -21,7 +21,6 @@ from matplotlib.lines import Line2D
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
-from dpzero_theory.synthetic.problems import paper_spectrum
 from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, save, series, use_style
 
 __all__ = ["at_infinity", "draw_best", "draw_choices", "draw_grid", "draw_slopes", "draw_wide", "least_loss", "main"]
@@ -80,10 +79,9 @@ def at_infinity(limit: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
     return {mode: of[of["output"] == "tau"].groupby("d")["train"].mean() for mode, of in cells.items()}
 
 
-def least_loss(selected: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """The expected minimum of the loss, tr(A)/2 with samples from N(1, I), by mode and d."""
-    sizes = sorted(selected["d"].unique())
-    return {mode: pd.Series({d: paper_spectrum(mode, d).sum() / 2 for d in sizes}) for mode in MODES}
+def least_loss(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
+    """The expected minimum of the loss, by mode and d; rows: `benchmarks.least_loss`."""
+    return {mode: rows[rows["mode"] == mode].set_index("d")["least_loss"] for mode in MODES}
 
 
 def _cells(selected: pd.DataFrame, mode: str, method: str, what: str) -> pd.DataFrame:
@@ -297,12 +295,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with parser.refusals("--rows"):
         selected, slopes = read_rows(options.rows / "selection"), read_rows(options.rows / "slopes")
         rows = pd.concat([read_rows(options.rows / name) for name in ("synthetic", "synthetic_dpgd")])
+        least = least_loss(read_rows(options.rows / "least_loss"))
     use_style()
     paper = selected[selected["sweep"] == "synthetic"]
     limit = at_infinity(selected[selected["sweep"] == "limit"])
     told = r"DPZero's $x_\tau$, $T \to \infty$"
     save(draw_best(paper, "gradient", limit, told), "synthetic_gradient", options.out)
-    save(draw_best(paper, "loss", least_loss(paper), r"least loss, $\mathrm{tr}(A)/2$"), "synthetic_loss", options.out)
+    save(draw_best(paper, "loss", least, r"least loss, $\mathrm{tr}(A)/2$"), "synthetic_loss", options.out)
     for mode in MODES:
         save(draw_grid(rows, mode, _common(rows, mode)), f"synthetic_grid_{mode}", options.out)
     save(draw_slopes(slopes[slopes["sweep"] == "synthetic"]), "synthetic_slopes", options.out)

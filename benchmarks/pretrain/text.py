@@ -5,6 +5,7 @@ domain that it has never seen.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -149,10 +150,10 @@ def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
 def perplexity(model: nn.Module, scorer: SentenceScorer, given: Sequence[Example]) -> float:
     """exp of the mean cross-entropy over all places that are predicted, which the first of a sentence never is.
 
-    inf where that is beyond float64, as of weights that have diverged, and where the losses are no numbers.
+    The largest float64 where that is beyond it, as of weights that have diverged, and where the losses are no numbers.
     """
     with torch.no_grad():
         losses = scorer.losses(model, given).double()
     places = torch.tensor([sum(token != IGNORED for token in example.target[1:]) for example in given])
     found = float(((losses * places).sum() / places.sum()).exp())
-    return math.inf if math.isnan(found) else found
+    return found if math.isfinite(found) else sys.float_info.max
