@@ -314,6 +314,8 @@ def drive() -> None:
     for command, module in sorted(commands().items(), key=lambda item: (_weight(item[0]), item[0])):
         loaded = importlib.import_module(module)
         parser = loaded._parser()
+        if command == "paper_checks":
+            loaded.load_checks()  # whose first import compiles them, and sympy
         gc.freeze()  # a collection in a child would copy all that it shares
         flags[command] = [flag_of(action) for action in parser._actions]
         tested = list(lines(command, parser))
