@@ -224,6 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings={"samples": GRID.samples, "epsilon": EPSILON, "delta": DELTA, "tail": TAIL_TRACE, "noise": "seeded"},
         cell=CELL_KEY,
         figure="figures.dimension",
+        compress=True,
     )
     every = [
         (cell, seed) for seed in range(options.seeds) for name in options.experiments for cell in EXPERIMENTS[name]
