@@ -36,7 +36,7 @@ from benchmarks.pretrain.models import FAMILIES, pretrained
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.curvature.encoder import train
 
-__all__ = ["FIELDS", "KEY", "PRESETS", "Work", "chosen", "grid", "main", "one_run", "reported", "summary"]
+__all__ = ["FIELDS", "KEY", "PRESETS", "Work", "chosen", "grid", "having", "main", "one_run", "reported", "summary"]
 
 CELL = ("family", "width", "method", "epsilon", "step_size", "clip", "seed")
 KEY = (*CELL, "step")
@@ -134,15 +134,17 @@ def one_run(work: Work, case: Case, c: Configuration, folder: Path) -> list[dict
 
 
 def _key(case: Case, c: Configuration) -> dict[str, Any]:
-    clip = c.clip if c.private else 0.0
-    named = {"family": case.family, "width": case.width, "method": case.method, "epsilon": case.epsilon}
-    return {**named, "step_size": c.step_size, "clip": clip, "seed": c.seed}
+    return {**vars(case), "step_size": c.step_size, **_clipped(c), "seed": c.seed}
+
+
+def _clipped(c: Configuration) -> dict[str, float]:
+    return {"clip": c.clip if c.private else 0.0}
 
 
 def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
     """The setting with the smallest perplexity on dev at the end of the runs with seed 0. Raises ValueError."""
-    settings = {(c.step_size, c.clip if c.private else 0.0): c for c in grid(case)}
-    part = _of(rows, case)
+    settings = {(c.step_size, _clipped(c)["clip"]): c for c in grid(case)}
+    part = having(rows, **vars(case))
     last = part[(part["seed"] == 0) & (part["step"] == part["steps"])]
     found = dict(zip(zip(last["step_size"], last["clip"], strict=True), last["dev_perplexity"], strict=True))
     if missing := [setting for setting in settings if setting not in found]:
@@ -150,23 +152,20 @@ def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
     return settings[min(settings, key=found.__getitem__)]
 
 
-def _of(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
-    same = [rows[name] == value for name, value in vars(case).items()]
-    found: pd.DataFrame = rows[np.logical_and.reduce(same)]
+def having(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows with these values of columns."""
+    found: pd.DataFrame = rows[np.logical_and.reduce([rows[name] == value for name, value in values.items()])]
     return found
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:
     """The runs that are shown: the chosen setting's with other seeds, of the cases whose settings have all been run."""
-    shown = np.zeros(len(rows), dtype=bool)
+    shown = [rows[:0]]
     for values in set(zip(*(rows[name] for name in CELL[:4]), strict=True)):
         with suppress(ValueError):
             c = chosen(rows, case := Case(*values))
-            setting = _key(case, c) | {"seed": rows["seed"]}
-            shown |= np.logical_and.reduce([rows[name] == value for name, value in setting.items()]) & (
-                rows["seed"] > 0
-            )
-    return rows[shown]
+            shown.append(having(rows[rows["seed"] > 0], step_size=c.step_size, **_clipped(c), **vars(case)))
+    return pd.concat(shown).sort_index()
 
 
 def summary(rows: pd.DataFrame) -> str:
@@ -175,9 +174,9 @@ def summary(rows: pd.DataFrame) -> str:
     shown = reported(rows)
     for values in sorted(set(zip(*(shown[name] for name in CELL[:4]), strict=True))):
         case = Case(*values)
-        part = _of(rows, case)
+        part = having(rows, **vars(case))
         before = part.loc[part["step"] == 0, "test_perplexity"].to_numpy(float)[0]
-        last = _of(shown[shown["step"] == shown["steps"]], case)
+        last = having(shown[shown["step"] == shown["steps"]], **vars(case))
         after = last["test_perplexity"].to_numpy(float)
         error = after.std(ddof=1) / math.sqrt(len(after)) if len(after) > 1 else math.nan
         alpha, clip = last[["step_size", "clip"]].to_numpy(float)[0]

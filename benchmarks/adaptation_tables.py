@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.adaptation import METHODS, PRESETS, reported
+from benchmarks.adaptation import METHODS, PRESETS, having, reported
 from benchmarks.adaptation_widths import cells, slopes
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, mean_error
@@ -19,7 +19,7 @@ def methods() -> str:
     ends = shown[shown["step"] == shown["steps"]]
     columns = []
     for family, width in dict.fromkeys((case.family, case.width) for case in PRESETS["table"]):
-        part, last = (of[(of["family"] == family) & (of["width"] == width)] for of in (rows, ends))
+        part, last = (having(of, family=family, width=width) for of in (rows, ends))
         if len(last):
             before = part[part["step"] == 0]["test_perplexity"].iloc[0]
             values = last.groupby(["method", "epsilon"])["test_perplexity"]

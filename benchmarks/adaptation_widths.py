@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from benchmarks.adaptation import PRESETS, reported
+from benchmarks.adaptation import PRESETS, having, reported
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
 from benchmarks.pretrain import text
@@ -82,8 +82,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     found = []
     shown = reported(rows)
     for case in PRESETS["widths"]:
-        runs = shown[np.logical_and.reduce([shown[name] == value for name, value in vars(case).items()])]
-        for seed, run in runs.groupby("seed"):
+        for seed, run in having(shown, **vars(case)).groupby("seed"):
             run = run.sort_values("step")
             steps = steps_to_target(run["step"].tolist(), np.log(run["dev_perplexity"]).tolist())
             found.append({"width": case.width, "d": int(run["d"].iloc[0]), "seed": seed, "steps": steps})

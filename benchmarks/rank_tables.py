@@ -9,11 +9,11 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.selection import OF_RANK, as_synthetic, select
 from benchmarks.slopes import interval, slope
+from benchmarks.synthetic_tables import ITERATES
 
 __all__ = ["TABLES", "dimension", "others"]
 
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th"}
-ITERATES = {"tau": "x_tau", "last": "last"}
 SPECTRA = {"rank": "r = 5.0", "log": "r like log d"}
 LAWS = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs"}
 

@@ -26,7 +26,7 @@ SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().split())
 
 
 def pytest_configure() -> None:
-    gc.disable()  # a fifth of the time that the imports of a collection take
+    gc.disable()  # the imports of a collection make much, and free little
 
 
 def pytest_collection_finish() -> None:

@@ -8,6 +8,7 @@ import torch
 from benchmarks import adaptation, adaptation_widths
 from benchmarks.adaptation import Case, grid
 from benchmarks.adaptation_widths import measured, steps_to_target, summary, table
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.models import random_model
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import config, folder_of
@@ -72,3 +73,17 @@ def test_a_case_that_was_not_run_is_left_out() -> None:
     case = Case("opt", 999, "dpzero", 6.0)
     rows = pd.DataFrame([{**adaptation._key(case, next(grid(case))), "step": 0, "steps": 100, "d": 1}])
     assert table(rows.assign(dev_perplexity=9.0)).empty
+
+
+def test_the_numbers_in_words_on_the_page_are_those_of_the_rows() -> None:
+    page = " ".join((RESULTS.parents[1] / "docs" / "results" / "language-models.md").read_text().split())
+    ranks, rows, made = (read_rows(RESULTS / name) for name in ("adaptation_widths", "adaptation", "pretrain"))
+    assert f"with {ranks['d'].max() / ranks['d'].min():.1f} times the weights" in page
+    started = rows[(rows["family"] == "opt") & (rows["step"] == 0)].groupby("width")["test_perplexity"].first()
+    reviews = made[made["family"] == "opt"].set_index("width").sort_index()["own_perplexity"]
+    for values in (started, reviews):
+        *most, last = (f"{value:.0f}" for value in values)
+        assert f"{', '.join(most)} and {last}" in page
+    tried = rows[(rows["family"] == "roberta") & (rows["method"] == "dpzero") & (rows["epsilon"] == 6)]
+    ends = tried[(tried["seed"] == 0) & (tried["step"] == tried["steps"])]["dev_perplexity"].sort_values()
+    assert f"three were within {ends.iloc[2] / ends.iloc[0] - 1:.1%} of one another" in page

@@ -7,9 +7,11 @@ import pytest
 
 from benchmarks import rank
 from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.selection import OF_RANK
 from dpzero_theory.optim import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.synthetic.problems import Quadratic
+from figures import dimension as figure
 from tests.synthetic.small import from_array
 
 SMALL = rank.Grid(samples=20, evaluations=(4, 8), step_sizes=(0.3,), clips=(0.3, 10.0))
@@ -92,3 +94,8 @@ def test_rows_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     capsys.readouterr()
     rank.main(words)
     assert capsys.readouterr().out.splitlines()[0].startswith("32 rows: ")
+
+
+def test_the_figure_draws_the_experiments_that_the_selection_is_of() -> None:
+    assert {sweep: experiment for sweep, (experiment, _) in OF_RANK.items()} == figure.EXPERIMENTS
+    assert figure.NAMES.keys() == OF_RANK.keys()
