@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# modules are compiled once, when they are first imported: some images tell Python to compile them in every process
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-fast coverage lint docs examples workbench clean
 
-# $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt; what is
-# imported is compiled when it is
+# $(VENV)/.NAME stands for the extra NAME of pyproject.toml, installed at the versions of constraints.txt; not compiled,
+# for most of it is never imported
 $(VENV)/.%: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
