@@ -6,7 +6,7 @@ of a sum of t independent Z_i = Y_i - a Y'_i. Statements and proofs: derivation.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtr
@@ -19,6 +19,8 @@ _CDF = 4e-15
 """Relative error of a normal distribution function, with room."""
 _LEAST_NOISE = 0.1
 _MOST_WEIGHTS = 200_000
+_AT_ONCE = 7_000
+"""Weights of one law at all losses that are added at once: what is added stays in a processor's cache."""
 _MISPLACED = 2e-13
 """Share of a tail that the rounding of a cell's end may put into the neighbouring cell."""
 
@@ -52,6 +54,10 @@ class _Step:
     s: float
     a: Array
     more: Array
+
+    def at(self, part: slice) -> "_Step":
+        """For some of the a."""
+        return replace(self, a=self.a[part], more=self.more[part])
 
     @property
     def unit(self) -> Array:
@@ -118,6 +124,65 @@ def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Wei
     return Weights.of(np.stack(laws).transpose(2, 0, 1)), error
 
 
+Chain = dict[int, tuple[int, int]]
+"""Numbers, each the sum of two earlier ones, or of 1: {sum: (one, other)}, in order."""
+
+
+def _windows(number: int, width: int) -> Chain:
+    """To `number`, doubled for every digit, by the odd numbers in windows of `width` binary digits."""
+    digits = bin(number)[2:]
+    windows, place = [], 0
+    while (place := digits.find("1", place)) >= 0:
+        ones = digits[place : place + width].rstrip("0")
+        place += len(ones)
+        windows.append((int(ones, 2), len(digits) - place))
+    largest = max(window for window, _ in windows)
+    found: Chain = {2: (1, 1)} if largest > 1 else {}
+    found |= {odd: (odd - 2, 2) for odd in range(3, largest + 1, 2)}
+    total, place = windows[0]
+    for window, after in [*windows[1:], (0, 0)]:
+        for _ in range(place - after):
+            found[2 * total] = (total, total)
+            total *= 2
+        if window:
+            found[total + window] = (total, window)
+        total, place = total + window, after
+    return found
+
+
+def chain(number: int) -> Chain:
+    """From 1 to `number`, by few sums that are not doublings."""
+    return min((_windows(number, width) for width in range(1, 6)), key=_cost)
+
+
+def _cost(sums: Chain) -> int:
+    return sum(1 + (one != other) for one, other in sums.values())
+
+
+def _sums(
+    step: _Step, grid: SignedGrid, low: float, high: float, released: int
+) -> tuple[tuple[Array, Array, Array], float]:
+    """Of the sum of `released` terms: (weights above at positive points, mean lost, laws of events), error of those."""
+    first, wrong = _events(step, grid, low, high)
+    above = {1: (_spread(step, grid, low, high), np.zeros(len(step.a)))}
+    events = {1: first}
+    for total, (m, n) in chain(released).items():
+        weights, lost = grid.add(above[m][0], above[n][0])
+        above[total] = weights, above[m][1] + above[n][1] + lost
+        if m == n:
+            events[total] = grid.add(events[m], events[n][:1], nearest=True)[0]
+            continue
+        # the record is in one of the first m terms, or of the other n
+        share = np.array([1.0, m / total, m / total])[: len(step.side.means), None]
+        joint = grid.add(events[m] * share, events[n][:1], nearest=True)[0]
+        other = grid.add(events[m][:1], events[n][1:] * (1 - share[1:]), nearest=True)[0]
+        joint.at[:, :, 1:] += other.at
+        joint.zero[1:] += other.zero
+        events[total] = joint
+    weights, lost = above[released]
+    return (weights.at[:, 0], lost, events[released].rising()), wrong
+
+
 def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, reach: float, ratio: float) -> Profile:
     """The profile of `released` steps of an epoch at the losses `loss` >= 0.
 
@@ -136,25 +201,13 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
     if grid.count * len(loss) > _MOST_WEIGHTS or 2 * loss[-1] > 600:
         raise OverflowError("the noise is too little for the grid")
     step = _Step(side, s, a, (epoch - released) / released * -np.expm1(loss))
-    one = _spread(step, grid, low, high)
-    first, wrong = _events(step, grid, low, high)
-    above, lost, events, count = one, np.zeros(len(a)), first, 1
-    for digit in bin(released)[3:]:
-        above, more = grid.add(above, above)
-        lost = 2 * lost + more
-        events = grid.add(events, events[:1], nearest=True)[0]
-        count *= 2
-        if digit == "1":
-            above, more = grid.add(above, one)
-            lost = lost + more
-            share = np.array([0.0, 1.0, 1.0])[: len(side.means), None] / (count + 1)
-            # the record is in the step that is added, or in one of those before
-            last = grid.add(events[:1], first * share, nearest=True)[0]
-            events = grid.add(events * (1 - share), first[:1], nearest=True)[0] + last
-            count += 1
-    upper = (np.tensordot(grid.points, above.at[:, 0], axes=1) + lost) * step.unit
+    size = math.ceil(len(a) / math.ceil(grid.count * len(a) / _AT_ONCE))
+    sums = [_sums(step.at(slice(k, k + size)), grid, low, high, released) for k in range(0, len(a), size)]
+    positive, lost, laws = (np.concatenate([one[0][k] for one in sums], axis=-1) for k in range(3))
+    wrong = max(one[1] for one in sums)
+    upper = (np.tensordot(grid.points, positive, axes=1) + lost) * step.unit
     part = released / epoch
-    laws = np.moveaxis(events.rising()[::-1].cumsum(axis=0), 1, 0)
+    laws = np.moveaxis(laws[::-1].cumsum(axis=0), 1, 0)
     p, q = (part * law + (1 - part) * laws[0] for law in (laws[side.up], laws[-1 if side.down else 0]))
     best = np.argmax(p - a * q, axis=0)[None]
     rounding = 8 * (grid.count + 16) * 2.0**-53

@@ -83,7 +83,7 @@ class SignedGrid:
         """The law of the sum, spread to the two neighbouring points with its mean kept, or raised a little.
 
         With `nearest` a pair of points goes to one point, a function of the two. Sums beyond the last points go
-        there; the second result is by how much that lowers the mean.
+        there; the second result is by how much that lowers a mean that is kept otherwise.
         """
         n, h, both = self.count, self.ratio, a is b
         at: Array = a.at * b.zero + b.at * a.zero
@@ -100,13 +100,10 @@ class SignedGrid:
                 first = max(index - (n - 1), 1)
                 value = self.points[-1] * np.expm1(h * np.arange(first, first + len(weight) - inside))
                 at[n - 1] += weight[inside:].sum(axis=0)
-                lost[...] += np.tensordot(value, weight[inside:, 0], axes=1)
+                lost[...] += 0.0 if nearest else np.tensordot(value, weight[inside:, 0], axes=1)
             at[index : index + inside] += weight[:inside]
 
         def spread(index: int, weight: Array, share: Array | float) -> None:
-            if nearest:
-                put(index + round(float(np.mean(share))), weight)
-                return
             higher = np.multiply(weight, np.clip(share + signs, 0.0, 1.0), out=moved[: len(weight)])
             weight -= higher
             put(index, weight)
@@ -128,7 +125,10 @@ class SignedGrid:
                     near = weight[:under] * (np.rint(value) if nearest else np.clip(value + signs, 0.0, 1.0))
                     at[0] += near.sum(axis=0)
                     zero += np.maximum(weight[:under] - near, 0.0).sum(axis=(0, 1))
-                spread(d + under + low, weight[under:], share)
+                if nearest:
+                    put(d + under + low + round(share), weight[under:])
+                else:
+                    spread(d + under + low, weight[under:], share)
             far = (1 - sign) // 2 + len(shares)
             if far >= n:
                 continue
@@ -138,11 +138,12 @@ class SignedGrid:
                 others = other[: n - far, ::sign] * (1 + both)
                 total = np.cumsum(others, axis=0)
                 weight = np.multiply(one[far:], total, out=room[: n - far])
-                ratio = np.cumsum(others * scale, axis=0) / (scale * math.exp(far * h))
-                ratio = np.divide(ratio, total, out=np.zeros_like(ratio), where=total > 0)
                 if nearest:
                     put(far, weight)
-                elif sign > 0:
+                    continue
+                ratio = np.cumsum(others * scale, axis=0) / (scale * math.exp(far * h))
+                ratio = np.divide(ratio, total, out=np.zeros_like(ratio), where=total > 0)
+                if sign > 0:
                     spread(far, weight, ratio / math.expm1(h))
                 else:
                     spread(far - 1, weight, 1 + ratio / math.expm1(-h))

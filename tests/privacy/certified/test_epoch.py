@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpzero_theory.privacy.certified.epoch import Side, epoch_pairs, profile
+from dpzero_theory.privacy.certified.epoch import Side, chain, epoch_pairs, profile
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 SIDES = {"remove": Side(1, 0), "add": Side(0, 1), "replace": Side(1, 1)}
@@ -103,3 +103,16 @@ def test_finer_grids_are_inside():
 def test_too_little_noise_is_refused():
     with pytest.raises(OverflowError, match="too little"):
         epoch_pairs(0.02, 16, 16, replaced=True, reach=8.0, near=8.0, ratio=0.06)
+
+
+@pytest.mark.parametrize("number", [*range(1, 70), 5039, 8191, 9999, 10**9 - 1])
+def test_a_chain_is_of_sums_of_what_there_is_and_no_longer_than_by_digits(number):
+    known, additions = {1}, 0
+    for total, summands in chain(number).items():
+        assert sum(summands) == total
+        assert known.issuperset(summands)
+        known.add(total)
+        additions += len(set(summands))
+    digits = bin(number)[3:]
+    assert max(known) == number
+    assert additions <= len(digits) + 2 * digits.count("1")
