@@ -23,6 +23,7 @@ from benchmarks.llm.grids import table
 from benchmarks.llm.report import report
 from dpzero_theory import params
 from dpzero_theory.cli import Parser
+from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import calculate
 from dpzero_theory.theory.problem import Problem
 
@@ -200,6 +201,21 @@ def equal_evaluations() -> str:
     return markdown(["task", "K T", *(f"K = {k}" for k in ks)], lines)
 
 
+def step_lengths() -> str:
+    """A step in times of two forward passes, by direction, and the published step, by batch and length."""
+    rows = read_rows(RESULTS / "optimizer_step_lengths")
+    names = {law: law.capitalize() for law in reversed(tuple(DIRECTIONS))}
+    names["four-pass"] = "four passes in place, as published"
+    lines = []
+    for (batch, length), cell in rows.groupby(["batch", "length"]):
+        of = cell.set_index("method")
+        shown = [
+            f"{of['ratio'][name]:.2f} ({of['ratio_low'][name]:.2f} to {of['ratio_high'][name]:.2f})" for name in names
+        ]
+        lines.append([f"{batch}", f"{length}", f"{1000 * of['seconds']['two-forwards']:.0f} ms", *shown])
+    return markdown(["batch", "tokens", "two forwards", *names.values()], lines)
+
+
 def calculator() -> str:
     """What the calculator prints at the paper's synthetic setting."""
     out = io.StringIO()
@@ -285,6 +301,7 @@ TABLES = {
     "language_models": language_models,
     "equal_evaluations": equal_evaluations,
     "gpu_plans": gpu_plans,
+    "step_lengths": step_lengths,
     "newcomer": newcomer.table,
     **rank_tables.TABLES,
     **synthetic_tables.TABLES,
