@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import forks
+
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # read when numpy and torch are imported
 
@@ -31,7 +33,12 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    forks.prepare()
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    forks.finish()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

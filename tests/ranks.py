@@ -1,4 +1,4 @@
-"""`python -m tests.ranks COUNT MODULE ARGUMENT ...`: what torchrun does, as forks of one process that has imported."""
+"""`forks.run("-m", "tests.ranks", COUNT, MODULE, ARGUMENT, ...)`: what torchrun does, in forks."""
 
 import os
 import socket

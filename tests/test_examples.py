@@ -1,9 +1,7 @@
 """Every example runs as a reader would start it, on tiny models."""
 
-import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ pytest.importorskip("datasets", reason="the dev extra is not installed")
 
 from transformers import AutoModelForSequenceClassification
 
+from tests import forks
 from tests.benchmarks.llm.tiny import tiny, tokenizer
 from tests.optim.test_trainer_arguments import Hub
 
@@ -125,11 +124,8 @@ def test_dp_accounting_calibrates_with_ours(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_two_ranks_share_a_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES.parent)}
-    done = subprocess.run(
-        [*command, str(EXAMPLES / "two_ranks.py")], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    command = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", EXAMPLES / "two_ranks.py")
+    done = forks.run(*command, folder=tmp_path, environment={"PYTHONPATH": str(EXAMPLES.parent)})
     assert done.returncode == 0, done.stderr[-2000:]
     (told,) = done.stdout.splitlines()
     assert as_committed("two_ranks.py", told)

@@ -1,7 +1,5 @@
 """Streaming over coordinates gives what the whole vectors give, alone or shared by processes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ from benchmarks import dimension
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
+from tests import forks
 from tests.synthetic.small import from_array
 from tests.synthetic.test_device import VARY, Seen
 
@@ -43,8 +42,7 @@ def test_streamed_rows_equal_the_engines(method: str, monkeypatch: pytest.Monkey
 def test_two_processes_make_the_same_rows_as_one(tmp_path: Path) -> None:
     options = ["--seeds", "1", "--device", "cpu", "--out"]
     assert dimension.main([*options, str(tmp_path / "one")]) == 0
-    command = [sys.executable, "-m", "tests.ranks", "2", "benchmarks.dimension", *options, str(tmp_path / "two")]
-    run = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    run = forks.run("-m", "tests.ranks", "2", "benchmarks.dimension", *options, tmp_path / "two")
     assert run.returncode == 0, run.stderr
     one, two = (read_rows(tmp_path / folder) for folder in ("one", "two"))
     changing = ["seconds", "peak_mb"]

@@ -1,7 +1,5 @@
 """Shares made apart and merged are the rows that one machine makes."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,8 @@ import pytest
 from benchmarks import merge, synthetic
 from benchmarks.kit.jobs import Share, share
 from benchmarks.kit.rows import Results, read_manifest, read_rows
+from tests import forks
 
-ROOT = Path(__file__).parents[2]
 SWEEP = ["--preset", "smoke", "--jobs", "1", "--device", "cpu", "--modes", "a", "c"]
 
 
@@ -26,12 +24,9 @@ def test_two_workers_of_a_scheduler_make_what_one_machine_makes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two processes at once, as two tasks of an array; the merged rows are complete for the whole command."""
-    command = [sys.executable, "-m", "benchmarks.synthetic", *SWEEP]
-    workers = [
-        subprocess.Popen([*command, "--share", f"{task}/2", "--out", str(tmp_path / str(task))], cwd=ROOT)
-        for task in (1, 2)
-    ]
-    assert [worker.wait(timeout=300) for worker in workers] == [0, 0]
+    command = ["-m", "benchmarks.synthetic", *SWEEP]
+    workers = [forks.start(*command, "--share", f"{task}/2", "--out", tmp_path / str(task)) for task in (1, 2)]
+    assert [worker.wait().returncode for worker in workers] == [0, 0]
     out = str(tmp_path / "whole")
     assert merge.main([str(tmp_path / "1"), str(tmp_path / "2"), "--out", out]) == 0
     synthetic.main([*SWEEP, "--out", str(tmp_path / "alone")])

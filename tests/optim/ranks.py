@@ -1,4 +1,4 @@
-"""What each process of the distributed tests runs: `python -m tests.ranks COUNT tests.optim.ranks FOLDER KIND ...`."""
+"""What each process of the distributed tests runs: `tests.ranks COUNT tests.optim.ranks FOLDER KIND ...`."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What each process of the tests of sharded modules does: `python -m tests.optim.sharded FOLDER COUNT ...`."""
+"""What each process of the tests of sharded modules does: `tests.optim.sharded FOLDER COUNT ...`."""
 
 import sys
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,16 +7,14 @@ from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.starting import public_clip
 from dpzero_theory.optim.transcript import Transcript, replay
 from dpzero_theory.privacy.ledger import Ledger
+from tests import forks
 from tests.optim.ranks import KINDS, PUBLIC, train
 from tests.optim.small import STEP, Logistic, data, losses
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def on_ranks(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tensor]]:
     """The weights that each rank ends with."""
-    command = [sys.executable, "-m", "tests.ranks", str(count), "tests.optim.ranks", str(folder), *kinds]
-    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    outcome = forks.run("-m", "tests.ranks", str(count), "tests.optim.ranks", folder, *kinds)
     assert outcome.returncode == 0, outcome.stderr[-3000:]
     return [torch.load(folder / f"{count}-{rank}.pt", weights_only=True) for rank in range(count)]
 

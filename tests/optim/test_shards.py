@@ -1,7 +1,5 @@
 """Runs on modules sharded over 2 and 4 processes (gloo) against the same runs of one process, bit for bit."""
 
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,12 @@ import torch
 
 from dpzero_theory.optim.transcript import replay
 from dpzero_theory.optim.verify import Recorded, verify
+from tests import forks
 from tests.optim.sharded import RUNS, TOKENS, Net, TwoTypes, finished, half_way, mezo, resumed, seeded, weights
 
 pytestmark = pytest.mark.xdist_group("shards")  # what its fixtures make is made once
 
 COUNTS = (2, 4)
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of what `sharded.main` found."""
     found = tmp_path_factory.mktemp("sharded")
     half_way(Net(torch.bfloat16), found / "alone.pt")
-    command = [sys.executable, "-m", "tests.optim.sharded", str(found), *map(str, COUNTS)]
-    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    outcome = forks.run("-m", "tests.optim.sharded", found, *map(str, COUNTS))
     assert outcome.returncode == 0, outcome.stderr[-3000:]
     return found
 

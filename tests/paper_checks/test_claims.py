@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from paper_checks import __main__ as runner
 from paper_checks import mathml, registry, report, svg
 from paper_checks.registry import NOT_TESTABLE, REMARK, Claim, Disagreement, Finding, Plot, Result
 from paper_checks.tables import FACTS, SENTENCES, fact, load
+from tests import forks
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 PAPER, TREC = SHARED / "paper.tex", SHARED / "data" / "trec_train.label"
@@ -266,8 +265,7 @@ def test_bad_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixtur
 
 
 def test_the_command_runs() -> None:
-    command = [sys.executable, "-m", "paper_checks", "--only", "sphere-i-mean", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forks.run("-m", "paper_checks", "--only", "sphere-i-mean", "--format", "json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["claims"][0]["verdict"] == "verified"
     assert "[1/1] sphere-i-mean" in done.stderr
