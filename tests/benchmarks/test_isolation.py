@@ -11,6 +11,8 @@ from benchmarks.kit.rows import read_rows
 def test_a_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "DIRECTIONS", 1)
     monkeypatch.setattr(isolation, "RECORDS", 130)
+    monkeypatch.setattr(isolation, "SMOOTHINGS", isolation.SMOOTHINGS[-1:])
+    monkeypatch.setattr(isolation, "MOVED", isolation.MOVED[-1:])
     monkeypatch.setattr(isolation, "WAYS", {way: isolation.WAYS[way] for way in ("probed", "exact, rows of 16")})
     assert isolation.main(["--turns", "2", "--out", str(tmp_path / "out")]) == 0
     rows = read_rows(tmp_path / "out").set_index("way")

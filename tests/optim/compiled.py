@@ -1,7 +1,10 @@
-"""What Triton and the assembler make of the kernels for a card that is not here.  python -m tests.optim.compiled
+"""What Triton and the assembler make of the kernels for cards that are not here.
 
-The calls are those of `philox_triton` itself, compiled as for a launch and not launched. Prints a line of JSON: how
-many kernels there are after each key, and of each the registers and bytes of stack of a thread, and the instructions
+python -m tests.optim.compiled CAPABILITY ...
+
+The calls are those of `philox_triton` itself, compiled as for a launch and not launched. Prints a line of JSON a card:
+how many kernels there are after each key, and of each the registers and bytes of stack of a thread, and the
+instructions
 that round in another way than written (fused, flushed, approximate).
 """
 
@@ -75,8 +78,8 @@ def described(kernel: Any) -> dict[str, Any]:
     return {"name": kernel.name, "registers": int(registers), "stack": int(stack), "odd": odd}
 
 
-def main() -> None:
-    driver.set_active(Card(int(sys.argv[1])))
+def compile_for(capability: int) -> None:
+    driver.set_active(Card(capability))
     directions._kernels = lambda device: philox_triton
     counts = []
     for key in KEYS:
@@ -84,6 +87,18 @@ def main() -> None:
         counts.append(len({id(kernel) for kernel in made}))
     kernels = {id(kernel): kernel for kernel in made}.values()
     print(json.dumps({"counts": counts, "kernels": list(map(described, kernels))}))
+
+
+def main() -> None:
+    """A process for each card: what is compiled is kept by its number, and both are number 0."""
+    for capability in map(int, sys.argv[1:]):
+        child = os.fork()
+        if child == 0:
+            compile_for(capability)
+            sys.stdout.flush()
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,9 @@ def probabilities(runs: Runs, most: int = 4000) -> np.ndarray:
 
 
 def derivative(runs: Runs, x: np.ndarray) -> np.ndarray:
-    """f'(x), f(x) = E x^K, term by term."""
+    """f'(x), f(x) = E x^K, term by term, as far as there is mass."""
     p = probabilities(runs)
+    p = p[: np.flatnonzero(p > 1e-20)[-1] + 1]
     return np.polynomial.polynomial.polyval(x, (p * np.arange(len(p)))[1:])
 
 

@@ -75,15 +75,16 @@ def test_200_random_inputs_with_the_papers_calibration(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_200_random_inputs_with_the_exact_calibration(id: str) -> None:
+def test_random_inputs_with_the_exact_calibration(id: str) -> None:
+    """The formulas are those of the test before; what differs is one number that enters them."""
     checked = 0
-    for case, _, _ in paper.admissible(id, 200, SEEDS[id] + 100):
+    for case, _, _ in paper.admissible(id, 60, SEEDS[id] + 100):
         v = 1 / (2 * mp.sqrt(2) * paper.exact_gdp(case.epsilon, case.delta))
         numbers = paper.STATEMENTS[id](case, v)
         if numbers is not None:
             check_against_paper(id, case, "exact", v, numbers)
             checked += 1
-    assert checked >= 190
+    assert checked >= 55
 
 
 @pytest.mark.parametrize("id", IDS)
