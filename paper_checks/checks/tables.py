@@ -301,7 +301,8 @@ def _(full: bool) -> Finding:
     n, classes = sum(min(c, wanted) for c in counts), len(counts)
     numbers = {"n for TREC": n, f"{classes} x {wanted:g}": classes * wanted, "fewest of a class": min(counts)}
     short = sum(c < wanted for c in counts)
-    return Finding(short == 0, repaired=short == 1 and n == (classes - 1) * wanted + min(counts), numbers=numbers)
+    repaired = short == 1 and math.isclose(n, (classes - 1) * wanted + min(counts))
+    return Finding(short == 0, repaired=repaired, numbers=numbers)
 
 
 @check("table-test-samples")
