@@ -1,7 +1,7 @@
 """Every command refuses every bad command line: status 2, one line that names the flag, at once, nothing written.
 
-Run as a program, this file imports the commands and runs their lines in forks that a limit on time ends. A
-flag that a command gains needs a bad line: by its type it has some already, otherwise in BY_HAND.
+`drive` imports the commands and runs their lines in forks that a limit on time ends. A flag that a command
+gains needs a bad line: by its type it has some already, otherwise in BY_HAND.
 """
 
 import argparse
@@ -11,7 +11,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -21,6 +20,8 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
+
+from tests import forks
 
 pytestmark = pytest.mark.xdist_group("command lines")  # what its fixtures make is made once
 
@@ -420,15 +421,8 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         '{"format": "dpzero-theory/problem", "version": 1, "problem": {"d": 10}, "data": "public"}'
     )
     before = [snapshot(ROOT / folder) for folder in KEPT]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.test_command_lines"],
-        cwd=place,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = forks.run("-c", "from tests.test_command_lines import drive; drive()", folder=place, environment=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout)
     assert [snapshot(ROOT / folder) for folder in KEPT] == before
@@ -506,7 +500,3 @@ def test_the_check_has_teeth(change: dict[str, Any]) -> None:
 def test_a_line_that_never_ends_is_stopped(driven: dict[str, Any]) -> None:
     endless, short = driven["endless"]
     assert (endless["status"], short["status"], short["out"]) == (-signal.SIGPROF, 0, "done\n")
-
-
-if __name__ == "__main__":
-    drive()

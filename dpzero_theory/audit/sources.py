@@ -84,12 +84,13 @@ def known_entropy() -> Iterator[Entropy]:
 def _everywhere(changes: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
     """Functions and classes exchanged in every module that has them by a name."""
     others = {id(real): other for real, other in changes}
+    kinds = {type(real) for real, _ in changes}  # first, as a module has few: whoever listens hears of every id()
     places = [
         (space, name, value)
         for module in list(sys.modules.values())
         if (space := getattr(module, "__dict__", None)) is not None and space.get("__name__") != __name__
         for name, value in list(space.items())
-        if id(value) in others
+        if type(value) in kinds and id(value) in others
     ]
     for space, name, value in places:
         space[name] = others[id(value)]

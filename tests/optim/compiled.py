@@ -4,8 +4,7 @@ python -m tests.optim.compiled CAPABILITY ...
 
 The calls are those of `philox_triton` itself, compiled as for a launch and not launched. Prints a line of JSON a card:
 how many kernels there are after each key, and of each the registers and bytes of stack of a thread, and the
-instructions
-that round in another way than written (fused, flushed, approximate).
+instructions that round in another way than written (fused, flushed, approximate).
 """
 
 import json

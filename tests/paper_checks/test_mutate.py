@@ -92,7 +92,7 @@ def test_a_changed_constant_is_caught_and_the_library_itself_passes() -> None:
         "from paper_checks import mutate as m\n"
         "chosen = [x for x in m.mutants() if x.function == 'paper_tail'][0]\n"
         "m.CHECKS = ('sphere_tails',)\n"
-        "import multiprocessing\n"
+        "import multiprocessing, mpmath, scipy.stats, sympy\n"  # as `main` does
         "with multiprocessing.get_context('fork').Pool(1, maxtasksperchild=1) as pool:\n"
         "    print(repr(pool.apply(m._caught, (None,))), repr(pool.apply(m._caught, (chosen,))))\n"
     )
