@@ -13,6 +13,7 @@ be public. A masked model's perplexity is that of the masked 15% of a sentence.
 """
 
 import itertools
+import json
 import math
 import sys
 import time
@@ -27,10 +28,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_rows, write_atomically
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.models import LanguageModel
-from benchmarks.llm.runs import trained
+from benchmarks.llm.runs import run_folder, trained
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import FAMILIES, pretrained
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
@@ -110,27 +111,35 @@ class Work:
 
 
 def one_run(work: Work, case: Case, c: Configuration, folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run: perplexity on dev every so many steps, the start included, and on test at the end."""
+    """The rows of a run: perplexity on dev every so many steps, the start included, and on test at both ends.
+
+    Beside the run's own folder they are kept as they are made, for a run that is resumed; not of DPGD-0th, whose
+    weights go back to a checkpoint.
+    """
     module = deepcopy(work.model.module)
     d = train(module, "all")
-    key = _key(case, c)
-    rows: list[dict[str, Any]] = []
+    place = run_folder(folder, c)
+    kept = place.with_suffix(".json")
+    resumed = place.exists() and kept.exists() and case.method != "dpgd-0th"
+    found: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if resumed else {}
+    before = max((row["seconds"] for row in found.values()), default=0.0)
     started = time.perf_counter()
 
     def after_step(step: int) -> None:
-        if step % EVERY == 0:
-            value = text.perplexity(module, work.scorer, work.dev)
-            rows.append({**key, "step": step, "d": d, "steps": c.steps, "batch": c.batch, "dev_perplexity": value})
-            rows[-1] |= {"seconds": round(time.perf_counter() - started, 2)}
+        if step % EVERY == 0 and str(step) not in found:
+            row = found[str(step)] = {"dev_perplexity": text.perplexity(module, work.scorer, work.dev)}
+            if step in (0, c.steps):
+                row["test_perplexity"] = text.perplexity(module, work.scorer, work.test)
+            row["seconds"] = round(before + time.perf_counter() - started, 2)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(kept, json.dumps(found).encode())
 
     after_step(0)
-    rows[0]["test_perplexity"] = text.perplexity(module, work.scorer, work.test)
     privacy, _ = trained(module, work.scorer, work.train, c, folder, after_step)
-    rows[-1]["test_perplexity"] = text.perplexity(module, work.scorer, work.test)
-    for row in rows:
-        row |= {"directions": c.directions_per_step} if case.method in ("dpzero", "mezo", "dpgd-0th") else {}
-        row |= {"noise_multiplier": privacy.noise_multiplier} if privacy else {}
-    return rows
+    same = {**_key(case, c), "d": d, "steps": c.steps, "batch": c.batch}
+    same |= {"directions": c.directions_per_step} if case.method in ("dpzero", "mezo", "dpgd-0th") else {}
+    same |= {"noise_multiplier": privacy.noise_multiplier} if privacy else {}
+    return [{**same, "step": int(step), **row} for step, row in found.items()]
 
 
 def _key(case: Case, c: Configuration) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """K directions a step, and updates, at equal epsilon, relation, sampling and evaluations.
 
-    python -m benchmarks.equal_evaluations --data DIR    # K in {1, 4, 16, 64, 256}; DIR holds trec_train.label
+    python -m benchmarks.equal_evaluations --data DIR    # K in {1, 4, 16, 64, 256}; DIR holds the tasks' files
     python -m benchmarks.equal_evaluations --preset updates --data DIR  # momentum, Adam, decay, schedules at K = 16
     python -m benchmarks.equal_evaluations --summary
 
-Label vectors are trained on frozen embeddings of questions (TREC; at the start the embeddings of the label sentences),
-and a logistic head on pixels (digits, from zero). epsilon = 2, delta = 1e-5, add-remove, Poisson batches of 256, random
-signs, lambda 1e-2; K T is the number of evaluations of a record in a batch. Clips c sqrt(K) and step sizes of one grid
-for every K: each setting runs with 2 seeds, accuracy on records held out for it chooses, and the chosen runs with 5
-further seeds, whose accuracy on other records is reported. The choice is not paid for. Noise comes from seeds.
+Label vectors are trained on frozen embeddings of sentences (TREC, SST-2, SST-5; at the start the embeddings of the
+label sentences), and a logistic head on pixels (digits, from zero). epsilon = 2, delta = 1e-5, add-remove, Poisson
+batches of 256, random signs, lambda 1e-2; K T is the number of evaluations of a record in a batch. Clips c sqrt(K) and
+step sizes of one grid for every K, which grows where the best lies on its edge: each setting runs with 2 seeds,
+accuracy on records held out for it chooses, and the chosen runs with 5 further seeds, whose accuracy on other records
+is reported. The same two seeds and records choose among the K. The choice is not paid for. Noise comes from seeds.
 """
 
 import hashlib
@@ -17,10 +18,11 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -28,20 +30,25 @@ import torch
 
 from benchmarks.heads import Head, Part, accuracy, train
 from benchmarks.kit.rows import RESULTS, Results, read_rows, write_atomically
+from benchmarks.llm.records import Record, load
 from benchmarks.llm.tasks import task
-from benchmarks.private_search import sentence_embeddings, trec_records
+from benchmarks.private_search import sentence_embeddings
 from dpzero_theory import datasets
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.curvature.encoder import TEMPERATURE
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.schedule import step_sizes
 
-__all__ = ["PRESETS", "Variant", "Work", "grid", "main", "summary"]
+__all__ = [
+    "CELL", "PRESETS", "REPORTED", "Gain", "Heads", "Variant", "Work", "chosen", "gains", "grid", "main", "plain",
+    "reported", "summary",
+]  # fmt: skip
 
 EPSILON, DELTA, BATCH, SMOOTHING = 2.0, 1e-5, 256, 1e-2
 KS = (1, 4, 16, 64, 256)
 CLIPS = (0.5, 1.0, 2.0, 4.0)
 STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+TRAINED = 4000
 CACHE = Path("out") / "embeddings"
 CHOOSING, REPORTED = (0, 1), (2, 3, 4, 5, 6)
 CELL = ("task", "evaluations", "directions", "update", "weight_decay", "schedule")
@@ -58,13 +65,33 @@ class Variant(NamedTuple):
     schedule: str = "constant"
 
 
-class Work(NamedTuple):
+class Work(Protocol):
+    """Something to train on n records, and others to choose settings by and to report."""
+
+    @property
+    def n(self) -> int:
+        """Records that are trained on."""
+
+    def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
+        """Each plan's after training, on the records to choose by and on those to report."""
+
+
+class Heads(NamedTuple):
     """A head and three parts of the records: trained on, chosen by, and reported."""
 
     head: Head
     train: Part
     chosen_by: Part
     test: Part
+
+    @property
+    def n(self) -> int:
+        return len(self.train.y)
+
+    def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
+        weights = train(self.head, self.train, plans, seed)
+        parts = (accuracy(self.head, weights, part) for part in (self.chosen_by, self.test))
+        return list(zip(*parts, strict=True))
 
 
 class Preset(NamedTuple):
@@ -76,7 +103,10 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "smoke": Preset({"digits": (64,)}, (Variant(1), Variant(4))),
-    "directions": Preset({"trec": (1024, 4096, 16384), "digits": (1024, 4096)}, tuple(map(Variant, KS))),
+    "directions": Preset(
+        {"trec": (1024, 4096, 16384), "digits": (1024, 4096), "sst2": (4096,), "sst5": (4096,)},
+        tuple(map(Variant, KS)),
+    ),
     "updates": Preset(
         {"trec": (1024, 4096), "digits": (1024, 4096)},
         (
@@ -88,21 +118,27 @@ PRESETS = {
 }
 
 
-def digits(_: Path | None) -> Work:
+def digits(_: Path | None) -> Heads:
     """1,197 records to train on, 200 to choose by, 400 to report; pixels and a constant."""
     pixels, labels = datasets.digits(0)
     x = torch.tensor(np.hstack([pixels, np.ones((len(pixels), 1))]), dtype=torch.float32)
-    return _parts(Head(torch.zeros(10, x.shape[1]), 1.0), x, torch.tensor(labels), range(len(x)), 1197, 200)
+    return _parts(Head(torch.zeros(10, x.shape[1]), 1.0), x, torch.tensor(labels), 1197, 200)
 
 
-def trec(folder: Path | None) -> Work:
-    """4,000 records to train on, 952 to choose by, 500 to report: those that every task holds out."""
-    parts = [trec_records(folder, split) for split in ("train", "test")]
-    texts, labels = [text for part, _ in parts for text in part], torch.cat([found for _, found in parts])
-    drawn = np.random.default_rng(0).permutation(len(parts[0][0]))
-    order = [*drawn.tolist(), *range(len(drawn), len(texts))]
-    head = Head(sentence_embeddings(list(task("trec").prompt("encoder").options)), TEMPERATURE)
-    return _parts(head, _embedded(texts), labels, order, 4000, len(drawn) - 4000)
+def sentences(name: str, folder: Path | None) -> Heads:
+    """4,000 records to train on and up to 1,000 to choose by, drawn by a seed, and the test records to report."""
+    drawn, held = drawn_records(name, folder)
+    records = [*drawn, *load(task(name), "test", folder)]
+    head = Head(sentence_embeddings(list(task(name).prompt("encoder").options)), TEMPERATURE)
+    x = _embedded([next(iter(record.texts.values())) for record in records])
+    return _parts(head, x, torch.tensor([record.label for record in records]), TRAINED, held)
+
+
+def drawn_records(name: str, folder: Path | None) -> tuple[list[Record], int]:
+    """`TRAINED` records to train on and after them those to choose by, and how many these are."""
+    found = load(task(name), "train", folder)
+    drawn = np.random.default_rng(0).permutation(len(found))[: TRAINED + 1000].tolist()
+    return [found[index] for index in drawn], len(drawn) - TRAINED
 
 
 def _embedded(texts: list[str]) -> torch.Tensor:
@@ -117,16 +153,19 @@ def _embedded(texts: list[str]) -> torch.Tensor:
     return found
 
 
-TASKS = {"trec": trec, "digits": digits}
+def _parts(head: Head, x: torch.Tensor, y: torch.Tensor, n: int, held: int) -> Heads:
+    return Heads(head, *(Part(x[part], y[part]) for part in (slice(n), slice(n, n + held), slice(n + held, None))))
 
 
-def _parts(head: Head, x: torch.Tensor, y: torch.Tensor, order: Sequence[int], n: int, held: int) -> Work:
-    drawn = torch.tensor(order)
-    parts = [drawn[:n], drawn[n : n + held], drawn[n + held :]]
-    return Work(head, *(Part(x[part], y[part]) for part in parts))
+TASKS: dict[str, Callable[[Path | None], Work]] = {
+    **{name: partial(sentences, name) for name in ("trec", "sst2", "sst5")},
+    "digits": digits,
+}
 
 
-def grid(variant: Variant, evaluations: int, n: int) -> list[Plan]:
+def grid(
+    variant: Variant, evaluations: int, n: int, clips: Sequence[float] = CLIPS, alphas: Sequence[float] = STEP_SIZES
+) -> list[Plan]:
     """Every clip c sqrt(K) with every step size."""
     steps, root = evaluations // variant.directions, math.sqrt(variant.directions)
     common: dict[str, Any] = {
@@ -137,7 +176,7 @@ def grid(variant: Variant, evaluations: int, n: int) -> list[Plan]:
     plan = Plan.for_target(**common)
     return [
         replace(plan, clip=c * root, step_sizes=step_sizes(alpha, steps, variant.schedule))
-        for c, alpha in itertools.product(CLIPS, STEP_SIZES)
+        for c, alpha in itertools.product(clips, alphas)
     ]
 
 
@@ -147,13 +186,12 @@ def _cell(name: str, evaluations: int, variant: Variant) -> dict[str, Any]:
 
 def _rows(work: Work, cell: dict[str, Any], plans: Sequence[Plan], seed: int) -> list[dict[str, Any]]:
     started = time.perf_counter()
-    weights = train(work.head, work.train, plans, seed)
+    found = work.accuracies(plans, seed)
     seconds = (time.perf_counter() - started) / len(plans)
-    chosen_by, test = (accuracy(work.head, weights, part) for part in (work.chosen_by, work.test))
     return [
         {**cell, "step_size": alpha_of(plan), "clip": plan.clip, "seed": seed, "steps": plan.steps,
          "noise_multiplier": plan.noise_multiplier, "chosen_by": one, "accuracy": other, "seconds": round(seconds, 3)}
-        for plan, one, other in zip(plans, chosen_by, test, strict=True)
+        for plan, (one, other) in zip(plans, found, strict=True)
     ]  # fmt: skip
 
 
@@ -162,19 +200,60 @@ def alpha_of(plan: Plan) -> float:
     return max(plan.step_sizes)
 
 
-def best(rows: pd.DataFrame, cell: dict[str, Any], plans: Sequence[Plan]) -> Plan:
-    """The plan with the largest mean accuracy on the records held out for the choice, over its seeds."""
-    part = rows[np.logical_and.reduce([rows[name] == value for name, value in cell.items()])]
-    table = part[part["seed"].isin(CHOOSING)].groupby(["step_size", "clip"])["chosen_by"].mean()
-    alpha, clip = max(table.index, key=lambda at: float(table[at]))
-    return next(plan for plan in plans if math.isclose(alpha_of(plan), alpha) and math.isclose(plan.clip, clip))
+def chosen(rows: pd.DataFrame) -> tuple[float, float, float]:
+    """Step size and clip of the largest mean accuracy on the records held out for the choice, over its seeds, of the
+    rows of one cell; and that mean. Of equal ones one inside the grid."""
+    table = rows[rows["seed"].isin(CHOOSING)].groupby(["step_size", "clip"])["chosen_by"].mean()
+    ends = [{min(values), max(values)} for values in zip(*table.index, strict=True)]
+
+    def merit(at: tuple[float, float]) -> tuple[float, int]:
+        return float(table[at]), -sum(value in end for value, end in zip(at, ends, strict=True))
+
+    alpha, clip = max(table.index, key=merit)
+    return float(alpha), float(clip), float(table[alpha, clip])
+
+
+def reported(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the seeds that choose nothing, of each cell's chosen setting."""
+    shown = [rows[:0]]
+    for _, cell in rows.groupby(list(CELL), sort=False):
+        alpha, clip, _ = chosen(cell)
+        shown.append(cell[cell["seed"].isin(REPORTED) & (cell["step_size"] == alpha) & (cell["clip"] == clip)])
+    return pd.concat(shown)
+
+
+def plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that compare K alone: no momentum, decay or schedule."""
+    return rows[(rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")]
+
+
+class Gain(NamedTuple):
+    """Of the K that was chosen, over K = 1, in points with its standard error."""
+
+    directions: int
+    mean: float
+    error: float
+
+
+def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
+    """By task and number of evaluations: the K whose chosen setting was best where settings are chosen."""
+    found = {}
+    for (name, evaluations), cell in plain(rows).groupby(["task", "evaluations"]):
+        by = dict(list(cell.groupby("directions")))
+        if 1 not in by:
+            continue
+        k = max(by, key=lambda k: chosen(by[k])[2])
+        many, one = (100 * reported(by[each])["accuracy"].to_numpy(float) for each in (k, 1))
+        error = math.sqrt(many.var(ddof=1) / len(many) + one.var(ddof=1) / len(one)) if k > 1 else 0.0
+        found[str(name), int(evaluations)] = Gain(int(k), float(many.mean() - one.mean()), error)
+    return found
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """A line for each cell: accuracy of the reported seeds in percent, its standard error, and the setting."""
+    """A line for each cell: accuracy of the reported seeds in percent, its standard error, and the setting; then for
+    each task and number of evaluations the K that was chosen."""
     lines = []
-    part = rows[rows["seed"].isin(REPORTED)]
-    for cell, found in part.groupby(list(CELL), sort=True):
+    for cell, found in reported(rows).groupby(list(CELL), sort=True):
         values = 100 * found["accuracy"].to_numpy(float)
         error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
         alpha, clip = found[["step_size", "clip"]].to_numpy(float)[0]
@@ -182,6 +261,11 @@ def summary(rows: pd.DataFrame) -> str:
         words = "  ".join(map(str, cell))
         setting = f"step size {alpha:.3g}, clip {clip / root:g} sqrt(K)"
         lines.append(f"{words:<60} {values.mean():.1f} +- {error:.1f}  {setting}")
+    for (name, evaluations), gain in gains(rows).items():
+        lines.append(
+            f"{name}, {evaluations:,} evaluations: K = {gain.directions} was chosen, {gain.mean:+.1f} +- "
+            f"{gain.error:.1f} over K = 1"
+        )
     return "\n".join(lines)
 
 
@@ -190,7 +274,7 @@ def _parser() -> Parser:
     parser.add_argument("--preset", choices=tuple(PRESETS), default="directions")
     parser.add_argument("--task", choices=tuple(TASKS), help="only this one")
     parser.add_argument("--evaluations", type=integer(1, 10**9), help="only this number")
-    parser.add_argument("--data", type=input_folder("trec_train.label"), help="folder with trec_train.label (trec)")
+    parser.add_argument("--data", type=input_folder(), help="folder of the local files of the tasks but digits")
     parser.add_argument("--out", type=output_folder, help="default: results/equal_evaluations, smoke: out")
     parser.add_argument("--summary", action="store_true", help="print the rows' table and stop")
     return parser
@@ -207,8 +291,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     preset = PRESETS[options.preset]
     tasks = [name for name in preset.tasks if options.task in (None, name)]
-    if "trec" in tasks and options.data is None:
-        parser.error("--data must be given for trec")
+    if set(tasks) - {"digits"} and options.data is None:
+        parser.error("--data must be given for tasks other than digits")
     torch.set_num_threads(1)
     results = Results(
         folder,
@@ -232,16 +316,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant) -> None:
-    plans = grid(variant, cell["evaluations"], len(work.train.y))
-    for seed in CHOOSING:
-        left = [plan for plan in plans if not results.done(**cell, step_size=alpha_of(plan), clip=plan.clip, seed=seed)]
-        if left:
-            results.add(_rows(work, cell, left, seed))
-    plan = best(read_rows(results.folder), cell, plans)
+    clips, alphas, root = CLIPS, STEP_SIZES, math.sqrt(variant.directions)
+    while True:
+        plans = grid(variant, cell["evaluations"], work.n, clips, alphas)
+        for seed in CHOOSING:
+            left = [p for p in plans if not results.done(**cell, step_size=alpha_of(p), clip=p.clip, seed=seed)]
+            if left:
+                results.add(_rows(work, cell, left, seed))
+        rows = read_rows(results.folder)
+        alpha, clip, _ = chosen(rows[np.logical_and.reduce([rows[name] == value for name, value in cell.items()])])
+        wider = grown(clips, clip / root), grown(alphas, alpha)
+        if wider == (clips, alphas):
+            break
+        clips, alphas = wider
+    plan = next(p for p in plans if math.isclose(alpha_of(p), alpha) and math.isclose(p.clip, clip))
     for seed in REPORTED:
         if not results.done(**cell, step_size=alpha_of(plan), clip=plan.clip, seed=seed):
             results.add(_rows(work, cell, [plan], seed))
     print(f"{'  '.join(map(str, cell.values()))}: done", file=sys.stderr, flush=True)
+
+
+def grown(values: tuple[float, ...], best: float) -> tuple[float, ...]:
+    """Ascending values of a grid, with one more beyond an end that the best lies on or beyond, as far as the last two
+    are."""
+    if len(values) == 1:
+        return values
+    if best > values[-1] or math.isclose(best, values[-1]):
+        return (*values, float(f"{values[-1] ** 2 / values[-2]:.2g}"))
+    if best < values[0] or math.isclose(best, values[0]):
+        return (float(f"{values[0] ** 2 / values[1]:.2g}"), *values)
+    return values
 
 
 if __name__ == "__main__":

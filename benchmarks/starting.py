@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.equal_evaluations import BATCH, DELTA, EPSILON, REPORTED, TASKS, Work
+from benchmarks.equal_evaluations import BATCH, DELTA, EPSILON, REPORTED, TASKS, Heads, plain, reported
 from benchmarks.heads import accuracy, train
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
@@ -32,7 +32,7 @@ KEY = ("task", "evaluations", "directions", "seed")
 FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_clip", "grid_accuracy")
 
 
-def start(work: Work, evaluations: int, k: int) -> Start:
+def start(work: Heads, evaluations: int, k: int) -> Start:
     """The starting values for a cell; questions that are asked in both parts are not taken as public."""
     private = {row.numpy().tobytes() for row in work.train.x}
     kept = torch.tensor([row.numpy().tobytes() not in private for row in work.chosen_by.x])
@@ -59,7 +59,7 @@ def start(work: Work, evaluations: int, k: int) -> Start:
     )
 
 
-def _rows(work: Work, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict[str, Any]]:
+def _rows(work: Heads, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict[str, Any]]:
     found = start(work, cell["evaluations"], cell["directions"])
     plan = Plan.for_target(n=len(work.train.y), **found.target)
     rows = []
@@ -89,7 +89,7 @@ def summary(rows: pd.DataFrame) -> str:
 
 def _parser() -> Parser:
     parser = Parser("benchmarks.starting", __doc__)
-    parser.add_argument("--data", type=input_folder("trec_train.label"), help="folder with trec_train.label (trec)")
+    parser.add_argument("--data", type=input_folder(), help="folder of the local files of the tasks but digits")
     parser.add_argument(
         "--rows", type=input_folder(), default=RESULTS / "equal_evaluations", help="of benchmarks.equal_evaluations"
     )
@@ -109,8 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     with parser.refusals("--rows"):
         grid = read_rows(options.rows)
-    plain = (grid["update"] == "plain") & (grid["weight_decay"] == 0) & (grid["schedule"] == "constant")
-    grid = grid[plain & grid["seed"].isin(REPORTED)]
+    grid = reported(plain(grid))
     results = Results(
         options.out,
         key=KEY,
@@ -122,9 +121,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with parser.opened("--out", results):
         for name, of_task in grid.groupby("task"):
-            if name == "trec" and options.data is None:
-                parser.error("--data must be given for trec")
+            if name != "digits" and options.data is None:
+                parser.error("--data must be given for tasks other than digits")
             work = TASKS[str(name)](options.data)
+            if not isinstance(work, Heads):
+                continue
             for evaluations, k in of_task[["evaluations", "directions"]].drop_duplicates().to_numpy(int).tolist():
                 part = of_task[(of_task["evaluations"] == evaluations) & (of_task["directions"] == k)]
                 cell = {"task": str(name), "evaluations": evaluations, "directions": k}

@@ -137,7 +137,10 @@ def trained(
     folder: Path,
     after_step: Callable[[int], None],
 ) -> tuple[Privacy | None, str]:
-    """Train by the method of the configuration: what that cost, and how per-record gradients were made."""
+    """Train by the method of the configuration: what that cost, and how per-record gradients were made.
+
+    after_step: told the number of steps made after each, and of a zeroth-order run before the first that it makes.
+    """
     if c.method == "zero-shot":
         after_step(0)
         return None, ""
@@ -163,8 +166,7 @@ def _zeroth_order(
     run = zeroth_order.start(module, scores, examples, c, place)
     try:
         run.catch_up()
-        if not run.releases_left:
-            after_step(c.steps)
+        after_step(c.steps - run.releases_left)  # where an interruption may have fallen between step and evaluation
         while run.releases_left:
             step = run.step().release + 1
             zeroth_order.save(run, step, place)

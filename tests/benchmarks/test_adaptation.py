@@ -42,6 +42,37 @@ def test_every_method_adapts_every_family(
     assert all(value.equal(before[name]) for name, value in model.module.state_dict().items())
 
 
+def test_a_resumed_run_has_the_evaluations_that_it_made_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: Any
+) -> None:
+    """Interrupted before and after the evaluation that follows step 2: as if it had not been, each made once."""
+    monkeypatch.setattr(text, "questions", lambda data: parts)
+    for name, value in {"STEPS": 4, "BATCH": 8, "EVERY": 1}.items():
+        monkeypatch.setattr(adaptation, name, value)
+    words = text.tokenizer("opt", tmp_path / "pairs.json", SENTENCES)
+    work = Work(None, LanguageModel(random_model(config("opt", 16), "causal", seed=0), words, "causal"), "opt")
+    case = Case("opt", 16, "mezo", 0.0)
+    settings, perplexity, calls = next(grid(case)), text.perplexity, []
+
+    def interrupted(module: Any, scorer: Any, examples: Any) -> float:
+        calls.append(len(calls))
+        if len(calls) in (4, 6):  # two at the start, one after each step
+            raise KeyboardInterrupt
+        return perplexity(module, scorer, examples)
+
+    monkeypatch.setattr(text, "perplexity", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            one_run(work, case, settings, tmp_path / "cut")
+    cut = one_run(work, case, settings, tmp_path / "cut")
+    monkeypatch.setattr(text, "perplexity", perplexity)
+    whole = one_run(work, case, settings, tmp_path / "whole")
+    assert [row["step"] for row in cut] == [0, 1, 2, 3, 4]
+    early = [[{**row, "seconds": 0} for row in rows[:3]] for rows in (cut, whole)]
+    assert early[0] == early[1]  # further batches are others, as in every resumed run
+    assert len(calls) == 7 + 2
+
+
 def rows_of(case: Case, dev: list[float], test: list[float]) -> pd.DataFrame:
     """Runs of each setting, the start included."""
     rows = []

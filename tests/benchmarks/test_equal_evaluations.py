@@ -1,10 +1,22 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks import equal_evaluations
-from benchmarks.equal_evaluations import CHOOSING, REPORTED, Variant, alpha_of, digits, grid, main
+from benchmarks.equal_evaluations import (
+    CHOOSING,
+    REPORTED,
+    Variant,
+    alpha_of,
+    chosen,
+    digits,
+    gains,
+    grid,
+    grown,
+    main,
+)
 from benchmarks.kit.rows import read_rows
 
 
@@ -24,17 +36,21 @@ def test_settings_are_chosen_on_other_seeds_and_records_than_reported(
     )
     assert main(["--preset", "smoke", "--out", str(tmp_path)]) == 0
     rows = read_rows(tmp_path)
-    assert len(rows) == 2 * (2 * 4 * len(CHOOSING) + len(REPORTED))
     assert set(rows["steps"]) == {8, 2}
     assert rows.groupby("directions")["noise_multiplier"].nunique().eq(1).all()
     for _, part in rows.groupby("directions"):
+        assert len(part) >= 2 * 4 * len(CHOOSING) + len(REPORTED)
         means = part[part["seed"].isin(CHOOSING)].groupby(["step_size", "clip"])["chosen_by"].mean()
         reported = part[part["seed"].isin(REPORTED)]
         assert reported[["step_size", "clip"]].drop_duplicates().shape[0] == 1
-        assert means[tuple(reported[["step_size", "clip"]].iloc[0])] == means.max()
+        at = reported[["step_size", "clip"]].iloc[0]
+        assert means[tuple(at)] == means.max()
+        for name in ("step_size", "clip"):  # no optimum on an edge, unless there are as good ones inside
+            inside = part[(part[name] > part[name].min()) & (part[name] < part[name].max())]
+            assert at[name] in set(inside[name]) or part[name].nunique() < 3
     assert main(["--preset", "smoke", "--out", str(tmp_path)]) == 0  # all rows are there
     assert read_rows(tmp_path).equals(rows)
-    last = capsys.readouterr().out.splitlines()[-2:]
+    last = capsys.readouterr().out.splitlines()[-3:-1]
     values = 100 * rows[rows["seed"].isin(REPORTED) & (rows["directions"] == 4)]["accuracy"]
     assert f"{values.mean():.1f} +- {values.std(ddof=1) / np.sqrt(5):.1f}" in last[-1]
 
@@ -45,3 +61,43 @@ def test_every_k_has_the_same_privacy_evaluations_and_grid() -> None:
     assert {plan.steps * plan.directions_per_step for plan in (*one, *many)} == {64}
     assert [alpha_of(plan) for plan in one] == [alpha_of(plan) for plan in many]
     assert [4 * plan.clip for plan in one] == pytest.approx([plan.clip for plan in many])
+
+
+def rows_of(k: int, chosen_by: dict[tuple[float, float], float], reported: list[float]) -> pd.DataFrame:
+    """A cell's rows: accuracy where settings (step size, clip) are chosen, and of the best where it is reported."""
+    at = {
+        "task": "t",
+        "evaluations": 8,
+        "directions": k,
+        "update": "plain",
+        "weight_decay": 0.0,
+        "schedule": "constant",
+    }
+    rows = [
+        {**at, "step_size": a, "clip": c, "seed": seed, "chosen_by": value, "accuracy": 0.99}
+        for (a, c), value in chosen_by.items()
+        for seed in CHOOSING
+    ]
+    a, c = max(chosen_by, key=lambda setting: chosen_by[setting])
+    rows += [
+        {**at, "step_size": a, "clip": c, "seed": seed, "chosen_by": 0.0, "accuracy": value}
+        for seed, value in zip(REPORTED, reported, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_k_is_chosen_where_settings_are_and_its_gain_is_of_the_reported_seeds() -> None:
+    one = rows_of(1, {(1.0, 1.0): 0.5, (2.0, 1.0): 0.7}, [0.5, 0.5, 0.5, 0.5, 0.6])
+    four = rows_of(4, {(1.0, 2.0): 0.8, (2.0, 2.0): 0.7}, [0.6, 0.6, 0.6, 0.6, 0.7])
+    better = rows_of(16, {(1.0, 4.0): 0.75}, [0.9] * 5)  # on the reported seeds, which do not choose
+    gain = gains(pd.concat([one, four, better]))["t", 8]
+    assert gain.directions == 4
+    assert (gain.mean, gain.error) == pytest.approx((10.0, np.sqrt(2 * 20 / 5)))
+
+
+def test_a_grid_grows_beyond_an_end_that_the_best_lies_on() -> None:
+    assert grown((0.5, 1.0, 2.0, 4.0), 4.0) == (0.5, 1.0, 2.0, 4.0, 8.0)
+    assert grown((0.001, 0.003, 0.01), 0.001) == (0.00033, 0.001, 0.003, 0.01)
+    assert grown((0.5, 1.0, 2.0, 4.0), 2.0) == (0.5, 1.0, 2.0, 4.0)
+    equal = {(float(a), float(c)): 0.5 for a in range(3) for c in range(3)}
+    assert chosen(rows_of(1, equal, [0.5] * 5))[:2] == (1.0, 1.0)
