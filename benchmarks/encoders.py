@@ -19,6 +19,8 @@ from dpzero_theory.optim.private import make_from_seed_not_private
 __all__ = ["Encoder"]
 
 LONGEST = 32
+MOST = 32
+"""Points in one pass, which take as many times the memory."""
 
 
 class Encoder:
@@ -57,9 +59,15 @@ class Encoder:
         with torch.no_grad():
             for parameter, value in self._start.items():
                 parameter.copy_(value)
-        losses, rows = self._scorer.losses, self.n  # the scorer puts few at a time through the model
         make_from_seed_not_private(
-            self._module, losses, self._train, plan, seed=seed, micro_batch=rows, collate=list
+            self._module,
+            self._scorer.losses,
+            self._train,
+            plan,
+            seed=seed,
+            collate=list,
+            micro_batch=self.n,  # the scorer puts few at a time through the model
+            points_at_once=min(2 * plan.directions_per_step, MOST) if plan.directions_per_step > 1 else 1,
         ).run()
         chosen_by, test = (self._accuracy(part) for part in self._others)
         return chosen_by, test

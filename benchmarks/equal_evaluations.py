@@ -238,14 +238,15 @@ class Gain(NamedTuple):
 def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
     """By task and number of evaluations: the K whose chosen setting was best where settings are chosen."""
     found = {}
-    for (name, evaluations), cell in plain(rows).groupby(["task", "evaluations"]):
-        by = dict(list(cell.groupby("directions")))
+    for _, cell in plain(rows).groupby(["task", "evaluations"]):
+        by = {k: cell[cell["directions"] == k] for k in map(int, cell["directions"].unique())}
         if 1 not in by:
             continue
-        k = max(by, key=lambda k: chosen(by[k])[2])
+        k = max(by, key=lambda k, by=by: chosen(by[k])[2])  # type: ignore[misc]
+        name, evaluations = cell[["task", "evaluations"]].to_numpy()[0]
         many, one = (100 * reported(by[each])["accuracy"].to_numpy(float) for each in (k, 1))
         error = math.sqrt(many.var(ddof=1) / len(many) + one.var(ddof=1) / len(one)) if k > 1 else 0.0
-        found[str(name), int(evaluations)] = Gain(int(k), float(many.mean() - one.mean()), error)
+        found[str(name), int(evaluations)] = Gain(k, float(many.mean() - one.mean()), error)
     return found
 
 
@@ -316,7 +317,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant) -> None:
-    clips, alphas, root = CLIPS, STEP_SIZES, math.sqrt(variant.directions)
+    clips: tuple[float, ...] = CLIPS
+    alphas: tuple[float, ...] = STEP_SIZES
+    root = math.sqrt(variant.directions)
     while True:
         plans = grid(variant, cell["evaluations"], work.n, clips, alphas)
         for seed in CHOOSING:

@@ -33,6 +33,7 @@ be seen.
 import hashlib
 import math
 import warnings
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -43,7 +44,7 @@ from torch import Tensor
 
 from dpzero_theory.check import Array
 from dpzero_theory.optim.distributed import Ranks
-from dpzero_theory.optim.evaluation import Batch, Evaluation, Losses, shape_of
+from dpzero_theory.optim.evaluation import Batch, Evaluation, Losses, on_host, shape_of
 from dpzero_theory.optim.identity import RECORDS
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
@@ -105,6 +106,34 @@ def examine(
     except BaseException:
         weights.restore()
         raise
+
+
+def require_stackable(
+    weights: Weights, evaluation: Evaluation, plan: Plan, points_at_once: int, isolation: str
+) -> None:
+    """Raise ValueError unless several points in one pass give the first records what each gives them by itself.
+
+    Equal up to rounding, as in `probe`; after an exception the module is as it was.
+    """
+    if points_at_once == 1:
+        return
+    if isolation == "exact":
+        raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
+    batch = evaluation.batch(np.arange(min(2, plan.n)))
+    points = [(0, plan.smoothing), (0, -plan.smoothing)]
+    ask = partial(evaluation.where_they_are, batch=batch)
+    trace = Trace(0)
+    try:
+        with trace:
+            apart = on_host(weights.evaluated(points, ask))
+        together = on_host(weights.evaluated(points, ask, 2))
+    except BaseException:
+        weights.restore()
+        raise
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(np.where(_equal(together, apart), 0.0, together - apart)).max()
+    if not gap <= _rounding(trace.coarsest, _largest(np.concatenate([apart, together], axis=None))):
+        raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
 
 def probe(weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan, rows: int, mode: str) -> Found:
@@ -236,7 +265,7 @@ class _Look:
             eps = max(seen.trace.coarsest, reference.trace.coarsest)
             alike = self._steady and np.array_equal(here, there)
             alike = alike and seen.trace.operations == reference.trace.operations
-            if alike or not gap <= eps ** (2 / 3) * (largest + _SMALL):
+            if alike or not gap <= _rounding(eps, largest):
                 raise ValueError(f"{_RULE}; got one that changes by {gap:.1g} (of {largest:.1g}) {how}")
             self.rounding = max(self.rounding, gap)
         operation = seen.trace.first_difference(reference.trace, here, there) if self._exact else ""
@@ -325,6 +354,11 @@ def _exchanged(records: Indices, kept: NDArray[np.bool_], others: Indices) -> In
 def _equal(one: Any, other: Any) -> Any:
     """Entry by entry; NaN is NaN."""
     return (one == other) | ((one != one) & (other != other))
+
+
+def _rounding(eps: float, largest: float) -> float:
+    """The largest change of losses of this size that is taken for rounding."""
+    return float(eps ** (2 / 3)) * (largest + _SMALL)
 
 
 def _largest(values: Array) -> float:

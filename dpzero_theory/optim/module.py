@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -35,11 +35,11 @@ from dpzero_theory.optim.shards import (
     whole,
 )
 from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
+from dpzero_theory.optim.stacked import Unread, at_all, stack_of
 
 _BLOCK = 1 << 17  # coordinates of a vector at a time
 _HASHED = 1 << 24  # values in a block of the fingerprint
 
-Answer = TypeVar("Answer")
 Scales = Sequence[tuple[int, float]]
 """(number, amount times the factor of the direction)."""
 Through = Callable[[int, slice, Tensor, Tensor], Tensor]
@@ -96,12 +96,20 @@ class Weights:
 
         An interrupt (Ctrl-C) that falls into its own few lines is made good by `restore`.
         """
+        by = self._shift(number, shift)
+        with self._reading(partial(Shifted, by, scratch=self._scratch, unread=self._unread)):
+            yield
+
+    def _shift(self, number: int, shift: float) -> Shift:
+        scale = check.real("shift", shift) * self._factor(number)
+        return Shift(self.directions, number, scale, self._low, [smoothing for _, smoothing in self.factors])
+
+    @contextmanager
+    def _reading(self, reads: Callable[[dict[int, list[Place]]], Shifted]) -> Iterator[None]:
         if self._mode is not None:
             raise ValueError("shifted contexts must not be nested")
-        scale = check.real("shift", shift) * self._factor(number)
         self._reshard()
-        shift_by = Shift(self.directions, number, scale, self._low, [smoothing for _, smoothing in self.factors])
-        mode = Shifted(shift_by, self._storages(), self._scratch, self._unread)
+        mode = reads(self._storages())
         self._found = torch.is_grad_enabled(), [part for part in self.module.modules() if part.training]
         try:
             self._mode = mode
@@ -115,12 +123,28 @@ class Weights:
             if self._mode is mode:
                 self.restore()
 
-    def evaluated(self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Answer]) -> list[Answer]:
-        """function(module) at x + shift u_number for each (number, shift) of the points."""
-        found = []
-        for point in points:
-            with self.shifted(*point):
-                found.append(function(self.module))
+    def evaluated(
+        self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Tensor], at_once: int = 1
+    ) -> list[Tensor]:
+        """function(module) at x + shift u_number for each (number, shift) of the points.
+
+        at_once: points in one pass, see `stacked`; up to rounding the same. Raises ValueError where it must be 1.
+        """
+        found: list[Tensor] = []
+        if at_once == 1:
+            for point in points:
+                with self.shifted(*point):
+                    found.append(function(self.module))
+            return found
+        if self.collective:
+            raise ValueError("points_at_once must be 1 where the module is sharded")
+        for first in range(0, len(points), at_once):
+            shifts = [self._shift(*point) for point in points[first : first + at_once]]
+            places = {place.index: place for group in self._storages().values() for place in group}
+            stacks = [stack_of(shifts, places[index]) for index in places]
+            with self._reading(partial(Unread, shifts[0], scratch=self._scratch, unread=set())):
+                read = [self.parameters[index] for index in places]
+                found += at_all(read, stacks, partial(function, self.module))
         return found
 
     def restore(self) -> None:

@@ -45,7 +45,7 @@ from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.evaluation import Losses
 from dpzero_theory.optim.folder import Budget, Folder, begun_with
 from dpzero_theory.optim.identity import layout, of_losses
-from dpzero_theory.optim.isolation import ISOLATIONS, examine
+from dpzero_theory.optim.isolation import ISOLATIONS, examine, require_stackable
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.records import Collate, Data, require_data
 from dpzero_theory.optim.run import Run
@@ -62,16 +62,18 @@ class Execution(TypedDict, total=False):
     """How a run is executed, which changes neither its plan nor its privacy.
 
     precision: how weights are rounded, see `module.Weights`; `nearest` if not given. micro_batch: records evaluated at
-    a time (64); changes memory and speed. collate: records -> batch; torch's default_collate if None. resume: continue
-    the run in the folder, which must have been begun with all of this; False refuses one that is there; "moved" goes on
-    with a folder that was copied, or brought from another disk, when no other copy goes on. paid_at_once: releases that
-    one line of the ledger pays for (1), with two calls to fsync for all of them: a crash wastes at most so many, and
-    after a power failure the transcript may lack as many of the last (a checkpoint it never lacks). isolation: `probed`
-    or `exact`, see `isolation`; `probed` if not given.
+    a time (64); changes memory and speed. points_at_once: points x +- lambda u_k evaluated in one pass (1, at most
+    2 K), see `stacked`; changes memory, speed and rounding. collate: records -> batch; torch's default_collate if None.
+    resume: continue the run in the folder, which must have been begun with all of this; False refuses one that is
+    there; "moved" goes on with a folder that was copied, or brought from another disk, when no other copy goes on.
+    paid_at_once: releases that one line of the ledger pays for (1), with two calls to fsync for all of them: a crash
+    wastes at most so many, and after a power failure the transcript may lack as many of the last (a checkpoint it never
+    lacks). isolation: `probed` or `exact`, see `isolation`; `probed` if not given.
     """
 
     precision: str
     micro_batch: int
+    points_at_once: int
     collate: Collate
     resume: bool | str
     paid_at_once: int
@@ -135,6 +137,7 @@ def make_private_with_epsilon(
     folder: Place,
     precision: str = "nearest",
     micro_batch: int = 64,
+    points_at_once: int = 1,
     collate: Collate = None,
     resume: bool | str = False,
     paid_at_once: int = 1,
@@ -175,6 +178,7 @@ def make_private_with_epsilon(
         folder=folder,
         precision=precision,
         micro_batch=micro_batch,
+        points_at_once=points_at_once,
         collate=collate,
         resume=resume,
         paid_at_once=paid_at_once,
@@ -214,12 +218,14 @@ def _make(
     *,
     precision: str = "nearest",
     micro_batch: int = 64,
+    points_at_once: int = 1,
     collate: Collate = None,
     resume: bool | str = False,
     paid_at_once: int = 1,
     isolation: str = "probed",
 ) -> Run:
     integer("micro_batch", micro_batch)
+    integer("points_at_once", points_at_once, at_most=2 * plan.directions_per_step)
     choice("isolation", isolation, ISOLATIONS)
     integer("paid_at_once", paid_at_once)
     if not isinstance(resume, bool) and resume != "moved":
@@ -241,6 +247,7 @@ def _make(
     weights = header.weights(module)
     plan.rule.require_weights(weights, plan.n)
     evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, looked)
+    require_stackable(weights, evaluation, plan, points_at_once, looked)
     found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
     files: Folder | None = None
 
@@ -266,6 +273,7 @@ def _make(
             transcript=files.transcript if files else None,
             kept=budget is not None,
             micro_batch=micro_batch,
+            points_at_once=points_at_once,
             ranks=ranks,
         )
     except BaseException:

@@ -21,6 +21,7 @@ released. A batch's size is secret too: watch no timings.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -50,7 +51,8 @@ class Run:
     header: plan, run key and fingerprint. module: at the run's initial weights, or a checkpoint is loaded before the
     first step. noise, batches: where the noise and the batches come from; the run is `private` if both are. ledger,
     transcript: open, on rank 0; None elsewhere, and where nothing is kept. kept: whether a ledger is kept, without
-    which the run is not `private` either. micro_batch: records evaluated at a time.
+    which the run is not `private` either. micro_batch: records evaluated at a time. points_at_once: points
+    x +- lambda u_k evaluated in one pass.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Run:
         transcript: Transcript | None,
         kept: bool,
         micro_batch: int,
+        points_at_once: int,
         ranks: Ranks,
     ) -> None:
         self.plan: Plan = header.plan
@@ -75,6 +78,7 @@ class Run:
         self._noise, self._batches, self._ledger, self._transcript = noise, batches, ledger, transcript
         self._ranks = ranks
         self._micro_batch = integer("micro_batch", micro_batch)
+        self._points_at_once = integer("points_at_once", points_at_once)
         self._paid = range(0)
         self._position: int | None = None
         self._current = self._stepping = False
@@ -285,7 +289,8 @@ class Run:
         batch, smoothing, count = self._evaluation.batch(records), self.plan.smoothing, self.plan.directions_per_step
         numbers = range(release * count, (release + 1) * count)
         points = [(number, shift) for number in numbers for shift in (smoothing, -smoothing)]
-        found = on_host(self.weights.evaluated(points, lambda module: self._evaluation.where_they_are(module, batch)))
+        ask = partial(self._evaluation.where_they_are, batch=batch)
+        found = on_host(self.weights.evaluated(points, ask, self._points_at_once))
         pairs = zip(found[::2], found[1::2], strict=True)
         return np.stack([two_point_difference(plus, minus, smoothing) for plus, minus in pairs], axis=1)
 

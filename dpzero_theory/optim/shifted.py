@@ -123,6 +123,16 @@ class Shift:
         ):
             out[here] = join(source[here], part[here]).add_(u)
 
+    def whole(self, place: Place) -> Tensor:
+        """round(x + scale u) of all of a place, in its shape."""
+        source = place.tensor.contiguous().view(-1)
+        out = torch.empty_like(source)
+        if place.array is None:
+            self.of(source, place, 0, out)
+        else:
+            self.of_array(place, 0, out)
+        return out.view(place.tensor.shape)
+
     def rows(self, place: Place, rows: Tensor) -> Tensor:
         """round(x + scale u) at these rows of a matrix."""
         source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
@@ -226,10 +236,9 @@ class Shifted(TorchDispatchMode):
                 here = slice(max(first, place.start) - first, min(last, place.stop) - first)
                 self._shift.of(source[here], place, here.start + first - place.start, out[here])
             else:
-                flat = place.tensor.contiguous().view(-1)
-                self._shift.of(flat, place, 0, flat)
                 size, stride = place.tensor.size(), place.tensor.stride()
-                out.as_strided(size, stride, out.storage_offset() + place.start - first).copy_(flat.view(size))
+                there = out.as_strided(size, stride, out.storage_offset() + place.start - first)
+                there.copy_(self._shift.whole(place))
         return out.as_strided(value.size(), value.stride(), out.storage_offset() + start - first)
 
     def _few_rows(self, weight: Tensor, rows: Tensor) -> Place | None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.layers import Layers, Values
-from dpzero_theory.optim.module import Answer, Scales, Through, Weights
+from dpzero_theory.optim.module import Scales, Through, Weights
 from dpzero_theory.privacy.journal import sync_folder
 
 BEHIND = 16
@@ -48,8 +48,12 @@ class StreamedWeights(Weights):
         self.forget()
         layers.values, layers.changed = self._read, self._look_again
 
-    def evaluated(self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Answer]) -> list[Answer]:
+    def evaluated(
+        self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Tensor], at_once: int = 1
+    ) -> list[Tensor]:
         """As of `Weights`, with each layer in memory once."""
+        if at_once > 1:
+            raise ValueError("points_at_once must be 1 where layers are streamed")
         asked = partial(function, self.module)
         answers: list[list[object]] = [[] for _ in points]
         for index in range(len(self._layers.layers)):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import _len_torch_function_stack
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from benchmarks.kit.interrupts import instructions, interrupt, traced
@@ -49,7 +50,7 @@ def parameters(model: nn.Module) -> torch.Tensor:
 def require_tidy(model: nn.Module) -> None:
     assert all(part.training for part in model.modules())
     assert torch.is_grad_enabled()
-    assert _len_torch_dispatch_stack() == 0
+    assert _len_torch_dispatch_stack() == _len_torch_function_stack() == 0
     for parameter in model.parameters():
         read, there = parameter.detach().clone(), parameter.detach()
         assert (read.view(torch.uint8).numpy() == there.view(torch.uint8).numpy()).all()  # which torch does not see
@@ -86,6 +87,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (torch.float32, {}, 1),
         (torch.float32, {"direction": "gaussian", "directions_per_step": 2, "paid_at_once": 3}, 2),
+        (torch.float32, {"directions_per_step": 2, "points_at_once": 4}, 1),
         (torch.bfloat16, {"precision": "master"}, 1),
     ],
 )

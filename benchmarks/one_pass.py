@@ -1,0 +1,120 @@
+"""A step of K directions in one pass beside one point after the other.  python -m benchmarks.one_pass [--turns N]
+
+A sentence classifier on 16 texts of 16 tokens is evaluated at the 2 K points x +- lambda u_k of a step, with
+`points_at_once=2K` and with 1 in turns: processor time, the median over turns of the ratio, and its standard error.
+small: RoBERTa of two layers of width 64, random weights; minilm: the sentence encoder, 6 layers of width 384. What is
+trained, beside the label vectors: nothing (head), the last normalisation (top-norm), adapters of rank 8 in the last
+layer (top-lora) or in all (lora), all biases and normalisations (biases), all but the embeddings (body). change: the
+largest change of a record's difference, relative to the largest difference.
+"""
+
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.kit.timing import median_ratio
+from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.first_order import add_lora
+from benchmarks.llm.models import MINILM, load, random_model
+from benchmarks.pretrain.models import config
+from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.curvature.encoder import SentenceClassifier, train
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.optim.run import Run
+
+__all__ = ["MODELS", "TRAINED", "classifier", "main", "measure"]
+
+RECORDS, TOKENS, CLASSES = 16, 16, 6
+MODELS = ("small", MINILM)
+TRAINED = ("head", "top-norm", "top-lora", "lora", "biases", "body")
+KS = (4, 16)
+KEY = ("model", "trained", "directions")
+FIELDS = ("d", "turns", "seconds", "seconds_apart", "ratio", "ratio_error", "change")
+
+
+def classifier(model: str, trained: str) -> tuple[nn.Module, int]:
+    """A module and the number of its trained weights."""
+    encoder = load(MINILM).module if model == MINILM else random_model(config("roberta", 64), "encoder", seed=0)
+    torch.manual_seed(0)
+    module = SentenceClassifier(encoder, nn.functional.normalize(torch.randn(CLASSES, _width(encoder)), dim=-1))
+    if "lora" in trained:
+        weights = "top-norm" if "top" in trained else "all"
+        return module, add_lora(module, Configuration(method="lora", weights=weights, seed=0))
+    return module, train(module, trained)
+
+
+def _width(encoder: Any) -> int:
+    return int(encoder.config.hidden_size)
+
+
+def losses(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    found: Tensor = module(input_ids=batch[0], attention_mask=torch.ones_like(batch[0]))
+    return nn.functional.cross_entropy(found, batch[1], reduction="none")
+
+
+def start(module: nn.Module, k: int, points_at_once: int) -> Run:
+    draw = torch.Generator().manual_seed(0)
+    data = TensorDataset(
+        torch.randint(5, 2000, (RECORDS, TOKENS), generator=draw), torch.randint(CLASSES, (RECORDS,), generator=draw)
+    )
+    plan = Plan.without_privacy(
+        n=RECORDS, steps=10_000, expected_batch=RECORDS, step_size=1e-6, smoothing=1e-3, sampling="full",
+        direction="rademacher", directions_per_step=k,
+    )  # fmt: skip
+    return make_from_seed_not_private(module, losses, data, plan, seed=0, points_at_once=points_at_once)
+
+
+def measure(model: str, trained: str, k: int, turns: int) -> dict[str, Any]:
+    """A row; the first turn warms up."""
+    module, d = classifier(model, trained)
+    counts = (2 * k, 1)
+    runs = [start(module, k, count) for count in counts]
+    one, other = (run._differences(0, np.arange(RECORDS)) for run in runs)
+    times: list[list[float]] = [[], []]
+    for turn in range(turns + 1):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            begun = time.process_time()
+            runs[which]._differences(turn, np.arange(RECORDS))
+            if turn:
+                times[which].append(time.process_time() - begun)
+    ratio, error = median_ratio(*times)
+    together, apart = map(np.median, times)
+    row = {"model": model, "trained": trained, "directions": k, "d": d, "turns": turns, "seconds": together}
+    row |= {"seconds_apart": apart, "ratio": ratio, "ratio_error": error}
+    row |= {"change": np.abs(one - other).max() / np.abs(other).max()}
+    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.one_pass", __doc__)
+    parser.add_argument("--turns", type=integer(2, 1000), default=5)
+    parser.add_argument("--model", choices=MODELS, help="only this one")
+    parser.add_argument("--out", type=output_folder, default=RESULTS / "one_pass", help="rows and their manifest")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is not in the results yet."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    results = Results(options.out, key=KEY, fields=FIELDS, seeds=[0], device="cpu", dtype="float32")
+    with parser.opened("--out", results):
+        for model, trained, k in itertools.product(MODELS, TRAINED, KS):
+            if options.model in (None, model) and not results.done(model=model, trained=trained, directions=k):
+                results.add([row := measure(model, trained, k, options.turns)])
+                print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
