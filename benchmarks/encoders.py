@@ -67,7 +67,7 @@ class Encoder:
             seed=seed,
             collate=list,
             micro_batch=self.n,  # the scorer puts few at a time through the model
-            points_at_once=min(2 * plan.directions_per_step, MOST) if plan.directions_per_step > 1 else 1,
+            points_at_once=min(2 * plan.directions_per_step, MOST),
         ).run()
         chosen_by, test = (self._accuracy(part) for part in self._others)
         return chosen_by, test

@@ -28,8 +28,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from benchmarks.encoders import Encoder
 from benchmarks.heads import Head, Part, accuracy, train
 from benchmarks.kit.rows import RESULTS, Results, read_rows, write_atomically
+from benchmarks.llm.models import MINILM
+from benchmarks.llm.models import load as load_model
 from benchmarks.llm.records import Record, load
 from benchmarks.llm.tasks import task
 from benchmarks.private_search import sentence_embeddings
@@ -72,6 +75,9 @@ class Work(Protocol):
     def n(self) -> int:
         """Records that are trained on."""
 
+    def first_grid(self, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Clips in units of sqrt(K), and step sizes, before the grid grows."""
+
     def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
         """Each plan's after training, on the records to choose by and on those to report."""
 
@@ -87,6 +93,9 @@ class Heads(NamedTuple):
     @property
     def n(self) -> int:
         return len(self.train.y)
+
+    def first_grid(self, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return CLIPS, STEP_SIZES
 
     def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
         weights = train(self.head, self.train, plans, seed)
@@ -104,7 +113,7 @@ class Preset(NamedTuple):
 PRESETS = {
     "smoke": Preset({"digits": (64,)}, (Variant(1), Variant(4))),
     "directions": Preset(
-        {"trec": (1024, 4096, 16384), "digits": (1024, 4096), "sst2": (4096,), "sst5": (4096,)},
+        {"trec": (1024, 4096, 16384), "digits": (1024, 4096), "sst2": (4096,), "sst5": (4096,), "trec, norm": (1024,)},
         tuple(map(Variant, KS)),
     ),
     "updates": Preset(
@@ -134,6 +143,22 @@ def sentences(name: str, folder: Path | None) -> Heads:
     return _parts(head, x, torch.tensor([record.label for record in records]), TRAINED, held)
 
 
+class Norm(Encoder):
+    """Nine settings to begin with: a run takes long."""
+
+    def first_grid(self, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        middle = 2 + round(math.log(k, 4))
+        return (1.0, 2.0, 4.0), STEP_SIZES[middle - 1 : middle + 2]
+
+
+def norm(folder: Path | None) -> Norm:
+    """TREC with the last normalisation of the sentence encoder trained too."""
+    drawn, _ = drawn_records("trec", folder)
+    return Norm(
+        load_model(MINILM), "trec", (drawn[:TRAINED], drawn[TRAINED:], load(task("trec"), "test", folder)), "top-norm"
+    )
+
+
 def drawn_records(name: str, folder: Path | None) -> tuple[list[Record], int]:
     """`TRAINED` records to train on and after them those to choose by, and how many these are."""
     found = load(task(name), "train", folder)
@@ -160,6 +185,7 @@ def _parts(head: Head, x: torch.Tensor, y: torch.Tensor, n: int, held: int) -> H
 TASKS: dict[str, Callable[[Path | None], Work]] = {
     **{name: partial(sentences, name) for name in ("trec", "sst2", "sst5")},
     "digits": digits,
+    "trec, norm": norm,
 }
 
 
@@ -317,8 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant) -> None:
-    clips: tuple[float, ...] = CLIPS
-    alphas: tuple[float, ...] = STEP_SIZES
+    clips, alphas = work.first_grid(variant.directions)
     root = math.sqrt(variant.directions)
     while True:
         plans = grid(variant, cell["evaluations"], work.n, clips, alphas)
