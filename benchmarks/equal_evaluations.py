@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.encoders import Encoder
 from benchmarks.heads import Head, Part, accuracy, train
@@ -49,6 +50,7 @@ __all__ = [
 
 EPSILON, DELTA, BATCH, SMOOTHING = 2.0, 1e-5, 256, 1e-2
 KS = (1, 4, 16, 64, 256)
+BETWEEN = (4, 16, 64)
 CLIPS = (0.5, 1.0, 2.0, 4.0)
 STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 TRAINED = 4000
@@ -254,26 +256,35 @@ def plain(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 class Gain(NamedTuple):
-    """Of the K that was chosen, over K = 1, in points with its standard error."""
+    """Over K = 1, in points with standard errors: of the K that was chosen, and on average of all in between, without
+    a choice."""
 
     directions: int
-    mean: float
-    error: float
+    chosen: tuple[float, float]
+    between: tuple[float, float]
 
 
 def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
-    """By task and number of evaluations: the K whose chosen setting was best where settings are chosen."""
+    """By task and number of evaluations; chosen is the K whose setting is best where settings are chosen."""
     found = {}
     for _, cell in plain(rows).groupby(["task", "evaluations"]):
-        by = {k: cell[cell["directions"] == k] for k in map(int, cell["directions"].unique())}
+        by = {k: cell[cell["directions"] == k] for k in sorted(map(int, cell["directions"].unique()))}
         if 1 not in by:
             continue
         k = max(by, key=lambda k, by=by: chosen(by[k])[2])  # type: ignore[misc]
         name, evaluations = cell[["task", "evaluations"]].to_numpy()[0]
-        many, one = (100 * reported(by[each])["accuracy"].to_numpy(float) for each in (k, 1))
-        error = math.sqrt(many.var(ddof=1) / len(many) + one.var(ddof=1) / len(one)) if k > 1 else 0.0
-        found[str(name), int(evaluations)] = Gain(k, float(many.mean() - one.mean()), error)
+        values = {k: 100 * reported(part)["accuracy"].to_numpy(float) for k, part in by.items()}
+        between = [values[k] for k in BETWEEN if k in values]
+        found[str(name), int(evaluations)] = Gain(k, _above([values[k]], values[1]), _above(between, values[1]))
     return found
+
+
+def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean of the means of several samples over that of another, and its standard error; 0 over itself."""
+    if not those or those[0] is one:
+        return 0.0, 0.0
+    variance = sum(float(x.var(ddof=1)) / len(x) for x in those) / len(those) ** 2 + float(one.var(ddof=1)) / len(one)
+    return float(np.mean([x.mean() for x in those]) - one.mean()), math.sqrt(variance)
 
 
 def summary(rows: pd.DataFrame) -> str:
@@ -289,9 +300,10 @@ def summary(rows: pd.DataFrame) -> str:
         setting = f"step size {alpha:.3g}, clip {clip / root:g} sqrt(K)"
         lines.append(f"{words:<60} {values.mean():.1f} +- {error:.1f}  {setting}")
     for (name, evaluations), gain in gains(rows).items():
+        (mean, error), (others, their_error) = gain.chosen, gain.between
         lines.append(
-            f"{name}, {evaluations:,} evaluations: K = {gain.directions} was chosen, {gain.mean:+.1f} +- "
-            f"{gain.error:.1f} over K = 1"
+            f"{name}, {evaluations:,} evaluations, over K = 1: K = {gain.directions}, which was chosen, {mean:+.1f} +- "
+            f"{error:.1f}; K = 4, 16 and 64 on average {others:+.1f} +- {their_error:.1f}"
         )
     return "\n".join(lines)
 

@@ -17,7 +17,11 @@ from figures.style import PAGE, label_panels, series
 __all__ = ["draw", "main"]
 
 REPORTED = 2  # the first seed that chooses nothing
-TITLES = {"trec": "TREC, label vectors on frozen embeddings", "digits": "digits, logistic"}
+COLUMNS = 3
+TITLES = {
+    "trec": "TREC, label vectors", "trec, norm": "TREC, and last normalisation", "sst5": "SST-5, label vectors",
+    "sst2": "SST-2, label vectors", "digits": "digits, logistic",
+}  # fmt: skip
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -25,8 +29,12 @@ def draw(rows: pd.DataFrame) -> Figure:
     plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
     reported = rows[plain & (rows["seed"] >= REPORTED)]
     tasks = [name for name in TITLES if (reported["task"] == name).any()]
-    figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE * max(len(tasks), 1.2) / 2, 2.7), squeeze=False)
-    for axis, name in zip(axes[0], tasks, strict=True):
+    columns = min(COLUMNS, len(tasks))
+    lines = -(-len(tasks) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(PAGE, 2.5 * lines), squeeze=False)
+    for empty in axes.flat[len(tasks) :]:
+        empty.remove()
+    for axis, name in zip(axes.flat, tasks, strict=False):
         part = reported[reported["task"] == name]
         for index, evaluations in enumerate(sorted(part["evaluations"].unique())):
             table = 100 * part[part["evaluations"] == evaluations].groupby("directions")["accuracy"].agg(
@@ -39,7 +47,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         axis.set_xticks(ks, [str(k) for k in ks])
         axis.minorticks_off()
         axis.legend(loc="best", fontsize=6.5)
-    label_panels(axes[0])
+    label_panels(axes.flat[: len(tasks)])
     return figure
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import equal_evaluations
 from benchmarks.equal_evaluations import (
+    CELL,
     CHOOSING,
     REPORTED,
     Variant,
@@ -16,8 +17,10 @@ from benchmarks.equal_evaluations import (
     grid,
     grown,
     main,
+    plain,
+    reported,
 )
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,7 +95,19 @@ def test_k_is_chosen_where_settings_are_and_its_gain_is_of_the_reported_seeds() 
     better = rows_of(16, {(1.0, 4.0): 0.75}, [0.9] * 5)  # on the reported seeds, which do not choose
     gain = gains(pd.concat([one, four, better]))["t", 8]
     assert gain.directions == 4
-    assert (gain.mean, gain.error) == pytest.approx((10.0, np.sqrt(2 * 20 / 5)))
+    assert gain.chosen == pytest.approx((10.0, np.sqrt(2 * 20 / 5)))
+    assert gain.between == pytest.approx((62 / 2 + 90 / 2 - 52, np.sqrt(20 / 5 / 4 + 20 / 5)))
+
+
+def test_every_reported_row_is_of_the_setting_that_was_chosen() -> None:
+    """So the figure, which draws all rows of those seeds, draws no others; and no choice lies on the grid's edge."""
+    rows = read_rows(RESULTS / "equal_evaluations")
+    shown = reported(rows)
+    assert len(shown) == rows["seed"].isin(REPORTED).sum()
+    for _, cell in plain(rows).groupby(list(CELL)):
+        alpha, clip, _ = chosen(cell)
+        assert cell["step_size"].min() < alpha < cell["step_size"].max()
+        assert cell["clip"].min() < clip < cell["clip"].max()
 
 
 def test_a_grid_grows_beyond_an_end_that_the_best_lies_on() -> None:
