@@ -199,7 +199,7 @@ def equal_evaluations() -> str:
     ks = sorted({int(k) for k in rows["directions"]})
     lines = []
     for (name, evaluations), cell in sorted(rows.groupby(["task", "evaluations"]), reverse=True):
-        cells = [HEADS[name], f"{evaluations:,}"]
+        cells = [HEADS[str(name)], f"{evaluations:,}"]
         for k in ks:
             at = {"task": name, "evaluations": evaluations, "directions": k}
             found = (
@@ -207,7 +207,7 @@ def equal_evaluations() -> str:
             )
             shown = mean_error(100 * cell[cell["directions"] == k]["accuracy"], ".1f", ".1f")
             cells.append(f"{shown} ({found.mean():.1f})" if len(found) else shown)
-        k, (mean, error), (others, their_error) = gained[name, evaluations]
+        k, (mean, error), (others, their_error) = gained[str(name), int(cell["evaluations"].iloc[0])]
         cells += [f"K = {k}: {mean:+.1f} +- {error:.1f}", f"{others:+.1f} +- {their_error:.1f}"]
         lines.append(cells)
     return markdown(["task", "K T", *(f"K = {k}" for k in ks), "chosen, over K = 1", "4, 16 and 64, over K = 1"], lines)
