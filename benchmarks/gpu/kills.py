@@ -64,7 +64,7 @@ def _parser() -> Parser:
     parser = Parser("benchmarks.gpu.kills", __doc__)
     parser.add_argument("--kills", type=integer(1, 10**6), default=50)
     parser.add_argument(
-        "--longest", type=number(above=0, at_most=3600), default=25, help="seconds until a kill, at most"
+        "--longest", type=number(above=0, at_most=3600), default=12, help="seconds until a kill, at most"
     )
     parser.add_argument("--only", nargs="+", action=Several, choices=NAMES, default=NAMES, help="these jobs")
     parser.add_argument("--out", type=output_folder, default=RESULTS / "gpu_kills")

@@ -1,5 +1,7 @@
 """The claims that rest on committed rows."""
 
+import re
+
 from benchmarks.gpu.jobs import JOBS
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 
@@ -12,3 +14,18 @@ def test_killed_fifty_times_the_whole_list_gives_the_rows_of_a_run_that_was_not(
     assert set(read_manifest(RESULTS / "gpu_kills")["settings"]["only"].split()) == {job.name for job in JOBS}
     assert last["rows"] > 100
     assert (last["exit"], last["differ"]) == (0, 0)
+    assert _said(r"killed (\d+) times.* the ([\d,]+) rows") == [len(kills), last["rows"]]
+
+
+def test_the_whole_list_takes_three_minutes_made_small() -> None:
+    jobs = read_rows(RESULTS / "gpu_smoke")
+    assert set(jobs["job"]) == {job.name for job in JOBS}
+    assert _said(r"whole list took (\d+) s") == [round(jobs["wall_s"].sum())]
+    assert jobs["wall_s"].sum() <= 180
+
+
+def _said(pattern: str) -> list[int]:
+    page = " ".join((RESULTS.parents[1] / "docs" / "results" / "gpu.md").read_text().split())
+    found = re.search(pattern, page)
+    assert found, pattern
+    return [int(number.replace(",", "")) for number in found.groups()]
