@@ -8,6 +8,7 @@ A test holds the pages to what this prints.
 
 import contextlib
 import io
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -228,6 +229,21 @@ def step_lengths() -> str:
     return markdown(["batch", "tokens", "two forwards", *names.values()], lines)
 
 
+def one_pass() -> str:
+    """Processor time of all points of a step in one pass over one after the other, by what is trained."""
+    rows = read_rows(RESULTS / "one_pass")
+    ks = sorted({int(k) for k in rows["directions"]})
+    lines = []
+    for trained in dict.fromkeys(rows["trained"]):
+        cells = [str(trained)]
+        for model, k in itertools.product(dict.fromkeys(rows["model"]), ks):
+            at = (rows["trained"] == trained) & (rows["model"] == model) & (rows["directions"] == k)
+            cells += [f"{row.ratio:.2f} ({row.ratio_error:.2f})" for row in rows[at].itertuples()]
+        lines.append(cells)
+    names = itertools.product(dict.fromkeys(rows["model"]), ks)
+    return markdown(["trained", *(f"{model}, K = {k}" for model, k in names)], lines)
+
+
 def calculator() -> str:
     """What the calculator prints at the paper's synthetic setting."""
     out = io.StringIO()
@@ -312,6 +328,7 @@ TABLES = {
     "sweep_speed": sweep_speed,
     "language_models": language_models,
     "equal_evaluations": equal_evaluations,
+    "one_pass": one_pass,
     "gpu_plans": gpu_plans,
     "step_lengths": step_lengths,
     "newcomer": newcomer.table,
