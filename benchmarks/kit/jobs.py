@@ -49,7 +49,9 @@ def completed(
         for job in jobs:
             yield job, work(*job)
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # so that torch is imported once for all
+    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
         waiting = {pool.submit(work, *job): job for job in jobs}
         try:
             for future in as_completed(waiting):

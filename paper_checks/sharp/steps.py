@@ -145,16 +145,16 @@ Change = Callable[[OneStep, Array, np.random.Generator], Array]
 
 
 def _mean_changes(
-    problems: Iterable[OneStep], kind: str, k: int, rng: np.random.Generator, change: Change, most: int = 2_000_000
+    problems: Iterable[OneStep], kind: str, k: int, rng: np.random.Generator, change: Change, count: int = 8_000
 ) -> Iterator[tuple[OneStep, float, float]]:
-    """Each problem with mean and standard error of `change` for K directions, of at most `most` numbers if d > 300.
+    """Each problem with mean and standard error of `change` for K directions, of 2,000,000 numbers at most if d > 300.
 
     Neighbouring problems of one dimension share their directions.
     """
     for d, group in itertools.groupby(problems, lambda case: case.problem.d):
         cases = list(group)
         samples: list[list[Array]] = [[] for _ in cases]
-        total = (8_000 if d <= 300 else most // d) // min(k, 16)
+        total = (count if d <= 300 else 2_000_000 // d) // min(k, 16)
         for first in range(0, total, block := max(1, BLOCK // (k * d))):
             directions = draw(kind, rng, min(block, total - first), k, d)
             for case, changes in zip(cases, samples, strict=True):
@@ -227,7 +227,7 @@ def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int,
                 continue
             if kind == "frame" and p.d < k:
                 continue
-            directions = draw(kind, rng, 2000 if k == 1 else 200, k, p.d)
+            directions = draw(kind, rng, 1000 if k == 1 else 100, k, p.d)
             clip = case.clip * math.sqrt(k)
             exact = clip_jointly(directions @ case.gradients.T, clip).mean(axis=2)
             error = (clip_jointly(differences(case, directions), clip).mean(axis=2) - exact) / (case.smoothing / 2)
@@ -241,7 +241,7 @@ def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int,
             found.append((case.clip, p.d, p.r, kind, p.sample_rank, k, first, second))
         for d in (1, 4, 50):  # x_1 |x_1|/2 at 0: equality in the second for one direction
             if k == 1:
-                first_coordinates = np.concatenate([draw(kind, rng, 4000, 1, d)[:, 0, 0] for _ in range(50)])
+                first_coordinates = np.concatenate([draw(kind, rng, 4000, 1, d)[:, 0, 0] for _ in range(25)])
                 found.append((1.0, d, 1.0, kind, 1.0, 1, 0.0, math.sqrt(float(np.mean(first_coordinates**6)))))
     return found
 
@@ -261,7 +261,7 @@ def one_step_other_directions() -> Outcome:
             continue
         least = k if kind == "frame" else 1
         problems = (case for case in one_step_problems() if least <= case.problem.d <= 40)
-        for case, mean, error in _mean_changes(problems, kind, k, rng, _scalar_noise):
+        for case, mean, error in _mean_changes(problems, kind, k, rng, _scalar_noise, 4_000):
             worst = max(worst, (mean - _one_step_bound(case, kind, k)) / error)
     return within(worst, STANDARD_ERRORS, "one step of every law, K = 1 to 64 directions: largest violation (z)")
 
@@ -282,7 +282,7 @@ def vector_noise() -> Outcome:
     rng = np.random.default_rng(SEED + 11)
     worst = -math.inf
     problems = (case for case in one_step_problems() if case.problem.d <= 500 and case.sample_rate == 1)
-    for case, mean, error in _mean_changes(problems, "sphere", 1, rng, _vector_noise, 4_000_000):
+    for case, mean, error in _mean_changes(problems, "sphere", 1, rng, _vector_noise):
         found = sharp.certificate(
             case.problem,
             step_size=case.step_size,
