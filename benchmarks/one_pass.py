@@ -1,6 +1,6 @@
 """A step of K directions in one pass beside one point after the other.  python -m benchmarks.one_pass [--turns N]
 
-A sentence classifier on 16 texts of 16 tokens is evaluated at the 2 K points x +- lambda u_k of a step, with
+A sentence classifier on texts of 16 tokens is evaluated at the 2 K points x +- lambda u_k of a step, with
 `points_at_once=2K` and with 1 in turns: processor time, the median over turns of the ratio, and its standard error.
 small: RoBERTa of two layers of width 64, random weights; minilm: the sentence encoder, 6 layers of width 384. What is
 trained, beside the label vectors: nothing (head), the last normalisation (top-norm), adapters of rank 8 in the last
@@ -33,11 +33,12 @@ from dpzero_theory.optim.run import Run
 
 __all__ = ["MODELS", "TRAINED", "classifier", "main", "measure"]
 
-RECORDS, TOKENS, CLASSES = 16, 16, 6
+TOKENS, CLASSES = 16, 6
 MODELS = ("small", MINILM)
 TRAINED = ("head", "top-norm", "top-lora", "lora", "biases", "body")
-KS = (4, 16)
-KEY = ("model", "trained", "directions")
+CASES = (("small", 16, 4), ("small", 16, 16), ("small", 256, 4), (MINILM, 16, 4))
+"""Model, texts, and K."""
+KEY = ("model", "texts", "trained", "directions")
 FIELDS = ("d", "turns", "seconds", "seconds_apart", "ratio", "ratio_error", "change")
 
 
@@ -61,34 +62,44 @@ def losses(module: nn.Module, batch: Sequence[Tensor]) -> Tensor:
     return nn.functional.cross_entropy(found, batch[1], reduction="none")
 
 
-def start(module: nn.Module, k: int, points_at_once: int) -> Run:
+def start(module: nn.Module, texts: int, k: int, points_at_once: int) -> Run:
     draw = torch.Generator().manual_seed(0)
     data = TensorDataset(
-        torch.randint(5, 2000, (RECORDS, TOKENS), generator=draw), torch.randint(CLASSES, (RECORDS,), generator=draw)
+        torch.randint(5, 2000, (texts, TOKENS), generator=draw), torch.randint(CLASSES, (texts,), generator=draw)
     )
     plan = Plan.without_privacy(
-        n=RECORDS, steps=10_000, expected_batch=RECORDS, step_size=1e-6, smoothing=1e-3, sampling="full",
+        n=texts, steps=10_000, expected_batch=texts, step_size=1e-6, smoothing=1e-3, sampling="full",
         direction="rademacher", directions_per_step=k,
     )  # fmt: skip
-    return make_from_seed_not_private(module, losses, data, plan, seed=0, points_at_once=points_at_once)
+    return make_from_seed_not_private(
+        module, losses, data, plan, seed=0, points_at_once=points_at_once, micro_batch=texts
+    )
 
 
-def measure(model: str, trained: str, k: int, turns: int) -> dict[str, Any]:
+def measure(model: str, texts: int, trained: str, k: int, turns: int) -> dict[str, Any]:
     """A row; the first turn warms up."""
     module, d = classifier(model, trained)
     counts = (2 * k, 1)
-    runs = [start(module, k, count) for count in counts]
-    one, other = (run._differences(0, np.arange(RECORDS)) for run in runs)
+    runs = [start(module, texts, k, count) for count in counts]
+    one, other = (run._differences(0, np.arange(texts)) for run in runs)
     times: list[list[float]] = [[], []]
     for turn in range(turns + 1):
         for which in (0, 1) if turn % 2 else (1, 0):
             begun = time.process_time()
-            runs[which]._differences(turn, np.arange(RECORDS))
+            runs[which]._differences(turn, np.arange(texts))
             if turn:
                 times[which].append(time.process_time() - begun)
     ratio, error = median_ratio(*times)
     together, apart = map(np.median, times)
-    row = {"model": model, "trained": trained, "directions": k, "d": d, "turns": turns, "seconds": together}
+    row = {
+        "model": model,
+        "texts": texts,
+        "trained": trained,
+        "directions": k,
+        "d": d,
+        "turns": turns,
+        "seconds": together,
+    }
     row |= {"seconds_apart": apart, "ratio": ratio, "ratio_error": error}
     row |= {"change": np.abs(one - other).max() / np.abs(other).max()}
     return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
@@ -109,9 +120,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     results = Results(options.out, key=KEY, fields=FIELDS, seeds=[0], device="cpu", dtype="float32")
     with parser.opened("--out", results):
-        for model, trained, k in itertools.product(MODELS, TRAINED, KS):
-            if options.model in (None, model) and not results.done(model=model, trained=trained, directions=k):
-                results.add([row := measure(model, trained, k, options.turns)])
+        for (model, texts, k), trained in itertools.product(CASES, TRAINED):
+            done = results.done(model=model, texts=texts, trained=trained, directions=k)
+            if options.model in (None, model) and not done:
+                results.add([row := measure(model, texts, trained, k, options.turns)])
                 print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     return 0
 

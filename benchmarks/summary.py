@@ -8,7 +8,6 @@ A test holds the pages to what this prints.
 
 import contextlib
 import io
-import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -232,16 +231,13 @@ def step_lengths() -> str:
 def one_pass() -> str:
     """Processor time of all points of a step in one pass over one after the other, by what is trained."""
     rows = read_rows(RESULTS / "one_pass")
-    ks = sorted({int(k) for k in rows["directions"]})
+    cases = rows[["model", "texts", "directions"]].drop_duplicates()
     lines = []
-    for trained in dict.fromkeys(rows["trained"]):
-        cells = [str(trained)]
-        for model, k in itertools.product(dict.fromkeys(rows["model"]), ks):
-            at = (rows["trained"] == trained) & (rows["model"] == model) & (rows["directions"] == k)
-            cells += [f"{row.ratio:.2f} ({row.ratio_error:.2f})" for row in rows[at].itertuples()]
-        lines.append(cells)
-    names = itertools.product(dict.fromkeys(rows["model"]), ks)
-    return markdown(["trained", *(f"{model}, K = {k}" for model, k in names)], lines)
+    for trained in rows["trained"].unique():
+        found = cases.merge(rows[rows["trained"] == trained])
+        lines.append([str(trained), *(f"{row.ratio:.2f} ({row.ratio_error:.2f})" for row in found.itertuples())])
+    names = (f"{case.model}, {case.texts} texts, K = {case.directions}" for case in cases.itertuples())
+    return markdown(["trained", *names], lines)
 
 
 def calculator() -> str:

@@ -7,7 +7,7 @@ from benchmarks.kit.rows import read_rows
 
 
 def test_one_pass_is_timed_beside_one_point_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_pass, "KS", (2,))
+    monkeypatch.setattr(one_pass, "CASES", (("small", 4, 2), ("minilm", 4, 2)))
     command = ["--model", "small", "--turns", "2", "--out", str(tmp_path)]
     assert one_pass.main(command) == 0
     rows = read_rows(tmp_path)
