@@ -28,12 +28,12 @@ Range = tuple[float, float]
 
 def _zoom(value: Callable[..., Array], ranges: Sequence[Range], points: int = 25) -> tuple[list[float], float]:
     """Minimise over a box of logarithms by grids that shrink around their best point; the best point and value."""
-    boxes = list(ranges)
+    boxes, numbers = list(ranges), np.arange(points)
+    shapes = [[points if k == i else 1 for k in range(len(boxes))] for i in range(len(boxes))]
     best_point, best_value = [math.exp(low) for low, _ in ranges], math.inf
     while True:
-        axes = [np.linspace(low, high, points) for low, high in boxes]
-        mesh = np.meshgrid(*(np.exp(axis) for axis in axes), indexing="ij", sparse=True)
-        values = value(*mesh)
+        axes = [low + numbers * ((high - low) / (points - 1)) for low, high in boxes]
+        values = value(*(np.exp(axis).reshape(shape) for axis, shape in zip(axes, shapes, strict=True)))
         index = np.unravel_index(int(np.argmin(values)), values.shape)
         if values[index] < best_value:
             best_value = float(values[index])

@@ -179,7 +179,7 @@ def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tu
         d = cases[0].d
         if kind == "frame" and d < k:
             continue
-        size = min(20_000, 8_000_000 // d) if k == 1 else min(3000, 1_000_000 // (k * d))
+        size = min(10_000, 4_000_000 // d) if k == 1 else min(1500, 500_000 // (k * d))
         samples: list[list[dict[str, Array]]] = [[] for _ in cases]
         for start in range(0, size, block := max(1, BLOCK // (k * d))):
             directions = draw(kind, rng, min(block, size - start), k, d)

@@ -28,18 +28,18 @@ def runs() -> Outcome:
     gdp = 8.0
     found: dict[str, Prescription] = {
         f"{kind} {k}": sharp.prescribe(problem, gdp, max_steps=steps, direction=kind, directions_per_step=k)
-        for k, steps in ((1, 1500), (6, 500))
+        for k, steps in ((1, 750), (6, 250))
         for kind in KINDS
         if kind != "frame" or k > 1
     }
-    found["vector"] = sharp.prescribe(problem, gdp, max_steps=1500, algorithm="dpgd-0th")
+    found["vector"] = sharp.prescribe(problem, gdp, max_steps=750, algorithm="dpgd-0th")
     for k in (1, 6):
         found[f"poisson {k}"] = poisson.prescribe_poisson(
             problem,
             gdp,
             lambda rate, steps, _: 2 * rate * math.sqrt(steps) / gdp,
-            max_evaluations=30 * 1500,
-            max_steps=1500,
+            max_evaluations=30 * 750,
+            max_steps=750,
             directions_per_step=k,
         )
     ratios = []

@@ -38,16 +38,16 @@ def _problem(n: int, d: int) -> tuple[Objective, np.ndarray]:
 
 
 def test_upper_ends_cover_the_root_mean_square() -> None:
-    """40 repetitions, 8 of 30 samples: at least 34 upper ends above (a level of 0.975 misses more once in 3,000)."""
+    """20 repetitions, 8 of 30 samples: at least 16 upper ends above (a level of 0.975 misses more once in 9,000)."""
     objective, h = _problem(30, 20)
     truth = math.sqrt(float((np.abs(h).sum(axis=1) ** 2).mean()))
     covered, middle = 0, []
-    for seed in range(40):
+    for seed in range(20):
         found = measure_samples(objective, objective.start, torch.Generator().manual_seed(seed), 8, EFFORT, 0.95)
         covered += found.trace.high >= truth
         middle.append(found.trace.estimate / truth)
         assert found.count == 8
-    assert covered >= 34
+    assert covered >= 16
     assert 0.95 < float(np.mean(middle)) < 1.2
 
 

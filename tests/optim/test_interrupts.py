@@ -140,7 +140,7 @@ def test_an_interrupted_catching_up_is_begun_again_from_the_initial_weights(
     final, refusals = parameters(run.weights.module), []
     run = made(module(), tmp_path, steps=8, resume=True)
     found = instructions(lambda: work(run))
-    found = found[:: len(found) // 50]
+    found = found[:: len(found) // 30]
     for instruction in found:
         run.close()
         model = module()
@@ -186,7 +186,7 @@ def test_an_interrupt_at_any_instruction_of_a_step_of_algorithm_1(tmp_path: Path
     found = instructions(leader.run.step)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Weights, "add_", counted)
-        for instruction in found[:: len(found) // 60]:
+        for instruction in found[:: len(found) // 45]:
             state = {name: value.clone() for name, value in leader.run.state_dict().items()}
             before, made_before = parameters(leader.model), len(read(tmp_path / TRANSCRIPT)[1])
             moves.clear()
@@ -239,7 +239,7 @@ def test_an_interrupted_start_leaves_the_module_as_it_was(tmp_path: Path) -> Non
         place for place in found if place[1] in ("shifted", "restore", "begin", "retire", "__enter__", "__exit__")
     ]
     assert len(shifting) > 100
-    for instruction in shifting[:: len(shifting) // 60]:
+    for instruction in shifting[:: len(shifting) // 40]:
         assert interrupt(lambda: made(model, tmp_path, steps=8, resume=True).close(), instruction)
         require_tidy(model)
     made(model, tmp_path, steps=8, resume=True).step()
