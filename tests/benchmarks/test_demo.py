@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import demo
 from benchmarks.kit.rows import read_rows
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +42,7 @@ def test_rows_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (mode, d, method) for mode in "ac" for d in (2, 3) for method in ("DPZero", "DPGD-0th")
     ]
     assert (rows["gradient_norm"] > 0).all()
+    monkeypatch.setattr(demo.subprocess, "run", lambda command, check: forks.run(*command[1:]))
     picture = demo.draw(tmp_path)
     assert picture.name == "rate_vs_dimension.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
