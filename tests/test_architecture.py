@@ -7,6 +7,7 @@ mirror the library, and no module is long.
 
 import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,11 +42,19 @@ RANKS = {
 LONGEST = 400
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All of them, wherever they stand; what is inside an expression is none."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield node
+            yield from statements(node)
+
+
 def imports_of(name: str, source: str) -> set[str]:
     """Every module named in an import statement anywhere in the source, submodules included where they exist."""
     found: set[str] = set()
     package = name if SOURCES.get(name, Path()).name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
