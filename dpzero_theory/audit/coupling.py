@@ -18,17 +18,20 @@ from dpzero_theory.audit.tokens import Place, Shown, tokens
 
 CLIPPED, LARGER = (8.0, -8.0), 1024.0
 """Scales at which a record is clipped, and how much larger it is then made without changing its contribution."""
-_BARELY = 1e-6
+_BARELY = 1e-9
 """Of the step size, so that weights hardly move, but do."""
 _SEED = 11
-_MOST = 64
-"""Places of coins that are looked at."""
+_MOST, _COINS = 64, 20
+"""Places of coins that are looked at, and how often coins are exchanged: what is hidden may stay in one way by chance.
+"""
 
 
-def coupled(lab: Lab, worlds: Sequence[Records], count: int, **changes: Any) -> Iterator[list[Outcome | None]]:
-    """Runs on each of these data, with all noise, that draw the same but for free coins; so `count` times at most.
+def coupled(
+    lab: Lab, worlds: Sequence[Records], numbers: Sequence[int], **changes: Any
+) -> Iterator[list[Outcome | None]]:
+    """Runs on each of these data, with all noise, that draw the same but for free coins; once for each of the numbers.
 
-    changes: of settings.
+    numbers: of draws, which are others for other numbers. changes: of settings.
 
     The operating system's entropy is a known stream for all of them, clocks stand, and weights hardly move, so that
     what is computed of a record hardly does. Nothing where runs on the same data differ even so.
@@ -37,7 +40,7 @@ def coupled(lab: Lab, worlds: Sequence[Records], count: int, **changes: Any) -> 
         return
     with _runs(lab, changes) as run:
         free = _free(run, lab.loop.records)
-        for number in range(count):
+        for number in numbers:
             first, again = (run(worlds[0], number, free) for _ in (0, 1))
             if not alike(first, again):
                 return
@@ -50,7 +53,8 @@ class _Runs:
     def __init__(self, lab: Lab, entropy: Entropy, changes: Mapping[str, Any]) -> None:
         assert lab.loop.step_size
         self._lab, self._entropy, self._count = lab, entropy, 0
-        self._changes = {"step_size": lab.loop.step_size * _BARELY, **lab.all_records, **changes}
+        step = lab.frozen.get("step_size") if lab.loop.from_weights else lab.loop.step_size * _BARELY
+        self._changes = {**({"step_size": step} if step else {}), **lab.all_records, **changes}
 
     def __call__(
         self, data: Records, number: int, others: Sequence[str] = (), which: int | None = None
@@ -82,23 +86,33 @@ def _free(run: _Runs, records: Records) -> list[str]:
         for factor in (CLIPPED[0], CLIPPED[0] * LARGER)
     ]
     before = [(run(data, 0), run(data, 0)) for data in worlds]
-    found = []
-    for place in run.keys[:_MOST]:
-        after = [run(data, 0, [place], 1) for data in worlds]
-        if all(alike(pair[0], other) for pair, other in zip(before, after, strict=True)) and _hidden(before, after):
-            found.append(place)
-    return found
+    return [place for place in run.keys[:_MOST] if _is_free(run, worlds, before, place)]
 
 
-def _hidden(before: Sequence[tuple[Outcome | None, ...]], after: Sequence[Outcome | None]) -> bool:
-    """Whether other coins change something shown, and nothing in one way on both data.
+def _is_free(run: _Runs, worlds: Sequence[Records], before: Sequence[tuple[Outcome | None, ...]], coins: str) -> bool:
+    """Whether other coins change something shown but no release, and nothing in one way on both data.
 
-    before: two runs on each, as some things always change.
+    before: two runs on each, as some things always change. A digit of a digest may be the same on both data by chance:
+    coins are exchanged until nothing is that has always been.
     """
-    shown = [[tokens(run) for run in (*runs, other) if run] for runs, other in zip(before, after, strict=True)]
-    changed = [place for runs in shown for place in runs[0].keys() | runs[-1].keys() if _moved(runs, place)]
-    in_one_way = (all(one.get(place) == two.get(place) for one, two in zip(*shown, strict=True)) for place in changed)
-    return bool(changed) and not any(in_one_way)
+    in_one_way: set[Place] | None = None
+    for which in range(1, _COINS + 1):
+        after = [run(data, 0, [coins], which) for data in worlds]
+        if not all(alike(pair[0], other) for pair, other in zip(before, after, strict=True)):
+            return False
+        shown = [[tokens(one) for one in (*runs, other) if one] for runs, other in zip(before, after, strict=True)]
+        if in_one_way is None:
+            in_one_way = {place for runs in shown for place in runs[0].keys() | runs[-1].keys() if _moved(runs, place)}
+            if not in_one_way:
+                return False
+        in_one_way = {
+            place
+            for place in in_one_way
+            if all(one.get(place) == two.get(place) for one, two in zip(*shown, strict=True))
+        }
+        if not in_one_way:
+            return True
+    return False
 
 
 def _moved(shown: Sequence[Shown], place: Place) -> bool:

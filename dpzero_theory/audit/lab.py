@@ -35,6 +35,12 @@ _WORLDS = {
     "records a thousand times as large": 1e3,
     "records of nothing": 0.0,
 }
+_FURTHER, _UNMOVED = 100.0, 0.1
+"""How much further weights that hardly move are moved, and what that may change of a step at most, in clips: then they
+change nothing where they move as they do, along the noise too.
+"""
+_LOUD = 0.5
+"""Of a clip, what each of equal records adds to a step at least."""
 _COMPARED = 4
 """Numbers that must agree before two sizes of data are compared."""
 
@@ -103,11 +109,6 @@ class Lab:
         """The steps whose releases can be compared between runs: all where weights are frozen, else the first."""
         return slice(None) if self.frozen else slice(0, 1)
 
-    @property
-    def still(self) -> slice:
-        """Those at the same weights, whatever the records are: where frozen weights move a little, the first."""
-        return slice(0, 1) if self.frozen.get("step_size") else self.rows
-
     @cached_property
     def mode(self) -> dict[str, Any] | None:
         """Settings under which equal seeds give equal quiet runs; None where there are none."""
@@ -148,7 +149,24 @@ class Lab:
         return outcome.releases[self.rows]
 
     def quiet(self, records: Records | None = None, *, seed: int = _SEED, **changes: Any) -> Array | None:
-        """Releases without noise; None where the loop refuses."""
+        """Releases without noise, of the steps that can be compared; None where the loop refuses.
+
+        None as well where frozen weights move a little and these records let that be seen.
+        """
+        rows = self._without_noise(records, seed, changes)
+        if rows is None or len(rows) == 1 or not (step := self.frozen.get("step_size")):
+            return rows
+        further = self._without_noise(records, seed, {**changes, "step_size": step * _FURTHER})
+        most = _UNMOVED * self.unit(changes)
+        unmoved = further is not None and further.shape == rows.shape
+        return rows if unmoved and np.allclose(rows, further, rtol=0, atol=most, equal_nan=True) else None  # type: ignore[arg-type]
+
+    def at_start(self, records: Records | None = None, **changes: Any) -> Array | None:
+        """As `quiet`, of the steps at the same weights whatever the records: where frozen weights move, the first."""
+        rows = self._without_noise(records, _SEED, changes)
+        return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
+
+    def _without_noise(self, records: Records | None, seed: int, changes: dict[str, Any]) -> Array | None:
         found = self.attempt(records, seed=seed, **{"noise_multiplier": self.quiet_noise, **self.frozen, **changes})
         return None if found is None or found.releases is None else self.seen(found)
 
@@ -187,13 +205,16 @@ class Lab:
 
     @cached_property
     def pair(self) -> Pair | None:
-        """The two records that, in one place, move every step the furthest apart, with all records in each."""
-        found = self._extremes
+        """The two records that, in one place, move every step the furthest apart, with all records in each.
+
+        Of those that do the larger ones, which are clipped the surest.
+        """
+        found = sorted(self._extremes, key=lambda pair: _largest(pair[0]))
         best: Pair | None = None
         for i, (first, here) in enumerate(found):
             for second, there in found[:i]:
                 size = float(norms(here - there).min()) / self.unit(self.all_records)
-                if size > (best.size if best else _SAME):
+                if size > (best.size * (1 - _SAME) if best else _SAME):
                     best = Pair(first, second, size)
         return best
 
@@ -214,7 +235,7 @@ class Lab:
     @cached_property
     def loudest(self) -> Records | None:
         """The data of equal records whose sum is the largest, at least half a clip for each of them in every step."""
-        best, found = 0.5 * self.claim.n, None
+        best, found = _LOUD * self.claim.n, None
         for record, _ in self._extremes:
             data = datasets.filled(self.loop.records, record)
             rows = self.quiet(data, **self.all_records)
@@ -225,18 +246,23 @@ class Lab:
 
     @cached_property
     def shares(self) -> Array | None:
-        """Releases on equal records over those with all records in each: sizes over denominators, or all 1."""
+        """Releases on equal records over those with all records in each: sizes over denominators, or all 1.
+
+        The first are of the batches of `scan`. NaN where the seed's weights or directions leave little of the records.
+        """
         data, count = self.loudest, min(max(self.runs // 2, _SIZES), _MOST_SIZES)
         if data is None:
             return None
-        seeds = range(_SEED + 29, _SEED + 29 + count)
+        seeds = range(_SEED, _SEED + count)
         alike = [seeds[0]] * count if self.seedless else seeds
         full = [self.quiet(data, seed=seed, **self.all_records) for seed in dict.fromkeys(alike)]
         full *= count // len(full)
         part = [self.quiet(data, seed=seed) for seed in seeds]
         if any(rows is None or rows.shape != full[0].shape for rows in [*full, *part]):  # type: ignore[union-attr]
             return None
-        return np.asarray(norms(np.array(part)) / np.maximum(norms(np.array(full)), 1e-300))
+        whole = norms(np.array(full))
+        loud = whole > _LOUD * self.claim.n * self.unit(self.all_records)
+        return np.asarray(np.divide(norms(np.array(part)), whole, out=np.full(whole.shape, np.nan), where=loud))
 
     @cached_property
     def scan(self) -> Scan | None:
@@ -339,6 +365,10 @@ class Lab:
 def norms(rows: Array) -> Array:
     """L2 norm of each row."""
     return np.asarray(np.sqrt((rows**2).sum(axis=-1)))
+
+
+def _largest(record: Any) -> float:
+    return max((abs(number) for number in datasets.numbers(record)), default=0.0)
 
 
 def same(a: Array, b: Array) -> bool:

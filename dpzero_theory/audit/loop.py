@@ -42,8 +42,10 @@ Train = Callable[[Records, int, dict[str, Any]], Any]
 
 WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 """Of the claim that a loop gets as settings."""
-_TRAJECTORY_STEP = 1e-4
+_LARGEST_STEP, _SMALLEST_STEP = 1e-4, 1e-30
 """Of the step size, where weights are what is seen: so small that they hardly move."""
+_ROUNDED = 1e-9
+"""Of the noise: what rounding of weights that hardly move leaves of a release."""
 
 
 class LoopFailed(ValueError):
@@ -160,14 +162,17 @@ class Loop:
 def still(loop: Loop, outcome: Outcome) -> dict[str, Any] | None:
     """Changes of settings under which weights stay where they are, None where there are none.
 
-    Where weights are what is seen they move a little, which leaves nothing of a step in less than float64.
+    Where weights are what is seen they move a little, as little as float64 allows; in less nothing is left of a step.
     """
     if not loop.step_size or loop.one_step:
         return None
     if "trajectory" not in outcome.shown or "releases" in outcome.shown:
         return {"step_size": 0.0}
-    double = np.asarray(_plain(outcome.shown["trajectory"])).dtype == np.float64
-    return {"step_size": loop.step_size * _TRAJECTORY_STEP} if double else None
+    path = np.asarray(_plain(outcome.shown["trajectory"]))
+    if path.dtype != np.float64:
+        return None
+    least = float(np.abs(path[0]).max()) * 2.0**-53 / (_ROUNDED * loop.claim.noise_std())
+    return {"step_size": min(max(least, loop.step_size * _SMALLEST_STEP), loop.step_size * _LARGEST_STEP)}
 
 
 def command(words: Sequence[str], seconds: float = 600) -> Train:

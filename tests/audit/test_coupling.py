@@ -62,7 +62,9 @@ def test_coupled_runs_have_the_same_noise_and_hardly_move() -> None:
     one = lab()
     rows = one.loop.records
     changed = datasets.replaced(rows, 0, datasets.mirrored(rows[0]))
-    draws = [[run.releases for run in found if run is not None] for found in coupled(one, [rows, rows, changed], 2)]
+    draws = [
+        [run.releases for run in found if run is not None] for found in coupled(one, [rows, rows, changed], range(2))
+    ]
     assert [len(found) for found in draws] == [3, 3]
     for first, same_data, other in draws:
         assert first is not None

@@ -36,7 +36,12 @@ def observed(lab: Lab) -> Seen | None:
             for t, batch in enumerate((run or [])[:steps]):
                 found[r, t, [i for i in batch if 0 <= i < lab.claim.n]] = True
         return Seen(found, "the lists of batches that the loop returns") if steps else None
-    return None if lab.scan is None else Seen(lab.scan.included, "steps that moved when a record was exchanged")
+    if lab.scan is None:
+        return None
+    found = lab.scan.included
+    if lab.claim.sampling != "poisson" and not lab.seedless:  # an empty batch is a direction along which nothing moves
+        found = found[np.all(found.any(axis=2), axis=1)]
+    return Seen(found, "steps that moved when a record was exchanged") if len(found) else None
 
 
 def _pairs(included: Included) -> tuple[int, int]:
@@ -121,9 +126,9 @@ def _sizes(lab: Lab) -> NDArray[np.int64] | None:
     """Of the batches, where a release is a sum over a constant: what equal records give, in shares of it."""
     if lab.shares is None or lab.claim.sampling not in ("poisson", "fixed-size"):
         return None
-    found = lab.shares * (lab.claim.batch if lab.claim.average == "mean" else lab.claim.n)
+    found = lab.shares[np.isfinite(lab.shares)] * (lab.claim.batch if lab.claim.average == "mean" else lab.claim.n)
     whole = np.rint(found)
-    return whole.ravel().astype(np.int64) if np.abs(found - whole).max() < _WHOLE else None
+    return whole.astype(np.int64) if found.size and np.abs(found - whole).max() < _WHOLE else None
 
 
 def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:

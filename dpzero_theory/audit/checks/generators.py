@@ -1,16 +1,18 @@
 """Whether the noise is shown, or what lets it be drawn again: the seed of its generator, or the generator's state."""
 
+import math
 import re
 from collections.abc import Iterator
 
 import numpy as np
+from scipy import stats
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.checks.seeds import streams
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Outcome
-from dpzero_theory.audit.tokens import DIGEST, contents, unpacked
+from dpzero_theory.audit.tokens import DIGEST, Token, contents, unpacked
 from dpzero_theory.check import Array
 
 _SEED = 41
@@ -44,7 +46,7 @@ def shown(lab: Lab, level: float) -> Verdict:
     quiet = None if lab.mode is None else lab.quiet(seed=_SEED, **lab.mode)
     told = quiet is not None and first.releases is not None and lab.seen(first).shape == quiet.shape
     noise = (lab.seen(first) - np.asarray(quiet)).ravel() if told else np.empty(0)
-    if (output := _itself(lab, first, noise)) is not None:
+    if (output := _itself(lab, first, noise, level)) is not None:
         return violated(f"{output} has the noise in it: subtracted from the releases it leaves the sums", _MEND)
     if not seeds:
         return held("no state of a generator and no new integer is shown")
@@ -63,20 +65,34 @@ def shown(lab: Lab, level: float) -> Verdict:
     return held(f"none of {len(seeds)} integers that are shown is the seed of the noise", p_value=p)
 
 
-def _itself(lab: Lab, run: Outcome, noise: Array) -> str | None:
-    """An output whose numbers are the noise times a constant, far more nearly than the releases are."""
+def _itself(lab: Lab, run: Outcome, noise: Array, level: float) -> str | None:
+    """An output whose numbers are the noise times a constant, far more nearly than the releases are, and than chance.
+
+    Numbers that have nothing to do with the noise are as near to it as a direction of the sphere is.
+    """
     if noise.size < _FEWEST:
         return None
     near = min(_CLOSE, _CLOSER * float(_apart(lab.seen(run).ravel()[None], noise)[0]))
-    for output, value in run.shown.items():
-        for name, content in contents(output, value):
-            numbers = np.array([token for token in content if isinstance(token, float)])
-            for stride in range(1, _STRIDES + 1):
-                if (span := (noise.size - 1) * stride + 1) <= numbers.size:
-                    windows = np.lib.stride_tricks.sliding_window_view(numbers, span)[:_PLACES, ::stride]
-                    if float(_apart(windows, noise).min()) < near:
-                        return name
+    shown = [one for output, value in run.shown.items() for one in contents(output, value)]
+    if 2 * stats.beta.cdf((1 - math.sqrt(1 - near**2)) / 2, *[(noise.size - 1) / 2] * 2) * _windows(shown) > level:
+        return None
+    for name, content in shown:
+        numbers = _floats(content)
+        for stride in range(1, _STRIDES + 1):
+            if (span := (noise.size - 1) * stride + 1) <= numbers.size:
+                windows = np.lib.stride_tricks.sliding_window_view(numbers, span)[:_PLACES, ::stride]
+                if float(_apart(windows, noise).min()) < near:
+                    return name
     return None
+
+
+def _windows(shown: list[tuple[str, list[Token]]]) -> int:
+    """How many are looked at, at most."""
+    return sum(_STRIDES * min(_PLACES, len(content)) for _, content in shown)
+
+
+def _floats(content: list[Token]) -> Array:
+    return np.array([token for token in content if isinstance(token, float)])
 
 
 def _apart(rows: Array, noise: Array) -> Array:

@@ -2,10 +2,11 @@
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.coupling import CLIPPED, LARGER, coupled
@@ -20,14 +21,21 @@ _FACTORS = (1.0, 8.0, 64.0, 512.0)
 """Of the noise multiplier, so that whatever has noise differs."""
 _MEND = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
-"""Runs on each of two data sets."""
+"""Runs on each of two data sets: of what is no leak, one thing in all on one and another in all on the other has
+probability below 4^-20.
+"""
+_RUNS = (2, 8, 10)
+"""The same, a few at first."""
 _STEPS, _STRIDES, _PLACES = 4, 64, 1000
 """Fewer steps may agree by chance; how far apart, and from how many places on, sizes of batches are looked for."""
-_DRAWS = range(11, 27)
-"""Seeds of batches."""
-_DIGITS = 4
+_DRAWS, _SEEDS = range(11, 27), 4
+"""Seeds of batches, and of how many sizes are looked for."""
+_BY_CHANCE = 1e-6
+_Contents = list[tuple[str, list[Token]]]
+_DIGITS, _SHORTEST = 4, 4
+"""A number is recognised by more digits, or by so many bytes."""
 _ROUNDING = 1e-2
-_COUPLED, _AGAIN = 3, 4
+_COUPLED = 3
 _SEED = 2027
 
 
@@ -77,11 +85,7 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
 
 
 def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Place]) -> list[Place]:
-    """Those that stay so in many runs with much noise: a word that hangs on the noise may agree by chance in a few.
-
-    Under the claim, one thing in all of k runs on the data and another in all on the neighbour has probability below
-    4^-k and a little more.
-    """
+    """Those that stay so in many runs with much noise: a word that hangs on the noise may agree by chance in a few."""
     runs = _turns(lab, pair, changes, tuple(_FACTORS[-1] + k for k in range(_CONFIRMING)))
     sure = set() if runs is None else set(_leaks(*runs))
     return [place for place in places if place in sure]
@@ -89,28 +93,49 @@ def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[
 
 def _of_batches(lab: Lab) -> str | None:
     """What an output says of the batches, on whose secrecy amplification rests: members, sizes."""
-    claim, batches = lab.claim, lab.base.batches
+    claim = lab.claim
     if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order"):
         return None
-    if batches is None and lab.scan is not None:
-        batches = [np.flatnonzero(row).tolist() for row in lab.scan.included[0]]
-    if not batches:
-        return None
-    shown = [one for name, value in lab.base.shown.items() for one in contents(name, value)]
-    if claim.relation == Relation.ADD_REMOVE and (sizes := [name for name, one in shown if _has_sizes(one, batches)]):
-        return f"{sizes[0]}: it has the sizes of the batches, which follow who is in the data"
-    if len(members := _with_members(shown, batches, claim.n)) > 1:
-        return f"{members[0]}: it says who is in the batches, on whose secrecy the claim rests"
+    runs = list(_with_batches(lab))
+    if claim.relation == Relation.ADD_REMOVE and runs and (name := _with_sizes(runs, claim.n, claim.sample_rate)):
+        return f"{name}: it has the sizes of the batches, which follow who is in the data"
+    for shown, batches in runs[:1]:
+        if len(members := _with_members(shown, batches, claim.n)) > 1:
+            return f"{members[0]}: it says who is in the batches, on whose secrecy the claim rests"
     return None
 
 
-def _with_members(shown: list[tuple[str, list[Token]]], batches: list[list[int]], n: int) -> list[str]:
+def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
+    """Of several runs, what is shown and the batches: from the loop's own lists, else from the scan."""
+    for k in range(_SEEDS):
+        run = lab.base if k == 0 else lab.loop.run(seed=_DRAWS[k])
+        batches = run.batches
+        if batches is None and lab.scan is not None and k < len(lab.scan.included):
+            batches = [np.flatnonzero(row).tolist() for row in lab.scan.included[k]]
+        if batches:
+            yield [one for name, value in run.shown.items() for one in contents(name, value)], batches
+
+
+def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: float) -> str | None:
+    """Where the sizes of all batches of all runs are, in one place and at equal distances, and not by chance."""
+    steps = min(len(batches) for _, batches in runs)
+    chance = float(stats.binom.pmf(np.arange(n + 1), n, rate).max()) ** (steps * len(runs))
+    for name, content in runs[0][0]:
+        places = _sizes_at(content, runs[0][1])
+        for shown, batches in runs[1:]:
+            places &= _sizes_at(dict(shown).get(name, []), batches)
+        if places and chance * len(content) * _STRIDES < _BY_CHANCE:
+            return name
+    return None
+
+
+def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[str]:
     """For each batch that is shown, where: its members one after the other, or n numbers that are 1 for these."""
     numbers = {name: np.array([token for token in one if isinstance(token, float)]) for name, one in shown}
     found = []
     for batch in batches:
         rows = [np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)]
-        if _STEPS <= len(batch) < n:
+        if _STEPS <= len(batch) < n and max(batch) - min(batch) >= len(batch):  # else any count has it
             found += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
     return found
 
@@ -122,18 +147,19 @@ def _is_in(row: Array, numbers: Array) -> bool:
     return bool(np.asarray(windows == row).all(axis=1).any())
 
 
-def _has_sizes(content: list[Token], batches: list[list[int]]) -> bool:
-    """Whether the size of every batch is there, at equal distances."""
+def _sizes_at(content: list[Token], batches: list[list[int]]) -> set[tuple[int, int]]:
+    """From where on, and how far apart, the size of every batch is there."""
     sizes = [len(batch) for batch in batches]
     if len(sizes) < _STEPS or len(set(sizes)) < 2:
-        return False
+        return set()
     last = len(sizes) - 1
     starts = [k for k, token in enumerate(content) if token == sizes[0]][:_PLACES]
-    return any(
-        all(content[start + stride * t] == size for t, size in enumerate(sizes))
+    return {
+        (start, stride)
         for start in starts
         for stride in range(1, min(_STRIDES, (len(content) - 1 - start) // last) + 1)
-    )
+        if all(content[start + stride * t] == size for t, size in enumerate(sizes))
+    }
 
 
 def _presence(lab: Lab) -> Place | None:
@@ -198,10 +224,12 @@ def _beyond(lab: Lab) -> Place | None:
         for record in (*clipped, *datasets.extremes(lab.loop.records))
     ]
     every = [data for worlds in pairs for data in worlds]
-    for found in chain(coupled(lab, every, _COUPLED), coupled(lab, every, 1, steps=1)):
-        for four in zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True):
-            if (place := _more(four)) is not None:
-                return place
+    for numbers, how in ((range(_COUPLED), {}), (range(1), {"steps": 1})):
+        for number, found in zip(numbers, coupled(lab, every, numbers, **how), strict=False):
+            for k, worlds in enumerate(pairs):
+                places = differing(found[4 * k : 4 * k + 4])
+                if places and (sure := places & _differing_again(lab, worlds[:2], number, how)):
+                    return min(sure)
     for worlds in pairs:
         for noise in (0.0, lab.quiet_noise):
             if places := _settled(lab, worlds[:2], {"seed": 11, "noise_multiplier": noise, **lab.all_records}):
@@ -209,20 +237,21 @@ def _beyond(lab: Lab) -> Place | None:
     return None
 
 
+def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Place]:
+    """As `differing`, in many coupled runs of this number: few digits of a digest under a secret key may agree."""
+    found = next(coupled(lab, worlds * _CONFIRMING, [number], **how), None)
+    return set() if found is None else differing(found) or set()
+
+
 def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Place] | None:
     """As `differing`, in few runs on each of two data sets and then in many, as words may agree by chance."""
     runs: list[Outcome | None] = []
-    for count in (2, 2 * _AGAIN):
+    for count in _RUNS:
         runs += [lab.attempt(world, **how) for _ in range(count) for world in worlds]
         found = differing(runs)
         if not found:
             break
     return found
-
-
-def _more(runs: Sequence[Outcome | None]) -> Place | None:
-    """A place where runs with equal releases differ."""
-    return min(differing(runs) or (), default=None)
 
 
 def differing(runs: Sequence[Outcome | None]) -> set[Place] | None:
@@ -255,7 +284,8 @@ def canaries(lab: Lab, level: float) -> Verdict:
     for name, value in lab.base.shown.items():
         for inner, raw in _raw(name, value):
             hits = {x for pattern, x in wanted.items() if pattern in raw}
-            if len(hits) > len(values) / 2:
+            chance = min(1.0, len(wanted) / len(values) * len(raw) * 256.0**-_SHORTEST)
+            if len(hits) > len(values) / 2 and stats.binom.sf(len(hits) - 1, len(values), chance) < _BY_CHANCE:
                 return violated(
                     f"{inner} has the first record's own numbers in it", "write no records, embeddings or caches"
                 )

@@ -12,7 +12,7 @@ from dpzero_theory.check import Array
 _WHY = "the noise cannot be told from the rest: quiet runs with equal seeds differ, or the noise ignores its setting"
 _TAILS = (2.0, 2.5, 3.0)
 _MIDDLE = (0.1, 0.25, 0.5, 1.0)
-_LAGS = 40
+_LAGS, _DIGITS = 40, 1e-6
 _SIZE = (
     "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
     " every coordinate; divide it by the same denominator as the sum, and by nothing else"
@@ -105,11 +105,11 @@ def independence(lab: Lab, level: float) -> Verdict:
     if lab.sample is None:
         return untested(_WHY)
     values = lab.sample.values
-    runs, steps, numbers = values.shape
-    tests: dict[str, float] = {}
+    _, steps, numbers = values.shape
+    tests, by_chance = dict[str, float](), _equal_by_chance(values)
     for lag in range(1, min(steps, _LAGS)):
         tests[f"steps {lag} apart"] = exact.correlation(values[:, lag:].ravel(), values[:, :-lag].ravel())
-        tests[f"steps {lag} apart, in size"] = 1.0 if runs < 2 else _copies(values[:, lag:], values[:, :-lag])
+        tests[f"steps {lag} apart, in size"] = _copies(values[:, lag:], values[:, :-lag], by_chance)
     for number in range(1, min(numbers, _LAGS)):
         tests[f"numbers {number} apart"] = exact.correlation(
             values[..., number:].ravel(), values[..., :-number].ravel()
@@ -126,9 +126,19 @@ def independence(lab: Lab, level: float) -> Verdict:
     return held(f"no correlation among {len(tests)} kinds", power=f"correlations above about {seen:.2f}", p_value=p)
 
 
-def _copies(a: Array, b: Array) -> float:
-    """0 where numbers are repeated to six digits more often than in one pair of a hundred, else 1."""
-    return 0.0 if float(np.isclose(np.abs(a), np.abs(b), rtol=1e-6, atol=0).mean()) > 0.01 else 1.0
+def _copies(a: Array, b: Array, by_chance: float) -> float:
+    """One-sided: that so many numbers are equal in size to six digits."""
+    return exact.at_least(int(np.isclose(np.abs(a), np.abs(b), rtol=_DIGITS, atol=0).sum()), a.size, by_chance)
+
+
+def _equal_by_chance(values: Array) -> float:
+    """How often two numbers are, at most: of Gaussians 2/pi times the tolerance, and of any two here, twice that.
+
+    What is equal since it is repeated is a small part of all pairs.
+    """
+    sizes = np.sort(np.abs(values.ravel()))
+    after = np.searchsorted(sizes, sizes * (1 + _DIGITS), side="right") - np.arange(1, sizes.size + 1)
+    return float(min(1.0, _DIGITS + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
 
 
 def precision(lab: Lab, level: float) -> Verdict:

@@ -23,9 +23,9 @@ _PLACES = 5000
 _SHIFT = 0.1
 """mu of all runs together that the accounted noise leaves, where it is raised."""
 _SEED, _AGAIN_SEED = 7000, 1000
-_PAIRS = 24
-_RELATED = 0.2
-"""A correlation: of less, two noises are not one."""
+_PAIRS = 32
+_RELATED = 0.8
+"""A correlation: of less, two noises are not one; what is linear in a release has 1."""
 _MEND = "account for it as a release of its own, or compute it from the releases alone"
 
 
@@ -123,17 +123,17 @@ def _second(lab: Lab) -> str | None:
     """An output that without noise is a multiple of the releases, and whose noise has nothing to do with theirs."""
     if lab.mode is None or lab.base.releases is None:
         return None
-    seeds, size = range(_AGAIN_SEED, _AGAIN_SEED + _PAIRS), lab.base.releases.size
+    seeds, shape = range(_AGAIN_SEED, _AGAIN_SEED + _PAIRS), lab.base.releases.shape
     noisy, quiet = (
         [lab.attempt(seed=seed, **lab.frozen, **lab.mode, **how) for seed in seeds]
         for how in ({}, {"noise_multiplier": lab.quiet_noise})
     )
-    loud, sums = (_together([None if run is None else run.releases for run in runs], size) for runs in (noisy, quiet))
+    loud, sums = (_together([None if run is None else run.releases for run in runs], shape) for runs in (noisy, quiet))
     if loud is None or sums is None:
         return None
     for name in lab.base.shown:
         own, clean = (
-            _together([None if run is None else _values(run, name) for run in runs], size) for runs in (noisy, quiet)
+            _together([None if run is None else _values(run, name) for run in runs], shape) for runs in (noisy, quiet)
         )
         if own is not None and clean is not None and _is_second(own - clean, clean, loud - sums, sums):
             return name
@@ -141,16 +141,19 @@ def _second(lab: Lab) -> str | None:
 
 
 def _is_second(extra: Array, clean: Array, noise: Array, sums: Array) -> bool:
-    scale = float(clean @ sums) / max(float(sums @ sums), 1e-300)
+    """All of shape (runs, steps, numbers). What is computed of releases alone begins with a function of one of them."""
+    scale = float((clean * sums).sum()) / max(float((sums**2).sum()), 1e-300)
     if scale == 0 or not same(clean, scale * sums) or not extra.any():
         return False
-    return abs(float(extra @ noise)) < _RELATED * float(np.linalg.norm(extra) * np.linalg.norm(noise))
+    first, steps = extra[:, 0].ravel(), [noise[:, t].ravel() for t in range(noise.shape[1])]
+    norm = np.linalg.norm
+    return all(abs(float(first @ step)) < _RELATED * float(norm(first) * norm(step)) for step in steps if step.any())
 
 
-def _together(rows: list[Array | None], size: int) -> Array | None:
-    """All in one vector; None where one is missing or of another size."""
-    whole = [row.ravel() for row in rows if row is not None and row.size == size]
-    return np.concatenate(whole) if len(whole) == len(rows) else None
+def _together(rows: list[Array | None], shape: tuple[int, ...]) -> Array | None:
+    """All in one array, each of this shape; None where one is missing or of another size."""
+    whole = [row.reshape(shape) for row in rows if row is not None and row.size == math.prod(shape)]
+    return np.array(whole) if len(whole) == len(rows) else None
 
 
 def _values(outcome: Outcome, name: str) -> Array | None:

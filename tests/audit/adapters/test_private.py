@@ -54,7 +54,7 @@ def test_the_digest_of_the_records_says_something_to_those_with_its_key(
     worlds = [
         datasets.replaced(rows, 0, datasets.scaled(rows[0], factor)) for factor in (CLIPPED[0], CLIPPED[0] * LARGER)
     ]
-    [found] = coupled(one, worlds * 2, 1)
+    [found] = coupled(one, worlds * 2, [0])
     places = differing(found)
     assert places is not None
     assert bool(places) == (key == "shown")
