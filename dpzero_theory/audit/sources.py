@@ -1,14 +1,17 @@
-"""What noise may be drawn from without a seed: clocks, the process's number, the operating system's random bytes."""
+"""What noise may be drawn from: clocks, the process's number, the operating system's random bytes, seeds."""
 
 import datetime
 import hashlib
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+import numpy as np
 
 from dpzero_theory.audit.loop import Loop
 
@@ -78,6 +81,38 @@ def known_entropy() -> Iterator[Entropy]:
     entropy = Entropy()
     with _everywhere([(os.urandom, entropy.read)]):
         yield entropy
+
+
+@contextmanager
+def noted_seeds() -> Iterator[list[int]]:
+    """Integers that generators of NumPy, Python and torch are seeded with, in order."""
+    found: list[int] = []
+
+    def note(seed: Any) -> None:
+        if isinstance(seed, int | np.integer):
+            found.append(int(seed))
+
+    def noting(real: Any, method: str) -> Any:
+        """The class, whose method takes a seed."""
+
+        def noted(self: Any, *seed: Any, **named: Any) -> Any:
+            for one in (*seed, *named.values()):
+                note(one)
+            return getattr(real, method)(self, *seed, **named)
+
+        return type(real.__name__, (real,), {method: noted})
+
+    default = np.random.default_rng
+
+    def default_rng(seed: Any = None) -> Any:
+        note(seed)
+        return default(seed)
+
+    kinds: list[tuple[Any, str]] = [(np.random.RandomState, "__init__"), (random.Random, "__init__")]
+    if torch := sys.modules.get("torch"):
+        kinds.append((torch.Generator, "manual_seed"))
+    with _everywhere([(default, default_rng), *((real, noting(real, method)) for real, method in kinds)]):
+        yield found
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def _between(included: Included) -> tuple[int, int]:
 
 
 def poisson(included: Included, rate: float) -> dict[str, float]:
-    """p-values: how many, sizes of batches, times a record is drawn, neighbouring batches, runs."""
+    """p-values: how many, sizes of batches, times records and one record are drawn, neighbouring batches, runs."""
     _, steps, n = included.shape
     sizes, times = included.sum(axis=2).ravel(), included.sum(axis=1).ravel()
     tests = {
@@ -67,7 +67,15 @@ def poisson(included: Included, rate: float) -> dict[str, float]:
         "sizes of batches": exact.dispersion(sizes, stats.binom.pmf(np.arange(n + 1), n, rate)),
         "how often each record is drawn": exact.dispersion(times, stats.binom.pmf(np.arange(steps + 1), steps, rate)),
     }
+    tests["how often one record is drawn"] = _one(included, rate)
     return tests | _shared(included, stats.binom.pmf(np.arange(n + 1), n, rate**2))
+
+
+def _one(included: Included, rate: float) -> float:
+    """p-value of the record that is drawn the most or the least often, times their number; steps are independent."""
+    times = included.reshape(-1, included.shape[-1]).sum(axis=0)
+    chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
+    return float(min(1.0, min(chances) * included.shape[-1]))
 
 
 def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
@@ -82,10 +90,11 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def fixed_size(included: Included, rate: float) -> dict[str, float]:
-    """p-values: sizes of batches (0 or 1), neighbouring batches, runs."""
+    """p-values: sizes of batches (0 or 1), times one record is drawn, neighbouring batches, runs."""
     n = included.shape[2]
     batch = round(n * rate)
     tests = {"sizes of batches": float((included.sum(axis=2) == batch).all())}
+    tests["how often one record is drawn"] = _one(included, batch / n)
     return tests | _shared(included, stats.hypergeom.pmf(np.arange(batch + 1), n, batch, batch))
 
 

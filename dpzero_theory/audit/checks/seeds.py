@@ -3,7 +3,7 @@
 import hashlib
 import importlib.util
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab, alike
-from dpzero_theory.audit.sources import KEY, known_entropy, stopped_clocks
+from dpzero_theory.audit.sources import KEY, known_entropy, noted_seeds, stopped_clocks
 from dpzero_theory.check import Array
 
 _MEND = (
@@ -21,6 +21,8 @@ _MEND = (
 _SEARCHED = 32
 """Bits of a secret seed: fewer are tried one by one."""
 _WIDEST = 2**64
+_NOTED = 4096
+"""Seeds of generators that are looked at."""
 _OFFSETS = 4
 """Of a direction's length: how far into a stream noise is looked for."""
 
@@ -162,9 +164,28 @@ def _seeds_of(seed: int, step: int) -> dict[str, int | list[int]]:
     return found | {f"[seed, {k}]": [seed, k] for k in range(4)} | {f"[{k}, seed]": [k, seed] for k in range(4)}
 
 
+def _moved(seeds: list[int], noted: list[int]) -> dict[str, Callable[[int], int]]:
+    """What makes seeds that generators were given of each of these: a constant that is added, or its bits turned."""
+    given, found = set(noted[:_NOTED]), dict[str, Callable[[int], int]]()
+    for constant in {one - seeds[0] for one in given} - {0} if seeds else ():
+        if all(seed + constant in given for seed in seeds):
+            found[f"seed + {constant}"] = lambda seed, constant=constant: seed + constant  # type: ignore[misc]
+    for constant in {one ^ seeds[0] for one in given} - {0} if seeds else ():
+        if all(seed ^ constant in given for seed in seeds):
+            found[f"seed ^ {constant}"] = lambda seed, constant=constant: seed ^ constant  # type: ignore[misc]
+    return found
+
+
+def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int) -> Iterator[tuple[str, Array]]:
+    """Streams of the seeds that are made so."""
+    for name, made in others.items():
+        yield from ((f"{stream}, of {name}", drawn) for stream, drawn in streams(made(seed), count))
+
+
 def from_directions(lab: Lab, level: float) -> Verdict:
     """The noise beside what every usual generator draws from the published seeds of the steps, from each place on."""
-    found = lab.loop.run(seed=31, **lab.frozen, **(lab.mode or {}))
+    with noted_seeds() as noted:
+        found = lab.loop.run(seed=31, **lab.frozen, **(lab.mode or {}))
     residual = lab.residual(None, dict(lab.mode or {}), 31)
     if found.seeds is None:
         return untested("the loop publishes no seeds of steps (an output `seeds`)")
@@ -173,8 +194,16 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     k = residual.shape[1]
     d = int(lab.loop.settings.get("d", 16))
     count = _OFFSETS * d + 4 * k + 64
+    others = _moved(found.seeds, noted)
     table = [
-        dict([*streams(seed, count), *_after_direction(seed, d, k + 1), *derived(seed, step, k)])
+        dict(
+            [
+                *streams(seed, count),
+                *_after_direction(seed, d, k + 1),
+                *derived(seed, step, k),
+                *_of_others(seed, others, k),
+            ]
+        )
         for step, seed in enumerate(found.seeds)
     ]
     worst, where = 1.0, ""
