@@ -23,9 +23,10 @@ _PLACES = 5000
 _SHIFT = 0.1
 """mu of all runs together that the accounted noise leaves, where it is raised."""
 _SEED, _AGAIN_SEED = 7000, 1000
-_PAIRS = 32
-_RELATED = 0.8
-"""A correlation: of less, two noises are not one; what is linear in a release has 1."""
+_RELATED = {32: 0.8, 256: 0.3}
+"""By pairs of runs a correlation: of less, two noises are not one. What is linear in a release has 1, and less where
+there is noise of its own on top, which is no second release.
+"""
 _MEND = "account for it as a release of its own, or compute it from the releases alone"
 
 
@@ -123,31 +124,42 @@ def _second(lab: Lab) -> str | None:
     """An output that without noise is a multiple of the releases, and whose noise has nothing to do with theirs."""
     if lab.mode is None or lab.base.releases is None:
         return None
-    seeds, shape = range(_AGAIN_SEED, _AGAIN_SEED + _PAIRS), lab.base.releases.shape
+    names = list(lab.base.shown)
+    for pairs, related in _RELATED.items():
+        names = _seconds(lab, names, pairs, related) if names else []
+    return names[0] if names else None
+
+
+def _seconds(lab: Lab, names: list[str], pairs: int, related: float) -> list[str]:
+    """Those of the names, by so many pairs of a noisy and a quiet run."""
+    assert lab.mode is not None
+    assert lab.base.releases is not None
+    seeds, shape = range(_AGAIN_SEED, _AGAIN_SEED + pairs), lab.base.releases.shape
     noisy, quiet = (
         [lab.attempt(seed=seed, **lab.frozen, **lab.mode, **how) for seed in seeds]
         for how in ({}, {"noise_multiplier": lab.quiet_noise})
     )
     loud, sums = (_together([None if run is None else run.releases for run in runs], shape) for runs in (noisy, quiet))
     if loud is None or sums is None:
-        return None
-    for name in lab.base.shown:
+        return []
+    found = []
+    for name in names:
         own, clean = (
             _together([None if run is None else _values(run, name) for run in runs], shape) for runs in (noisy, quiet)
         )
-        if own is not None and clean is not None and _is_second(own - clean, clean, loud - sums, sums):
-            return name
-    return None
+        if own is not None and clean is not None and _is_second(own - clean, clean, loud - sums, sums, related):
+            found.append(name)
+    return found
 
 
-def _is_second(extra: Array, clean: Array, noise: Array, sums: Array) -> bool:
+def _is_second(extra: Array, clean: Array, noise: Array, sums: Array, related: float) -> bool:
     """All of shape (runs, steps, numbers). What is computed of releases alone begins with a function of one of them."""
     scale = float((clean * sums).sum()) / max(float((sums**2).sum()), 1e-300)
     if scale == 0 or not same(clean, scale * sums) or not extra.any():
         return False
     first, steps = extra[:, 0].ravel(), [noise[:, t].ravel() for t in range(noise.shape[1])]
     norm = np.linalg.norm
-    return all(abs(float(first @ step)) < _RELATED * float(norm(first) * norm(step)) for step in steps if step.any())
+    return all(abs(float(first @ step)) < related * float(norm(first) * norm(step)) for step in steps if step.any())
 
 
 def _together(rows: list[Array | None], shape: tuple[int, ...]) -> Array | None:
