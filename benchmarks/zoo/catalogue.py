@@ -189,6 +189,9 @@ FAULTS = (
     Specimen(choices.WarnsOfLoss, "un-noised"),
     Specimen(choices.NoiseOfHashedSeed, "noise-from-directions"),
     Specimen(choices.NoiseOfPythonsGenerator, "noise-from-directions"),
+    Specimen(choices.NoiseOfMovedSeed, "noise-from-directions"),
+    Specimen(choices.NoiseOfTurnedSeed, "noise-from-directions"),
+    Specimen(choices.AlwaysTheFirst, "batches"),
     Specimen(first.FirstOrder, "accounting", lambda: claim(less=0.9), title="ClaimsLess"),
     Specimen(first.FirstOrder, "batches-secret", seed="public", title="BatchesFromPublicSeed"),
 )
@@ -211,4 +214,6 @@ SOUND = (
     Specimen(sound.RejectionNoise, repeats=20, title="dp-sgd, noise by rejection"),
     Specimen(sound.CleanGiven, repeats=20, title="dp-sgd, sums before noise given"),
     Specimen(sound.WeightsInDoublePrecision, repeats=20, title="dp-sgd, weights and their digests are seen"),
+    Specimen(sound.FromRandomWeights, repeats=20, title="dp-sgd, weights from a random start are seen"),
+    Specimen(sound.InSinglePrecision, repeats=20, title="dp-sgd, weights of single precision are seen"),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from benchmarks.zoo.first_order import Array, FirstOrder, Settings, fresh
@@ -148,6 +149,13 @@ class DrawsWithReplacement(FirstOrder):
         return np.sort(self.rng.integers(0, len(self.records), int(self.settings["batch"])))
 
 
+class AlwaysTheFirst(FirstOrder):
+    """The first record is in every batch, the others in Poisson ones."""
+
+    def batch(self) -> NDArray[np.intp]:
+        return np.union1d(super().batch(), [0])
+
+
 class WritesDatabase(FirstOrder):
     """The last training loss goes into a database file."""
 
@@ -180,3 +188,18 @@ class NoiseOfPythonsGenerator(ZerothOrder):
     def noise(self, size: int) -> Array:
         generator = random.Random(self.direction_seed)
         return np.array([self.std() * generator.gauss(0.0, 1.0) for _ in range(size)])
+
+
+class NoiseOfMovedSeed(ZerothOrder):
+    """The noise is drawn by torch from the direction's published seed plus a constant."""
+
+    def noise(self, size: int) -> Array:
+        generator = torch.Generator().manual_seed(self.direction_seed + 104_729)
+        return np.asarray(self.std() * torch.randn(size, generator=generator, dtype=torch.float64).numpy())
+
+
+class NoiseOfTurnedSeed(ZerothOrder):
+    """The noise is drawn from the direction's published seed with some of its bits turned."""
+
+    def noise(self, size: int) -> Array:
+        return np.asarray(self.std() * np.random.default_rng(self.direction_seed ^ 0xDEADBEEF).normal(size=size))

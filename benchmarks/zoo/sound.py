@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -48,6 +49,34 @@ class CleanGiven(FirstOrder):
         total, denominator = self.total(rows), self.denominator(rows)
         self.outputs.setdefault("clean", []).append(total / denominator)
         return np.asarray((total + self.noise(total.size)) / denominator)
+
+
+class FromRandomWeights(FirstOrder):
+    """The weights before and after each step are what is seen, the first of them are made of the seed."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        self.path: list[Array] = []
+        super().__call__(records, seed, settings)
+        return {"trajectory": np.array([*self.path, self.weights])}
+
+    def batch(self) -> NDArray[np.intp]:
+        if self.step == 0:
+            self.weights = np.random.default_rng([self.seed, 1]).normal(size=self.weights.size)
+        self.path.append(self.weights)
+        return super().batch()
+
+
+class InSinglePrecision(FromRandomWeights):
+    """As they are, in single precision."""
+
+    def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
+        return {"trajectory": super().__call__(records, seed, settings)["trajectory"].astype(np.float32)}
+
+    def batch(self) -> NDArray[np.intp]:
+        found = super().batch()
+        self.weights = self.weights.astype(np.float32).astype(np.float64)
+        self.path[-1] = self.weights
+        return found
 
 
 class WeightsInDoublePrecision(FirstOrder):

@@ -25,6 +25,8 @@ _QUIET = (1e-20, 1e-9, 0.0)
 _SAME = 1e-5
 """Of the largest number: what quiet noise and rounding leave."""
 _SEED, _NOISE_SEED = 11, 1000
+_DIRECTIONS = range(1100, 1132)
+"""Seeds of steps with all records."""
 _NOTHING = "the loop returns neither releases nor weights, or has no step_size among its settings"
 _WANTED, _FEWEST, _MOST = 7500, 24, 200
 _PLACES = 256
@@ -41,6 +43,8 @@ change nothing where they move as they do, along the noise too.
 """
 _LOUD = 0.5
 """Of a clip, what each of equal records adds to a step at least."""
+_SEEN = 0.05
+"""Of what the pair moves."""
 _COMPARED = 4
 """Numbers that must agree before two sizes of data are compared."""
 
@@ -69,7 +73,7 @@ class Scan(NamedTuple):
     @property
     def included(self) -> NDArray[np.bool_]:
         """Whether the batch had the record: batches may be of any size, so that a twentieth of a clip is enough."""
-        return np.asarray(self.moved > self.size / 20)
+        return np.asarray(self.moved > self.size * _SEEN)
 
 
 class Lab:
@@ -263,6 +267,25 @@ class Lab:
         whole = norms(np.array(full))
         loud = whole > _LOUD * self.claim.n * self.unit(self.all_records)
         return np.asarray(np.divide(norms(np.array(part)), whole, out=np.full(whole.shape, np.nan), where=loud))
+
+    @property
+    def always_seen(self) -> bool:
+        """Whether exchanging the pair moves every step that has the record, along whatever direction."""
+        return self.seedless or (
+            self.along is not None and self.pair is not None and bool((self.along > self.pair.size * _SEEN).all())
+        )
+
+    @cached_property
+    def along(self) -> Array | None:
+        """How far the pair moves each step with all records, in clips, over many seeds: along many directions."""
+        if self.pair is None:
+            return None
+        data = [datasets.replaced(self.loop.records, 0, record) for record in self.pair[:2]]
+        rows = [[self.quiet(world, seed=seed, **self.all_records) for world in data] for seed in _DIRECTIONS]
+        if any(row is None for two in rows for row in two):
+            return None
+        moves = [norms(np.asarray(one) - np.asarray(other)) for one, other in rows]
+        return np.array(moves) / self.unit(self.all_records)
 
     @cached_property
     def scan(self) -> Scan | None:

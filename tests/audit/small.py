@@ -32,8 +32,9 @@ FEW = (SOUND[0], SOUND[3])
 """A first-order and a zeroth-order loop that are sound."""
 
 
-def records(n: int = N) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return catalogue.records(max(n, catalogue.N))[:n].copy()
+def records(n: int = N, repeat: int = 0) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Other ones in other repeats."""
+    return catalogue.records(max(n, catalogue.N), repeat)[:n].copy()
 
 
 @cache
@@ -46,12 +47,12 @@ def small(claim: Claim) -> Claim:
     return replace(changed, epsilon=claim.epsilon * costs[1] / costs[0])
 
 
-def audit(specimen: Specimen, *names: str, runs: int = 24) -> Report:
+def audit(specimen: Specimen, *names: str, runs: int = 24, repeat: int = 0) -> Report:
     """By these checks."""
     claim = small(specimen.claimed())
     return check(
         specimen.make(),
-        records(claim.n),
+        records(claim.n, repeat),
         claim,
         specimen.view,
         specimen.all_settings,

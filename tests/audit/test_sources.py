@@ -1,5 +1,6 @@
 import datetime
 import os
+import random
 import secrets
 import time
 from datetime import datetime as imported
@@ -7,8 +8,9 @@ from os import urandom
 from time import perf_counter_ns
 
 import numpy as np
+import torch
 
-from dpzero_theory.audit.sources import known_entropy, stopped_clocks
+from dpzero_theory.audit.sources import known_entropy, noted_seeds, stopped_clocks
 
 
 def readings() -> list[object]:
@@ -64,3 +66,19 @@ def test_the_bytes_of_one_place_can_be_others() -> None:
     first, second = zip(*found, strict=True)
     assert len(set(first)) == 3
     assert len(set(second)) == 1
+
+
+def test_seeds_are_noted_and_generators_are_what_they_were() -> None:
+    def draws() -> list[float]:
+        generators = np.random.default_rng(3), np.random.RandomState(4), random.Random(5)
+        one = torch.Generator().manual_seed(6)
+        return [float(each.random()) for each in generators] + [float(torch.rand(1, generator=one))]
+
+    kinds = np.random.default_rng, np.random.RandomState, random.Random, torch.Generator
+    with noted_seeds() as noted:
+        seen = draws()
+        np.random.default_rng()
+        np.random.default_rng([1, 2])
+    assert noted == [3, 4, 5, 6]
+    assert seen == draws()
+    assert kinds == (np.random.default_rng, np.random.RandomState, random.Random, torch.Generator)

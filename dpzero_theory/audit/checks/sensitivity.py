@@ -22,8 +22,6 @@ _SATURATED = 0.02
 """Of two clips, what a pair that is clipped on both sides may miss."""
 _VARIES = 1e-2
 """Of what a record adds: more than rounding leaves."""
-_DIRECTIONS = range(1100, 1132)
-"""Seeds of steps with all records."""
 _COUPLED = 6
 """Draws of the noise under which runs are compared."""
 _SCALES, _HALVINGS, _NEARLY = (1e-4, 1e4), 20, 0.97
@@ -220,12 +218,9 @@ def _less_often_clipped(lab: Lab, each: Array) -> float:
     A pair that is clipped on both sides moves a step by two clips, but where its records change little along the
     step's direction, which has one probability whatever the batch is: Fisher's exact test.
     """
-    assert lab.pair is not None
-    data = [datasets.replaced(lab.loop.records, 0, record) for record in lab.pair[:2]]
-    rows = [[lab.quiet(world, seed=seed, **lab.all_records) for world in data] for seed in _DIRECTIONS]
-    if any(row is None for two in rows for row in two):
+    if lab.along is None:
         return 1.0
-    moves = np.concatenate([norms(np.asarray(one) - np.asarray(other)) for one, other in rows])
+    moves = lab.along.ravel()
     here, there = int(_departs(each).sum()), int(_departs(moves).sum())
     return float(stats.hypergeom.sf(here - 1, each.size + moves.size, here + there, each.size))
 

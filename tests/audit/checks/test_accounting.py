@@ -3,7 +3,10 @@
 import pytest
 
 from benchmarks.zoo.catalogue import Specimen
-from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
+from benchmarks.zoo.first_order import FirstOrder
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.release import Release
+from tests.audit.small import FEW, audit, named, one_of_each, require_found, require_sound
 
 NAMES = ("accounting", "steps")
 FAULTS = [*one_of_each(*NAMES), *named("StopsByLoss")]
@@ -17,3 +20,26 @@ def test_faults_are_found(specimen: Specimen) -> None:
 @pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
 def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
     require_sound(specimen, *NAMES)
+
+
+class _StopsHalfWay(FirstOrder):
+    """Sound: half of the steps are made, and what these cost is reported, or a share of it."""
+
+    share = 1.0
+
+    def steps(self) -> int:
+        return super().steps() // 2
+
+    def finish(self) -> None:
+        rate = self.settings["batch"] / self.settings["n"]
+        spent = Release(2.0, self.steps(), sampling="poisson", relation="add-remove", sample_rate=rate)
+        self.outputs["epsilon"] = self.share * epsilon_of_history([spent], self.settings["delta"]).upper
+
+
+class _SaysLess(_StopsHalfWay):
+    share = 0.9
+
+
+@pytest.mark.parametrize(("make", "found"), [(_StopsHalfWay, []), (_SaysLess, ["accounting"])])
+def test_what_is_reported_is_held_against_the_steps_that_were_made(make: type[FirstOrder], found: list[str]) -> None:
+    assert audit(Specimen(make), "accounting").violations == found

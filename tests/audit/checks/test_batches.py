@@ -1,13 +1,19 @@
 """Faults of the zoo that these checks must find are found; sound loops are not reported. All: benchmarks.audit_zoo."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
 from benchmarks.zoo.catalogue import Specimen, records
+from dpzero_theory.audit.checks.batches import LAWS, observed
 from dpzero_theory.audit.conformance import check
+from dpzero_theory.audit.lab import Scan
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("batches", "batches-secret")
-FAULTS = [*one_of_each(*NAMES), *named("SameBatch", "MoreOften")]
+FAULTS = [*one_of_each(*NAMES), *named("SameBatch", "MoreOften", "AlwaysTheFirst")]
 
 
 @pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)
@@ -24,3 +30,28 @@ def test_sizes_that_are_cut_off_below_are_found() -> None:
 @pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
 def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
     require_sound(specimen, *NAMES)
+
+
+@pytest.mark.parametrize("name", ["poisson", "fixed-size"])
+def test_a_record_that_is_never_drawn_is_found(name: str) -> None:
+    draw = np.random.default_rng(4)
+    sound = (
+        np.argsort(draw.random((8, 12, 32)), axis=2) < 8 if name == "fixed-size" else draw.random((8, 12, 32)) < 0.25
+    )
+    assert LAWS[name](sound, 0.25)["how often one record is drawn"] > 1e-3
+    never = sound.copy()
+    never[..., 5] = False
+    assert LAWS[name](never, 0.25)["how often one record is drawn"] < 1e-8
+
+
+def test_a_direction_along_which_nothing_moves_is_no_empty_batch() -> None:
+    moved = np.zeros((3, 4, 8))
+    moved[:, :, :2] = 2.0
+    moved[1, 2] = 0.0
+    claim = SimpleNamespace(sampling="fixed-size")
+    lab: Any = SimpleNamespace(
+        base=SimpleNamespace(batches=None), claim=claim, seedless=False, always_seen=True, scan=Scan(moved, 2.0)
+    )
+    seen = observed(lab)
+    assert seen is not None
+    assert LAWS["fixed-size"](seen.included, 0.25)["sizes of batches"] == 1.0

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 
 from benchmarks.zoo.catalogue import Specimen
 from benchmarks.zoo.first_order import Array, FirstOrder, fresh
+from dpzero_theory.audit.checks.generators import shown
+from dpzero_theory.audit.loop import Outcome
 from tests.audit.small import FEW, audit, named, require_found, require_sound
 
 NAME = "noise-shown"
@@ -90,3 +93,16 @@ class _ShowsReleasesAgain(FirstOrder):
 @pytest.mark.parametrize(("make", "found"), [(_SavesNoise, [NAME]), (_ShowsReleasesAgain, [])])
 def test_noise_itself_is_found_and_releases_are_not_noise(make: type[FirstOrder], found: list[str]) -> None:
     assert audit(Specimen(make), NAME).violations == found
+
+
+@pytest.mark.parametrize(("count", "status"), [(4, "held"), (12, "violated")])
+def test_few_numbers_are_near_the_noise_by_chance(count: int, status: str) -> None:
+    """Four are as near as these in one window of 10^8 or so, and there are thousands."""
+    noise = np.random.default_rng(5).normal(size=(count, 1))
+    sums = np.linspace(5, 6, count)[:, None]
+    output = 3 * noise.ravel() + 2e-3 * np.linalg.norm(noise) * np.eye(count)[0]
+    run = Outcome(noise + sums, shown={"an output": output, "others": np.zeros(1000)})
+    lab: Any = SimpleNamespace(
+        frozen={}, mode={}, attempt=lambda **how: run, seen=lambda run: run.releases, quiet=lambda **how: sums
+    )
+    assert shown(lab, 1e-7).status == status

@@ -1,10 +1,15 @@
 """Faults of the zoo that these checks must find are found; sound loops are not reported. All: benchmarks.audit_zoo."""
 
+import hmac
+import os
 import sqlite3
+import struct
 import time
 import uuid
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.zoo.catalogue import Specimen, claim
 from benchmarks.zoo.first_order import Array, FirstOrder, FixedSize
 from benchmarks.zoo.sound import WeightsInDoublePrecision
+from dpzero_theory.audit.checks.leaks import canaries
 from tests.audit.small import FEW, audit, named, one_of_each, require_found, require_sound
 
 NAMES = ("un-noised", "records-shown")
@@ -83,3 +89,36 @@ class _NamesItsFiles(FirstOrder):
 
 def test_names_of_runs_clocks_and_counts_are_not_reported() -> None:
     require_sound(Specimen(_NamesItsFiles), "un-noised")
+
+
+class _ShowsFewDigits(FirstOrder):
+    """Sound: digits, here and there, of digests under a secret key."""
+
+    def finish(self) -> None:
+        key = os.urandom(16)
+        for k in range(60):
+            print("digit", hmac.new(key, bytes([k]) + self.records.tobytes(), "sha256").hexdigest()[0], "of a digest")
+
+
+class _PrintsManyIntegers(FirstOrder):
+    """Sound: among a thousand numbers of the size of batches are six that are those of the batches."""
+
+    def finish(self) -> None:
+        size = int(self.settings["batch"])
+        print(self.source.integers(size - 2, size + 3, 1000).tolist(), list(range(100)))
+
+
+@pytest.mark.parametrize("make", [_ShowsFewDigits, _PrintsManyIntegers])
+def test_what_agrees_by_chance_is_not_reported(make: type[FirstOrder]) -> None:
+    require_sound(Specimen(make), "un-noised")
+
+
+@pytest.mark.parametrize(("size", "status"), [(1 << 24, "held"), (64, "violated")])
+def test_four_bytes_of_a_large_file_are_no_record(size: int, status: str) -> None:
+    """One file of 256 of sixteen million bytes has them by chance."""
+    number = 0.123456789
+    shown = {"file cache.bin": bytes(size) + struct.pack("<f", number)}
+    lab: Any = SimpleNamespace(
+        loop=SimpleNamespace(records=[np.array([number])]), base=SimpleNamespace(shown=shown), view=None
+    )
+    assert canaries(lab, 1e-7).status == status

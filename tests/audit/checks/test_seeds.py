@@ -11,7 +11,7 @@ NAMES = ("noise-from-seed", "noise-fixed", "noise-from-directions")
 FAULTS = [
     *one_of_each(*NAMES),
     *named("NoiseContinues", "NoiseFromClock", "NoiseFromSmallSeed", "NoiseFromTwoBytes"),
-    *named("NoiseOfHashedSeed", "NoiseOfPythonsGenerator"),
+    *named("NoiseOfHashedSeed", "NoiseOfPythonsGenerator", "NoiseOfMovedSeed", "NoiseOfTurnedSeed"),
 ]
 
 

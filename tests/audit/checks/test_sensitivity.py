@@ -2,10 +2,12 @@
 
 import pytest
 
-from benchmarks.zoo.catalogue import Specimen
+from benchmarks.zoo.catalogue import SOUND, Specimen
+from benchmarks.zoo.zeroth_order import Array, ZerothOrder
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("sensitivity", "not-finite", "denominator")
+WEIGHTS = [one for one in SOUND if "weights" in one.name and "digests" not in one.name]
 FAULTS = [
     *one_of_each(*NAMES),
     *named("Standardises", "DividesByBatch", "ReducedLosses"),
@@ -21,3 +23,21 @@ def test_faults_are_found(specimen: Specimen) -> None:
 @pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
 def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
     require_sound(specimen, *NAMES)
+
+
+@pytest.mark.parametrize("repeat", [1, 2])
+@pytest.mark.parametrize("specimen", WEIGHTS, ids=lambda specimen: specimen.name)
+def test_sound_loops_that_show_weights_are_not_reported(specimen: Specimen, repeat: int) -> None:
+    """Weights are never quite still, and records a million times as large would see it."""
+    require_sound(specimen, *NAMES, "batches", "noise-size", repeat=repeat)
+
+
+class _SometimesFlat(ZerothOrder):
+    """Sound: along some directions no record changes."""
+
+    def directions(self) -> Array:
+        return super().directions() * (1e-12 if self.direction_seed % 4 == 2 else 1.0)
+
+
+def test_directions_that_change_no_record_are_no_denominators() -> None:
+    require_sound(Specimen(_SometimesFlat), "denominator", "batches")
