@@ -59,3 +59,9 @@ def test_the_digest_of_the_records_says_something_to_those_with_its_key(
     assert places is not None
     assert bool(places) == (key == "shown")
     assert {name for name, _ in places} <= {"file run/transcript.bin", "file run/ledger.jsonl"}
+
+
+def test_every_check_on_other_records() -> None:
+    report = audit(OURS, repeat=1)
+    assert report.violations == [], report.text()
+    assert set(report.named("could not be tested")) == {"noise-from-directions", "one-run"}

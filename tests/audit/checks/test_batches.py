@@ -44,14 +44,16 @@ def test_a_record_that_is_never_drawn_is_found(name: str) -> None:
     assert LAWS[name](never, 0.25)["how often one record is drawn"] < 1e-8
 
 
-def test_a_direction_along_which_nothing_moves_is_no_empty_batch() -> None:
+@pytest.mark.parametrize("always", [True, False])
+def test_a_direction_along_which_nothing_moves_is_no_empty_batch(always: bool) -> None:
     moved = np.zeros((3, 4, 8))
     moved[:, :, :2] = 2.0
     moved[1, 2] = 0.0
     claim = SimpleNamespace(sampling="fixed-size")
     lab: Any = SimpleNamespace(
-        base=SimpleNamespace(batches=None), claim=claim, seedless=False, always_seen=True, scan=Scan(moved, 2.0)
+        base=SimpleNamespace(batches=None), claim=claim, seedless=False, always_seen=always, scan=Scan(moved, 2.0)
     )
     seen = observed(lab)
-    assert seen is not None
-    assert LAWS["fixed-size"](seen.included, 0.25)["sizes of batches"] == 1.0
+    assert (seen is not None) == always
+    if seen is not None:
+        assert LAWS["fixed-size"](seen.included, 0.25)["sizes of batches"] == 1.0
