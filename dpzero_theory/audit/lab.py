@@ -8,7 +8,7 @@ Where equal seeds give no equal runs, since batches come from elsewhere, all rec
 Everything is computed when a check first asks for it, and once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -38,9 +38,7 @@ _WORLDS = {
     "records of nothing": 0.0,
 }
 _FURTHER, _UNMOVED = 100.0, 0.1
-"""How much further weights that hardly move are moved, and what that may change of a step at most, in clips: then they
-change nothing where they move as they do, along the noise too.
-"""
+"""How much further weights that hardly move are moved, and what that may change of a step at most, in clips."""
 _LOUD = 0.5
 """Of a clip, what each of equal records adds to a step at least."""
 _SEEN = 0.05
@@ -213,7 +211,7 @@ class Lab:
 
         Of those that do the larger ones, which are clipped the surest.
         """
-        found = sorted(self._extremes, key=lambda pair: _largest(pair[0]))
+        found = sorted(self._extremes, key=lambda pair: max(map(abs, datasets.numbers(pair[0])), default=0.0))
         best: Pair | None = None
         for i, (first, here) in enumerate(found):
             for second, there in found[:i]:
@@ -268,46 +266,34 @@ class Lab:
         loud = whole > _LOUD * self.claim.n * self.unit(self.all_records)
         return np.asarray(np.divide(norms(np.array(part)), whole, out=np.full(whole.shape, np.nan), where=loud))
 
-    @property
-    def always_seen(self) -> bool:
-        """Whether exchanging the pair moves every step that has the record, along whatever direction."""
-        return self.seedless or (
-            self.along is not None and self.pair is not None and bool((self.along > self.pair.size * _SEEN).all())
-        )
-
     @cached_property
     def along(self) -> Array | None:
         """How far the pair moves each step with all records, in clips, over many seeds: along many directions."""
-        if self.pair is None:
-            return None
-        data = [datasets.replaced(self.loop.records, 0, record) for record in self.pair[:2]]
-        rows = [[self.quiet(world, seed=seed, **self.all_records) for world in data] for seed in _DIRECTIONS]
-        if any(row is None for two in rows for row in two):
-            return None
-        moves = [norms(np.asarray(one) - np.asarray(other)) for one, other in rows]
-        return np.array(moves) / self.unit(self.all_records)
+        rows = [self._moved(0, seed, **self.all_records) for seed in _DIRECTIONS] if self.pair is not None else [None]
+        return _together(rows, self.unit(self.all_records))
 
     @cached_property
     def scan(self) -> Scan | None:
-        """Each record exchanged in turn, on batches as claimed; None where batches do not come from the seed."""
+        """Each record exchanged in turn, on batches as claimed.
+
+        None where batches do not come from the seed, or some directions are such that no record moves a step.
+        """
         n = self.claim.n
         if self.mode != {} or self.pair is None or not self.frozen or len(self.loop.records) != n or n > _PLACES:
             return None
-        moved = [self._scanned(self.pair, _SEED + k) for k in range(max(1, min(4, 2 * self.runs // n)))]
-        if any(m is None or m.shape != moved[0].shape for m in moved):  # type: ignore[union-attr]
+        if not self.seedless and (self.along is None or (self.along <= self.pair.size * _SEEN).any()):
             return None
-        return Scan(np.array(moved) / self.unit({}), self.pair.size)
+        seeds = range(_SEED, _SEED + max(1, min(4, 2 * self.runs // n)))
+        rows = [_together([self._moved(place, seed) for place in range(n)], self.unit({})) for seed in seeds]
+        found = _together(rows, 1.0)
+        return None if found is None else Scan(found.transpose(0, 2, 1), self.pair.size)
 
-    def _scanned(self, pair: Pair, seed: int) -> Array | None:
-        rows = []
-        for place in range(self.claim.n):
-            first, second = (
-                self.quiet(datasets.replaced(self.loop.records, place, record), seed=seed) for record in pair[:2]
-            )
-            if first is None or second is None or first.shape != second.shape:
-                return None
-            rows.append(norms(first - second))
-        return np.array(rows).T
+    def _moved(self, place: int, seed: int, **changes: Any) -> Array | None:
+        """How far each step is apart with one and with the other record of the pair in this place."""
+        assert self.pair is not None
+        data = [datasets.replaced(self.loop.records, place, record) for record in self.pair[:2]]
+        first, second = (self.quiet(world, seed=seed, **changes) for world in data)
+        return None if first is None or second is None or first.shape != second.shape else norms(first - second)
 
     def noise(
         self, world: str, records: Records | None, changes: dict[str, Any], wanted: int = _WANTED
@@ -390,8 +376,10 @@ def norms(rows: Array) -> Array:
     return np.asarray(np.sqrt((rows**2).sum(axis=-1)))
 
 
-def _largest(record: Any) -> float:
-    return max((abs(number) for number in datasets.numbers(record)), default=0.0)
+def _together(rows: Sequence[Array | None], unit: float) -> Array | None:
+    """All in units; None where one is missing or of another shape."""
+    whole = [row for row in rows if row is not None and rows[0] is not None and row.shape == rows[0].shape]
+    return np.array(whole) / unit if len(whole) == len(rows) else None
 
 
 def same(a: Array, b: Array) -> bool:

@@ -36,7 +36,7 @@ def observed(lab: Lab) -> Seen | None:
             for t, batch in enumerate((run or [])[:steps]):
                 found[r, t, [i for i in batch if 0 <= i < lab.claim.n]] = True
         return Seen(found, "the lists of batches that the loop returns") if steps else None
-    if lab.scan is None or not lab.always_seen:
+    if lab.scan is None:
         return None
     found = lab.scan.included
     if lab.claim.sampling != "poisson" and not lab.seedless:  # an empty batch is a direction along which nothing moves
