@@ -86,8 +86,12 @@ def independent_delta(
 def _evaluate(
     kind: str, rate: float, noise: float, steps: int, epsilon: float, parts: int, height: Callable[[float], float]
 ) -> tuple[float, float]:
-    grid = np.linspace(math.log(1e-3), math.log(1e5), 40)
-    best = grid[int(np.argmin([height(v) for v in grid]))]
+    grid, heights = np.linspace(math.log(1e-3), math.log(1e5), 40), list[float]()
+    for place in grid:
+        heights.append(height(place))
+        if len(heights) > 2 and heights[-1] > heights[-2] > heights[-3]:
+            break  # it falls to one minimum; far above it the sums are long
+    best = grid[int(np.argmin(heights))]
     found = minimize_scalar(height, bounds=(best - 0.5, best + 0.5), method="bounded", options={"xatol": 1e-3})
     # not at the saddle: a different contour from the certified one
     tau = 0.9 * math.exp(float(found.x))
