@@ -29,6 +29,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
     reported = rows[plain & (rows["seed"] >= REPORTED)]
     tasks = [name for name in TITLES if (reported["task"] == name).any()]
+    budgets = sorted(reported["evaluations"].unique())
     columns = min(COLUMNS, len(tasks))
     lines = -(-len(tasks) // columns)
     figure, axes = plt.subplots(lines, columns, figsize=(PAGE, 2.5 * lines), squeeze=False)
@@ -36,11 +37,11 @@ def draw(rows: pd.DataFrame) -> Figure:
         empty.remove()
     for axis, name in zip(axes.flat, tasks, strict=False):
         part = reported[reported["task"] == name]
-        for index, evaluations in enumerate(sorted(part["evaluations"].unique())):
+        for evaluations in sorted(part["evaluations"].unique()):
             table = 100 * part[part["evaluations"] == evaluations].groupby("directions")["accuracy"].agg(
                 ["mean", "sem"]
             )
-            look = series(index).line(label=f"{evaluations:,} evaluations")
+            look = series(budgets.index(evaluations)).line(label=f"{evaluations:,} evaluations")
             axis.errorbar(table.index, table["mean"], yerr=table["sem"], **look)
         ks = sorted(part["directions"].unique())
         axis.set(xscale="log", xlabel="$K$, directions a step", ylabel="test accuracy, %", title=TITLES[name])
