@@ -42,9 +42,9 @@ def discrete_gaussian(levels: int, sigma: float, q: float, relation: str) -> lis
     return _couples(law(0), law(levels), law(-levels), q, relation)
 
 
-def gaussian(multiplier: float, q: float, relation: str) -> list[Couple]:
-    """As `laplace`, of one continuous Gaussian release, by a Riemann sum in error by 1e-7 at most."""
-    x = np.linspace(-13 * multiplier - 1, 13 * multiplier + 1, 20_001)
+def gaussian(multiplier: float, q: float, relation: str, points: int = 20_001) -> list[Couple]:
+    """As `laplace`, of one continuous Gaussian release, by a Riemann sum; of 20,001 points, in error by 1e-7."""
+    x = np.linspace(-13 * multiplier - 1, 13 * multiplier + 1, points)
 
     def law(centre: int) -> Array:
         mass = np.exp(-((x - centre) ** 2) / (2 * multiplier**2))
