@@ -5,6 +5,7 @@ the replacement of a record, by `epoch`: the finite pairs of its epochs and of i
 other releases are laws on one grid of losses, and their transforms are multiplied.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.grid import grid_delta_beside
+from dpzero_theory.privacy.certified.modulus import coefficient_delta
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.sketch import reach_of
 from dpzero_theory.privacy.certified.subset import subset_pairs, told
@@ -85,14 +87,16 @@ def _epochs(runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float) -
     return tuple(map(tuple, found))
 
 
-def _on_grid(epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy) -> Bracket:
+def _on_grid(
+    epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy, directions: Sequence[int] = (0, 1)
+) -> Bracket:
     """The larger of the directions; what is left out is `_CUT` of `delta`."""
     steps = max(math.fsum(run.steps for run in mixture.runs), 1)
     log_cut = math.log(delta) + math.log(_CUT)
     reach = math.ceil(2 * reach_of(log_cut, steps)) / 2
     epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio)
     lower = value = upper = 0.0
-    for index in range(1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2):
+    for index in directions[: 1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2]:
         others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
         finite = (*epochs[index], *mixture.finite[index])
         found = _composed(epsilon, finite, others, mixture.gdp, log_cut, accuracy)
@@ -145,9 +149,24 @@ def mixture_delta(
     if any(run.taken > 1 for run in mixture.runs):
         above = mixture_delta(epsilon, _above(mixture), target=target, accuracy=accuracy)
         below = mixture_delta(epsilon, _below(mixture), target=target, accuracy=accuracy)
-        return _bracket(min(below.lower, above.upper), above.value, above.upper)
+        upper = _of_one_epoch(epsilon, mixture, above.upper, accuracy)
+        return _bracket(min(below.lower, upper), above.value, upper)
     found = _delta(epsilon, mixture, target, accuracy)
     return found if mixture.runs else replace(found, method="grid")
+
+
+def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, accuracy: Accuracy) -> float:
+    """The upper end, or a smaller one for one epoch alone: of a record that is there or not by `modulus`, and of the
+    other direction that of the allocations that dominate."""
+    run, told = mixture.runs[0], _above(mixture)
+    alone = not any((*mixture.parts, *mixture.finite, mixture.gdp)) and [one.epochs for one in mixture.runs] == [1]
+    if not alone or mixture.replaced or not told.runs or upper < _LEAST:
+        return upper
+    with contextlib.suppress(OverflowError):
+        removed = coefficient_delta(epsilon, run.noise_multiplier, run.epoch, run.taken)
+        if removed < upper:
+            return min(upper, max(removed, _on_grid(epsilon, told, upper, accuracy, (1,)).upper))
+    return upper
 
 
 def _above(mixture: Mixture) -> Mixture:

@@ -2,7 +2,7 @@
 
 From above: told a random partition of the steps into k blocks of sizes floor(t/k) and ceil(t/k), each with one of the
 record's steps, an epoch is k allocations of one step in a block (`told`). From below: the sum of the rounded losses
-log(1 - c + c Y_i), c = (k-1)/t, over an epoch is a function of the outputs, with laws known under P and Q
+log(1 - c + c Y_i) over an epoch is a function of the outputs, with laws known under P and Q, for each of a few c
 (`subset_pairs`). Statements and proofs: derivation.md, section 12.
 """
 
@@ -25,6 +25,8 @@ _REACH = 11.0
 """Standard deviations of a sum, and of a step's output, that the grid holds."""
 _ROUNDING = 1e-11
 """Relative error of weights and tilts, with room."""
+_REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
+"""By how much of 1/s the logit of each c that is tried is beyond that of (k-1)/t."""
 _LEAST = 1e-18
 """Probability of a number of steps taken that is left out of P, and added to Q."""
 
@@ -49,6 +51,12 @@ def counts(epoch: int, taken: int, released: int) -> list[tuple[int, float]]:
     chances = np.exp([log_chance(j) for j in range(low, high + 1)])
     chances /= chances.sum()
     return [(low + i, float(chance)) for i, chance in enumerate(chances) if chance > _LEAST]
+
+
+def _left_out(epoch: int, taken: int, released: int) -> float:
+    """The probability of all numbers that `counts` leaves out, at most."""
+    numbers = min(taken, released) - max(0, taken - (epoch - released)) + 1
+    return (numbers - len(counts(epoch, taken, released))) * _LEAST
 
 
 class _Steps:
@@ -91,8 +99,9 @@ def _first(steps: _Steps, mean: int, released: int, chances: list[tuple[int, flo
 
 def _second(
     steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]], sign: int
-) -> tuple[Array, Array]:
-    """(weights, their Euclidean error each) of the same law from above, by its tilt e^(sign loss)."""
+) -> tuple[Array, Array, float]:
+    """(weights, their Euclidean error each, what may be beyond the grid) of the same law from above, by its tilt
+    e^(sign loss)."""
     start = math.floor(steps.bottom / steps.width)
     points = (steps.first + np.arange(len(steps.masses(0, 1)), dtype=np.float64)) * steps.width
     logs = {m: log_law(steps.masses(m, 1)) for m in (0, mean)}
@@ -113,17 +122,29 @@ def _second(
             for j, _ in chances
         )
         tail = min(tail, math.exp(min(moment + sign * rate * (ends[0] if sign > 0 else ends[1]), 0.0)))
-    return total, wrong + (tail + len(chances) * _LEAST) / math.sqrt(_SIZE // _GROUPS)
+    return total, wrong, tail
 
 
-def _pair(first: tuple[Array, float], second: tuple[Array, Array], sign: int) -> FinitePair:
-    """Of groups of neighbouring points, joined until P/Q falls."""
+def _powers(
+    first: tuple[Array, float], second: tuple[Array, Array, float], missing: float, sign: int
+) -> tuple[Array, Array]:
+    """(P, Q) of the sums on one side of each point of a coarser grid, from the largest losses on."""
     group = _SIZE // _GROUPS
     p = (first[0].reshape(-1, group).sum(axis=1) - math.sqrt(group) * first[1]) * (1 - _ROUNDING)
-    q = second[0].reshape(-1, group).sum(axis=1) + np.sqrt((second[1].reshape(-1, group) ** 2).sum(axis=1))
-    p, q = np.maximum(p, 0.0)[::sign], (q * (1 + _ROUNDING))[::sign]
-    segments = joined(zip(p[::-1].tolist(), q[::-1].tolist(), strict=True))
-    p, q = np.array([s for s in segments if s[0] > 0]).T[:, ::-1]
+    law, wrong = (np.minimum(each, 1.0).reshape(-1, group) for each in second[:2])
+    q = (law.sum(axis=1) + np.sqrt((wrong**2).sum(axis=1))) * (1 + _ROUNDING)
+    return np.cumsum(np.maximum(p, 0.0)[::-sign]), np.minimum(np.cumsum(q[::-sign]) + second[2] + missing, 1.0)
+
+
+def _pair(powers: list[tuple[Array, Array]]) -> FinitePair:
+    """Of all events, the better ones: segments between them, joined until P/Q falls."""
+    p, q = (np.concatenate([one[k] for one in powers]) for k in (0, 1))
+    order = np.lexsort((-p, q))
+    p, q = p[order], q[order]
+    better = p > np.maximum.accumulate(np.concatenate([[0.0], p[:-1]]))
+    p, q = p[better], q[better]
+    segments = joined(zip(np.diff(p, prepend=0.0).tolist(), np.diff(q, prepend=0.0).tolist(), strict=True))
+    p, q = np.array(segments).T[:, ::-1]
     return FinitePair(np.log(p) - np.log(q), p, 0.0, p, q)
 
 
@@ -135,11 +156,17 @@ def subset_pairs(
 
     taken: k, 2 <= k < epoch. With `replaced` the record's contributions change their sign, else P is with the record.
     """
-    steps = _Steps(Pair("replace" if replaced else "remove", (taken - 1) / epoch, noise), released, taken, replaced)
     present = counts(epoch, taken, released)
     absent = present if replaced else [(0, 1.0)]
-    other = -1 if replaced else 1
-    forward = _pair(_first(steps, 1, released, present), _second(steps, other, released, absent, 1), 1)
-    if replaced:
-        return forward, forward
-    return forward, _pair(_first(steps, 1, released, absent), _second(steps, 1, released, present, -1), -1)
+    kind, other, beyond = ("replace", -1, _REPLACED) if replaced else ("remove", 1, _REMOVED)
+    missing = _left_out(epoch, taken, released)
+    forward, backward = [], []
+    for shift in beyond:
+        odds = (taken - 1) / (epoch - taken + 1) * math.exp(shift / noise)
+        steps = _Steps(Pair(kind, odds / (1 + odds), noise), released, taken, replaced)
+        there = _first(steps, 1, released, present), _second(steps, other, released, absent, 1)
+        forward.append(_powers(*there, missing, 1))
+        if not replaced:
+            back = _first(steps, 1, released, absent), _second(steps, 1, released, present, -1)
+            backward.append(_powers(*back, missing, -1))
+    return _pair(forward), _pair(backward or forward)
