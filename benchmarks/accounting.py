@@ -6,6 +6,7 @@
     python -m benchmarks.accounting --preset corners    1,000 random settings over the whole range, timed and checked
     python -m benchmarks.accounting --preset rows       five settings of the field beside seven other accountants
     python -m benchmarks.accounting --preset allocation random allocation: epsilon's bracket, its time, and draws
+    python -m benchmarks.accounting --preset allocation_k    K steps of one epoch of t: epsilon's bracket
 
 Results: results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
 """
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import allocation, corners, five
+from benchmarks import allocation, allocation_k, corners, five
 from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.remake import Remake, Row
@@ -269,11 +270,16 @@ REMAKES = {
     "accounting_allocation": Remake(
         ("setting",), lambda row: [allocation.answer({name: row[name] for name in allocation.OF_SETTING})], **_BRACKETS
     ),
+    "accounting_allocation_k": Remake(
+        ("setting",),
+        lambda row: [allocation_k.answer({name: row[name] for name in allocation_k.OF_SETTING})],
+        **_BRACKETS,
+    ),
     "accounting_rows": Remake(five.KEY, lambda row: [five.answer(row, row["accountant"])], **_BRACKETS),
 }
 
 
-PRESETS = ("compare", "certify", "lemma", "corners", "rows", "allocation")
+PRESETS = ("compare", "certify", "lemma", "corners", "rows", "allocation", "allocation_k")
 
 
 def _parser() -> Parser:
@@ -303,6 +309,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         corners.report(out)
     elif options.preset == "allocation":
         allocation.run(parser, out, options.count or allocation.COUNT, options.workers)
+    elif options.preset == "allocation_k":
+        allocation_k.run(parser, out, options.workers)
     elif options.preset == "rows":
         five.run_rows(parser, out, options.skip)
     else:

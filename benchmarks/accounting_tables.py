@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from benchmarks import allocation, five, private_search
+from benchmarks import allocation, allocation_k, five, private_search
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
 
@@ -80,6 +80,18 @@ def random_allocation() -> str:
     return markdown([*header, f"{allocation.ERRORS:g} standard errors of delta, median"], lines)
 
 
+def random_allocation_k() -> str:
+    """Width of epsilon's bracket, a column for each multiplier."""
+    rows = read_rows(RESULTS / "accounting_allocation_k")
+    lines = []
+    for (epoch, taken, relation), group in rows.groupby(["epoch", "taken", "relation"]):
+        width = group.set_index("noise_multiplier")["width"]
+        cells = [f"{100 * width[noise]:.2g}%" for noise in allocation_k.MULTIPLIERS]
+        lines.append([f"{taken} of {epoch:,}", str(relation), *cells, f"{group['cpu_seconds'].max():.2g} s"])
+    multipliers = [f"multiplier {noise:g}" for noise in allocation_k.MULTIPLIERS]
+    return markdown(["steps", "relation", *multipliers, "longest"], lines)
+
+
 def private_search_ways() -> str:
     """Accuracy of a search that costs epsilon = 2 in all, by how the choice is paid for."""
     tasks = {"digits": "digits, logistic", "trec": "TREC, frozen embeddings"}
@@ -106,5 +118,6 @@ TABLES = {
     "five_settings": five_settings,
     "corners": corners,
     "random_allocation": random_allocation,
+    "random_allocation_k": random_allocation_k,
     "private_search": private_search_ways,
 }
