@@ -1,4 +1,4 @@
-"""Fixed-size batches, replace-one, as a game over data on a line: derivation.md, section 14."""
+"""Fixed-size batches, replace-one, as a game over data on a line and in the plane: derivation.md, section 14."""
 
 import math
 
@@ -19,7 +19,18 @@ def law(q, s, u, v, y):
     return p / p.sum(), np.log(p / k)
 
 
-def game(q, s, steps, epsilon, actions):
+def plane(q, s, *points):
+    """The same for points of the plane, in 500 groups of nearly one loss, their masses under both laws kept."""
+    line = np.linspace(-1 - 6 * s, 1 + 6 * s, 41)
+    x = np.stack(np.meshgrid(line, line))
+    u, v, y = (np.exp(-((x - np.reshape(m, (2, 1, 1))) ** 2).sum(axis=0) / (2 * s * s)).ravel() for m in points)
+    p, k = (1 - q) * y + q * u, (1 - q) * y + q * v
+    group = np.argsort(np.argsort(p / k)) * 500 // len(p)
+    p, k = np.bincount(group, p) / p.sum(), np.bincount(group, k) / p.sum()
+    return p, np.log(p / k)
+
+
+def game(q, s, steps, epsilon, actions, law=law):
     """delta(epsilon) by dynamic programming over epsilon less the loss so far, and the action at each of them."""
     reach = epsilon + 8 * math.sqrt(steps * math.expm1(4 / s**2)) * q
     w = np.linspace(-reach, reach, 1001)
@@ -50,3 +61,17 @@ def test_the_first_step_adds_beyond_epsilon_and_removes_before():
     near = np.abs(w) < 0.3
     assert np.all(chosen[near & (w > 0.01)] == 0)
     assert np.all(chosen[near & (w < -0.01)] == 1)
+
+
+def test_triangles_in_the_unit_circle_add_next_to_nothing():
+    def at(angle):
+        return math.cos(angle), math.sin(angle)
+
+    ends = [((1, 0), (-1, 0), (y, 0)) for y in (-1, 1)]
+    third = 2 * math.pi / 3
+    triangles = [(at(0), at(a), at(b)) for a in (math.pi / 2, third, math.pi) for b in np.arange(1, 12) * math.pi / 6]
+    question = 0.3, 2.0, 5, 0.8
+    two, more = (game(*question, actions, law=plane)[0] for actions in (ends, ends + triangles))
+    alone = max(game(*question, [end], law=plane)[0] for end in ends)
+    assert two > 1.01 * alone
+    assert two <= more < (1 + 5e-4) * two
