@@ -149,13 +149,13 @@ def mixture_delta(
     if any(run.taken > 1 for run in mixture.runs):
         above = mixture_delta(epsilon, _above(mixture), target=target, accuracy=accuracy)
         below = mixture_delta(epsilon, _below(mixture), target=target, accuracy=accuracy)
-        upper = _of_one_epoch(epsilon, mixture, above.upper, accuracy)
+        upper = _of_one_epoch(epsilon, mixture, above.upper, target, accuracy)
         return _bracket(min(below.lower, upper), above.value, upper)
     found = _delta(epsilon, mixture, target, accuracy)
     return found if mixture.runs else replace(found, method="grid")
 
 
-def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, accuracy: Accuracy) -> float:
+def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float | None, accuracy: Accuracy) -> float:
     """The upper end, or a smaller one for one epoch alone: of a record that is there or not by `modulus`, and of the
     other direction that of the allocations that dominate."""
     run, told = mixture.runs[0], _above(mixture)
@@ -165,7 +165,7 @@ def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, accuracy: Accu
     with contextlib.suppress(OverflowError):
         removed = coefficient_delta(epsilon, run.noise_multiplier, run.epoch, run.taken)
         if removed < upper:
-            return min(upper, max(removed, _on_grid(epsilon, told, upper, accuracy, (1,)).upper))
+            return min(upper, max(removed, _on_grid(epsilon, told, target or upper, accuracy, (1,)).upper))
     return upper
 
 
