@@ -13,6 +13,7 @@ larger of the two. A history with a random allocation or a finite pair is answer
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from dataclasses import dataclass, replace
 
 from dpzero_theory import check
@@ -330,7 +331,8 @@ def _allocated_epsilon(mixture: Mixture, target: float) -> tuple[float, float, s
     return lower, upper, point.method
 
 
-def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[float, float, str]:
+@lru_cache(maxsize=64)  # a run, its ledger and its plan ask the same
+def _epsilon(compositions: tuple[Parts, ...], gdp: float, target: float) -> tuple[float, float, str]:
     if not any(compositions):
         found = float(epsilon_from_gdp(gdp, target))
         slack = GDP_ACCURACY * max(found, gdp * gdp)
