@@ -13,8 +13,8 @@ larger of the two. A history with a random allocation or a finite pair is answer
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dpzero_theory import check
 from dpzero_theory.privacy import truncation
