@@ -139,7 +139,7 @@ def trained(
 ) -> tuple[Privacy | None, str]:
     """Train by the method of the configuration: what that cost, and how per-record gradients were made.
 
-    after_step: told the number of steps made after each, and of a zeroth-order run before the first that it makes.
+    after_step: told the number of steps made after each, and once more where a zeroth-order run goes on.
     """
     if c.method == "zero-shot":
         after_step(0)
@@ -166,7 +166,8 @@ def _zeroth_order(
     run = zeroth_order.start(module, scores, examples, c, place)
     try:
         run.catch_up()
-        after_step(c.steps - run.releases_left)  # where an interruption may have fallen between step and evaluation
+        if made := c.steps - run.releases_left:
+            after_step(made)  # an interruption may have fallen between step and evaluation
         while run.releases_left:
             step = run.step().release + 1
             zeroth_order.save(run, step, place)

@@ -112,6 +112,7 @@ def test_a_step_waits_for_nothing_but_the_losses(
         run: Any = SimpleNamespace(
             weights=weights,
             plan=SimpleNamespace(smoothing=1e-3, directions_per_step=2),
+            _points_at_once=1,
             _evaluation=Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), lambda _: words),
         )
         with Arrivals() as arrivals:
