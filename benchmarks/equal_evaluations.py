@@ -2,6 +2,7 @@
 
     python -m benchmarks.equal_evaluations --data DIR    # K in {1, 4, 16, 64, 256}; DIR holds the tasks' files
     python -m benchmarks.equal_evaluations --preset updates --data DIR  # momentum, Adam, decay, schedules at K = 16
+    python -m benchmarks.equal_evaluations --preset norm --data DIR     # last normalisation too; an hour, no rows yet
     python -m benchmarks.equal_evaluations --summary
 
 Label vectors are trained on frozen embeddings of sentences (TREC, SST-2, SST-5; at the start the embeddings of the
@@ -115,9 +116,10 @@ class Preset(NamedTuple):
 PRESETS = {
     "smoke": Preset({"digits": (64,)}, (Variant(1), Variant(4))),
     "directions": Preset(
-        {"trec": (1024, 4096, 16384), "digits": (1024, 4096), "sst2": (4096,), "sst5": (4096,), "trec, norm": (1024,)},
+        {"trec": (1024, 4096, 16384), "digits": (1024, 4096), "sst2": (4096,), "sst5": (4096,)},
         tuple(map(Variant, KS)),
     ),
+    "norm": Preset({"trec, norm": (1024,)}, tuple(map(Variant, KS))),
     "updates": Preset(
         {"trec": (1024, 4096), "digits": (1024, 4096)},
         (

@@ -102,9 +102,9 @@ def test_k_is_chosen_where_settings_are_and_its_gain_is_of_the_reported_seeds() 
 def test_every_reported_row_is_of_the_setting_that_was_chosen() -> None:
     """So the figure, which draws all rows of those seeds, draws no others; and no choice lies on the grid's edge."""
     rows = read_rows(RESULTS / "equal_evaluations")
-    shown = reported(rows)
-    assert len(shown) == rows["seed"].isin(REPORTED).sum()
-    for _, cell in plain(rows).groupby(list(CELL)):
+    assert len(reported(plain(rows))) == plain(rows)["seed"].isin(REPORTED).sum()
+    assert (reported(rows).groupby(list(CELL)).size() == len(REPORTED)).all()
+    for _, cell in rows.groupby(list(CELL)):
         alpha, clip, _ = chosen(cell)
         assert cell["step_size"].min() < alpha < cell["step_size"].max()
         assert cell["clip"].min() < clip < cell["clip"].max()
