@@ -24,9 +24,7 @@ from dpzero_theory.privacy.relation import Relation
 _QUIET = (1e-20, 1e-9, 0.0)
 _SAME = 1e-5
 """Of the largest number: what quiet noise and rounding leave."""
-_SEED, _NOISE_SEED = 11, 1000
-_DIRECTIONS = range(1100, 1132)
-"""Seeds of steps with all records."""
+_SEED, _NOISE_SEED, _DIRECTIONS = 11, 1000, range(1100, 1132)
 _NOTHING = "the loop returns neither releases nor weights, or has no step_size among its settings"
 _WANTED, _FEWEST, _MOST = 7500, 24, 200
 _PLACES = 256
@@ -39,10 +37,8 @@ _WORLDS = {
 }
 _FURTHER, _UNMOVED = 100.0, 0.1
 """How much further weights that hardly move are moved, and what that may change of a step at most, in clips."""
-_LOUD = 0.5
-"""Of a clip, what each of equal records adds to a step at least."""
-_SEEN = 0.05
-"""Of what the pair moves."""
+_LOUD, _SEEN = 0.5, 0.05
+"""Of a clip, what each of equal records adds to a step at least; of what the pair moves, what is seen."""
 _COMPARED = 4
 """Numbers that must agree before two sizes of data are compared."""
 
@@ -63,14 +59,15 @@ class Pair(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The pair tried in each place: how far apart it moved each step, in clips, of shape (seeds, steps, records)."""
+    """How far the pair in each place moved each step (seeds, steps, records); `whole`: with all records. In clips."""
 
     moved: Array
     size: float
+    whole: Array
 
     @property
     def included(self) -> NDArray[np.bool_]:
-        """Whether the batch had the record: batches may be of any size, so that a twentieth of a clip is enough."""
+        """Whether the batch had the record: batches may be of any size, so that a twentieth is enough."""
         return np.asarray(self.moved > self.size * _SEEN)
 
 
@@ -284,9 +281,12 @@ class Lab:
         if not self.seedless and (self.along is None or (self.along <= self.pair.size * _SEEN).any()):
             return None
         seeds = range(_SEED, _SEED + max(1, min(4, 2 * self.runs // n)))
-        rows = [_together([self._moved(place, seed) for place in range(n)], self.unit({})) for seed in seeds]
-        found = _together(rows, 1.0)
-        return None if found is None else Scan(found.transpose(0, 2, 1), self.pair.size)
+        each = [_together([self._moved(place, seed) for place in range(n)], self.unit({})) for seed in seeds]
+        whole = [self._moved(0, seed, **self.all_records) for seed in seeds]
+        moved, same_seeds = _together(each, 1.0), _together(whole, self.unit(self.all_records))
+        if moved is None or same_seeds is None:
+            return None
+        return Scan(moved.transpose(0, 2, 1), self.pair.size, same_seeds)
 
     def _moved(self, place: int, seed: int, **changes: Any) -> Array | None:
         """How far each step is apart with one and with the other record of the pair in this place."""

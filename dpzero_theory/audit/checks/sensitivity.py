@@ -180,13 +180,12 @@ def denominator(lab: Lab, level: float) -> Verdict:
     if ratios is not None and _one_average(sizes, ratios):
         says = f"batches have from {kinds.min()} to {kinds.max()} records, and equal records always give one average"
         return violated(says, mend, ratios=ratios.tolist())
-    each = _each_step(scan)
-    if lab.seedless and np.ptp(each) > _VARIES * each.min():
-        return violated(f"what one record adds varies {each.max() / each.min():.3g}-fold with its batch", mend)
-    saturated = abs(scan.size - 2) < _SATURATED
-    if not lab.seedless and saturated and (p := _less_often_clipped(lab, each)) < level:
-        share = float(np.mean(_departs(each)))
-        says = f"what a record that is clipped adds is another in {share:.0%} of batches, as with all records it is not"
+    each, saturated = _each_step(scan), abs(scan.size - 2) < _SATURATED
+    least, most = float(np.nanmin(each)), float(np.nanmax(each))
+    if most > (1 + _VARIES) * (least if lab.seedless else max(2.0, float(np.nanmedian(each)))):
+        return violated(f"what one record adds varies {most / least:.3g}-fold with its batch", mend)
+    if not lab.seedless and saturated and (p := _less_often_clipped(each, scan.whole)) < level:
+        says = "what a clipped record adds varies with its batch far more often than where all records are in it"
         return violated(says, mend, p_value=p)
     if ratios is None and not lab.seedless and not saturated:
         return untested("no records give releases of equal size")
@@ -201,28 +200,27 @@ def _one_average(sizes: NDArray[np.int64], ratios: Array) -> bool:
 
 
 def _each_step(scan: Scan) -> Array:
-    """What one record adds, in each step that had any."""
+    """What one record adds to each step, of shape (seeds, steps); NaN where the batch had none."""
     moved = np.where(scan.included, scan.moved, 0.0).max(axis=2)
-    return np.asarray(moved[moved > 0])
+    return np.where(moved > 0, moved, np.nan)
 
 
-def _departs(moves: Array) -> NDArray[np.bool_]:
-    """Which of them are not as most are."""
-    middle = float(np.median(moves))
-    return np.asarray(np.abs(moves - middle) > _VARIES * middle)
-
-
-def _less_often_clipped(lab: Lab, each: Array) -> float:
-    """p-value, where directions differ: that so many steps move otherwise than most do, beside steps with all records.
+def _less_often_clipped(each: Array, whole: Array) -> float:
+    """p-value, where directions differ: that so many steps move otherwise than most of their seed's.
 
     A pair that is clipped on both sides moves a step by two clips, but where its records change little along the
-    step's direction, which has one probability whatever the batch is: Fisher's exact test.
+    step's direction: with one seed, and so with one start, that has one probability in steps with some and with all
+    records. Fisher's exact test.
     """
-    if lab.along is None:
-        return 1.0
-    moves = lab.along.ravel()
-    here, there = int(_departs(each).sum()), int(_departs(moves).sum())
-    return float(stats.hypergeom.sf(here - 1, each.size + moves.size, here + there, each.size))
+    (here, some), (there, all_) = _departing(each), _departing(whole)
+    return float(stats.hypergeom.sf(here - 1, some + all_, here + there, some))
+
+
+def _departing(moves: Array) -> tuple[int, int]:
+    """How many steps are not as most of their seed are, and of how many."""
+    told = moves[np.isfinite(moves).any(axis=1)]
+    middle = np.nanmedian(told, axis=1, keepdims=True)
+    return int((np.abs(told - middle) > _VARIES * middle).sum()), int(np.isfinite(told).sum())
 
 
 FAMILY = (

@@ -50,7 +50,9 @@ def test_a_direction_along_which_nothing_moves_is_no_empty_batch() -> None:
     moved[:, :, :2] = 2.0
     moved[1, 2] = 0.0
     claim = SimpleNamespace(sampling="fixed-size")
-    stub: Any = SimpleNamespace(base=SimpleNamespace(batches=None), claim=claim, seedless=False, scan=Scan(moved, 2.0))
+    stub: Any = SimpleNamespace(
+        base=SimpleNamespace(batches=None), claim=claim, seedless=False, scan=Scan(moved, 2.0, moved[..., 0])
+    )
     seen = observed(stub)
     assert seen is not None
     assert LAWS["fixed-size"](seen.included, 0.25)["sizes of batches"] == 1.0

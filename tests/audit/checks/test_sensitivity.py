@@ -1,9 +1,11 @@
 """Faults of the zoo that these checks must find are found; sound loops are not reported. All: benchmarks.audit_zoo."""
 
+import numpy as np
 import pytest
 
 from benchmarks.zoo.catalogue import SOUND, Specimen
 from benchmarks.zoo.zeroth_order import Array, ZerothOrder
+from dpzero_theory.audit.checks.sensitivity import _less_often_clipped
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("sensitivity", "not-finite", "denominator")
@@ -42,3 +44,12 @@ class _SometimesHalf(ZerothOrder):
 def test_what_follows_directions_is_no_denominator() -> None:
     """No step of the seed that records are tried with is such a one; some of the next seed are."""
     require_sound(Specimen(_SometimesHalf), "denominator", "batches")
+
+
+def test_a_start_that_clips_less_is_no_denominator_and_one_that_follows_the_batch_is() -> None:
+    """Steps of a seed are of one start: with another they may all be as they are with all records, and differ."""
+    start = np.where(np.arange(4)[:, None] < 2, 2.0, 1.0) * np.ones((4, 12))
+    assert _less_often_clipped(start, start) == 1.0
+    sizes = np.random.default_rng(3).integers(8, 17, start.shape)
+    assert _less_often_clipped(start * 8 / sizes, start) < 1e-9
+    assert _less_often_clipped(np.where(sizes > 15, np.nan, start), start) == 1.0
