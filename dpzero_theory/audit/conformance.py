@@ -13,7 +13,8 @@ can be looked at: noise_multiplier (quiet runs), batch (all records in each step
 False alarms: a loop that does as claimed is reported as violated with probability at most `false_alarm` in all, split
 evenly over the checks that are random (Bonferroni), and within each over its tests; those on batches and noise are
 exact (`exact`), the attack is valid whenever it stops (`sequential`). Checks without randomness compare numbers, to
-rounding. What a check could have seen stands beside what it held.
+rounding, of runs whose weights stay, or hardly matter where they move; what may agree by chance they see again in 20
+runs on each of two data sets (4^-20). What a check could have seen stands beside what it held.
 """
 
 import time
