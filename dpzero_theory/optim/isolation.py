@@ -108,17 +108,13 @@ def examine(
         raise
 
 
-def require_stackable(
-    weights: Weights, evaluation: Evaluation, plan: Plan, points_at_once: int, isolation: str
-) -> None:
+def require_stackable(weights: Weights, evaluation: Evaluation, plan: Plan, points_at_once: int) -> None:
     """Raise ValueError unless several points in one pass give the first records what each gives them by itself.
 
     Equal up to rounding, as in `probe`; after an exception the module is as it was.
     """
     if points_at_once == 1:
         return
-    if isolation == "exact":
-        raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
     batch = evaluation.batch(np.arange(min(2, plan.n)))
     points = [(0, plan.smoothing), (0, -plan.smoothing)]
     ask = partial(evaluation.where_they_are, batch=batch)

@@ -227,6 +227,8 @@ def _make(
     integer("micro_batch", micro_batch)
     integer("points_at_once", points_at_once, at_most=2 * plan.directions_per_step)
     choice("isolation", isolation, ISOLATIONS)
+    if points_at_once > 1 and isolation == "exact":
+        raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
     integer("paid_at_once", paid_at_once)
     if not isinstance(resume, bool) and resume != "moved":
         raise ValueError(f"resume must be True, False or 'moved'; got {resume!r}")
@@ -247,7 +249,7 @@ def _make(
     weights = header.weights(module)
     plan.rule.require_weights(weights, plan.n)
     evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, looked)
-    require_stackable(weights, evaluation, plan, points_at_once, looked)
+    require_stackable(weights, evaluation, plan, points_at_once)
     found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
     files: Folder | None = None
 

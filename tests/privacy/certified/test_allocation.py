@@ -133,7 +133,7 @@ def test_many_epochs_against_monte_carlo(epsilon, s, t, epochs):
 
 @pytest.mark.parametrize(
     ("n", "batch", "steps", "epsilon"),
-    [(1024, 64, 10_000, 6.0), (1000, 8, 20_000, 2.0)],
+    [(1024, 64, 10_000, 2.0), (1024, 64, 10_000, 6.0), (1000, 8, 20_000, 2.0), (1000, 8, 20_000, 6.0)],
 )
 def test_noise_is_a_little_below_that_of_poisson_sampling(n, batch, steps, epsilon):
     target = {"target_epsilon": epsilon, "target_delta": 1e-5, "steps": steps, "sample_rate": batch / n}
