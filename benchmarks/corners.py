@@ -17,11 +17,11 @@ import numpy as np
 from benchmarks.independent import independent_delta
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.timing import forget
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import compositions, delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified import contour, sketch
 from dpzero_theory.privacy.release import Release
 
 __all__ = ["COUNT", "SEED", "answer", "report", "run_corners", "settings"]
@@ -92,8 +92,7 @@ def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
 
 def _timed(epsilon: float, delta: float, steps: int, batches: dict[str, Any]) -> tuple[Bracket, float, float]:
     """(answer, processor time, time), with nothing kept from an earlier question."""
-    contour.forget()
-    sketch.forget()
+    forget()
     started, working = time.perf_counter(), time.process_time()
     found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
     return found, time.process_time() - working, time.perf_counter() - started

@@ -20,6 +20,7 @@ from typing import Any
 from scipy.optimize import brentq
 
 from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.timing import forget
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy import comparison
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
@@ -141,6 +142,7 @@ def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
 def _ours(question: dict[str, Any]) -> dict[str, Any]:
     seconds, working = [], []
     for _ in range(REPEATS):
+        forget()
         started, begun = time.perf_counter(), time.process_time()
         found = calibrate_noise_multiplier(
             target_epsilon=question["epsilon"],

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from dpzero_theory import check
 from dpzero_theory.privacy import truncation
@@ -331,8 +330,7 @@ def _allocated_epsilon(mixture: Mixture, target: float) -> tuple[float, float, s
     return lower, upper, point.method
 
 
-@lru_cache(maxsize=64)  # a run, its ledger and its plan ask the same
-def _epsilon(compositions: tuple[Parts, ...], gdp: float, target: float) -> tuple[float, float, str]:
+def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[float, float, str]:
     if not any(compositions):
         found = float(epsilon_from_gdp(gdp, target))
         slack = GDP_ACCURACY * max(found, gdp * gdp)
