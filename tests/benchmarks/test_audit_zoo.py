@@ -42,8 +42,8 @@ def test_nothing_is_reported_of_sound_loops() -> None:
     assert set(table["loop"]) == {name for name in LOOPS if not LOOPS[name].finds}
     assert (table["found"] == "no").all()
     counts = table.groupby("loop").size()
-    assert (counts >= 20).sum() == int(_said(r"20 audits each of (\d+) sound loops"))
-    assert counts[counts < 20].sum() == int(_said(r"nor in (\d+) of"))
+    assert counts.min() >= 20
+    assert len(counts) == int(_said(r"20 audits each of (\d+) sound loops"))
     assert table["cpu_s"].max() < 120
 
 
