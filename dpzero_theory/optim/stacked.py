@@ -47,7 +47,7 @@ class Stacked(TorchFunctionMode):
 
 
 def stack_of(shifts: Sequence[Shift], place: Place) -> Tensor:
-    """x + scale u of a parameter for each of the shifts, shape (shifts, *shape)."""
+    """x + scale u of a parameter for each of the shifts, along a first axis."""
     return torch.stack([shift.whole(place) for shift in shifts])
 
 
