@@ -187,7 +187,7 @@ def refusals() -> dict[str, str]:
         module = sharded(Net())
         found = weights(module)
         before, expected = found.fingerprint(), shifted_output(module)
-        hook = module.up.register_forward_pre_hook(lambda *args: 1 // 0)
+        hook = module.up.register_forward_pre_hook(lambda *args: 1 / 0)
         try:
             with found.shifted(0, 0.1):
                 module(TOKENS)
