@@ -24,11 +24,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.kit.rows import RESULTS, Results, read_rows, write_atomically
+from benchmarks.kit.rows import RESULTS, Results, having, read_rows, write_atomically
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.models import LanguageModel
 from benchmarks.llm.runs import run_folder, trained
@@ -37,7 +36,7 @@ from benchmarks.pretrain.models import FAMILIES, pretrained
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.curvature.encoder import train
 
-__all__ = ["FIELDS", "KEY", "PRESETS", "Work", "chosen", "grid", "having", "main", "one_run", "reported", "summary"]
+__all__ = ["FIELDS", "KEY", "PRESETS", "Work", "chosen", "grid", "main", "one_run", "reported", "summary"]
 
 CELL = ("family", "width", "method", "epsilon", "step_size", "clip", "seed")
 KEY = (*CELL, "step")
@@ -159,12 +158,6 @@ def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
     if missing := [setting for setting in settings if setting not in found]:
         raise ValueError(f"rows must hold every setting of {case}; got none of (step size, clip) {missing[0]}")
     return settings[min(settings, key=found.__getitem__)]
-
-
-def having(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows with these values of columns."""
-    found: pd.DataFrame = rows[np.logical_and.reduce([rows[name] == value for name, value in values.items()])]
-    return found
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:

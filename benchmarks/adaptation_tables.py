@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from benchmarks.adaptation import METHODS, PRESETS, having, reported
+from benchmarks.adaptation import METHODS, PRESETS, reported
 from benchmarks.adaptation_widths import cells, slopes
-from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
 
 __all__ = ["TABLES", "methods", "widths"]

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from benchmarks.adaptation import PRESETS, having, reported
+from benchmarks.adaptation import PRESETS, reported
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
+from benchmarks.kit.rows import RESULTS, Results, discard, having, read_manifest, read_rows
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import folder_of, pretrained
 from benchmarks.slopes import interval, slope

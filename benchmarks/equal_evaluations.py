@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from benchmarks.encoders import Encoder
 from benchmarks.heads import Head, Part, accuracy, train
-from benchmarks.kit.rows import RESULTS, Results, read_rows, write_atomically
+from benchmarks.kit.rows import RESULTS, Results, having, read_rows, write_atomically
 from benchmarks.llm.models import MINILM
 from benchmarks.llm.models import load as load_model
 from benchmarks.llm.records import Record, load
@@ -366,7 +366,7 @@ def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant) 
             if left:
                 results.add(_rows(work, cell, left, seed))
         rows = read_rows(results.folder)
-        alpha, clip, _ = chosen(rows[np.logical_and.reduce([rows[name] == value for name, value in cell.items()])])
+        alpha, clip, _ = chosen(having(rows, **cell))
         wider = grown(clips, clip / root), grown(alphas, alpha)
         if wider == (clips, alphas):
             break

@@ -18,7 +18,7 @@ import pandas as pd
 
 from benchmarks import accounting_tables, adaptation_tables, newcomer, rank_tables, synthetic_tables
 from benchmarks.equal_evaluations import gains, plain, reported
-from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.llm.grids import table
 from benchmarks.llm.report import report
@@ -202,9 +202,7 @@ def equal_evaluations() -> str:
         cells = [HEADS[str(name)], f"{evaluations:,}"]
         for k in ks:
             at = {"task": name, "evaluations": evaluations, "directions": k}
-            found = (
-                100 * started[np.logical_and.reduce([started[key] == value for key, value in at.items()])]["accuracy"]
-            )
+            found = 100 * having(started, **at)["accuracy"]
             shown = mean_error(100 * cell[cell["directions"] == k]["accuracy"], ".1f", ".1f")
             cells.append(f"{shown} ({found.mean():.1f})" if len(found) else shown)
         k, (mean, error), (others, their_error) = gained[str(name), int(cell["evaluations"].iloc[0])]

@@ -39,7 +39,7 @@ import pandas as pd
 
 from benchmarks.kit.card import accelerator
 
-__all__ = ["OK", "RESULTS", "Results", "discard", "read_manifest", "read_rows", "shown", "write_atomically"]
+__all__ = ["OK", "RESULTS", "Results", "discard", "having", "read_manifest", "read_rows", "shown", "write_atomically"]
 
 OK = "ok"
 RESULTS = Path(__file__).parent.parent / "results"
@@ -307,6 +307,12 @@ def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
         raise ValueError(f"the rows in {folder} are not those of its manifest: run again {manifest['command']}")
     table = pd.read_csv(io.BytesIO(text), keep_default_na=False, na_values=[""])
     return table if failed else table[table["status"] == OK].reset_index(drop=True)
+
+
+def having(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows with these values of columns."""
+    found: pd.DataFrame = rows[np.logical_and.reduce([rows[name] == value for name, value in values.items()])]
+    return found
 
 
 def shown(path: Path) -> str:
