@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from benchmarks.equal_evaluations import (
     plain,
     reported,
 )
-from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.rows import RESULTS, having, read_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,3 +117,20 @@ def test_a_grid_grows_beyond_an_end_that_the_best_lies_on() -> None:
     assert grown((0.5, 1.0, 2.0, 4.0), 2.0) == (0.5, 1.0, 2.0, 4.0)
     equal = {(float(a), float(c)): 0.5 for a in range(3) for c in range(3)}
     assert chosen(rows_of(1, equal, [0.5] * 5))[:2] == (1.0, 1.0)
+
+
+def test_the_verdict_on_trec_is_of_the_rows() -> None:
+    page = " ".join((RESULTS.parents[1] / "docs" / "results" / "training.md").read_text().split())
+    shown, started = reported(plain(read_rows(RESULTS / "equal_evaluations"))), read_rows(RESULTS / "starting")
+    gained, begun = [], []
+    for evaluations in (4096, 16384):
+        found, own = ([100 * of_k(rows, evaluations, k) for k in (1, 4, 16, 64)] for rows in (shown, started))
+        gained += [part.mean() - found[0].mean() for part in found[1:]]
+        error = np.hypot(own[0].std(ddof=1), own[1].std(ddof=1)) / np.sqrt(len(own[0]))
+        begun.append(f"{own[1].mean() - own[0].mean():.1f} +- {error:.1f}")
+    assert re.search(rf"each of K = 4, 16 and 64 is {min(gained):.1f} to {max(gained):.1f} points above K = 1", page)
+    assert f"K = 4 is {begun[0]} and {begun[1]} above K = 1" in page
+
+
+def of_k(rows: pd.DataFrame, evaluations: int, k: int) -> "pd.Series[float]":
+    return having(rows, task="trec", evaluations=evaluations, directions=k)["accuracy"]
