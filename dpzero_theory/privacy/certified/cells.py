@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Branch, Pair
-from dpzero_theory.privacy.certified.quadrature import losses
+from dpzero_theory.privacy.certified.quadrature import losses, rounding
 
 _UNIT = 2.0**-53
 _RHO = 1e-13
@@ -97,7 +97,9 @@ class _Nodes:
 def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) -> _Nodes:
     s, sign = pair.noise, branch.a_slope
     low, high = span.interval(pair, branch)
-    ends, _, ends_error, _ = losses(pair, branch, np.array([low, high]), np.zeros(2))
+    both = np.array([low, high])
+    ends, _ = losses(pair, branch, both, np.zeros(2))
+    ends_error, _ = rounding(pair, branch, both, np.zeros(2))
     first, last = (math.floor(v / (width / 2)) for v in sign * ends)
     bottom = math.floor(lowest / (width / 2))
     first, last = (max(first, bottom), last) if sign > 0 else (first, min(last, -1 - bottom))
@@ -105,7 +107,8 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
         raise OverflowError("too many cells")
     levels = np.arange(first + 1, last + 1) * (width / 2)
     inner = np.clip(inverse(pair, branch, levels), low, high)
-    at_inner, _, inner_error, _ = losses(pair, branch, inner, np.zeros(len(inner)))
+    at_inner, _ = losses(pair, branch, inner, np.zeros(len(inner)))
+    inner_error, _ = rounding(pair, branch, inner, np.zeros(len(inner)))
     slip = float(np.max(np.abs(sign * at_inner - levels) + inner_error, initial=float(np.max(ends_error))))
     edges = np.maximum.accumulate(np.concatenate([[low], inner, [high]]))
     widest = s / max(50.0, 3.2 * ((max(-low, high) + 1) / s + 2))
@@ -117,7 +120,8 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
     left = edges[half] + (np.arange(len(half)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
     x = (left[:, None] + length[:, None] * (1 + _POINTS) / 2).ravel()
     log_width = np.log((length[:, None] * _WEIGHTS / (2 * s)).ravel()) - _LOG_SQRT_2PI
-    loss, log_mass, loss_error, mass_error = losses(pair, branch, x, log_width)
+    loss, log_mass = losses(pair, branch, x, log_width)
+    loss_error, mass_error = rounding(pair, branch, x, log_width)
     half = np.repeat(half, len(_POINTS)) + first
     return _Nodes(
         half if sign > 0 else -1 - half,

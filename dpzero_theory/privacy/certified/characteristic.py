@@ -12,7 +12,7 @@ from dpzero_theory.privacy.certified.tilting import Tilted, cumulant_error
 
 _UNIT = 2.0**-53
 _BLOCK = 1_000_000
-_DIRECT = 100_000
+_DIRECT = 20_000
 """Products of (node in t) and (node in x) up to which each has its own sine."""
 _MANY = 20_000
 """Steps from which rounding matters more than the number of nodes."""

@@ -27,7 +27,7 @@ from dpzero_theory.privacy.certified.characteristic import log_far, log_near
 from dpzero_theory.privacy.certified.decay import Decay
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
-from dpzero_theory.privacy.certified.tilting import cumulant_error, saddle, tilt, tilt_all
+from dpzero_theory.privacy.certified.tilting import Tilted, cumulant_error, glanced, saddle, tilt, tilt_all
 
 _UNIT = 2.0**-53
 _TOLERANCE, _TOLERANCE_OF_FEW, _FEW_STEPS = 1e-14, 1e-11, 50
@@ -39,6 +39,7 @@ _ROUGH = 4000
 _ESTIMATE = -23.0
 """Log of the error of a characteristic function, times steps, in an estimate."""
 _MAX_NODES = 3_000_000
+_HALVINGS = 30
 _REAL_LINE = 1000.0
 _LOOKS = 40
 """Points of a search for where nothing more is summed, and of the search between two of them."""
@@ -235,17 +236,18 @@ def _aliases(nodes: Nodes, log_scale: float) -> float:
     return first + math.exp(nodes.log_second - log_scale - period * shift) / -math.expm1(-period * shift)
 
 
-def _log_alias_moment(
-    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, tau: float, log_tolerance: float
-) -> float:
-    """Log of an upper bound on c(tau) prod M_j(tau)^{T_j} e^{-tau epsilon}, c as in `log_c`."""
-    total = log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
-    for pair, steps in parts:
-        law = build(pair, Contour(tau), log_tolerance)
-        value = tilt(law, steps, tau).cumulant
-        quadrature = law.quadrature_error(Contour(tau)) - value
-        total += steps * (value + math.exp(min(quadrature, 700.0)) + 1e-12 * abs(value)) + 1e-6
-    return total
+def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau: float) -> float:
+    """Log of c(tau) prod M_j(tau)^{T_j} e^{-tau epsilon}, c as in `log_c`, for laws tilted by tau."""
+    return log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon + math.fsum(p.steps * p.cumulant for p in tilted)
+
+
+def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
+    """By how much `_log_alias_moment` may be too small."""
+    room = 0.0
+    for part in tilted:
+        quadrature = part.law.quadrature_error(Contour(tau)) - part.cumulant
+        room += part.steps * (math.exp(min(quadrature, 700.0)) + 1e-12 * abs(part.cumulant)) + 1e-6
+    return room
 
 
 def delta_estimate(
@@ -265,9 +267,7 @@ def delta_estimate(
     period = max(float(np.logaddexp(0, -log_scale - math.log(target))) / tau, 16 * scale, 30 / (tau + 0.5))
     if 16 * scale < 30 / (tau + 0.5):  # near a wall of the cumulant
         log_target = log_scale + math.log(target)
-        shift, log_second = _second_alias(
-            epsilon, parts, gdp, tau, variance, log_target, _ESTIMATE - math.log(steps_total)
-        )
+        shift, log_second = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
         period = max(period, float(np.logaddexp(0, log_second - log_target)) / shift)
     step = 2 * math.pi / period
     stop = 9 / scale
@@ -291,6 +291,24 @@ def delta_estimate(
     return None
 
 
+def _alias_shift(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, tau: float, variance: float, log_target: float
+) -> tuple[float, float]:
+    """(shift, about the log moment at tau + shift) whose alias bound asks for about the smallest period."""
+    best = (math.inf, 0.0, 0.0)
+    shift = min(7 / math.sqrt(variance), tau + 0.5)
+    for _ in range(_HALVINGS):
+        log_moment = _log_alias_moment(epsilon, glanced(parts, tau + shift), gdp, tau + shift)
+        period = float(np.logaddexp(0, log_moment - log_target)) / shift
+        if period > best[0]:
+            break
+        best = (period, shift, log_moment)
+        if log_moment < log_target + 50:
+            break
+        shift /= 2
+    return best[1], best[2]
+
+
 def _second_alias(
     epsilon: float,
     parts: Sequence[tuple[Pair, int]],
@@ -300,24 +318,16 @@ def _second_alias(
     log_target: float,
     log_tolerance: float,
 ) -> tuple[float, float]:
-    """(shift, log moment bound at tau + shift) whose alias bound asks for the smallest period."""
-    best = (math.inf, 0.0, 0.0)
-    shift = min(7 / math.sqrt(variance), tau + 0.5)
-    for _ in range(30):
-        try:
-            log_moment = _log_alias_moment(epsilon, parts, gdp, tau + shift, log_tolerance)
-        except OverflowError:
-            log_moment = math.inf
-        period = float(np.logaddexp(0, log_moment - log_target)) / shift
-        if period > best[0]:
-            break
-        best = (period, shift, log_moment)
-        if log_moment < log_target + 50:
-            break
+    """(shift, log of an upper bound on the moment at tau + shift), the shift that of `_alias_shift`, or less where a
+    moment there needs too many nodes."""
+    shift, _ = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
+    for _ in range(_HALVINGS):
+        with suppress(OverflowError):
+            tilted = tilt_all(parts, tau + shift, log_tolerance)
+            room = _alias_room(tilted, tau + shift)
+            return shift, _log_alias_moment(epsilon, tilted, gdp, tau + shift) + room
         shift /= 2
-    if best[0] == math.inf:
-        raise OverflowError("no moment beyond tau")
-    return best[1], best[2]
+    raise OverflowError("no moment beyond tau")
 
 
 def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[float, float]:

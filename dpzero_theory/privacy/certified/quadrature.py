@@ -7,7 +7,7 @@ density of L. The derivations are in derivation.md, sections 4 to 6.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -160,6 +160,16 @@ def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
     return (contour.angle * pair.noise) ** 2 / 2 + sum(min(power, 0.0) * cosine for power in powers)
 
 
+def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
+    """Panels of two standard deviations of the noise at most, their error unknown: for what guides a search."""
+    panels = []
+    for branch in pair.branches:
+        start, stop = support(pair, branch, tau, log_tolerance + log_moment_floor(pair, tau))
+        edges = np.linspace(start, stop, math.ceil((stop - start) / (2 * pair.noise)) + 1)
+        panels.append((edges[:-1], edges[1:]))
+    return LossLaw(pair, Contour(tau), tuple(panels))
+
+
 def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
     """Panels refined until the error of M(z) on the contour is about exp(log_tolerance) M(tau).
 
@@ -227,8 +237,17 @@ def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
     return (centre[:, None] + radius[:, None] * _POINTS).ravel(), (radius[:, None] * _WEIGHTS).ravel()
 
 
-def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array, Array, Array]:
-    """L(x), log of P's mass at x (density in units of s times e^{log_width}), and bounds on their rounding errors."""
+def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
+    """L(x), and the log of P's mass at x: its density in units of s times e^{log_width}."""
+    log_a = pair.log_mixture(x)
+    loss = branch.a_slope * log_a
+    if branch.b_slope:
+        loss = loss + branch.b_slope * pair.log_mixture(-x)
+    return loss, -x * x / (2 * pair.noise**2) + log_width + branch.a * log_a
+
+
+def rounding(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
+    """Bounds on the rounding errors of `losses`: of L absolute, of the mass relative."""
     s, q = pair.noise, pair.sample_rate
     keep = math.log1p(-q) if q < 1 else 0.0
 
@@ -239,13 +258,11 @@ def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Arra
         return size
 
     log_a = pair.log_mixture(x)
-    loss, loss_error = branch.a_slope * log_a, error(x, log_a)
+    loss_error = error(x, log_a)
     if branch.b_slope:
-        log_b = pair.log_mixture(-x)
-        loss, loss_error = loss + branch.b_slope * log_b, loss_error + error(-x, log_b)
-    gaussian = -x * x / (2 * s * s)
-    mass_error = _UNIT * (24 - 6 * gaussian + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
-    return loss, gaussian + log_width + branch.a * log_a, loss_error, mass_error + branch.a * loss_error
+        loss_error = loss_error + error(-x, pair.log_mixture(-x))
+    mass_error = _UNIT * (24 + 3 * (x / s) ** 2 + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
+    return loss_error, mass_error + branch.a * loss_error
 
 
 @dataclass(frozen=True)
@@ -256,20 +273,33 @@ class LossLaw:
     contour: Contour
     panels: tuple[tuple[Array, Array], ...]
 
-    @cached_property
-    def _nodes(self) -> tuple[Array, Array, Array, Array]:
-        pair, s = self.pair, self.pair.noise
+    def _at_nodes(
+        self, found: Callable[[Pair, Branch, Array, Array], tuple[Array, Array]]
+    ) -> list[tuple[Array, Array]]:
+        """What `found` says of x and its log width at the nodes of each branch."""
         parts = []
-        for branch, (low, high) in zip(pair.branches, self.panels, strict=True):
+        for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True):
             centre, radius = (low + high) / 2, (high - low) / 2
             x = (centre[:, None] + radius[:, None] * _POINTS).ravel()
-            width = np.log((radius[:, None] * _WEIGHTS).ravel() / s) - _LOG_SQRT_2PI
-            parts.append(losses(pair, branch, x, width))
-        if pair.atom > 0:
-            zero = np.zeros(1)
-            parts.append((zero, np.log(np.array([pair.atom])), zero, zero + 24 * _UNIT))
-        loss, log_mass, loss_error, mass_error = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return loss, log_mass, loss_error, mass_error
+            width = np.log((radius[:, None] * _WEIGHTS).ravel() / self.pair.noise) - _LOG_SQRT_2PI
+            parts.append(of(self.pair, branch, x, width))
+        return parts
+
+    @cached_property
+    def _values(self) -> tuple[Array, Array]:
+        parts = self._at_nodes(losses)
+        if self.pair.atom > 0:
+            parts.append((np.zeros(1), np.log(np.array([self.pair.atom]))))
+        loss, log_mass = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return loss, log_mass
+
+    @cached_property
+    def _errors(self) -> tuple[Array, Array]:
+        parts = self._at_nodes(rounding)
+        if self.pair.atom > 0:
+            parts.append((np.zeros(1), np.full(1, 24 * _UNIT)))
+        loss_error, mass_error = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return loss_error, mass_error
 
     def refined(self, width: float) -> "LossLaw":
         """The same with panels of at most `width`."""
@@ -286,22 +316,22 @@ class LossLaw:
     @property
     def loss(self) -> Array:
         """L_i."""
-        return self._nodes[0]
+        return self._values[0]
 
     @property
     def log_mass(self) -> Array:
         """log p_i."""
-        return self._nodes[1]
+        return self._values[1]
 
     @property
     def loss_error(self) -> Array:
         """Bound on the rounding error of L_i, absolute."""
-        return self._nodes[2]
+        return self._errors[0]
 
     @property
     def mass_error(self) -> Array:
         """Bound on the rounding error of p_i, relative."""
-        return self._nodes[3]
+        return self._errors[1]
 
     def shifted(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128], Array, Array]:
         """(loss, log_mass, loss_error, mass_error) on the shifted line; the errors as for the real nodes."""

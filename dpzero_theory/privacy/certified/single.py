@@ -14,7 +14,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.cells import inverse
 from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.quadrature import losses
+from dpzero_theory.privacy.certified.quadrature import losses, rounding
 
 _UNIT = 2.0**-53
 _MOST = 700.0
@@ -24,7 +24,9 @@ METHOD = "one release"
 def _loss(pair: Pair, x: float) -> tuple[float, float]:
     """The loss at x and a bound on its rounding."""
     (branch,) = pair.branches
-    loss, _, error, _ = losses(pair, branch, np.array([x]), np.zeros(1))
+    at, width = np.array([x]), np.zeros(1)
+    loss, _ = losses(pair, branch, at, width)
+    error, _ = rounding(pair, branch, at, width)
     return float(loss[0]), float(error[0]) + 4 * _UNIT * abs(float(loss[0]))
 
 

@@ -56,7 +56,7 @@ class Slice:
             low, high = self.span.interval(pair, branch)
             if low < high:
                 x, width = gauss(low, high, size)
-                found.append(losses(pair, branch, x, np.log(width / (pair.noise * math.sqrt(2 * math.pi))))[:2])
+                found.append(losses(pair, branch, x, np.log(width / (pair.noise * math.sqrt(2 * math.pi)))))
         if pair.atom > 0 and not self.span.outside:
             found.append((np.zeros(1), np.log([pair.atom])))
         if not found:

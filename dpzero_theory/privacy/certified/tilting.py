@@ -8,13 +8,15 @@ import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build, log_moment_floor
+from dpzero_theory.privacy.certified.quadrature import Contour, LossLaw, build, glance, log_moment_floor
 
 _UNIT = 2.0**-53
 _PRICE = 5.0
 """Log of the precision that is given for fewer nodes."""
 _MISSING = 1e-12
 """Relative error of a Gaussian tail, with room."""
+_GLANCE, _SPIKY = -30.0, 0.25
+"""Log of the error with which a search is guided, and the largest share of a node beyond which panels are refined."""
 _BEYOND = 50.0
 """A height, in logs, that no saddle has."""
 
@@ -60,6 +62,16 @@ def tilt_all(parts: Sequence[tuple[Pair, int]], tau: float, log_tolerance: float
     return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
 
 
+def glanced(parts: Sequence[tuple[Pair, int]], tau: float) -> list[Tilted]:
+    """About `tilt_all`, for less: what is so found guides a search."""
+    found = []
+    for pair, steps in parts:
+        part = tilt(glance(pair, tau, _GLANCE), steps, tau)
+        spiky = float(np.max(part.weights)) > _SPIKY
+        found.append(tilt(build(pair, Contour(tau), _GLANCE), steps, tau) if spiky else part)
+    return found
+
+
 def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> float:
     """A point near the minimiser over tau > 0 of sum T_j K_j(tau) + gdp^2 tau(tau+1)/2 - tau epsilon - log tau(tau+1).
 
@@ -70,7 +82,7 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> flo
 
     def moments(tau: float) -> tuple[float, float, float, float]:
         """The height, the mean loss, its variance and third moment."""
-        tilted = tilt_all(parts, tau, -30.0)
+        tilted = glanced(parts, tau)
         height = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2
         mean = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5)
         variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
