@@ -273,10 +273,8 @@ class LossLaw:
     contour: Contour
     panels: tuple[tuple[Array, Array], ...]
 
-    def _at_nodes(
-        self, found: Callable[[Pair, Branch, Array, Array], tuple[Array, Array]]
-    ) -> list[tuple[Array, Array]]:
-        """What `found` says of x and its log width at the nodes of each branch."""
+    def _at_nodes(self, of: Callable[[Pair, Branch, Array, Array], tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+        """What `of` says of x and its log width at the nodes of each branch."""
         parts = []
         for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True):
             centre, radius = (low + high) / 2, (high - low) / 2
