@@ -26,7 +26,7 @@ _SECANT = 1e-6
 """In log delta, of a first search by estimates."""
 _JUMP = 1e-3
 """How near, relative in x, a search by rough estimates, which may jump, gets to the target."""
-_AIM = 0.02
+_AIM = 0.03
 """Share of how near an end is sought by which it is aimed at on the side that holds."""
 _WANTED, _WIDEST = 2e-4, 0.02
 """Width that an end's bracket may have: relative in x, and at most, relative in delta."""
