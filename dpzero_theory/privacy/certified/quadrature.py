@@ -161,11 +161,18 @@ def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
 
 
 def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
-    """Panels of two standard deviations of the noise at most, their error unknown: for what guides a search."""
+    """Panels of two standard deviations of the noise at most, their error unknown: for what guides a search.
+
+    Raises:
+        OverflowError: more than 3,000 panels would be needed.
+    """
     panels = []
     for branch in pair.branches:
         start, stop = support(pair, branch, tau, log_tolerance + log_moment_floor(pair, tau))
-        edges = np.linspace(start, stop, math.ceil((stop - start) / (2 * pair.noise)) + 1)
+        count = math.ceil((stop - start) / (2 * pair.noise))
+        if count > _MAX_PANELS:
+            raise OverflowError("too many quadrature panels")
+        edges = np.linspace(start, stop, count + 1)
         panels.append((edges[:-1], edges[1:]))
     return LossLaw(pair, Contour(tau), tuple(panels))
 

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
-from dpzero_theory.privacy.certified.tilting import cumulant, tilt
+from dpzero_theory.privacy.certified.tilting import cumulant, glanced, tilt
 
 
 def exact(kind: str, q: float, s: float, order: int) -> float:
@@ -71,3 +71,16 @@ def test_moments_of_the_tilted_law(kind: str) -> None:
     assert float(part.weights.sum()) == pytest.approx(1.0, abs=1e-14)
     slope = (cumulant(pair, tau + 1e-4)[0] - cumulant(pair, tau - 1e-4)[0]) / 2e-4
     assert slope == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("tau", [0.3, 20.0, 150.0])
+@pytest.mark.parametrize(("q", "s"), [(1e-3, 0.3), (0.02, 1.4), (0.2, 5.0)])
+@pytest.mark.parametrize("kind", ["remove", "add", "replace", "fixed-size"])
+def test_a_glance_is_near_what_refined_panels_say(kind: str, q: float, s: float, tau: float) -> None:
+    pair = Pair(kind, q, s)
+    (near,) = glanced([(pair, 1)], tau)
+    part = tilt(build(pair, Contour(tau), -35.0), 1, tau)
+    assert near.cumulant == pytest.approx(part.cumulant, rel=1e-4, abs=1e-9)
+    assert near.mean == pytest.approx(part.mean, abs=1e-3 * (abs(part.mean) + math.sqrt(part.variance)))
+    assert near.variance == pytest.approx(part.variance, rel=0.02)
+    assert len(near.law.loss) < len(part.law.loss)
