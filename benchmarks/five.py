@@ -1,9 +1,10 @@
 """Five settings of the field: one calibration by this package and by every other accountant, in one run.
 
-Poisson batches, add-remove. Processor time of one call, without the time to import; this package: the median of several
-calls. An accountant that is not installed, or fails, or takes more than ten minutes, has a row that says so; run with
-an interpreter that has them all (`pip install PLD-accounting jax-privacy opacus '.[compare]'`). An accountant counts
-as accurate where its multiplier is within 0.1% of the truth, this package's bracket.
+Poisson batches, add-remove. Processor time of one call, without the time to import; this package: the median of calls
+before each of the others and after the last. An accountant that is not installed, or fails, or takes more than ten
+minutes, has a row that says so; run with an interpreter that has them all (`pip install PLD-accounting jax-privacy
+opacus '.[compare]'`). An accountant counts as accurate where its multiplier is within 0.1% of the truth, this
+package's bracket.
 """
 
 import importlib
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy.optimize import brentq
 
@@ -23,6 +24,7 @@ from benchmarks.kit.rows import Results, read_rows
 from benchmarks.kit.timing import forget
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy import comparison
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
 __all__ = ["KEY", "NEAR", "OURS", "PEERS", "SETTINGS", "answer", "run_rows"]
@@ -39,7 +41,8 @@ KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 OURS = "this package"
 NEAR = 1e-3
 """Relative distance from the truth at which an accountant is accurate."""
-REPEATS = 11
+TURN = 5
+"""Times that this package is asked before each other, and after the last."""
 _LIMIT = 600.0
 
 
@@ -139,9 +142,26 @@ def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
         process.join()
 
 
-def _ours(question: dict[str, Any]) -> dict[str, Any]:
-    seconds, working = [], []
-    for _ in range(REPEATS):
+class _Asked(NamedTuple):
+    """This package's answer, and the time of each asking, in seconds and in those of the processor."""
+
+    found: Bracket
+    seconds: list[float]
+    working: list[float]
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "noise_multiplier": self.found.upper,
+            "noise_lower": self.found.lower,
+            "seconds": statistics.median(self.seconds),
+            "cpu_seconds": statistics.median(self.working),
+        }
+
+
+def _ours(question: dict[str, Any], before: _Asked | None = None) -> _Asked:
+    """`TURN` askings, after those of earlier turns."""
+    seconds, working = ([], []) if before is None else (before.seconds, before.working)
+    for _ in range(TURN):
         forget()
         started, begun = time.perf_counter(), time.process_time()
         found = calibrate_noise_multiplier(
@@ -154,37 +174,41 @@ def _ours(question: dict[str, Any]) -> dict[str, Any]:
         )
         seconds.append(time.perf_counter() - started)
         working.append(time.process_time() - begun)
-    return {
-        "noise_multiplier": found.upper,
-        "noise_lower": found.lower,
-        "seconds": statistics.median(seconds),
-        "cpu_seconds": statistics.median(working),
-    }
+    return _Asked(found, seconds, working)
+
+
+def _question(setting: Mapping[str, Any]) -> dict[str, Any]:
+    n, batch, steps, epsilon, delta = (setting[column] for column in KEY[:-1])
+    return {"epsilon": epsilon, "delta": delta, "sample_rate": batch / n, "steps": steps, "n": n}
 
 
 def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The row of a setting, the columns of `KEY` but the last, and an accountant."""
-    base = {column: setting[column] for column in KEY[:-1]}
-    n, batch, steps, epsilon, delta = base.values()
-    question = {"epsilon": epsilon, "delta": delta, "sample_rate": batch / n, "steps": steps}
-    found = _ours(question) if name == OURS else _apart(name, question | {"n": n})
-    return base | {"accountant": name} | found
+    question = _question(setting)
+    found = _ours(question).row() if name == OURS else _apart(name, question)
+    return {column: setting[column] for column in KEY[:-1]} | {"accountant": name} | found
 
 
 def run_rows(parser: Parser, out: Path, skip: Sequence[str]) -> None:
-    """One row for each setting and accountant, this package first; then the verdict of each setting."""
+    """One row for each setting and accountant, this package asked before each of the others; then the verdicts."""
     fields = ("noise_multiplier", "noise_lower", "seconds", "cpu_seconds")
     rows = Results(out, key=KEY, fields=fields, seeds=[], device="cpu", dtype="float64")
     with parser.opened("--out", rows) as results:
         for setting in SETTINGS:
             base = dict(zip(KEY, setting, strict=False))
-            for name in (OURS, *PEERS):
-                if name in skip or results.done(**base, accountant=name):
-                    continue
-                row = answer(base, name)
-                results.add([row])
-                print(row, file=sys.stderr, flush=True)
+            asked = None
+            for name in PEERS:
+                if name not in skip and not results.done(**base, accountant=name):
+                    asked = _ours(_question(base), asked)
+                    _add(results, answer(base, name))
+            if OURS not in skip and not results.done(**base, accountant=OURS):
+                _add(results, base | {"accountant": OURS} | _ours(_question(base), asked).row())
     report(out)
+
+
+def _add(results: Results, row: dict[str, Any]) -> None:
+    results.add([row])
+    print(row, file=sys.stderr, flush=True)
 
 
 def report(out: Path) -> None:
