@@ -11,7 +11,8 @@ from dpzero_theory.privacy.certified.quadrature import Contour, build, decay
 from dpzero_theory.privacy.certified.tilting import Tilted, cumulant_error
 
 _UNIT = 2.0**-53
-_BLOCK = 1_000_000
+_SLAB = 8_000
+"""Complex numbers of a factor that are made at once: few enough to stay near the processor."""
 _DIRECT = 20_000
 """Products of (node in t) and (node in x) up to which each has its own sine."""
 _MANY = 20_000
@@ -35,7 +36,7 @@ def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.comp
     bound = np.minimum(t * float(v @ (np.abs(d) * error)), 2 * float(v @ error)) + t * float(v @ loss_error)
     bound += 2 * quadrature + 2 * float(np.sum(part.weights[~keep]))
     if len(t) * len(d) > _DIRECT:
-        change = _equispaced(v.astype(np.complex128), d.astype(np.complex128), t, excess=True)
+        change = _equispaced(v, d, t, excess=True)
         size = float(v @ np.abs(d))
         bound += np.minimum(t * size, 2.0) * 2 * (_CHUNK + len(d) / _CHUNK + 40) * _UNIT + 4 * _UNIT * t * size
     else:
@@ -99,21 +100,23 @@ def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple
     return log_chi, (bound + 8 * _UNIT * size) * np.exp(-log_chi.real)
 
 
-def _expm1(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    sine, cosine = np.sin(z.imag / 2), np.cos(z.imag / 2)
-    fall = 2 * sine * sine
-    result = np.empty(z.shape, dtype=np.complex128)
-    if not np.any(z.real):
-        result.real, result.imag = -fall, 2 * sine * cosine
-        return result
-    growth = np.expm1(z.real)
-    result.real = growth * (1 - fall) - fall
-    result.imag = 2 * (1 + growth) * sine * cosine
+def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[np.complex128]:
+    """exp(i angle), with `excess` less 1 and accurate near it."""
+    if not excess:
+        return np.asarray(np.exp(1j * angle), dtype=np.complex128)
+    sine, cosine = np.sin(angle.real / 2), np.cos(angle.real / 2)
+    result = np.empty(angle.shape, dtype=np.complex128)
+    np.multiply(sine, 2 * cosine, out=result.imag)
+    np.multiply(sine, -2 * sine, out=result.real)
+    if np.iscomplexobj(angle):
+        growth = np.expm1(-angle.imag)
+        result.real += growth * (1 + result.real)
+        result.imag += growth * result.imag
     return result
 
 
 def _equispaced(
-    v: NDArray[np.complex128], d: NDArray[np.complex128], t: Array, *, excess: bool
+    v: Array | NDArray[np.complex128], d: Array | NDArray[np.complex128], t: Array, *, excess: bool
 ) -> NDArray[np.complex128]:
     """sum_i v_i exp(i t_k d_i), or with `excess` sum_i v_i (exp(i t_k d_i) - 1), for equispaced t, by blocks.
 
@@ -121,25 +124,22 @@ def _equispaced(
     exp(x + y) - 1 = (exp(x) - 1) exp(y) + (exp(y) - 1).
     """
     step = float(t[1] - t[0]) if len(t) > 1 else 0.0
-    rows = min(max(int(math.sqrt(len(t))), 1), max(_BLOCK // len(d), 1))
-    grid = 1j * step * np.arange(rows)[:, None] * d
-    inner = _expm1(grid) if excess else np.exp(grid)
-    blocks = np.arange(-(-len(t) // rows))
-    result = np.empty(len(blocks) * rows, dtype=np.complex128)
-    columns = max(_BLOCK // len(d), 1)
-    for start in range(0, len(blocks), columns):
-        chosen = blocks[start : start + columns]
-        phase = 1j * d[:, None] * (t[0] + step * rows * chosen)
-        beyond = v[:, None] * (_expm1(phase) if excess else np.exp(phase))
-        outer = v[:, None] + beyond if excess else beyond
-        product = np.zeros((rows, len(chosen)), dtype=np.complex128)
-        for first in range(0, len(d), _CHUNK):
+    rows = max(math.isqrt(len(t)), 1)
+    within = step * np.arange(rows)[:, None]
+    starts = t[0] + step * rows * np.arange(-(-len(t) // rows))
+    product = np.zeros((rows, len(starts)), dtype=np.complex128)
+    slab = _CHUNK * max(_SLAB // (_CHUNK * rows), 1)
+    for begin in range(0, len(d), slab):
+        rate, weight = d[begin : begin + slab], v[begin : begin + slab, None]
+        inner = _turned(within * rate, excess=excess)
+        beyond = weight * _turned(rate[:, None] * starts, excess=excess)
+        outer = weight + beyond if excess else beyond
+        for first in range(0, len(rate), _CHUNK):
             part = slice(first, first + _CHUNK)
             _add_product(product, inner[:, part], outer[part])
             if excess:
                 product += np.sum(beyond[part], axis=0)
-        result[start * rows : (start + len(chosen)) * rows] = product.T.ravel()
-    return result[: len(t)]
+    return np.asarray(product.T.ravel()[: len(t)])
 
 
 def _add_product(total: NDArray[np.complex128], left: NDArray[np.complex128], right: NDArray[np.complex128]) -> None:
