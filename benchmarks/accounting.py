@@ -14,7 +14,6 @@ Results: results/accounting (compare), results/accounting_certify, results/accou
 import math
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,10 @@ from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results
-from benchmarks.kit.timing import forget
+from benchmarks.kit.timing import timed
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.accountant import compositions, delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
@@ -64,11 +64,9 @@ def _true_epsilon(noise: float, setting: tuple[int, int, int, float, float, str]
 
 def _ours(setting: tuple[int, int, int, float, float, str]) -> dict[str, Any]:
     n, batch, steps, epsilon, delta, sampling = setting
-    seconds, cpu_seconds = [], []
-    for _ in range(REPEATS):
-        forget()
-        started, working = time.perf_counter(), time.process_time()
-        found = calibrate_noise_multiplier(
+
+    def ask() -> Bracket:
+        return calibrate_noise_multiplier(
             target_epsilon=epsilon,
             target_delta=delta,
             steps=steps,
@@ -76,14 +74,15 @@ def _ours(setting: tuple[int, int, int, float, float, str]) -> dict[str, Any]:
             relation="add-remove",
             sample_rate=batch / n,
         )
-        seconds.append(time.perf_counter() - started)
-        cpu_seconds.append(time.process_time() - working)
+
+    asked = [timed(ask) for _ in range(REPEATS)]
+    found = asked[0].found
     return {
         "noise_multiplier": found.value,
         "lower": found.lower,
         "upper": found.upper,
-        "seconds": statistics.median(seconds),
-        "cpu_seconds": statistics.median(cpu_seconds),
+        "seconds": statistics.median(one.seconds for one in asked),
+        "cpu_seconds": statistics.median(one.cpu_seconds for one in asked),
     }
 
 
@@ -186,16 +185,16 @@ def _random_settings(count: int) -> list[dict[str, Any]]:
 def _certify(setting: dict[str, Any]) -> dict[str, Any]:
     steps, rate, epsilon = setting["steps"], setting["sample_rate"], setting["epsilon"]
     delta, relation = setting["delta"], setting["relation"]
-    started, working = time.perf_counter(), time.process_time()
-    found = calibrate_noise_multiplier(
-        target_epsilon=epsilon,
-        target_delta=delta,
-        steps=steps,
-        sampling="poisson",
-        relation=relation,
-        sample_rate=rate,
+    found, seconds, cpu_seconds = timed(
+        lambda: calibrate_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=delta,
+            steps=steps,
+            sampling="poisson",
+            relation=relation,
+            sample_rate=rate,
+        )
     )
-    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - working
     unit = Release(found.value, steps, sampling="poisson", relation=relation, sample_rate=rate)
     spent = delta_of_history([unit], epsilon)
     name, low, high = _independent(unit, epsilon)

@@ -8,7 +8,6 @@ errors. The sampler shares no code with `dpzero_theory.privacy` and knows nothin
 
 import itertools
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from scipy.special import ndtr, ndtri
 
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.timing import timed
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.release import Release
@@ -166,11 +166,11 @@ def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a setting."""
     steps = setting["epoch"] * setting["epochs"]
     batches = {"sampling": "random-allocation", "relation": setting["relation"], "sample_rate": 1 / setting["epoch"]}
-    started, working = time.perf_counter(), time.process_time()
-    found = epsilon_of_history([Release(setting["noise_multiplier"], steps, **batches)], setting["delta"])
+    release = Release(setting["noise_multiplier"], steps, **batches)
+    found, seconds, cpu_seconds = timed(lambda: epsilon_of_history([release], setting["delta"]))
     row = dict(setting) | {
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - working,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "epsilon_lower": found.lower,
         "epsilon": found.upper,
         "width": found.upper / found.lower - 1 if found.lower > 0 else 1e9,

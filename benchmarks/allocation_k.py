@@ -1,13 +1,13 @@
 """K of the t steps of one epoch: how wide epsilon's bracket is, and in what time."""
 
 import itertools
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.timing import timed
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.release import Release
@@ -25,11 +25,11 @@ def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a setting."""
     epoch, taken = setting["epoch"], setting["taken"]
     batches = {"sampling": f"random-allocation:{taken}", "relation": setting["relation"], "sample_rate": taken / epoch}
-    started, working = time.perf_counter(), time.process_time()
-    found = epsilon_of_history([Release(setting["noise_multiplier"], epoch, **batches)], setting["delta"])
+    release = Release(setting["noise_multiplier"], epoch, **batches)
+    found, seconds, cpu_seconds = timed(lambda: epsilon_of_history([release], setting["delta"]))
     return dict(setting) | {
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - working,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "epsilon_lower": found.lower,
         "epsilon": found.upper,
         "width": found.upper / found.lower - 1,

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scipy.optimize import brentq
 
 from benchmarks.kit.rows import Results, read_rows
-from benchmarks.kit.timing import forget
+from benchmarks.kit.timing import Timed, timed
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy import comparison
 from dpzero_theory.privacy.bracket import Bracket
@@ -142,29 +142,9 @@ def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
         process.join()
 
 
-class _Asked(NamedTuple):
-    """This package's answer, and the time of each asking, in seconds and in those of the processor."""
-
-    found: Bracket
-    seconds: list[float]
-    working: list[float]
-
-    def row(self) -> dict[str, Any]:
-        return {
-            "noise_multiplier": self.found.upper,
-            "noise_lower": self.found.lower,
-            "seconds": statistics.median(self.seconds),
-            "cpu_seconds": statistics.median(self.working),
-        }
-
-
-def _ours(question: dict[str, Any], before: _Asked | None = None) -> _Asked:
-    """`TURN` askings, after those of earlier turns."""
-    seconds, working = ([], []) if before is None else (before.seconds, before.working)
-    for _ in range(TURN):
-        forget()
-        started, begun = time.perf_counter(), time.process_time()
-        found = calibrate_noise_multiplier(
+def _ours(question: dict[str, Any]) -> list[Timed[Bracket]]:
+    def ask() -> Bracket:
+        return calibrate_noise_multiplier(
             target_epsilon=question["epsilon"],
             target_delta=question["delta"],
             steps=question["steps"],
@@ -172,9 +152,17 @@ def _ours(question: dict[str, Any], before: _Asked | None = None) -> _Asked:
             relation="add-remove",
             sample_rate=question["sample_rate"],
         )
-        seconds.append(time.perf_counter() - started)
-        working.append(time.process_time() - begun)
-    return _Asked(found, seconds, working)
+
+    return [timed(ask) for _ in range(TURN)]
+
+
+def _row(asked: Sequence[Timed[Bracket]]) -> dict[str, Any]:
+    return {
+        "noise_multiplier": asked[0].found.upper,
+        "noise_lower": asked[0].found.lower,
+        "seconds": statistics.median(one.seconds for one in asked),
+        "cpu_seconds": statistics.median(one.cpu_seconds for one in asked),
+    }
 
 
 def _question(setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +173,7 @@ def _question(setting: Mapping[str, Any]) -> dict[str, Any]:
 def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The row of a setting, the columns of `KEY` but the last, and an accountant."""
     question = _question(setting)
-    found = _ours(question).row() if name == OURS else _apart(name, question)
+    found = _row(_ours(question)) if name == OURS else _apart(name, question)
     return {column: setting[column] for column in KEY[:-1]} | {"accountant": name} | found
 
 
@@ -196,13 +184,13 @@ def run_rows(parser: Parser, out: Path, skip: Sequence[str]) -> None:
     with parser.opened("--out", rows) as results:
         for setting in SETTINGS:
             base = dict(zip(KEY, setting, strict=False))
-            asked = None
+            asked: list[Timed[Bracket]] = []
             for name in PEERS:
                 if name not in skip and not results.done(**base, accountant=name):
-                    asked = _ours(_question(base), asked)
+                    asked += _ours(_question(base))
                     _add(results, answer(base, name))
             if OURS not in skip and not results.done(**base, accountant=OURS):
-                _add(results, base | {"accountant": OURS} | _ours(_question(base), asked).row())
+                _add(results, base | {"accountant": OURS} | _row(asked + _ours(_question(base))))
     report(out)
 
 

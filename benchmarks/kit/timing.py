@@ -2,17 +2,38 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
-from dpzero_theory.privacy.certified import contour, sketch
+__all__ = ["Timed", "median_ratio", "timed"]
 
-__all__ = ["forget", "median_ratio"]
+T = TypeVar("T")
 
 
-def forget() -> None:
-    """Make the accountant keep nothing of earlier questions, so that one asked again takes the time of a new one."""
-    contour.forget()
-    sketch.forget()
+class Timed(NamedTuple, Generic[T]):
+    """An answer, and the time that it took, in seconds and in those of the processor."""
+
+    found: T
+    seconds: float
+    cpu_seconds: float
+
+
+def timed(ask: Callable[[], T]) -> Timed[T]:
+    """What `ask` answers where the accountant keeps nothing of earlier questions, and its time."""
+    _forget()
+    started, working = time.perf_counter(), time.process_time()
+    found = ask()
+    return Timed(found, time.perf_counter() - started, time.process_time() - working)
+
+
+def _forget() -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dpzero_theory.privacy"):
+            for kept in vars(module).values():
+                if hasattr(kept, "cache_clear"):
+                    kept.cache_clear()
 
 
 def median_ratio(times: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

@@ -152,11 +152,6 @@ def _planned(
     return None
 
 
-def forget() -> None:
-    """Keep nothing of earlier questions."""
-    _planned.cache_clear()
-
-
 def _plan(
     epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, contour: float | None, log_error: float
 ) -> Nodes:

@@ -133,10 +133,5 @@ def balance(epsilon: float, parts: tuple[tuple[Pair, int], ...], accuracy: float
     return _MOST, min(split(epsilon, parts, _MOST)[0], 0.0)
 
 
-def forget() -> None:
-    """Keep nothing of earlier questions."""
-    balance.cache_clear()
-
-
 def everything(parts: Sequence[tuple[Pair, int]], gdp: float) -> tuple[tuple[Pair, int], ...]:
     return (*parts, *([(Pair("remove", 1.0, 1 / gdp), 1)] if gdp > 0 else []))

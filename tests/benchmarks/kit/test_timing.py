@@ -1,9 +1,12 @@
-"""Ratios of times taken in turns."""
+"""Ratios of times taken in turns, and questions that are new each time."""
+
+import functools
 
 import numpy as np
 import pytest
 
-from benchmarks.kit.timing import median_ratio
+from benchmarks.kit.timing import median_ratio, timed
+from dpzero_theory import privacy
 
 
 def test_the_error_is_the_spread_of_the_median() -> None:
@@ -21,3 +24,11 @@ def test_ratios_are_taken_within_a_turn() -> None:
 def test_one_turn_has_no_error() -> None:
     with pytest.raises(ValueError, match="at least 2 turns; got 1"):
         median_ratio([1.0], [1.0])
+
+
+def test_nothing_is_kept_of_earlier_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    question = functools.lru_cache(lambda: asked.append(1))
+    monkeypatch.setattr(privacy, "question", question, raising=False)
+    assert [timed(question).found for _ in range(3)] == [None] * 3
+    assert len(asked) == 3
