@@ -2,60 +2,44 @@
 
     python -m benchmarks.equal_evaluations --data DIR    # K in {1, 4, 16, 64, 256}; DIR holds the tasks' files
     python -m benchmarks.equal_evaluations --preset updates --data DIR  # momentum, Adam, decay, schedules at K = 16
-    python -m benchmarks.equal_evaluations --preset norm --data DIR     # last normalisation too; an hour, no rows yet
     python -m benchmarks.equal_evaluations --summary
 
 Label vectors are trained on frozen embeddings of sentences (TREC, SST-2, SST-5; at the start the embeddings of the
-label sentences), and a logistic head on pixels (digits, from zero). epsilon = 2, delta = 1e-5, add-remove, Poisson
+label sentences; `trec, norm`: with gain and bias of the sentence encoder's last normalisation), and a logistic head on
+pixels (digits, from zero). epsilon = 2, delta = 1e-5, add-remove, Poisson
 batches of 256, random signs, lambda 1e-2; K T is the number of evaluations of a record in a batch. Clips c sqrt(K) and
 step sizes of one grid for every K, which grows where the best lies on its edge: each setting runs with 2 seeds,
 accuracy on records held out for it chooses, and the chosen runs with 5 further seeds, whose accuracy on other records
 is reported. The same two seeds and records choose among the K. The choice is not paid for. Noise comes from seeds.
 """
 
-import hashlib
-import io
 import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.encoders import Encoder
-from benchmarks.heads import Head, Part, accuracy, train
-from benchmarks.kit.rows import RESULTS, Results, having, read_rows, write_atomically
-from benchmarks.llm.models import MINILM
-from benchmarks.llm.models import load as load_model
-from benchmarks.llm.records import Record, load
-from benchmarks.llm.tasks import task
-from benchmarks.private_search import sentence_embeddings
-from dpzero_theory import datasets
+from benchmarks.equal_tasks import CLIPS, STEP_SIZES, TASKS, Work
+from benchmarks.kit.rows import RESULTS, Results, having, read_rows
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
-from dpzero_theory.curvature.encoder import TEMPERATURE
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.schedule import step_sizes
 
 __all__ = [
-    "CELL", "PRESETS", "REPORTED", "Gain", "Heads", "Variant", "Work", "chosen", "gains", "grid", "main", "plain",
-    "reported", "summary",
+    "CELL", "PRESETS", "REPORTED", "Gain", "Variant", "chosen", "gains", "grid", "main", "plain", "reported", "summary",
 ]  # fmt: skip
 
 EPSILON, DELTA, BATCH, SMOOTHING = 2.0, 1e-5, 256, 1e-2
 KS = (1, 4, 16, 64, 256)
 BETWEEN = (4, 16, 64)
-CLIPS = (0.5, 1.0, 2.0, 4.0)
-STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
-TRAINED = 4000
-CACHE = Path("out") / "embeddings"
 CHOOSING, REPORTED = (0, 1), (2, 3, 4, 5, 6)
 CELL = ("task", "evaluations", "directions", "update", "weight_decay", "schedule")
 KEY = (*CELL, "step_size", "clip", "seed")
@@ -71,41 +55,6 @@ class Variant(NamedTuple):
     schedule: str = "constant"
 
 
-class Work(Protocol):
-    """Something to train on n records, and others to choose settings by and to report."""
-
-    @property
-    def n(self) -> int:
-        """Records that are trained on."""
-
-    def first_grid(self, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Clips in units of sqrt(K), and step sizes, before the grid grows."""
-
-    def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
-        """Each plan's after training, on the records to choose by and on those to report."""
-
-
-class Heads(NamedTuple):
-    """A head and three parts of the records: trained on, chosen by, and reported."""
-
-    head: Head
-    train: Part
-    chosen_by: Part
-    test: Part
-
-    @property
-    def n(self) -> int:
-        return len(self.train.y)
-
-    def first_grid(self, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        return CLIPS, STEP_SIZES
-
-    def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
-        weights = train(self.head, self.train, plans, seed)
-        parts = (accuracy(self.head, weights, part) for part in (self.chosen_by, self.test))
-        return list(zip(*parts, strict=True))
-
-
 class Preset(NamedTuple):
     """Tasks with their numbers of evaluations K T, and what is compared."""
 
@@ -116,10 +65,15 @@ class Preset(NamedTuple):
 PRESETS = {
     "smoke": Preset({"digits": (64,)}, (Variant(1), Variant(4))),
     "directions": Preset(
-        {"trec": (1024, 4096, 16384), "digits": (1024, 4096), "sst2": (4096,), "sst5": (4096,)},
+        {
+            "trec": (1024, 4096, 16384),
+            "digits": (1024, 4096),
+            "sst2": (4096,),
+            "sst5": (4096,),
+            "trec, norm": (1024, 4096),
+        },
         tuple(map(Variant, KS)),
     ),
-    "norm": Preset({"trec, norm": (1024,)}, tuple(map(Variant, KS))),
     "updates": Preset(
         {"trec": (1024, 4096), "digits": (1024, 4096)},
         (
@@ -128,68 +82,6 @@ PRESETS = {
             *(Variant(16, schedule=schedule) for schedule in ("linear", "cosine", "linear:25")),
         ),
     ),
-}
-
-
-def digits(_: Path | None) -> Heads:
-    """1,197 records to train on, 200 to choose by, 400 to report; pixels and a constant."""
-    pixels, labels = datasets.digits(0)
-    x = torch.tensor(np.hstack([pixels, np.ones((len(pixels), 1))]), dtype=torch.float32)
-    return _parts(Head(torch.zeros(10, x.shape[1]), 1.0), x, torch.tensor(labels), 1197, 200)
-
-
-def sentences(name: str, folder: Path | None) -> Heads:
-    """4,000 records to train on and up to 1,000 to choose by, drawn by a seed, and the test records to report."""
-    drawn, held = drawn_records(name, folder)
-    records = [*drawn, *load(task(name), "test", folder)]
-    head = Head(sentence_embeddings(list(task(name).prompt("encoder").options)), TEMPERATURE)
-    x = _embedded([next(iter(record.texts.values())) for record in records])
-    return _parts(head, x, torch.tensor([record.label for record in records]), TRAINED, held)
-
-
-class Norm(Encoder):
-    """Nine settings to begin with: a run takes long."""
-
-    def first_grid(self, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        middle = 2 + round(math.log(k, 4))
-        return (1.0, 2.0, 4.0), STEP_SIZES[middle - 1 : middle + 2]
-
-
-def norm(folder: Path | None) -> Norm:
-    """TREC with the last normalisation of the sentence encoder trained too."""
-    drawn, _ = drawn_records("trec", folder)
-    return Norm(
-        load_model(MINILM), "trec", (drawn[:TRAINED], drawn[TRAINED:], load(task("trec"), "test", folder)), "top-norm"
-    )
-
-
-def drawn_records(name: str, folder: Path | None) -> tuple[list[Record], int]:
-    """`TRAINED` records to train on and after them those to choose by, and how many these are."""
-    found = load(task(name), "train", folder)
-    drawn = np.random.default_rng(0).permutation(len(found))[: TRAINED + 1000].tolist()
-    return [found[index] for index in drawn], len(drawn) - TRAINED
-
-
-def _embedded(texts: list[str]) -> torch.Tensor:
-    """`sentence_embeddings`, kept in out/ between commands."""
-    place = CACHE / f"{hashlib.sha256(chr(0).join(texts).encode()).hexdigest()[:16]}.pt"
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        buffer = io.BytesIO()
-        torch.save(sentence_embeddings(texts), buffer)
-        write_atomically(place, buffer.getvalue())
-    found: torch.Tensor = torch.load(place, weights_only=True)
-    return found
-
-
-def _parts(head: Head, x: torch.Tensor, y: torch.Tensor, n: int, held: int) -> Heads:
-    return Heads(head, *(Part(x[part], y[part]) for part in (slice(n), slice(n, n + held), slice(n + held, None))))
-
-
-TASKS: dict[str, Callable[[Path | None], Work]] = {
-    **{name: partial(sentences, name) for name in ("trec", "sst2", "sst5")},
-    "digits": digits,
-    "trec, norm": norm,
 }
 
 

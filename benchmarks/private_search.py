@@ -26,12 +26,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from benchmarks.embeddings import sentence_embeddings
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.llm.records import load
 from benchmarks.llm.tasks import task
 from dpzero_theory import datasets
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
-from dpzero_theory.curvature.encoder import embed, minilm_folder
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.search import Setting, plans_of_search
@@ -74,23 +74,6 @@ def trec_records(folder: Path | None, split: str = "train") -> tuple[list[str], 
     """Questions and their classes."""
     records = load(task("trec"), split, folder)
     return [next(iter(record.texts.values())) for record in records], torch.tensor([r.label for r in records])
-
-
-def sentence_embeddings(texts: Sequence[str]) -> Tensor:
-    """Of length 1, by the sentence encoder that installs with the extra `dev`; shape (texts, width)."""
-    from transformers import AutoModel, AutoTokenizer
-
-    source = minilm_folder()
-    tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True)
-    encoder: Any = AutoModel.from_pretrained(source, local_files_only=True)
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    rows = []
-    with torch.no_grad():
-        for first in range(0, len(order), 64):
-            tokens = tokenizer([texts[i] for i in order[first : first + 64]], return_tensors="pt", padding=True)
-            rows.append(embed(encoder, input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]))
-            print(f"embedded {min(first + 64, len(order))} of {len(order)}", end="\r", file=sys.stderr)
-    return torch.cat(rows)[np.argsort(order)]
 
 
 def trec(folder: Path | None) -> Work:

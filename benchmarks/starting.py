@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.equal_evaluations import BATCH, DELTA, EPSILON, REPORTED, TASKS, Heads, plain, reported
-from benchmarks.heads import accuracy, train
+from benchmarks.equal_evaluations import BATCH, DELTA, EPSILON, REPORTED, plain, reported
+from benchmarks.equal_tasks import TASKS, Heads
+from benchmarks.heads import Module, accuracy, train
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from dpzero_theory.optim.plan import Plan
@@ -36,14 +37,12 @@ def start(work: Heads, evaluations: int, k: int) -> Start:
     """The starting values for a cell; questions that are asked in both parts are not taken as public."""
     private = {row.numpy().tobytes() for row in work.train.x}
     kept = torch.tensor([row.numpy().tobytes() not in private for row in work.chosen_by.x])
-    module = nn.Linear(work.head.weights.shape[1], work.head.weights.shape[0], bias=False)
-    module.weight.data.copy_(work.head.weights)
 
     def losses(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return nn.functional.cross_entropy(work.head.scale * module(batch[0]), batch[1], reduction="none")
+        return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
 
     return starting_values(
-        module,
+        Module(work.head),
         losses,
         TensorDataset(work.chosen_by.x[kept], work.chosen_by.y[kept]),
         declared="public",

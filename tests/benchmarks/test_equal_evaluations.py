@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import equal_evaluations
+from benchmarks import equal_evaluations, equal_tasks
 from benchmarks.equal_evaluations import (
     CELL,
     CHOOSING,
@@ -13,7 +13,6 @@ from benchmarks.equal_evaluations import (
     Variant,
     alpha_of,
     chosen,
-    digits,
     gains,
     grid,
     grown,
@@ -21,6 +20,7 @@ from benchmarks.equal_evaluations import (
     plain,
     reported,
 )
+from benchmarks.equal_tasks import digits
 from benchmarks.kit.rows import RESULTS, having, read_rows
 
 
@@ -32,7 +32,7 @@ def small() -> None:
 def test_settings_are_chosen_on_other_seeds_and_records_than_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(equal_evaluations, "STEP_SIZES", (0.01, 0.1))
+    monkeypatch.setattr(equal_tasks, "STEP_SIZES", (0.01, 0.1))
     monkeypatch.setitem(
         equal_evaluations.PRESETS,
         "smoke",

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import equal_evaluations, starting
+from benchmarks import equal_evaluations, equal_tasks, starting
 from benchmarks.equal_evaluations import REPORTED, Preset, Variant
 from benchmarks.kit.rows import read_rows
 
@@ -10,8 +10,8 @@ from benchmarks.kit.rows import read_rows
 def test_starting_values_stand_beside_the_best_of_the_grid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(equal_evaluations, "STEP_SIZES", (0.01, 0.1))
-    monkeypatch.setattr(equal_evaluations, "CLIPS", (1.0,))
+    monkeypatch.setattr(equal_tasks, "STEP_SIZES", (0.01, 0.1))
+    monkeypatch.setattr(equal_tasks, "CLIPS", (1.0,))
     presets = {"smoke": Preset({"digits": (16,)}, (Variant(4), Variant(4, "momentum:0.5")))}
     monkeypatch.setattr(equal_evaluations, "PRESETS", presets)
     assert equal_evaluations.main(["--preset", "smoke", "--out", str(tmp_path / "grid")]) == 0

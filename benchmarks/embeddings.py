@@ -1,0 +1,72 @@
+"""Sentences as vectors, by the sentence encoder that installs with the extra `dev`: no download."""
+
+import hashlib
+import io
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from benchmarks.kit.rows import write_atomically
+from dpzero_theory.curvature.encoder import minilm_folder, token_means
+
+__all__ = ["kept", "normalised_means", "sentence_embeddings"]
+
+ROWS = 64
+CACHE = Path("out") / "embeddings"
+
+
+def sentence_embeddings(texts: Sequence[str]) -> Tensor:
+    """Of length 1, shape (texts, width)."""
+    return normalize(_means(_encoder(), texts), dim=-1)
+
+
+def normalised_means(texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+    """z of shape (texts, width), and the last normalisation's gain and bias: an embedding is that of gain * z + bias.
+
+    z is the mean over a text's tokens of their states as the last normalisation has them before gain and bias.
+    """
+    encoder = _encoder()
+    norm = encoder.encoder.layer[-1].output.LayerNorm
+    gain, bias = norm.weight.detach().clone(), norm.bias.detach().clone()
+    nn.init.ones_(norm.weight)
+    nn.init.zeros_(norm.bias)
+    return _means(encoder, texts), gain, bias
+
+
+def kept(make: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> Any:
+    """`make(texts)`, tensors, kept in out/ between commands."""
+    name = hashlib.sha256(chr(0).join([make.__name__, *texts]).encode()).hexdigest()[:16]
+    place = CACHE / f"{name}.pt"
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        torch.save(make(texts), buffer)
+        write_atomically(place, buffer.getvalue())
+    return torch.load(place, weights_only=True)
+
+
+def _encoder() -> Any:
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(minilm_folder(), local_files_only=True)
+
+
+def _means(encoder: Any, texts: Sequence[str]) -> Tensor:
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(minilm_folder(), local_files_only=True)
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    rows = []
+    with torch.no_grad():
+        for first in range(0, len(order), ROWS):
+            tokens = tokenizer([texts[i] for i in order[first : first + ROWS]], return_tensors="pt", padding=True)
+            inputs = {name: tokens[name] for name in ("input_ids", "attention_mask")}
+            rows.append(token_means(encoder(**inputs).last_hidden_state, inputs["attention_mask"]))
+            print(f"embedded {min(first + ROWS, len(order))} of {len(order)}", end="\r", file=sys.stderr)
+    return torch.cat(rows)[np.argsort(order)]
