@@ -1,78 +1,66 @@
-"""DPZero inside a sentence encoder, by the library's own runs: the counterpart of `benchmarks.heads`."""
+"""A sentence encoder as a `heads.Head`: features are token ids, and its own weights or adapters are trained.
+
+One pass evaluates several points, by `torch.vmap` over their parameters: what is below the first trained weight runs
+once for all of them.
+"""
 
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
 
+from benchmarks.heads import Part
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.first_order import add_lora
-from benchmarks.llm.frozen import memoise
-from benchmarks.llm.models import LanguageModel
-from benchmarks.llm.prompts import Example, Prompter
-from benchmarks.llm.records import Record
-from benchmarks.llm.scoring import EncoderScorer, classifier
-from benchmarks.llm.tasks import task
-from dpzero_theory.curvature.encoder import train
-from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.curvature.encoder import SentenceClassifier, train
 
 __all__ = ["Encoder"]
 
-LONGEST = 32
-MOST = 32
-"""Points in one pass, which take as many times the memory."""
+POINTS = 16
+"""In one pass, which takes as many times the memory."""
+ROWS = 16
+"""Texts in one pass, of like length."""
 
 
 class Encoder:
-    """A sentence classifier on three parts of the records: trained on, chosen by, and reported.
+    """A sentence classifier of texts as rows of token ids, padded on the right.
 
-    weights: what is trained beside the label vectors, one of `encoder.SUBSETS`, or `lora`. The model is used up.
+    pad: the id that pads. weights: what is trained beside the label vectors, one of `encoder.SUBSETS`, or `lora`,
+    adapters of rank 8 beside the query and value matrices. The module is used up.
     """
 
-    def __init__(self, model: LanguageModel, name: str, parts: Sequence[Sequence[Record]], weights: str) -> None:
-        prompter = Prompter(task(name), "encoder", model.tokenizer, LONGEST)
-        self._train, *self._others = (prompter.examples(part) for part in parts)
-        self._scorer = EncoderScorer(model.pad, 256)
-        self._module = classifier(model.module, prompter, model.pad)
+    def __init__(self, module: SentenceClassifier, pad: int, weights: str) -> None:
         if weights == "lora":
-            add_lora(self._module, Configuration(method="lora", seed=0))
+            add_lora(module, Configuration(method="lora", seed=0))
         else:
-            train(self._module, weights)
-        memoise(self._module, model.pad, {})
-        self._start = {p: p.detach().clone() for p in self._module.parameters() if p.requires_grad}
+            train(module, weights)
+        self._module, self._pad = module.eval(), pad
+        trained = {name: p.detach() for name, p in sorted(module.named_parameters()) if p.requires_grad}
+        self._names, self.start = tuple(trained), tuple(trained.values())
 
-    @property
-    def n(self) -> int:
-        """Records that are trained on."""
-        return len(self._train)
+    def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        lengths = (x != self._pad).sum(dim=1)
+        order = lengths.argsort()
+        found = [self._passes(parameters, x[rows, : int(lengths[rows].max())]) for rows in torch.split(order, ROWS)]
+        return torch.cat(found, dim=1)[:, order.argsort()]
 
-    @property
-    def d(self) -> int:
-        """Weights that are trained."""
-        return sum(value.numel() for value in self._start.values())
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
+        ends = [torch.stack([p[:, None] + h, p[:, None] - h]) for p, h in zip(parameters, shifts, strict=True)]
+        logits = self.logits([end.flatten(0, 2) for end in ends], part.x)
+        y = part.y.expand(len(logits), -1)
+        losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(*ends[0].shape[:3], -1)
+        return (losses[0] - losses[1]).permute(2, 0, 1)
 
-    def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
-        """Each plan's after training from the start, on the records to choose by and on those to report."""
-        return [self._trained(plan, seed) for plan in plans]
+    def _passes(self, parameters: Sequence[Tensor], ids: Tensor) -> Tensor:
+        inputs = {"input_ids": ids, "attention_mask": (ids != self._pad).long()}
 
-    def _trained(self, plan: Plan, seed: int) -> tuple[float, float]:
-        with torch.no_grad():
-            for parameter, value in self._start.items():
-                parameter.copy_(value)
-        make_from_seed_not_private(
-            self._module,
-            self._scorer.losses,
-            self._train,
-            plan,
-            seed=seed,
-            collate=list,
-            micro_batch=self.n,  # the scorer puts few at a time through the model
-            points_at_once=min(2 * plan.directions_per_step, MOST),
-        ).run()
-        chosen_by, test = (self._accuracy(part) for part in self._others)
-        return chosen_by, test
+        def at(*values: Tensor) -> Tensor:
+            found: Tensor = functional_call(self._module, dict(zip(self._names, values, strict=True)), (), inputs)
+            return found
 
-    def _accuracy(self, part: Sequence[Example]) -> float:
-        with torch.no_grad():
-            found = self._scorer.scores(self._module, part).argmax(dim=1)
-        return float((found == torch.tensor([example.label for example in part])).double().mean())
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention takes no stacks
+            parts = zip(*(torch.split(p, POINTS) for p in parameters), strict=True)
+            return torch.cat([torch.vmap(at)(*values) for values in parts])

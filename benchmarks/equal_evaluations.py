@@ -1,16 +1,19 @@
 """K directions a step, and updates, at equal epsilon, relation, sampling and evaluations.
 
     python -m benchmarks.equal_evaluations --data DIR    # K in {1, 4, 16, 64, 256}; DIR holds the tasks' files
+    python -m benchmarks.equal_evaluations --preset encoder --data DIR  # a small encoder's own weights, and LoRA
     python -m benchmarks.equal_evaluations --preset updates --data DIR  # momentum, Adam, decay, schedules at K = 16
     python -m benchmarks.equal_evaluations --summary
 
 Label vectors are trained on frozen embeddings of sentences (TREC, SST-2, SST-5; at the start the embeddings of the
 label sentences; `trec, norm`: with gain and bias of the sentence encoder's last normalisation), and a logistic head on
-pixels (digits, from zero). epsilon = 2, delta = 1e-5, add-remove, Poisson
-batches of 256, random signs, lambda 1e-2; K T is the number of evaluations of a record in a batch. Clips c sqrt(K) and
-step sizes of one grid for every K, which grows where the best lies on its edge: each setting runs with 2 seeds,
-accuracy on records held out for it chooses, and the chosen runs with 5 further seeds, whose accuracy on other records
-is reported. The same two seeds and records choose among the K. The choice is not paid for. Noise comes from seeds.
+pixels (digits, from zero). Of a small encoder (`benchmarks.distilled`) the one layer below the label vectors is trained
+too, all of it or adapters (`trec, body` and `trec, lora`). epsilon = 2, delta = 1e-5, add-remove, Poisson batches of
+256, of the small encoder 64, random signs, lambda 1e-2; K T is the number of evaluations of a record in a batch. Clips
+c sqrt(K) and step sizes of one grid for every K (of the small encoder nine settings, of larger step sizes for larger
+K), which grows where the best lies on its edge: each setting runs with 2 seeds, accuracy on records held out for it
+chooses, and the chosen runs with 5 further seeds, whose accuracy on other records is reported. The same two seeds and
+records choose among the K. The choice is not paid for. Noise comes from seeds.
 """
 
 import itertools
@@ -56,10 +59,12 @@ class Variant(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """Tasks with their numbers of evaluations K T, and what is compared."""
+    """Tasks with their numbers of evaluations K T, what is compared, the expected batch, and where the rows are."""
 
     tasks: dict[str, tuple[int, ...]]
     variants: tuple[Variant, ...]
+    batch: int = BATCH
+    folder: str = "equal_evaluations"
 
 
 PRESETS = {
@@ -74,6 +79,9 @@ PRESETS = {
         },
         tuple(map(Variant, KS)),
     ),
+    "encoder": Preset(
+        {"trec, lora": (1024,), "trec, body": (1024,)}, tuple(map(Variant, KS)), 64, "equal_evaluations_encoder"
+    ),
     "updates": Preset(
         {"trec": (1024, 4096), "digits": (1024, 4096)},
         (
@@ -86,12 +94,17 @@ PRESETS = {
 
 
 def grid(
-    variant: Variant, evaluations: int, n: int, clips: Sequence[float] = CLIPS, alphas: Sequence[float] = STEP_SIZES
+    variant: Variant,
+    evaluations: int,
+    n: int,
+    clips: Sequence[float] = CLIPS,
+    alphas: Sequence[float] = STEP_SIZES,
+    batch: int = BATCH,
 ) -> list[Plan]:
     """Every clip c sqrt(K) with every step size."""
     steps, root = evaluations // variant.directions, math.sqrt(variant.directions)
     common: dict[str, Any] = {
-        "n": n, "target_epsilon": EPSILON, "target_delta": DELTA, "steps": steps, "expected_batch": float(BATCH),
+        "n": n, "target_epsilon": EPSILON, "target_delta": DELTA, "steps": steps, "expected_batch": float(batch),
         "smoothing": SMOOTHING, "relation": "add-remove", "sampling": "poisson", "clip": 1.0, "step_size": 1.0,
         "directions_per_step": variant.directions, "update": variant.update, "weight_decay": variant.weight_decay,
     }  # fmt: skip
@@ -208,7 +221,7 @@ def _parser() -> Parser:
     parser.add_argument("--task", choices=tuple(TASKS), help="only this one")
     parser.add_argument("--evaluations", type=integer(1, 10**9), help="only this number")
     parser.add_argument("--data", type=input_folder(), help="folder of the local files of the tasks but digits")
-    parser.add_argument("--out", type=output_folder, help="default: results/equal_evaluations, smoke: out")
+    parser.add_argument("--out", type=output_folder, help="default: in results, smoke: in out")
     parser.add_argument("--summary", action="store_true", help="print the rows' table and stop")
     return parser
 
@@ -217,12 +230,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Make the rows that are not there yet."""
     parser = _parser()
     options = parser.parse_args(argv)
-    folder = options.out or (Path("out") if options.preset == "smoke" else RESULTS) / "equal_evaluations"
+    preset = PRESETS[options.preset]
+    folder = options.out or (Path("out") if options.preset == "smoke" else RESULTS) / preset.folder
     if options.summary:
         with parser.refusals("--out"):
             print(summary(read_rows(folder)))
         return 0
-    preset = PRESETS[options.preset]
     tasks = [name for name in preset.tasks if options.task in (None, name)]
     if set(tasks) - {"digits"} and options.data is None:
         parser.error("--data must be given for tasks other than digits")
@@ -235,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         device="cpu",
         dtype="float32",
         cell=CELL,
-        settings={"epsilon": EPSILON, "delta": DELTA, "batch": BATCH, "smoothing": SMOOTHING, "noise": "seeded"},
+        settings={"epsilon": EPSILON, "delta": DELTA, "batch": preset.batch, "smoothing": SMOOTHING, "noise": "seeded"},
         figure="figures.equal_evaluations",
     )
     with parser.opened("--out", results):
@@ -243,16 +256,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             work = TASKS[name](options.data)
             for evaluations, variant in itertools.product(preset.tasks[name], preset.variants):
                 if options.evaluations in (None, evaluations):
-                    _make(results, work, _cell(name, evaluations, variant), variant)
+                    _make(results, work, _cell(name, evaluations, variant), variant, preset.batch)
     print(summary(read_rows(folder)))
     return 0
 
 
-def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant) -> None:
+def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant, batch: int) -> None:
     clips, alphas = work.first_grid(variant.directions)
     root = math.sqrt(variant.directions)
     while True:
-        plans = grid(variant, cell["evaluations"], work.n, clips, alphas)
+        plans = grid(variant, cell["evaluations"], work.n, clips, alphas, batch)
         for seed in CHOOSING:
             left = [p for p in plans if not results.done(**cell, step_size=alpha_of(p), clip=p.clip, seed=seed)]
             if left:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.equal_evaluations import BATCH, DELTA, EPSILON, REPORTED, plain, reported
-from benchmarks.equal_tasks import TASKS, Heads
+from benchmarks.equal_tasks import TASKS, Work
 from benchmarks.heads import Module, accuracy, train
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
@@ -33,7 +33,7 @@ KEY = ("task", "evaluations", "directions", "seed")
 FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_clip", "grid_accuracy")
 
 
-def start(work: Heads, evaluations: int, k: int) -> Start:
+def start(work: Work, evaluations: int, k: int) -> Start:
     """The starting values for a cell; questions that are asked in both parts are not taken as public."""
     private = {row.numpy().tobytes() for row in work.train.x}
     kept = torch.tensor([row.numpy().tobytes() not in private for row in work.chosen_by.x])
@@ -58,7 +58,7 @@ def start(work: Heads, evaluations: int, k: int) -> Start:
     )
 
 
-def _rows(work: Heads, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict[str, Any]]:
+def _rows(work: Work, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict[str, Any]]:
     found = start(work, cell["evaluations"], cell["directions"])
     plan = Plan.for_target(n=len(work.train.y), **found.target)
     rows = []
@@ -123,8 +123,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             if name != "digits" and options.data is None:
                 parser.error("--data must be given for tasks other than digits")
             work = TASKS[str(name)](options.data)
-            if not isinstance(work, Heads):
-                continue
             for evaluations, k in of_task[["evaluations", "directions"]].drop_duplicates().to_numpy(int).tolist():
                 part = of_task[(of_task["evaluations"] == evaluations) & (of_task["directions"] == k)]
                 cell = {"task": str(name), "evaluations": evaluations, "directions": k}
