@@ -1,4 +1,4 @@
-import re
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -119,18 +119,53 @@ def test_a_grid_grows_beyond_an_end_that_the_best_lies_on() -> None:
     assert chosen(rows_of(1, equal, [0.5] * 5))[:2] == (1.0, 1.0)
 
 
-def test_the_verdict_on_trec_is_of_the_rows() -> None:
-    page = " ".join((RESULTS.parents[1] / "docs" / "results" / "training.md").read_text().split())
+def test_the_verdict_is_of_the_rows() -> None:
     shown, started = reported(plain(read_rows(RESULTS / "equal_evaluations"))), read_rows(RESULTS / "starting")
-    gained, begun = [], []
-    for evaluations in (4096, 16384):
-        found, own = ([100 * of_k(rows, evaluations, k) for k in (1, 4, 16, 64)] for rows in (shown, started))
-        gained += [part.mean() - found[0].mean() for part in found[1:]]
-        error = np.hypot(own[0].std(ddof=1), own[1].std(ddof=1)) / np.sqrt(len(own[0]))
-        begun.append(f"{own[1].mean() - own[0].mean():.1f} +- {error:.1f}")
-    assert re.search(rf"each of K = 4, 16 and 64 is {min(gained):.1f} to {max(gained):.1f} points above K = 1", page)
-    assert f"K = 4 is {begun[0]} and {begun[1]} above K = 1" in page
+    gained = [above(shown, "trec", evaluations, k)[0] for evaluations in (4096, 16384) for k in (4, 16, 64)]
+    said(f"each of K = 4, 16 and 64 is {min(gained):.1f} to {max(gained):.1f} points above K = 1")
+    first, second = (words(started, "trec", evaluations, 4) for evaluations in (4096, 16384))
+    said(f"K = 4 is {first} and {second} above K = 1")
 
 
-def of_k(rows: pd.DataFrame, evaluations: int, k: int) -> "pd.Series[float]":
-    return having(rows, task="trec", evaluations=evaluations, directions=k)["accuracy"]
+def test_the_verdict_on_the_last_normalisation_is_of_the_rows() -> None:
+    shown = reported(plain(read_rows(RESULTS / "equal_evaluations")))
+    four, sixteen, many = (words(shown, "trec, norm", 4096, k) for k in (4, 16, 64))
+    said(f"K = 4 is {four} above K = 1 at 4,096 evaluations, K = 16 {sixteen}, K = 64 {many}")
+    four, sixteen = (words(shown, "trec, norm", 1024, k) for k in (4, 16))
+    said(f"at 1,024, where K = 4 is {four} above it and K = 16 {sixteen}, nothing is settled")
+    for evaluations, k in itertools.product((1024, 4096), (1, 4, 16, 64, 256)):
+        with_it, without = (of_k(shown, name, evaluations, k) for name in ("trec, norm", "trec"))
+        assert with_it.mean() - without.mean() < 2 * np.hypot(with_it.sem(), without.sem())
+
+
+def test_the_verdict_on_starting_values_is_of_the_rows() -> None:
+    rows = read_rows(RESULTS / "starting")
+    cells = rows[rows["directions"] <= 64].groupby(["task", "evaluations", "directions"]).mean(numeric_only=True)
+    below = 100 * (cells["grid_accuracy"] - cells["accuracy"])
+    own, long = below.loc["sst5"], below.loc["trec", 16384]
+    said(f"on SST-5 {own.min():.1f} to {own.max():.1f} below it")
+    said(f"at 16,384 {long.min():.1f} to {long.max():.1f} below it")
+    assert (below.drop("sst5", level="task").drop(16384, level="evaluations") <= 1).mean() > 0.8
+    there = pd.concat([cells.loc["sst5"], cells.loc["trec", 16384]])
+    ratios = there["clip"] / there["grid_clip"]
+    said(f"their clips are {ratios.min():.0f} to {ratios.max():.0f} times the grid's, and their step sizes smaller")
+    assert (there["step_size"] < there["grid_step_size"]).all()
+
+
+def said(text: str) -> None:
+    assert text in " ".join((RESULTS.parents[1] / "docs" / "results" / "training.md").read_text().split())
+
+
+def words(rows: pd.DataFrame, name: str, evaluations: int, k: int) -> str:
+    mean, error = above(rows, name, evaluations, k)
+    return f"{mean:.1f} +- {error:.1f}"
+
+
+def above(rows: pd.DataFrame, name: str, evaluations: int, k: int) -> tuple[float, float]:
+    """Of K over K = 1, in points, with its standard error."""
+    one, other = of_k(rows, name, evaluations, 1), of_k(rows, name, evaluations, k)
+    return other.mean() - one.mean(), float(np.hypot(one.sem(), other.sem()))
+
+
+def of_k(rows: pd.DataFrame, name: str, evaluations: int, k: int) -> "pd.Series[float]":
+    return 100 * having(rows, task=name, evaluations=evaluations, directions=k)["accuracy"]
