@@ -1,10 +1,11 @@
 """Ctrl-C before a chosen instruction of the library, or of what it leans on to tidy up."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import dpzero_theory
@@ -16,25 +17,66 @@ Instruction = tuple[str, str, int, int]
 """File, function, the function's first line, and the place of the instruction in its code."""
 
 
-@contextmanager
-def traced(event: Callable[[Instruction], None]) -> Iterator[None]:
-    """`event` is told each instruction before it is run."""
+if sys.version_info >= (3, 12):  # settrace leaves some instructions out there
+    _TOOL = 4
 
-    def trace(frame: FrameType, kind: str, argument: object) -> Any:
-        code = frame.f_code
-        if not code.co_filename.startswith(LIBRARY) and not code.co_filename.endswith(OTHERS):
+    @contextmanager
+    def traced(event: Callable[[Instruction], None]) -> Iterator[None]:
+        """`event` is told each instruction of this thread before it is run, until `stop`."""
+        thread = threading.get_ident()
+
+        def told(code: CodeType, offset: int) -> object:
+            if not _watched(code):
+                return sys.monitoring.DISABLE
+            if threading.get_ident() == thread:
+                event((code.co_filename, code.co_name, code.co_firstlineno, offset))
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if kind == "opcode":
-            event((code.co_filename, code.co_name, code.co_firstlineno, frame.f_lasti))
-        return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
+        kind = sys.monitoring.events.INSTRUCTION
+        sys.monitoring.use_tool_id(_TOOL, __name__)
+        sys.monitoring.register_callback(_TOOL, kind, told)
+        sys.monitoring.set_events(_TOOL, kind)
+        try:
+            yield
+        finally:
+            stop()
+            sys.monitoring.register_callback(_TOOL, kind, None)
+            sys.monitoring.free_tool_id(_TOOL)
+            sys.monitoring.restart_events()
+
+    def stop() -> None:
+        """Tell of no more instructions."""
+        sys.monitoring.set_events(_TOOL, sys.monitoring.events.NO_EVENTS)
+
+else:
+
+    @contextmanager
+    def traced(event: Callable[[Instruction], None]) -> Iterator[None]:
+        """`event` is told each instruction of this thread before it is run, until `stop`."""
+
+        def trace(frame: FrameType, kind: str, argument: object) -> Any:
+            code = frame.f_code
+            if not _watched(code):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            if kind == "opcode":
+                event((code.co_filename, code.co_name, code.co_firstlineno, frame.f_lasti))
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def stop() -> None:
+        """Tell of no more instructions."""
+        sys.settrace(None)
+
+
+def _watched(code: CodeType) -> bool:
+    return code.co_filename.startswith(LIBRARY) or code.co_filename.endswith(OTHERS)
 
 
 def instructions(work: Callable[[], object]) -> list[Instruction]:
@@ -53,7 +95,7 @@ def interrupt(work: Callable[[], object], instruction: Instruction, time: int = 
         nonlocal reached
         reached += found == instruction
         if found == instruction and reached == time:
-            sys.settrace(None)
+            stop()
             raise KeyboardInterrupt
 
     try:

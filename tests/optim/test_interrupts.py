@@ -4,7 +4,6 @@ A sample of the instructions, another in each test; all of them: `python -m benc
 """
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import nn
 from torch.overrides import _len_torch_function_stack
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-from benchmarks.kit.interrupts import instructions, interrupt, traced
+from benchmarks.kit.interrupts import instructions, interrupt, stop, traced
 from dpzero_theory.optim.checkpoint import Checkpoint
 from dpzero_theory.optim.folder import TRANSCRIPT, Budget, Folder
 from dpzero_theory.optim.module import Weights
@@ -280,7 +279,7 @@ def test_a_signals_handler_that_asks_for_a_checkpoint_in_the_middle_of_a_step_is
 
             def event(place: Any, chosen: Any = instruction, told: Any = told, handler: Any = handler) -> None:
                 if place == chosen and not told and run._stepping:
-                    sys.settrace(None)
+                    stop()
                     with pytest.raises(TranscriptError, match="a step is being made: do this when it is over"):
                         handler()
                     told.append(1)
