@@ -24,7 +24,10 @@ from dpzero_theory.optim.transcript import TranscriptError, read, replay
 from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET, FULL, STEP, data
 
-pytestmark = pytest.mark.filterwarnings("ignore:smoothing = .* makes rounding visible")  # in bfloat16
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:smoothing = .* makes rounding visible"),  # in bfloat16
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # that was open, and not yet anyone's
+]
 
 
 def module(dtype: torch.dtype = torch.float32) -> nn.Module:
