@@ -19,10 +19,8 @@ from dpzero_theory.curvature.encoder import SentenceClassifier, train
 
 __all__ = ["Encoder"]
 
-POINTS = 16
-"""In one pass, which takes as many times the memory."""
-ROWS = 16
-"""Texts in one pass, of like length."""
+POINTS, PLACES = 18, 288
+"""In one pass at most: points, which are stacked, and texts at points."""
 
 
 class Encoder:
@@ -44,7 +42,8 @@ class Encoder:
     def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
         lengths = (x != self._pad).sum(dim=1)
         order = lengths.argsort()
-        found = [self._passes(parameters, x[rows, : int(lengths[rows].max())]) for rows in torch.split(order, ROWS)]
+        rows = torch.split(order, PLACES // min(POINTS, len(parameters[0])))
+        found = [self._passes(parameters, x[part, : int(lengths[part].max())]) for part in rows]
         return torch.cat(found, dim=1)[:, order.argsort()]
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:

@@ -80,7 +80,7 @@ PRESETS = {
         tuple(map(Variant, KS)),
     ),
     "encoder": Preset(
-        {"trec, lora": (1024,), "trec, body": (1024,)}, tuple(map(Variant, KS)), 64, "equal_evaluations_encoder"
+        {"trec, lora": (512,), "trec, body": (512,)}, tuple(map(Variant, KS)), 64, "equal_evaluations_encoder"
     ),
     "updates": Preset(
         {"trec": (1024, 4096), "digits": (1024, 4096)},
