@@ -37,7 +37,8 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.schedule import step_sizes
 
 __all__ = [
-    "CELL", "PRESETS", "REPORTED", "Gain", "Variant", "chosen", "gains", "grid", "main", "plain", "reported", "summary",
+    "CELL", "PRESETS", "REPORTED", "Gain", "Variant", "chosen", "committed", "gains", "grid", "main", "plain",
+    "reported", "summary",
 ]  # fmt: skip
 
 EPSILON, DELTA, BATCH, SMOOTHING = 2.0, 1e-5, 256, 1e-2
@@ -213,6 +214,12 @@ def summary(rows: pd.DataFrame) -> str:
             f"{error:.1f}; K = 4, 16 and 64 on average {others:+.1f} +- {their_error:.1f}"
         )
     return "\n".join(lines)
+
+
+def committed() -> pd.DataFrame:
+    """The rows of all presets."""
+    folders = dict.fromkeys(preset.folder for preset in PRESETS.values())
+    return pd.concat([read_rows(RESULTS / folder) for folder in folders], ignore_index=True)
 
 
 def _parser() -> Parser:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import accounting_tables, adaptation_tables, newcomer, rank_tables, synthetic_tables
-from benchmarks.equal_evaluations import gains, plain, reported
+from benchmarks.equal_evaluations import committed, gains, plain, reported
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.llm.grids import table
@@ -184,6 +184,8 @@ def language_models() -> str:
 HEADS = {
     "trec": "TREC, label vectors on frozen embeddings",
     "trec, norm": "TREC, label vectors and last normalisation",
+    "trec, lora": "TREC, small encoder: LoRA and label vectors",
+    "trec, body": "TREC, small encoder: its layer and label vectors",
     "sst5": "SST-5, label vectors",
     "sst2": "SST-2, label vectors",
     "digits": "digits, logistic",
@@ -193,7 +195,7 @@ HEADS = {
 def equal_evaluations() -> str:
     """Accuracy in percent by K: the grid's best, and in parentheses starting values without a search; and what the K
     that was chosen with the settings gains."""
-    rows, started = plain(read_rows(RESULTS / "equal_evaluations")), read_rows(RESULTS / "starting")
+    rows, started = plain(committed()), read_rows(RESULTS / "starting")
     gained = gains(rows)
     rows = reported(rows)
     ks = sorted({int(k) for k in rows["directions"]})

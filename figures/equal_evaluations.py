@@ -10,7 +10,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from benchmarks.kit.rows import RESULTS
 from figures.command import command
 from figures.style import PAGE, label_panels, series
 
@@ -19,13 +18,15 @@ __all__ = ["draw", "main"]
 REPORTED = 2  # the first seed that chooses nothing
 COLUMNS = 2
 TITLES = {
-    "trec": "TREC, label vectors", "trec, norm": "TREC, and last normalisation", "sst5": "SST-5, label vectors",
-    "sst2": "SST-2, label vectors", "digits": "digits, logistic",
+    "trec": "TREC, label vectors", "trec, norm": "TREC, and last normalisation",
+    "trec, lora": "TREC, small encoder, LoRA", "trec, body": "TREC, small encoder, its layer",
+    "sst5": "SST-5, label vectors", "sst2": "SST-2, label vectors", "digits": "digits, logistic",
 }  # fmt: skip
 
 
-def draw(rows: pd.DataFrame) -> Figure:
+def draw(*tables: pd.DataFrame) -> Figure:
     """Rows of `benchmarks.equal_evaluations`; only those of the plain update count."""
+    rows = pd.concat(tables)
     plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
     reported = rows[plain & (rows["seed"] >= REPORTED)]
     tasks = [name for name in TITLES if (reported["task"] == name).any()]
@@ -53,7 +54,11 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 _parser, main = command(
-    "figures.equal_evaluations", __doc__, draw, "equal_evaluations", rows=RESULTS / "equal_evaluations"
+    "figures.equal_evaluations",
+    __doc__,
+    draw,
+    "equal_evaluations",
+    tables=("equal_evaluations", "equal_evaluations_encoder"),
 )
 
 if __name__ == "__main__":

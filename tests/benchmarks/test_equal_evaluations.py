@@ -9,10 +9,12 @@ from benchmarks import equal_evaluations, equal_tasks
 from benchmarks.equal_evaluations import (
     CELL,
     CHOOSING,
+    KS,
     REPORTED,
     Variant,
     alpha_of,
     chosen,
+    committed,
     gains,
     grid,
     grown,
@@ -102,7 +104,7 @@ def test_k_is_chosen_where_settings_are_and_its_gain_is_of_the_reported_seeds() 
 
 def test_every_reported_row_is_of_the_setting_that_was_chosen() -> None:
     """So the figure, which draws all rows of those seeds, draws no others; and no choice lies on the grid's edge."""
-    rows = read_rows(RESULTS / "equal_evaluations")
+    rows = committed()
     assert len(reported(plain(rows))) == plain(rows)["seed"].isin(REPORTED).sum()
     assert (reported(rows).groupby(list(CELL)).size() == len(REPORTED)).all()
     for _, cell in rows.groupby(list(CELL)):
@@ -127,13 +129,41 @@ def test_the_verdict_is_of_the_rows() -> None:
     said(f"K = 4 is {first} and {second} above K = 1")
 
 
+def test_the_verdict_on_every_row_is_of_the_rows() -> None:
+    """K = 4 above K = 1, 256 below it, and 64 where evaluations are few."""
+    shown = reported(plain(committed()))
+    cells = sorted({(str(name), int(evaluations)) for name, evaluations in shown[["task", "evaluations"]].to_numpy()})
+    four = np.array([above(shown, *cell, 4) for cell in cells])
+    least, most = four[:, 0].min(), four[:, 0].max()
+    sure = int((four[:, 0] > 2 * four[:, 1]).sum())
+    assert least > 0
+    said(
+        f"K = 4 is above K = 1 in each of the {len(cells)} rows, by {least:.1f} to {most:.1f} points, in {sure} of them"
+    )
+    said(f"K = 4 is above K = 1 in every case, by {least:.1f} to {most:.1f} points", "howto/choose-k.md")
+    few = [cell for cell in cells if cell[1] in (512, 1024)]
+    said(f"K = 64 is below K = 1 in each of the {len(few)} with 512 or 1,024 evaluations")
+    said(f"and K = 256 in all {len(cells)}")
+    assert all(above(shown, *cell, 64)[0] < 0 for cell in few)
+    assert all(above(shown, *cell, 256)[0] < 0 for cell in cells)
+
+
+def test_the_verdict_on_the_small_encoder_is_of_the_rows() -> None:
+    shown = reported(plain(committed()))
+    lora, body = ({k: words(shown, f"trec, {name}", 512, k) for k in (4, 16, 64)} for name in ("lora", "body"))
+    said(f"K = 4 is {lora[4]} above K = 1 with LoRA and {body[4]} with its whole layer")
+    said(f"K = 16 level ({lora[16]} and {body[16]}), K = 64 below ({lora[64]} and {body[64]})")
+    more = [of_k(shown, "trec, lora", 512, k).mean() - of_k(shown, "trec, body", 512, k).mean() for k in KS]
+    said(f"{min(more):.1f} to {max(more):.1f} points better than the layer's 50,496, for every K")
+
+
 def test_the_verdict_on_the_last_normalisation_is_of_the_rows() -> None:
     shown = reported(plain(read_rows(RESULTS / "equal_evaluations")))
     four, sixteen, many = (words(shown, "trec, norm", 4096, k) for k in (4, 16, 64))
     said(f"K = 4 is {four} above K = 1 at 4,096 evaluations, K = 16 {sixteen}, K = 64 {many}")
     four, sixteen = (words(shown, "trec, norm", 1024, k) for k in (4, 16))
     said(f"at 1,024, where K = 4 is {four} above it and K = 16 {sixteen}, nothing is settled")
-    for evaluations, k in itertools.product((1024, 4096), (1, 4, 16, 64, 256)):
+    for evaluations, k in itertools.product((1024, 4096), KS):
         with_it, without = (of_k(shown, name, evaluations, k) for name in ("trec, norm", "trec"))
         assert with_it.mean() - without.mean() < 2 * np.hypot(with_it.sem(), without.sem())
 
@@ -152,8 +182,8 @@ def test_the_verdict_on_starting_values_is_of_the_rows() -> None:
     assert (there["step_size"] < there["grid_step_size"]).all()
 
 
-def said(text: str) -> None:
-    assert text in " ".join((RESULTS.parents[1] / "docs" / "results" / "training.md").read_text().split())
+def said(text: str, page: str = "results/training.md") -> None:
+    assert text in " ".join((RESULTS.parents[1] / "docs" / page).read_text().split())
 
 
 def words(rows: pd.DataFrame, name: str, evaluations: int, k: int) -> str:

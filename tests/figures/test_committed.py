@@ -127,7 +127,9 @@ def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
     use_style()
     rows, slopes = read_rows(RESULTS / "synthetic"), read_rows(RESULTS / "slopes")
     selected = dict(list(read_rows(RESULTS / "selection").groupby("sweep")))
+    equal = [read_rows(RESULTS / name) for name in ("equal_evaluations", "equal_evaluations_encoder")]
     figures = [
+        equal_evaluations.draw(*equal),
         certificates.draw(read_rows(RESULTS / "certificates")),
         k_directions.draw(
             *(read_rows(RESULTS / name) for name in ("k_directions", "certificates_directions", "certificates"))
