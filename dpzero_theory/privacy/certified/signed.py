@@ -91,6 +91,8 @@ class SignedGrid:
         zero: Array = a.zero * b.zero + (a.at * b.at[:, ::-1]).sum(axis=(0, 1))
         lost = np.zeros(zero.shape)
         signs = np.array([_SLACK, -_SLACK]).reshape(2, *[1] * zero.ndim)
+        # by how much what is put beyond the last point is lowered there
+        lowered = self.points[-1] * np.expm1(h * np.arange(2 * n + 2 + math.ceil(math.log(2) / h)))
         # room for products: new arrays of this size cost more than what is computed
         room, more, moved = np.empty(at.shape), np.empty(at.shape), np.empty(at.shape)
 
@@ -98,13 +100,14 @@ class SignedGrid:
             inside = min(max(n - index, 0), len(weight))
             if inside < len(weight):
                 first = max(index - (n - 1), 1)
-                value = self.points[-1] * np.expm1(h * np.arange(first, first + len(weight) - inside))
-                at[n - 1] += weight[inside:].sum(axis=0)
-                lost[...] += 0.0 if nearest else np.tensordot(value, weight[inside:, 0], axes=1)
+                for value, row in zip(lowered[first : first + len(weight) - inside], weight[inside:], strict=True):
+                    at[n - 1] += row
+                    if not nearest:
+                        lost[...] += value * row[0]
             at[index : index + inside] += weight[:inside]
 
         def spread(index: int, weight: Array, share: Array | float) -> None:
-            higher = np.multiply(weight, np.clip(share + signs, 0.0, 1.0), out=moved[: len(weight)])
+            higher = np.multiply(weight, np.minimum(np.maximum(share + signs, 0.0), 1.0), out=moved[: len(weight)])
             weight -= higher
             put(index, weight)
             put(index + 1, higher)
