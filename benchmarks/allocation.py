@@ -19,7 +19,7 @@ from scipy.special import ndtr, ndtri
 
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
-from benchmarks.kit.timing import timed
+from benchmarks.kit.timing import least_timed
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.release import Release
@@ -167,7 +167,7 @@ def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
     steps = setting["epoch"] * setting["epochs"]
     batches = {"sampling": "random-allocation", "relation": setting["relation"], "sample_rate": 1 / setting["epoch"]}
     release = Release(setting["noise_multiplier"], steps, **batches)
-    found, seconds, cpu_seconds = timed(lambda: epsilon_of_history([release], setting["delta"]))
+    found, seconds, cpu_seconds = least_timed(lambda: epsilon_of_history([release], setting["delta"]))
     row = dict(setting) | {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,

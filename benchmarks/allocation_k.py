@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
-from benchmarks.kit.timing import timed
+from benchmarks.kit.timing import least_timed
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.release import Release
@@ -26,7 +26,7 @@ def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
     epoch, taken = setting["epoch"], setting["taken"]
     batches = {"sampling": f"random-allocation:{taken}", "relation": setting["relation"], "sample_rate": taken / epoch}
     release = Release(setting["noise_multiplier"], epoch, **batches)
-    found, seconds, cpu_seconds = timed(lambda: epsilon_of_history([release], setting["delta"]))
+    found, seconds, cpu_seconds = least_timed(lambda: epsilon_of_history([release], setting["delta"]))
     return dict(setting) | {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.independent import independent_delta
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.rows import Results, read_rows
-from benchmarks.kit.timing import timed
+from benchmarks.kit.timing import least_timed
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import compositions, delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
@@ -31,8 +31,6 @@ _CHECKED = 5
 """One in so many settings is checked, as an independent value costs up to a hundred times what the answer does."""
 _SECONDS = 8.0
 """Processor seconds after which there is no independent value."""
-_AGAIN, _REPEATS = 0.4, 3
-"""Processor seconds from which an answer is timed again, and times at most: other work adds, so the least counts."""
 _SAMPLINGS = ("poisson", "poisson", "fixed-size", "fixed-size", "full", "fixed-order")
 
 
@@ -98,12 +96,9 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
         return calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
 
     try:
-        asked = [timed(ask)]
-        while asked[0].cpu_seconds > _AGAIN and len(asked) < _REPEATS:
-            asked.append(timed(ask))
+        found, seconds, cpu_seconds = least_timed(ask)
     except Exception as error:  # what this benchmark counts
         return setting | {"status": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
-    found, seconds, cpu_seconds = min(asked, key=lambda one: one.cpu_seconds)
     row = {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,

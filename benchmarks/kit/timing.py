@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Timed", "median_ratio", "timed"]
+__all__ = ["Timed", "least_timed", "median_ratio", "timed"]
 
 T = TypeVar("T")
+_AGAIN, _TIMES = 0.4, 3
 
 
 class Timed(NamedTuple, Generic[T]):
@@ -26,6 +27,15 @@ def timed(ask: Callable[[], T]) -> Timed[T]:
     started, working = time.perf_counter(), time.process_time()
     found = ask()
     return Timed(found, time.perf_counter() - started, time.process_time() - working)
+
+
+def least_timed(ask: Callable[[], T]) -> Timed[T]:
+    """The same; an answer of more than 0.4 processor seconds is timed three times, and the least counts: other work
+    adds to it."""
+    asked = [timed(ask)]
+    while asked[0].cpu_seconds > _AGAIN and len(asked) < _TIMES:
+        asked.append(timed(ask))
+    return min(asked, key=lambda one: one.cpu_seconds)
 
 
 def _forget() -> None:
