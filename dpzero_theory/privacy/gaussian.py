@@ -68,12 +68,21 @@ def _log_delta(eps: Array, gdp: Array) -> Array:
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         a = eps / gdp - gdp / 2
         b = eps / gdp + gdp / 2
-        nodes = a[..., None] + gdp[..., None] * (1 + _NODES) / 2
-        near = gdp / 2 * (_mills_slope(np.where(gdp[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
+        above = -a * a / 2 - _LOG_SQRT_2PI
+        small = gdp <= 1
+        if small.all():
+            return above + np.log(_integral(a, gdp))
+        near = _integral(a, gdp) if small.any() else 1.0
         far = _mills(np.maximum(a, 0.0)) - _mills(b)
-        above = -a * a / 2 - _LOG_SQRT_2PI + np.log(np.where(gdp <= 1, near, far))
+        above = above + np.log(np.where(small, near, far))
         complement = np.exp(-a * a / 2 - _LOG_SQRT_2PI) * (_mills(np.maximum(-a, 0.0)) + _mills(b))
-        return np.where((a < 0) & (gdp > 1), np.log1p(-complement), above)
+        return np.where((a < 0) & ~small, np.log1p(-complement), above)
+
+
+def _integral(a: Array, gdp: Array) -> Array:
+    """R(a) - R(a + mu) for mu <= 1; of a larger mu, something."""
+    nodes = a[..., None] + gdp[..., None] * (1 + _NODES) / 2
+    return gdp / 2 * (_mills_slope(np.where(gdp[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
 
 
 def _log_delta_above(eps: Array, gdp: Array) -> Array:
@@ -96,14 +105,41 @@ def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
 def _root(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> Array:
     """Bisect to neighbouring floats; the end of the last bracket at which `function` (monotone) is <= 0.
 
-    Written out, because importing scipy.optimize would take as long as everything else the calculator does.
+    Nothing is evaluated outside `_enclosed`, where the sign is known. Written out, because importing scipy.optimize
+    would take as long as everything else the calculator does.
     """
+    below, above = _enclosed(function, low, high, rising)
     while True:
         middle = low + (high - low) / 2
         if not ((low < middle) & (middle < high)).any():
             return low if rising else high
-        above = (function(middle) > 0) == rising
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
+        over = middle >= above
+        if (open_ := (below < middle) & ~over).any():
+            over = np.where(open_, (function(middle) > 0) == rising, over)
+        low, high = np.where(over, low, middle), np.where(over, middle, high)
+
+
+def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
+    """A narrower bracket, 2^-44 of the root to either side, found by secants; its ends where they do not hold it."""
+    below, above, before, x = low, high, low, high
+    value = function(x)
+    change = value - function(before)
+    for _ in range(16):
+        with np.errstate(all="ignore"):
+            step = value * ((x - before) / change)
+            settled = ~(np.abs(step) > 2.0**-46 * x)
+            if settled.all():
+                break
+            x, before = np.where(settled, x, x - step), x
+        x = np.where((below <= x) & (x <= above), x, below + (above - below) / 2)
+        found = function(x)
+        over = (found > 0) == rising
+        value, change = found, found - value
+        below, above = np.where(over, below, x), np.where(over, x, above)
+    with np.errstate(over="ignore"):
+        near, far = x * (1 - 2.0**-44), np.minimum(x * (1 + 2.0**-44), high)
+    over_near, over_far = ((function(end) > 0) == rising for end in (near, far))
+    return np.where((low < near) & ~over_near, near, low), np.where((far < high) & over_far, far, high)
 
 
 def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
