@@ -8,6 +8,7 @@ differs between the data. They are not the same in coupled runs, so that what th
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.datasets import Records
@@ -24,6 +25,8 @@ _SEED = 11
 _MOST, _COINS = 64, 20
 """Places of coins that are looked at, and how often coins are exchanged: what is hidden may stay in one way by chance.
 """
+_known: WeakKeyDictionary[Lab, dict[str, list[str]]] = WeakKeyDictionary()
+"""The free coins of each lab's loop, by the changes of settings: many runs show them, and each check asks."""
 
 
 def coupled(
@@ -39,7 +42,10 @@ def coupled(
     if not lab.loop.step_size or lab.base.releases is None:
         return
     with _runs(lab, changes) as run:
-        free = _free(run, lab.loop.records)
+        known, key = _known.setdefault(lab, {}), repr(sorted(changes.items()))
+        if key not in known:
+            known[key] = _free(run, lab.loop.records)
+        free = known[key]
         for number in numbers:
             first, again = (run(worlds[0], number, free) for _ in (0, 1))
             if not alike(first, again):

@@ -1,6 +1,4 @@
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -11,30 +9,11 @@ from dpzero_theory.audit import datasets
 from dpzero_theory.audit.adapters import private
 from dpzero_theory.audit.checks.leaks import differing
 from dpzero_theory.audit.coupling import CLIPPED, LARGER, coupled
-from dpzero_theory.privacy import ledger
-from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.release import Release
 from tests.audit.small import audit, lab
 
 OURS = SOUND[2]
 FULL = replace(OURS, claimed=lambda: catalogue.claim("full", "replace-one"))
 NAMES = {"noise-from-seed", "batches-secret", "not-finite", "steps"}
-
-
-@cache
-def _cost(history: tuple[Release, ...], delta: float) -> Bracket:
-    return epsilon_of_history(history, delta)
-
-
-@pytest.fixture(autouse=True)
-def a_plan_is_costed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger asks it at the start of every run, and an audit has thousands with few plans."""
-
-    def asked(history: Sequence[Release], delta: float) -> Bracket:
-        return _cost(tuple(history), delta)
-
-    monkeypatch.setattr(ledger, "epsilon_of_history", asked)
 
 
 def test_noisy_and_quiet_runs_have_the_same_directions() -> None:

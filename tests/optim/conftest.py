@@ -1,0 +1,1 @@
+from tests.remembered import answers_are_kept as answers_are_kept

@@ -1,0 +1,25 @@
+"""Answers of the accountant, kept for tests of what stands on it: many ask what others have asked.
+
+A `conftest.py` that imports the fixture has it for the tests of its folder.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from dpzero_theory.privacy import accountant, calibration
+
+_KEPT = (
+    (accountant, "_reduced_epsilon", cache(accountant._reduced_epsilon)),
+    (calibration, "_gaussian", cache(calibration._gaussian)),
+)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def answers_are_kept() -> Iterator[None]:
+    """An equal question, of releases, epsilon and delta, is answered once in each test process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, kept in _KEPT:
+            patch.setattr(module, name, kept)
+        yield
