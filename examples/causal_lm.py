@@ -24,7 +24,7 @@ def alone(records):
 run = make_private_with_epsilon(
     model, losses_for(model), data, collate=alone, micro_batch=1, folder="out/causal",
     target_epsilon=4, target_delta=1e-5, relation="add-remove", sampling="poisson", expected_batch=25,
-    steps=20, clip=1.0, step_size=1e-5, smoothing=1e-3,
+    steps=10, clip=1.0, step_size=1e-5, smoothing=1e-3,
 )  # fmt: skip
 run.run(Progress(run))
 print(f"epsilon {run.get_epsilon(1e-5):.3f}")

@@ -283,7 +283,7 @@ def test_rate_against_dimension(capsys: Capture) -> None:
 def test_a_plot_is_written_whole(capsys: Capture, tmp_path: Path) -> None:
     for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
         file = tmp_path / f"plot{suffix}"
-        run(capsys, arguments("--sweep", "d=20:2000:log:3", "--plot", str(file), d=None))
+        run(capsys, arguments("--result", "theorem-1", "--sweep", "d=20:2000:log:3", "--plot", str(file), d=None))
         assert file.read_bytes().startswith(magic)
     assert len(list(tmp_path.iterdir())) == 3
 

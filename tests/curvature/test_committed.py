@@ -61,6 +61,6 @@ def test_figures_are_drawn_from_the_committed_rows(rows: pd.DataFrame) -> None:
         curvature.draw_prescription({task: read_rows(RESULTS / f"prescription_{task}") for task in curvature.TASKS}),
     ]
     for figure in figures:
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         assert all(axis.has_data() for axis in figure.axes)
         plt.close(figure)

@@ -141,7 +141,7 @@ def test_figures_are_drawn_from_the_committed_rows(tmp_path: Path) -> None:
         synthetic.draw_choices(selected["choices"], slopes[slopes["sweep"] == "choices"]),
     ]
     for figure in figures:
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         assert any(axis.has_data() for axis in figure.axes)
         plt.close(figure)
     assert all((Path(certificates.__file__).parent / f"certificates.{kind}").exists() for kind in ("png", "pdf"))
