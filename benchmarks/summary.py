@@ -181,6 +181,11 @@ def language_models() -> str:
     return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
 
 
+def opt_prompts() -> str:
+    """Accuracy of every method on a small OPT with the prompt of SST-2."""
+    return report(table("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls"))
+
+
 HEADS = {
     "trec": "TREC, label vectors on frozen embeddings",
     "trec, norm": "TREC, label vectors and last normalisation",
@@ -323,6 +328,7 @@ TABLES = {
     **adaptation_tables.TABLES,
     "sweep_speed": sweep_speed,
     "language_models": language_models,
+    "opt_prompts": opt_prompts,
     "equal_evaluations": equal_evaluations,
     "one_pass": one_pass,
     "gpu_plans": gpu_plans,

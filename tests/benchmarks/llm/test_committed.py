@@ -7,6 +7,7 @@ from benchmarks.llm import demo
 from benchmarks.llm.grids import table as table_of
 from benchmarks.llm.ordering import ordering
 from benchmarks.llm.report import best, summary
+from benchmarks.summary import ROOT
 
 
 def test_the_order_of_the_methods_on_average_and_where_it_holds() -> None:
@@ -44,3 +45,17 @@ def test_the_summary_that_the_figure_shows_is_that_of_the_rows() -> None:
     committed = read_rows(RESULTS / "llm_dpzero_mezo_summary").drop(columns="status")
     lines = summary(table_of("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
     pd.testing.assert_frame_equal(committed, lines, check_dtype=False, atol=1e-9)
+
+
+def test_no_private_method_answers_the_prompts_of_a_small_opt() -> None:
+    lines = summary(table_of("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls")).set_index("row")["mean"]
+    page = (ROOT / "docs" / "results" / "language-models.md").read_text()
+    assert f"AdamW reaches {lines['AdamW']:.1f}%" in page
+    assert f"{lines.drop('AdamW').max():.1f}% at most" in page
+    assert f"{lines['DP-AdamW (6)']:.1f}% great and {lines['Zero-Shot']:.1f}% terrible" in page
+    pd.testing.assert_frame_equal(
+        read_rows(RESULTS / "llm_opt_cls_summary").drop(columns="status"),
+        summary(table_of("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls")),
+        check_dtype=False,
+        atol=1e-9,
+    )
