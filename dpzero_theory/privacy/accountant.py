@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from dpzero_theory import check
 from dpzero_theory.privacy import truncation
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing
+from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing, upper_crossing
 from dpzero_theory.privacy.certified.direction import CLOSED, GDP_ACCURACY, Parts, direction_curve, direction_delta
 from dpzero_theory.privacy.certified.mixture import (
     FINE,
@@ -269,11 +269,11 @@ def _paired_delta(releases: Sequence[Release], epsilon: float, finite: Finite, n
     return Bracket(lower, max(lower, top.value), top.upper, top.method)
 
 
-def delta_curve(at: Callable[[float], tuple[Sequence[Release], float]]) -> Curve:
-    """The curve of delta over x of any releases, where at(x) = (history, epsilon)."""
+def delta_curve(at: Callable[[float], tuple[Sequence[Release], float]], *, near: float | None = None) -> Curve:
+    """The curve of delta over x of any releases, where at(x) = (history, epsilon); near: as of `delta_of_history`."""
 
     def bracket(x: float, _: float) -> Bracket:
-        return delta_of_history(*at(x))
+        return delta_of_history(*at(x), near=near)
 
     return Curve(bracket, lambda x, _: (bracket(x, 0.0).log_value, None))
 
@@ -288,8 +288,9 @@ def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite) -
             lambda x, _: (_paired_delta(releases, x, finite).log_value, None),
         )
         start = at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / delta))
-        lower, upper, point = crossing([curve], start, -10.0, delta)
-        return Bracket(lower, upper, upper, point.method)
+        upper, point, _ = upper_crossing([curve], start, -10.0, delta)
+        lower = _paired_epsilon([truncation.attained(r) for r in releases], delta, finite).lower
+        return Bracket(min(lower, upper), upper, upper, point.method)
     if mixture := allocated(releases, finite):
         lower, upper, method = _allocated_epsilon(mixture, delta)
         return Bracket(lower, upper, upper, method)
@@ -302,8 +303,10 @@ def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite) -
 
 
 def allocated(releases: Sequence[Release], finite: Finite = NO_FINITE) -> Mixture | None:
-    """The history for `mixture`, if it has a random allocation or finite pairs beside it."""
+    """The history for `mixture`, if it has a random allocation, or finite pairs, or such beside it."""
     runs = tuple(r.terms.run for r in releases if r.terms.run)
+    own = [(r.terms.finite, r.steps) for r in releases if r.terms.finite]
+    finite = tuple((*finite[index], *((pairs[index], count) for pairs, count in own)) for index in (0, 1))
     if not runs and finite == NO_FINITE:
         return None
     others = [r for r in releases if r.terms.run is None]

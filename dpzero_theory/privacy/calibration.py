@@ -15,6 +15,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.truncation import attained
 
 LARGEST_EPSILON = 1e4
 """Of a target with sampled batches: what is beyond protects nothing, and would need grids of as many cells."""
@@ -117,6 +118,11 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     if unit.terms.truncated > 0:
         curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon))
+        upper, point, _ = upper_crossing([curve], start, slope, delta, roomy=True)
+        lower = min(_gaussian(attained(unit), epsilon, delta).lower, upper)
+        return Bracket(lower, upper, upper, point.method, notes([unit]))
+    if unit.terms.finite:
+        curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon), near=delta)
         lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     above, below = compositions([unit]), compositions([unit], attained=True)

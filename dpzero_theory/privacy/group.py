@@ -9,8 +9,9 @@ of the k records are in the batch and move the sum by at most k times what one m
   with half-lines.
 - cyclic-poisson: the same at the rate b q of a turn. Records of several groups have their turns in steps of one round
   of b: given that any is drawn the round's outputs are shifted by a vector of norm at most k, chosen adaptively.
-- fixed-size (replace-one, zero-out): w <= k q. An exchange of the group's records for others moves the sum by at most
-  2 k clips; advanced joint convexity (Balle, Barthe and Gaboardi 2018) gives the pair at rate w and s/k.
+- fixed-size (replace-one, zero-out): w <= k q. Where j of the group's records take others' places, sums move as those
+  of one record and of one that makes way, j times as far; the divergence is at most the mean over j, and rises with j,
+  which gives the pair of one record at rate w and s/k.
 - full, fixed-order: every batch's change is at most k times one record's, in no more batches; full is exact.
 
 Each is a dominating pair of one release, so histories compose (`group_release`). Any history, by one record after

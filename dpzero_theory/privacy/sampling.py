@@ -20,6 +20,7 @@ from scipy.special import bdtrc
 from dpzero_theory import check
 from dpzero_theory.privacy.certified.allocation import Run
 from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.zeroed import LEAST_NOISE, zeroed_pairs
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.privacy.terms import Terms
@@ -253,6 +254,8 @@ class _FixedSize(Sampling):
     runnable = True
 
     def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+        if relation is Relation.ZERO_OUT and noise_multiplier >= LEAST_NOISE:
+            return Terms(finite=zeroed_pairs(noise_multiplier, sample_rate))
         # a batch that loses a record gets another in its place; one whose record counts as zero does not
         noise = noise_multiplier if relation is Relation.ZERO_OUT else noise_multiplier / 2
         attained = tuple(Pair(kind, sample_rate, noise) for kind in ("remove", "add"))
@@ -263,10 +266,8 @@ class _FixedSize(Sampling):
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:
             return ""
-        return (
-            f"fixed-size, {relation}: the upper end is certified for every adaptive use; the lower end is attained by"
-            " data; the exact number is in between"
-        )
+        held = "the upper end is certified for every adaptive use; the lower end is attained by data"
+        return f"fixed-size, {relation}: {held}; the exact number is in between"
 
     def meaning(self, n: int, sample_rate: float) -> str:
         batch = self.batch_size(n, sample_rate)

@@ -12,8 +12,10 @@ added. With several such releases the event is that each has j_k truncated steps
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 from scipy.special import bdtrc
 
@@ -25,6 +27,8 @@ _NEAR, _FAR, _LIKELY = 0.6, 0.1, 0.01
 """By how much r_k falls, at least, from one term to the next: while it is likely, and from there on."""
 _LEFT = 1e-7
 """Share of delta that the last r_k may be."""
+_EXCESS = 3e-4
+"""Share of delta by which numbers from one that is asked for to the next may be counted too high."""
 _LEAST = 1e-280
 _BINOMIAL = 1e-9
 """Relative error of a binomial tail, with room."""
@@ -72,20 +76,32 @@ def delta(releases: Sequence[Release], epsilon: float, of: Callable[[Sequence[Re
 
     The lower end is that of data whose other records add nothing: Poisson steps of the rate after truncation.
     """
-    beyond, upper, value, largest = 1.0, 0.0, 0.0, 0.0
-    method = ""
+    lower = of([attained(r) for r in releases], epsilon).lower
+    rests: list[float] = []
+    kept: list[list[Release]] = []
     for rest, history in histories(releases):
-        found = of(history, epsilon)
-        method = found.method
-        largest = max(largest, found.upper)
-        upper += (beyond - rest) * largest
-        value += (beyond - rest) * found.value
-        beyond = rest
-        if beyond <= _LEFT * upper:
+        rests.append(rest)
+        kept.append(history)
+        if rest <= _LEFT * lower:
             break
-    upper = min((upper + beyond) * (1 + 1e-12) + 5e-324, 1.0)
-    lower = min(of([attained(r) for r in releases], epsilon).lower, upper)
-    return Bracket(lower, min(max(value, lower), upper), upper, method)
+    known: dict[int, Bracket] = {}
+    asked = {0, len(kept) - 1}
+    while asked:
+        known |= {k: of(kept[k], epsilon) for k in asked}
+        ends = sorted(known)
+        # of the numbers from one end to the next each counts as the latter
+        shares = [one - other for one, other in pairwise([1.0, *(rests[k] for k in ends)])]
+        tops = list(accumulate((known[k].upper for k in ends), max))
+        upper = math.fsum(map(operator.mul, shares, tops))
+        asked = {
+            (a + b) // 2
+            for (a, b), share, (low, high) in zip(pairwise(ends), shares[1:], pairwise(tops), strict=True)
+            if b - a > 1 and share * (high - low) > _EXCESS * upper
+        }
+    value = math.fsum(share * known[k].value for share, k in zip(shares, ends, strict=True))
+    upper = min((upper + rests[-1]) * (1 + 1e-12) + 5e-324, 1.0)
+    lower = min(lower, upper)
+    return Bracket(lower, min(max(value, lower), upper), upper, known[0].method)
 
 
 def attained(release: Release) -> Release:

@@ -149,7 +149,8 @@ def test_an_epoch_that_holds_each_record_once_uses_it_as_often_as_passes_says():
 def test_terms_are_of_one_form_and_the_attained_pairs_are_no_stronger(name, relation):
     q = 1.0 if name == "full" else 0.25
     terms = SAMPLINGS[name].terms(2.0, 8, q, relation)
-    assert (terms.gdp > 0) != bool(terms.pairs)
+    assert (terms.gdp > 0) + bool(terms.pairs) + bool(terms.finite) == 1
+    assert bool(terms.finite) == ((name, relation) == ("fixed-size", "zero-out"))
     assert bool(terms.attained) == bool(terms.pairs)
     assert (terms.run is not None) == (name == "random-allocation")
     if terms.pairs and name == "poisson":

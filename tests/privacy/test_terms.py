@@ -15,7 +15,8 @@ NAMES = (*SAMPLINGS, "truncated-poisson:3/40", "cyclic-poisson:4", "random-alloc
 def test_pairs_or_plain_releases_and_what_sharpens_them(name, relation):
     rate = 1.0 if name == "full" else 0.2
     terms = SAMPLINGS[name].terms(1.5, 20, rate, relation)
-    assert bool(terms.pairs) != (terms.gdp > 0)
+    assert (terms.gdp > 0) + bool(terms.pairs) + bool(terms.finite) == 1
+    assert bool(terms.finite) == ((name, relation) == ("fixed-size", "zero-out"))
     assert bool(terms.attained) == bool(terms.pairs)
     assert (terms.run is not None) == name.startswith("random-allocation")
     assert terms.run is None or terms.gdp > 0

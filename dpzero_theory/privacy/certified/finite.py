@@ -60,6 +60,14 @@ class FinitePair:
         lower = float(np.sum(gain[gain > 0])) * (1 - _ROUNDING)
         return lower, (lower + upper) / 2, min(upper, 1.0)
 
+    def trimmed(self, share: float) -> "FinitePair":
+        """Without losses beyond which P has at most `share`: `infinite` has them, and events below do not."""
+        kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share)), 1)
+        level = np.log(self.p) - np.log(self.q)
+        near = level <= max(self.loss[min(kept, len(self.loss) - 1)], float(level.min()))
+        more = float(np.sum(self.mass[kept:])) * (1 + _ROUNDING)
+        return FinitePair(self.loss[:kept], self.mass[:kept], self.infinite + more, self.p[near], self.q[near])
+
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
         """The release on the grid of spacing `width`, tilted by tau > 0; see `cells.cells`."""
         loss = np.maximum(self.loss, lowest)

@@ -245,6 +245,9 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
 def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Term:
     """The part of delta where every output is in its slice."""
     grid = _grid(epsilon, slices, points)
+    highest = grid.shift + math.fsum(count * (c.first + len(c.dominating) - 1) * grid.width for c, count in grid.laws)
+    if highest * (1 + 1e-12) <= epsilon:
+        return _Term(0.0, 0.0)
     for extended in (False, True):
         upper, rounded = _upper(grid, extended=extended)
         lower, lost = _lower(grid, extended=extended) if extended or rounded <= _ROUNDED else (0.0, 1.0)

@@ -98,7 +98,8 @@ def _on_grid(
     lower = value = upper = 0.0
     for index in directions[: 1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2]:
         others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
-        finite = (*epochs[index], *mixture.finite[index])
+        own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
+        finite = (*epochs[index], *own)
         found = _composed(epsilon, finite, others, mixture.gdp, log_cut, accuracy)
         upper = max(upper, found.upper)
         if below != others:

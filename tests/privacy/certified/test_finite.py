@@ -30,6 +30,19 @@ def test_one_release_is_bracketed_and_exact_at_its_losses(mu):
     assert pair.delta(at)[2] == pytest.approx(float(delta_from_gdp(at, mu)), rel=1e-10)
 
 
+def test_a_pair_trimmed_is_as_good_but_for_its_share():
+    side = gaussian(1.0, 0.05)
+    pair = region(side, side)
+    short = pair.trimmed(1e-6)
+    assert short.largest_loss < 6 < pair.largest_loss
+    assert pair.infinite < short.infinite <= 1e-6 * 1.01
+    assert np.sum(short.mass) + short.infinite == pytest.approx(1, abs=1e-12)
+    for epsilon in (0.0, 1.0, 3.0):
+        exact = float(delta_from_gdp(epsilon, 1.0))
+        assert pair.delta(epsilon)[0] - 2e-6 <= short.delta(epsilon)[0] <= exact
+        assert exact <= short.delta(epsilon)[2] <= pair.delta(epsilon)[2] + 1e-6
+
+
 def test_both_laws_are_laws():
     side = gaussian(1.0, 0.15)
     pair = region(side, side)
