@@ -37,14 +37,14 @@ def transform(law: Array, first: int, size: int, *, extended: bool = True) -> Sp
 
 def power(base: Spectrum, exponent: int) -> Spectrum:
     """base**exponent by repeated squaring, exponent >= 0."""
-    result = np.ones_like(base)
+    result: Spectrum | None = None
     while exponent:
         if exponent & 1:
-            result = result * base
+            result = base if result is None else result * base
         exponent >>= 1
         if exponent:
             base = base * base
-    return result
+    return np.ones_like(base) if result is None else result
 
 
 def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array, float]:
@@ -59,15 +59,15 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array,
     beta = 16 * unit * math.log2(size)
     product = math.prod((power(*pair) for pair in spectra[1:]), start=power(*spectra[0]))
     law = np.maximum(fft.irfft(product, size), 0)
-    moduli = [np.abs(spectrum).astype(np.float64) + beta for spectrum, _ in spectra]
+    moduli = [np.abs(spectrum.astype(np.complex128)) + beta for spectrum, _ in spectra]
     spread = 0.0
     for one, (_, count) in enumerate(spectra):
         others = [
-            modulus ** (copies - (k == one))
+            power(modulus, copies - (k == one))
             for k, (modulus, (_, copies)) in enumerate(zip(moduli, spectra, strict=True))
         ]
         spread += 1.1 * count * beta * norm(math.prod(others[1:], start=others[0]))
-    error = math.sqrt(2) * (spread + beta * norm(np.abs(product).astype(np.float64)))
+    error = math.sqrt(2) * (spread + beta * norm(np.abs(product.astype(np.complex128))))
     return np.roll(law, -(first % size)).astype(np.float64), error
 
 
