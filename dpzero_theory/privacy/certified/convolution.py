@@ -10,6 +10,7 @@ that in Euclidean norm, and hence by at most that norm in total absolute value (
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,17 @@ def dot(x: Array, y: Array) -> float:
 
 def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> float:
     """The least b over `rates` with P(X >= b) <= e^{log_tail}, by Chernoff, for log_moment(r) >= log E e^{r X}."""
-    return min((log_moment(float(rate)) - log_tail) / float(rate) for rate in rates)
+    return best_rate(log_moment, rates, log_tail)[0]
+
+
+def best_rate(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> tuple[float, float]:
+    """(b, its rate) of `chernoff`: with log_moment convex, what the rising rates give falls and then rises."""
+    reach = cache(lambda k: (log_moment(float(rates[k])) - log_tail) / float(rates[k]))
+    low, high = 0, len(rates) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reach(middle) <= reach(middle + 1) else (middle + 1, high)
+    return reach(low), float(rates[low])
 
 
 def log_law(law: Array) -> Array:

@@ -17,7 +17,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.cells import Cells, Span
 from dpzero_theory.privacy.certified.contour import log_c
-from dpzero_theory.privacy.certified.convolution import compose, dot, log_law, log_sum, norm, transform
+from dpzero_theory.privacy.certified.convolution import best_rate, compose, dot, log_law, log_sum, norm, transform
 from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.sketch import FAR, Sketch, Slice, everything, reach_of, rough_cut, saddle, split
@@ -51,20 +51,20 @@ class _Finite:
 
 def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array]:
     """(lowest, highest) sum of losses that matters under the tilted law, and Chernoff's best rates for its tails."""
-    laws = [(k, *k.tilted(tau)) for k in sketches]
-    mean = math.fsum(k.steps * centre for k, centre, _ in laws)
-    variance = math.fsum(k.steps * float(weights @ (k.loss - centre) ** 2) for k, centre, weights in laws)
+    laws = [(k.steps, k.loss, *k.tilted(tau)) for k in sketches]
+    mean = math.fsum(steps * centre for steps, _, centre, _ in laws)
+    variance = math.fsum(steps * float(weights @ (loss - centre) ** 2) for steps, loss, centre, weights in laws)
     if not (math.isfinite(variance) and variance > 0):
         raise OverflowError("losses that a sketch does not resolve")
+    centred = [(steps, log_law(weights), loss - centre) for steps, loss, centre, weights in laws]
     rates = np.geomspace(0.02, 50, 24) / math.sqrt(variance)
 
-    def reach(rate: float) -> float:
-        moment = math.fsum(k.steps * log_sum(log_law(weights), rate, k.loss - centre) for k, centre, weights in laws)
-        return (moment - _LOG_TAIL) / abs(rate)
+    def moment(rate: float) -> float:
+        return math.fsum(steps * log_sum(log_weights, rate, loss) for steps, log_weights, loss in centred)
 
-    up, down = ([reach(sign * float(rate)) for rate in rates] for sign in (1, -1))
-    best = np.array([rates[int(np.argmin(up))], rates[int(np.argmin(down))]])
-    return mean - min(down), mean + min(up), best
+    up, best_up = best_rate(moment, rates, _LOG_TAIL)
+    down, best_down = best_rate(lambda rate: moment(-rate), rates, _LOG_TAIL)
+    return mean - down, mean + up, np.array([best_up, best_down])
 
 
 @dataclass(frozen=True)

@@ -115,12 +115,13 @@ class Pair:
         """log A(x), accurate relative to its size near 0 and absolutely far from it."""
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
+        if q == 1:
+            return np.asarray(u)
         y = q * np.expm1(np.minimum(u, 700.0))
-        near = np.abs(y) < 0.5
-        if near.all():
-            return np.asarray(np.log1p(y))
-        with np.errstate(divide="ignore"):
-            return np.where(near, np.log1p(np.clip(y, -0.5, 0.5)), np.logaddexp(np.log1p(-q), math.log(q) + u))
+        far = np.abs(y) >= 0.5
+        result = np.asarray(np.log1p(np.clip(y, -0.5, 0.5)))
+        result[far] = np.logaddexp(math.log1p(-q), math.log(q) + u[far])
+        return result
 
     def posterior(self, x: Array, log_mixture: Array) -> Array:
         """q N(1)(x) / ((1-q) N(0)(x) + q N(1)(x)); s^2 times the derivative of log A."""
