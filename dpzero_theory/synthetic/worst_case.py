@@ -184,7 +184,8 @@ def run(
     total, left = np.zeros(chains), np.zeros(chains)
     suffix, least = np.zeros((len(starts), chains)), np.full((len(starts), chains), math.inf)
     h, ratio = problem.curvature, problem.curvature / problem.saturation
-    groups = ((problem.share, problem.forward), (1 - problem.share, -problem.backward))
+    weights = np.array([[problem.share], [1 - problem.share]])  # of the samples that slope either way
+    slopes = np.array([[problem.forward], [-problem.backward]])
     slope = problem.slope
 
     def pull(x: Array, s: Array) -> tuple[Array, Array]:
@@ -202,13 +203,10 @@ def run(
             if t >= begin:
                 suffix[j] += squared
                 np.minimum(least[j], squared, out=least[j])
-        along, inward = np.zeros(chains), np.zeros(chains)
-        for weight, a in groups:
-            norm = np.sqrt(np.maximum(np.square(a * phi) * first + (2 * a * phi * mixed + psi * second) * psi, 1e-300))
-            kept = weight * np.minimum(1.0, clip / norm)
-            along += kept * a
-            inward += kept
-        along, inward = along * phi, inward * psi
+        sloped = slopes * phi
+        norm = np.sqrt(np.maximum(sloped * sloped * first + (2 * sloped * mixed + psi * second) * psi, 1e-300))
+        kept = weights * np.minimum(1.0, clip / norm)
+        along, inward = (kept * sloped).sum(axis=0), kept.sum(axis=0) * psi
         forward = along * first + inward * mixed
         back = along * mixed + inward * second
         size = along * (forward + 2 * noise_first) + inward * (back + 2 * noise_second) + noise_square

@@ -126,5 +126,7 @@ class _Huber:
         """The minimiser, by gradient descent, and the least mean loss."""
         best = np.zeros((1, self.centers.shape[1]))
         for _ in range(3000):
-            best = best - self.gradient(best)
+            before, best = best, best - self.gradient(best)
+            if np.array_equal(before, best):
+                break
         return best[0], float(self.losses(best).mean())

@@ -118,12 +118,11 @@ def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, r
 
 
 def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Array:
-    """signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n) at points of shape (m, d), as one matrix product."""
-    scaled = points * h
-    squares = np.einsum("md,md->m", scaled, points)
-    left = np.column_stack([scaled, squares, np.ones(len(points))])
-    right = np.column_stack([-2 * centers, np.ones(len(centers)), (centers * centers) @ h])
-    values: Array = left @ (signs[:, None] / 2 * right).T
+    """signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n) at points of shape (m, d)."""
+    values: Array = points @ (-2 * centers * h).T
+    values += ((points * points) @ h)[:, None]
+    values += (centers * centers) @ h
+    values *= signs / 2
     return values
 
 
