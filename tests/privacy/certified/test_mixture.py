@@ -24,9 +24,8 @@ def release(s, steps, sampling, q, relation):
 def replaced(epsilon, s, t):
     """delta of one epoch when the record's contribution changes sign, by the trapezoid rule in all t outputs."""
     x = np.arange(-8 * s - 1, 8 * s + 1, s / 6)
-    step = s / 6 / (s * math.sqrt(2 * math.pi))
-    grid = np.meshgrid(*[x] * t, indexing="ij")
-    base = step**t * np.exp(-sum(g * g for g in grid) / (2 * s * s))
+    grid = np.meshgrid(*[x] * t, indexing="ij", sparse=True)
+    base = math.prod(np.exp(-g * g / (2 * s * s)) / (6 * math.sqrt(2 * math.pi)) for g in grid)
     p, q = (sum(np.exp((2 * sign * g - 1) / (2 * s * s)) for g in grid) / t for sign in (1, -1))
     return float(np.sum(base * np.maximum(p - math.exp(epsilon) * q, 0)))
 
@@ -47,9 +46,10 @@ def losses(rng, n, s, t, epochs, *, replaced):
     for _ in range(epochs):
         x = s * rng.standard_normal((n, t))
         x[:, 0] += 1
-        loss += np.log(np.exp((2 * x - 1) / (2 * s * s)).mean(axis=1))
+        ratio = np.exp((2 * x - 1) / (2 * s * s))
+        loss += np.log(ratio.mean(axis=1))
         if replaced:
-            loss -= np.log(np.exp((-2 * x - 1) / (2 * s * s)).mean(axis=1))
+            loss -= np.log((1 / ratio).mean(axis=1)) - 1 / (s * s)
     return loss
 
 
