@@ -252,19 +252,31 @@ def _exceeding(delta: Callable[[float], Bracket], near: float, target: float, ra
     return 0.0
 
 
-def _paired_delta(releases: Sequence[Release], epsilon: float, finite: Finite, near: float | None = None) -> Bracket:
+def _paired_delta(
+    releases: Sequence[Release],
+    epsilon: float,
+    finite: Finite,
+    near: float | None = None,
+    *,
+    above: bool = False,
+    failures: dict[str, int] | None = None,
+) -> Bracket:
+    """above: the lower end may be of no use. failures: see `direction_delta`."""
     if truncation.truncated(releases):
-        return truncation.delta(releases, epsilon, lambda parts, at: _paired_delta(parts, at, finite))
+        failed: dict[str, int] = {}
+        return truncation.delta(
+            releases, epsilon, lambda parts, at: _paired_delta(parts, at, finite, above=True, failures=failed)
+        )
     if mixture := allocated(releases, finite):
         return mixture_delta(epsilon, mixture, target=near)
     gdp = total_gdp(releases)
-    above: list[Bracket] = []
+    found: list[Bracket] = []
     for parts in compositions(releases):
-        known = max((bracket.lower for bracket in above), default=0.0)
-        above.append(direction_delta(epsilon, parts, gdp, small=known))
-    top = max(above, key=lambda b: b.upper)
-    lower = max(b.lower for b in above)
-    if compositions(releases, attained=True) != compositions(releases):
+        known = max((bracket.lower for bracket in found), default=0.0)
+        found.append(direction_delta(epsilon, parts, gdp, small=known, failures=failures))
+    top = max(found, key=lambda b: b.upper)
+    lower = max(b.lower for b in found)
+    if not above and compositions(releases, attained=True) != compositions(releases):
         lower = max(direction_delta(epsilon, parts, gdp).lower for parts in compositions(releases, attained=True))
     return Bracket(lower, max(lower, top.value), top.upper, top.method)
 

@@ -187,7 +187,7 @@ def _cut_below(parts: Parts, log_chance: float) -> tuple[list[tuple[Pair, int]],
     def chance(reach: float) -> float:
         return float(np.logaddexp.reduce([math.log(k) + p.beyond(1 + p.noise * reach)[0] for p, k in sides]))
 
-    least, most = 0.0, max((p.stop - 1) / p.noise for p, _ in sides)
+    least, most = 0.0, max((p.stop - 1) / p.noise for p, _ in sides if p.stop < math.inf)
     if chance(least) <= log_chance:
         reach = least
     elif chance(most) >= log_chance:

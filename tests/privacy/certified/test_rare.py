@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.independent import independent_delta, lattice_delta
+from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.certified import rare
 from dpzero_theory.privacy.certified.contour import delta_bracket
 from dpzero_theory.privacy.certified.grid import grid_delta
@@ -14,6 +15,7 @@ from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
 from dpzero_theory.privacy.certified.rare import bracket_of, rare_delta, split
 from dpzero_theory.privacy.certified.sketch import rough_cut
+from dpzero_theory.privacy.release import Release
 
 EXTENDED = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs 80-bit floats")
 
@@ -134,3 +136,15 @@ def test_the_left_tail_bound_holds_in_simulations():
         excess = np.maximum(np.expm1(-margin - loss), 0.0)
         bound = math.exp(rare._log_left_tail([(Pair("remove", q, s), steps)], 0.0, margin))
         assert excess.mean() + 5 * excess.std() / math.sqrt(draws) < bound < 1
+
+
+@pytest.mark.parametrize("noise", [1.5, 2.3])
+def test_groups_of_other_kinds_cost_together_what_each_does_where_events_are_rare(noise):
+    """One step in 8,340 has a fixed batch; losses of those steps are not cut, of the others they are."""
+    rate, epsilon = 1.66e-5, 0.26
+    one = Release(noise, 1, sampling="fixed-size", relation="replace-one", sample_rate=rate)
+    rest = Release(noise, 8339, sampling="poisson", relation="replace-one", sample_rate=rate)
+    both, alone, others = (delta_of_history(history, epsilon) for history in ([one, rest], [one], [rest]))
+    assert alone.lower + others.lower <= both.upper
+    assert both.lower <= 1.01 * (alone.upper + others.upper)
+    assert both.upper <= 1.001 * both.lower
