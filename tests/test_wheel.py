@@ -76,7 +76,7 @@ def metadata(installed: Path) -> Message:
 def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Python without `site` in `folder`, finding the wheel and the libraries beside this checkout's."""
     path = os.pathsep.join([str(installed), *LIBRARIES])
-    environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
