@@ -61,8 +61,8 @@ class FirstOrder:
         features, labels = rows[:, :-1], rows[:, -1:]
         with np.errstate(all="ignore"):
             margins = labels * (features @ self.weights)[:, None]
-            found = -labels * features / (1 + np.exp(np.clip(margins, -500, 500)))
-        return np.asarray(np.nan_to_num(found, nan=0.0, posinf=1e100, neginf=-1e100))
+            found = np.asarray(-labels * features / (1 + np.exp(np.clip(margins, -500, 500))))
+        return found if np.isfinite(found).all() else np.nan_to_num(found, nan=0.0, posinf=1e100, neginf=-1e100)
 
     def losses(self) -> Array:
         margins = self.records[:, -1] * (self.records[:, :-1] @ self.weights)

@@ -38,7 +38,7 @@ from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.finding import CHECKS, Check, Verdict, untested
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.loop import Loop, LoopFailed, Train
+from dpzero_theory.audit.loop import Loop, LoopFailed, Train, generators_kept
 from dpzero_theory.audit.report import Entry, Report
 from dpzero_theory.audit.weights import lab_of
 
@@ -52,6 +52,7 @@ def every() -> tuple[Check, ...]:
     return tuple(CHECKS.values())
 
 
+@generators_kept()
 def check(
     train: Train,
     records: Records,

@@ -26,6 +26,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -257,22 +258,41 @@ def _rows(name: str, value: Any) -> Array:
     return found.reshape(len(found), -1)
 
 
+_keeping = ContextVar("_keeping", default=False)
+"""Whether the global generators are kept already."""
+
+
 @contextmanager
-def _seeded(world: int) -> Iterator[None]:
-    """The global generators of Python, NumPy and, where it is loaded, torch, seeded; as they were afterwards."""
+def generators_kept() -> Iterator[None]:
+    """The global generators of Python, NumPy and, where it is loaded, torch, are afterwards as they were before.
+
+    Within another such block nothing is done: what a run costs is not to be the copies of NumPy's state.
+    """
+    if _keeping.get():
+        yield
+        return
     torch = sys.modules.get("torch")
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     state = torch.get_rng_state() if torch else None
-    random.seed(world)
-    np.random.seed(world % 2**32)  # noqa: NPY002
-    if torch:
-        torch.default_generator.manual_seed(world)
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(world)
+    outside = _keeping.set(True)
     try:
         yield
     finally:
+        _keeping.reset(outside)
         random.setstate(python)
         np.random.set_state(legacy)  # noqa: NPY002
         if torch:
             torch.set_rng_state(state)
+
+
+@contextmanager
+def _seeded(world: int) -> Iterator[None]:
+    """These generators, seeded; as they were afterwards."""
+    with generators_kept():
+        random.seed(world)
+        np.random.seed(world % 2**32)  # noqa: NPY002
+        if torch := sys.modules.get("torch"):
+            torch.default_generator.manual_seed(world)
+            if torch.cuda.is_initialized():
+                torch.cuda.manual_seed_all(world)
+        yield

@@ -149,11 +149,11 @@ def test_one_run_epsilon_is_right_and_tight_for_randomised_response() -> None:
 
 
 def test_one_run_gdp_is_right_for_independent_gaussian_canaries() -> None:
-    """Every sign guessed: V is binomial with accuracy Phi(mu/2)."""
+    """Every sign guessed: V is binomial with accuracy Phi(mu/2). Counts of a probability below 1e-9 are not tried."""
     for m, gdp in [(50, 1.0), (300, 0.5), (300, 2.0)]:
-        counts = np.arange(m + 1)
-        above = np.array([one_run_gdp(int(v), m, m, 0.95) > gdp for v in counts])
-        assert float(stats.binom.pmf(counts, m, stats.norm.cdf(gdp / 2))[above].sum()) <= 0.05
+        law = stats.binom.pmf(np.arange(m + 1), m, stats.norm.cdf(gdp / 2))
+        wrong = sum(float(law[v]) for v in np.flatnonzero(law > 1e-9) if one_run_gdp(int(v), m, m, 0.95) > gdp)
+        assert wrong <= 0.05 - m * 1e-9
 
 
 def gaussian_mechanism(gdp: float, rng: np.random.Generator) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
@@ -258,7 +258,7 @@ SMALL = Setting(n=500, canaries=500, d=500, steps=1_500, epsilon=2.0)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("variant", ["no-noise", "seed-noise", "batch-clip", "half-sigma"])
 def test_broken_algorithms_are_flagged(algorithm: str, variant: str) -> None:
-    runs = 1_200 if variant == "half-sigma" else 400
+    runs = {"half-sigma": 1_200, "batch-clip": 400}.get(variant, 160)  # without noise no run is misjudged
     assert flagged(audit_row("attack", Audited(algorithm, variant, ATTACK), 1, runs), ATTACK)
     if variant != "half-sigma":  # one run needs more canaries for that: see the benchmark
         assert flagged(audit_row("one-run", Audited(algorithm, variant, SMALL), 1, 1), SMALL)

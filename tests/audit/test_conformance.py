@@ -1,6 +1,8 @@
 import json
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dpzero_theory.audit
@@ -64,3 +66,9 @@ def test_bad_arguments(change: dict[str, Any], message: str) -> None:
     given = {"train": SOUND[0].make(), "records": records(), "claim": claim(), **change}
     with pytest.raises(ValueError, match=message):
         check(**given)
+
+
+def test_global_generators_are_given_back() -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert audit(SOUND[0], "steps").named("held") == ["steps"]
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # noqa: NPY002
