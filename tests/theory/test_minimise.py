@@ -32,22 +32,22 @@ def both(id: str, case: paper.Case, v: Any, max_steps: int | None = None) -> tup
 
 
 def objective(id: str, case: paper.Case, v: float) -> Callable[[Any], float]:
-    """log of the un-substituted bound at lambda = 0 as a function of log(2 k ell alpha), log T, log(C/L)."""
+    """log of the un-substituted bound at lambda = 0 over log(2 k ell alpha), log T, log(C/L); vectorised."""
     n, d, r, L, ell, gap, B, mu = (float(x) for x in case.letters())
     k, trace = (d, d) if id.endswith("-1") else (r + 2, r)
 
-    def value(x: Any) -> float:
-        share, T = math.exp(x[0]), math.exp(x[1])
+    def value(x: Any) -> Any:
+        share, T = np.exp(x[0]), np.exp(x[1])
         alpha = share / (2 * k * ell)
         clip, fail = L * d, 0.0
         if id.endswith("-3"):
-            clip = L * math.exp(x[2])
-            fail = 2 * math.sqrt(2 * math.pi) * n * T * math.exp(-min(700.0, (clip / L) ** 2 / 8))
+            clip = L * np.exp(x[2])
+            fail = 2 * math.sqrt(2 * math.pi) * n * T * np.exp(-((clip / L) ** 2) / 8)
         per_step = ell * alpha * trace * (4 * clip * v / n) ** 2 * 2 * T / 2 + (L**2 * d + 2 * B / alpha) * fail
         if id.startswith("corollary"):
-            shrink = math.exp(-min(700.0, mu * alpha * (1 - share) * T))
-            return math.log(shrink * gap + per_step / (mu * (1 - share)) + 2 * B * fail)
-        return math.log(2 / (1 - share) * (gap / (alpha * T) + per_step))
+            shrink = np.exp(-np.minimum(700.0, mu * alpha * (1 - share) * T))
+            return np.log(shrink * gap + per_step / (mu * (1 - share)) + 2 * B * fail)
+        return np.log(2 / (1 - share) * (gap / (alpha * T) + per_step))
 
     return value
 
@@ -57,7 +57,9 @@ def stochastic_minimum(id: str, case: paper.Case, v: float, most_steps: float) -
     free = 3 if id.endswith("-3") else 2
     bounds = optimize.Bounds(np.array(low[:free]), np.array(high[:free]))
     function = objective(id, case, v)
-    rough = optimize.differential_evolution(function, bounds, seed=5, popsize=15, maxiter=120, tol=1e-10, polish=False)
+    rough = optimize.differential_evolution(
+        function, bounds, seed=5, maxiter=120, tol=1e-10, polish=False, updating="deferred", vectorized=True
+    )
     fine = optimize.minimize(
         function, rough.x, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-9, "fatol": 1e-11, "maxiter": 2000}
     )

@@ -25,7 +25,9 @@ def _expectation(function, low, d):  # type: ignore[no-untyped-def]
     points = sorted(set(points))
     if len(points) == 1:
         return mpmath.mpf(0)
-    return norm * mpmath.quad(lambda a: function(root * mpmath.cos(a)) * mpmath.sin(a) ** (d - 2), points)
+    return norm * mpmath.quad(
+        lambda a: function(root * mpmath.cos(a)) * mpmath.sin(a) ** (d - 2), points, method="gauss-legendre"
+    )
 
 
 def _theorem(problem, alpha, steps, clip, smoothing, sigma, rate):  # type: ignore[no-untyped-def]
