@@ -68,6 +68,20 @@ class FinitePair:
         more = float(np.sum(self.mass[kept:])) * (1 + _ROUNDING)
         return FinitePair(self.loss[:kept], self.mass[:kept], self.infinite + more, self.p[near], self.q[near])
 
+    def parted(self, share: float) -> tuple["FinitePair", "FinitePair"] | None:
+        """The outputs but those of the largest losses, of which P has at most `share`, and these; neither is a law, and
+        `infinite` is in neither. None where one has nothing."""
+        kept = int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share))
+        if not 0 < kept < len(self.loss):
+            return None
+        near = np.log(self.p) - np.log(self.q) <= self.loss[kept - 1]
+        if near.all() or not near.any():
+            return None
+        return (
+            FinitePair(self.loss[:kept], self.mass[:kept], 0.0, self.p[near], self.q[near]),
+            FinitePair(self.loss[kept:], self.mass[kept:], 0.0, self.p[~near], self.q[~near]),
+        )
+
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
         """The release on the grid of spacing `width`, tilted by tau > 0; see `cells.cells`."""
         loss = np.maximum(self.loss, lowest)

@@ -31,6 +31,8 @@ _LOST = 1e-3
 """Shares of the upper and lower end that rounding may have before extended precision is used, five times slower."""
 _GAP = 12.0
 """Log of the most that Chernoff's bound may exceed delta by; beyond, large losses are counted apart."""
+_RARE, _SHARP = 1e-10, 1.1
+"""The largest delta at which finite pairs' large losses are counted apart, if its ends' ratio exceeds the latter."""
 _CELLS = 2**17
 """Cells for the losses of one step, at most."""
 
@@ -164,7 +166,44 @@ def grid_delta_beside(
     slices = [Slice(pair, count, Span(reach, reach)) for pair, count in whole]
     term = _bracket(epsilon, [*(_Finite(pair, count) for pair, count in finite), *slices], points)
     left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
-    return _total([term], left_out)
+    found = _total([term], left_out)
+    if found.upper > _RARE or found.upper <= _SHARP * found.lower:
+        return found
+    try:
+        apart = _finite_apart(epsilon, finite, slices, log_cut, points)
+    except OverflowError:
+        apart = None
+    if apart is None:
+        return found
+    other = _total(apart, left_out + math.exp(log_cut))
+    lower, upper = max(found.lower, other.lower), min(found.upper, other.upper)
+    return Bracket(lower, min(max(other.value, lower), upper), upper, found.method)
+
+
+def _finite_apart(
+    epsilon: float,
+    finite: Sequence[tuple[FinitePair, int]],
+    slices: Sequence[Slice],
+    log_cut: float,
+    points: int,
+) -> "list[_Term] | None":
+    """The parts of delta where no step of a finite pair has a large loss, and where one of each has; at most
+    e^log_cut is where two have. None where these have nothing."""
+    share = math.exp(log_cut / 2) / len(finite)
+    parts = [(pair.parted(share / count), count) for pair, count in finite]
+    known = [(part, count) for part, count in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    largest = math.inf if slices else math.fsum(count * near.largest_loss for (near, _), count in known)
+    if largest * (1 + 1e-12) <= epsilon:
+        terms = [_Term(0.0, 0.0)]
+    else:
+        terms = [_bracket(epsilon, [*(_Finite(near, count) for (near, _), count in known), *slices], points)]
+    for one, ((_, far), count) in enumerate(known):
+        rest = [_Finite(near, number - (k == one)) for k, ((near, _), number) in enumerate(known)]
+        term = _bracket(epsilon, [_Finite(far, 1), *(other for other in rest if other.steps), *slices], points)
+        terms.append(_Term(count * term.lower, count * term.upper))
+    return terms
 
 
 @dataclass(frozen=True)

@@ -212,12 +212,19 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     try:
         while True:
             found = _on_grid(epsilon, mixture, guess, accuracy)
+            lower, upper = max(lower, found.lower), min(upper, found.upper)
             if target or found.lower > guess / 10:
                 break
             guess = found.lower or guess**4
             if guess < _LEAST:
                 break
-        return _bracket(max(lower, found.lower), found.value, min(upper, found.upper))
+        # a delta that is far above its lower end: what is left out may be too little for the grid
+        while not target and upper > 10 * max(guess, _LEAST):
+            found = _on_grid(epsilon, mixture, upper, accuracy)
+            guess, lower, upper = upper, max(lower, found.lower), min(upper, found.upper)
+            if upper > guess / 2:
+                break
+        return _bracket(lower, found.value, upper)
     except OverflowError:
         return _bracket(lower, upper, upper)
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpzero_theory.privacy.accountant import delta_of_history
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.zeroed import LEAST_NOISE, zeroed_pairs
 from dpzero_theory.privacy.release import Release
@@ -127,3 +127,18 @@ def test_any_history_is_known():
     both, one, other = (delta_of_history(history, 0.7) for history in (releases, releases[:1], releases[1:]))
     assert max(one.upper, other.upper) < both.lower
     assert both.upper <= 1.5 * both.lower
+
+
+@pytest.mark.parametrize(
+    ("steps", "rate", "epsilon", "delta"),
+    [(11_228, 2.477e-5, 0.1666, 1.54e-29), (15, 1.2e-7, 0.00228, 2.2e-17), (47_225, 4.11e-5, 0.00342, 7.4e-17)],
+)
+def test_rare_batches_are_known_and_cost_what_they_were_calibrated_for(steps, rate, epsilon, delta):
+    """Whoever asks for delta, without knowing about where it is, or for epsilon, finds the target met."""
+    batches = {"steps": steps, "sampling": "fixed-size", "relation": "zero-out", "sample_rate": rate}
+    found = calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **batches)
+    assert found.upper < found.lower * (1.04 if steps > 20_000 else 1.001)
+    release = Release(found.upper, **batches)
+    spent = delta_of_history([release], epsilon)
+    assert 0.1 * delta < spent.lower < spent.upper <= delta
+    assert epsilon_of_history([release], delta).upper <= epsilon
