@@ -34,7 +34,7 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
     keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
 
     def terms(power: float, sign: float) -> list[tuple[float, float]]:
-        if power <= 0 and power * keep < _SMALL_POWER:
+        if power <= 0 and (power * keep < _SMALL_POWER or (q < 1 and power < -_MAX_PANELS / 4 * s)):
             return [(power * keep, 0.0)]  # A >= 1 - q
         return [(keep, 0.0), (take - power / (2 * s * s), sign * power)]  # Jensen
 
@@ -187,10 +187,12 @@ def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
     log_tolerance += log_moment_floor(pair, contour.tau)
     for branch in pair.branches:
         start, stop = support(pair, branch, contour.tau, log_tolerance - _shift_cost(pair, branch, contour))
-        edges = np.linspace(start, stop, math.ceil((stop - start) / pair.noise) + 1)
+        count = math.ceil((stop - start) / pair.noise)
+        if count > _MAX_PANELS:
+            raise OverflowError("too many quadrature panels")
+        edges = np.linspace(start, stop, count + 1)
         low, high = edges[:-1], edges[1:]
         good: list[tuple[Array, Array]] = []
-        count = len(low)
         while True:
             bad = _panel_errors(pair, branch, (low, high), contour) > log_tolerance - math.log(count)
             good.append((low[~bad], high[~bad]))

@@ -84,3 +84,21 @@ def test_a_glance_is_near_what_refined_panels_say(kind: str, q: float, s: float,
     assert near.mean == pytest.approx(part.mean, abs=1e-3 * (abs(part.mean) + math.sqrt(part.variance)))
     assert near.variance == pytest.approx(part.variance, rel=0.02)
     assert len(near.law.loss) < len(part.law.loss)
+
+
+@pytest.mark.parametrize(("q", "s", "tau"), [(4.26e-6, 8.0, 2.0**20), (4.26e-6, 8.0, 2.0**24), (1e-6, 1.0, 2.0**20)])
+def test_large_tilts_of_tiny_losses_take_few_nodes(q, s, tau):
+    """Of `add`, whose losses are bounded; by the trapezoid rule, which is exact here to rounding."""
+    pair = Pair("add", q, s)
+    x = np.linspace(-20 * s, 20 * s, 40_001)
+    log_a = np.log1p(q * np.expm1((2 * x - 1) / (2 * s * s)))
+    exact = np.log(np.sum(np.exp(-(x**2) / (2 * s * s) - tau * log_a)) * (x[1] - x[0]) / (s * np.sqrt(2 * np.pi)))
+    value, error = cumulant(pair, tau)
+    assert abs(value - exact) <= error + 1e-11 * abs(exact)
+    assert error < 1e-12
+    assert len(build(pair, Contour(tau), -30.0).log_mass) < 20_000
+
+
+def test_more_nodes_than_allowed_are_refused_before_they_are_made():
+    with pytest.raises(OverflowError, match="too many quadrature panels"):
+        cumulant(Pair("add", 0.01, 1.0), 1e9)
