@@ -351,4 +351,4 @@ def largest_output(epsilon: float, run: Run) -> float:
 
 
 def _answer(lower: float, value: float, upper: float) -> Bracket:
-    return Bracket(lower, value, upper, "random allocation")
+    return Bracket(lower, value, max(upper, 5e-324), "random allocation")

@@ -44,6 +44,10 @@ class _Finite:
     pair: FinitePair
     steps: int
 
+    @property
+    def largest_loss(self) -> float:
+        return self.pair.largest_loss + 1e-12 * abs(self.pair.largest_loss)
+
     def sketch(self, size: int) -> Sketch:
         return Sketch(self.pair.loss, log_law(self.pair.mass), self.steps)
 
@@ -194,11 +198,7 @@ def _finite_apart(
     known = [(part, count) for part, count in parts if part is not None]
     if len(known) < len(parts):
         return None
-    largest = math.inf if slices else math.fsum(count * near.largest_loss for (near, _), count in known)
-    if largest * (1 + 1e-12) <= epsilon:
-        terms = [_Term(0.0, 0.0)]
-    else:
-        terms = [_bracket(epsilon, [*(_Finite(near, count) for (near, _), count in known), *slices], points)]
+    terms = [_bracket(epsilon, [*(_Finite(near, count) for (near, _), count in known), *slices], points)]
     for one, ((_, far), count) in enumerate(known):
         rest = [_Finite(near, number - (k == one)) for k, ((near, _), number) in enumerate(known)]
         term = _bracket(epsilon, [_Finite(far, 1), *(other for other in rest if other.steps), *slices], points)
@@ -283,10 +283,9 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
 
 def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Term:
     """The part of delta where every output is in its slice."""
-    grid = _grid(epsilon, slices, points)
-    highest = grid.shift + math.fsum(count * (c.first + len(c.dominating) - 1) * grid.width for c, count in grid.laws)
-    if highest * (1 + 1e-12) <= epsilon:
+    if math.fsum(part.steps * part.largest_loss for part in slices) <= epsilon:
         return _Term(0.0, 0.0)
+    grid = _grid(epsilon, slices, points)
     for extended in (False, True):
         upper, rounded = _upper(grid, extended=extended)
         lower, lost = _lower(grid, extended=extended) if extended or rounded <= _ROUNDED else (0.0, 1.0)

@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.allocation import Run, allocation_delta, largest_output, light
+from dpzero_theory.privacy.certified.convolution import log_law, log_sum
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.finite import FinitePair
@@ -21,6 +24,7 @@ from dpzero_theory.privacy.certified.modulus import coefficient_delta
 from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.sketch import reach_of
 from dpzero_theory.privacy.certified.subset import subset_pairs, told
+from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 Parts = tuple[tuple[Pair, int], ...]
@@ -198,7 +202,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     full = Run(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
     if plain:
         known = math.hypot(mixture.gdp, *((2 if mixture.replaced else 1) * run.plain_gdp for run in mixture.runs))
-        upper = min(float(delta_from_gdp(epsilon, known)) * (1 + 1e-11), 1.0)
+        upper = min(float(delta_from_gdp(epsilon, known)) * (1 + 1e-11) + 5e-324, 1.0)
     resolved = target is None or (target >= _RESOLVED and epsilon < math.log(target) + 25)
     if plain and not mixture.replaced and resolved and all(light(run) for run in mixture.runs):
         runs = (*mixture.runs, full) if full else mixture.runs
@@ -226,7 +230,25 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
                 break
         return _bracket(lower, found.value, upper)
     except OverflowError:
+        upper = min(upper, _chernoff(epsilon, mixture))
         return _bracket(lower, upper, upper)
+
+
+def _chernoff(epsilon: float, mixture: Mixture) -> float:
+    """delta(epsilon) <= prod E e^{tau L} e^{-tau epsilon} at the best of some tau, worst direction; without runs."""
+    worst = float(bool(mixture.runs))
+    for index in (0, 1):
+        finite, best = mixture.finite[index], 0.0
+        for tau in np.geomspace(1.0, 4.0**10, 11):
+            total = mixture.gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+            with contextlib.suppress(OverflowError):
+                for pair, count in mixture.parts[min(index, len(mixture.parts) - 1)]:
+                    total += count * sum(cumulant(pair, float(tau)))
+                total += math.fsum(count * log_sum(log_law(one.mass), float(tau), one.loss) for one, count in finite)
+                best = min(best, total)
+        infinite = math.fsum(count * one.infinite for one, count in finite)
+        worst = max(worst, min((math.exp(best) + infinite) * (1 + 1e-9) + 5e-324, 1.0))
+    return worst
 
 
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:

@@ -50,6 +50,13 @@ class Slice:
     steps: int
     span: Span
 
+    @property
+    def largest_loss(self) -> float:
+        """An upper bound on the loss: it is monotone in each branch."""
+        ends = [(branch, np.array(self.span.interval(self.pair, branch))) for branch in self.pair.branches]
+        found = max(float(np.max(losses(self.pair, branch, x, np.zeros(2))[0])) for branch, x in ends)
+        return found + 1e-9 * abs(found) if math.isfinite(found) else math.inf
+
     def sketch(self, size: int) -> Sketch:
         pair, found = self.pair, []
         for branch in pair.branches:

@@ -142,3 +142,19 @@ def test_rare_batches_are_known_and_cost_what_they_were_calibrated_for(steps, ra
     spent = delta_of_history([release], epsilon)
     assert 0.1 * delta < spent.lower < spent.upper <= delta
     assert epsilon_of_history([release], delta).upper <= epsilon
+
+
+def test_far_beside_full_batches():
+    """Where no grid reaches, delta is bounded and a search for epsilon comes back; it is never 0."""
+    history = [
+        Release(2.857, 10, sampling="full", relation="zero-out"),
+        Release(0.2258, 1, sampling="fixed-size", relation="zero-out", sample_rate=0.00112),
+    ]
+    alone = epsilon_of_history(history[1:], 6.386e-10)
+    both = epsilon_of_history(history, 6.386e-10)
+    assert alone.upper < both.lower < both.upper < 1.001 * both.lower
+    for epsilon in (50.0, 80.0, 500.0):
+        assert 0 < delta_of_history(history, epsilon).upper < 1e-12
+    little = [Release(54.0, 73, sampling="full", relation="zero-out")]
+    little += [Release(17.5, 44, sampling="random-allocation", relation="zero-out", sample_rate=0.25)]
+    assert delta_of_history(little, 22.0).upper > 0
