@@ -227,7 +227,9 @@ def test_every_account_of_a_run_says_the_same(tmp_path: Path, changes: dict[str,
         assert spent == epsilon_of_history(run.history, delta).upper
         exact = exact_cost(changes, run.plan.noise_multiplier, made, delta)
         assert exact is None or exact <= spent <= exact * (1 + 1e-8)
-    assert target * (1 - 1e-6) < spent <= target
+    # a bracket of finite pairs is as wide as their game, and calibration leaves a share of it
+    room = 1e-3 if (changes["sampling"], changes["relation"]) == ("fixed-size", "zero-out") else 1e-6
+    assert target * (1 - room) < spent <= target
     assert run.plan.epsilon(delta).upper == spent
     assert delta_of_history(run.history, target).upper <= delta
     run.close()
