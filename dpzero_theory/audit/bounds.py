@@ -20,7 +20,7 @@ below the binomial, which is their Theorem 5.1. Where the probability is larger 
 eta_i. Given the earlier signs, (epsilon, delta)-DP says P[E, sign b] <= e^epsilon P[E, sign -b] + delta/2 for
 every event E of the scores; with E the scores that guess b where b has posterior above q, summed over b = +-1,
 E[eta_i] <= delta/(1 + e^epsilon). (Their own delta term, 2 m delta max_i (f(v - i) - f(v))/i, takes the gains to be
-independent of V and is too small for some mechanisms: `tests/privacy/test_audit.py` has one for m = 2.)
+independent of V and is too small for some mechanisms: `tests/audit/test_bounds.py` has one for m = 2.)
 
 **One run, f-DP** (after Mahloujifar, Melis and Chaudhuri 2024). Let p_i = P[V = i] and F(x) = 1 - f(x) the most
 power at level x. Fix canary j and the other signs. 'j is guessed right and V >= i', with j's sign flipped in the

@@ -74,7 +74,6 @@ def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: f
 
 
 @cache
-@cache
 def _first_algorithm(count: int) -> dict[str, tuple[float, float]]:
     """Worst gap and largest left/right over `count` problems, convex and not, times step sizes, lambdas and noises."""
     rng = np.random.default_rng(41)
@@ -173,7 +172,6 @@ def _algorithm_2(
     }
 
 
-@cache
 @cache
 def _second_algorithm(count: int) -> dict[str, tuple[float, float]]:
     rng = np.random.default_rng(42)

@@ -156,6 +156,12 @@ def test_one_run_gdp_is_right_for_independent_gaussian_canaries() -> None:
         assert wrong <= 0.05 - m * 1e-9
 
 
+@pytest.mark.parametrize("confidence", [0.1, 0.3, 0.49])
+def test_one_run_gdp_of_a_single_canary_is_exact(confidence: float) -> None:
+    """Guessed right with probability Phi(mu/2) at most, which is below the significance up to this mu."""
+    assert one_run_gdp(1, 1, 1, confidence) == pytest.approx(2 * stats.norm.ppf(1 - confidence), rel=1e-6)
+
+
 def gaussian_mechanism(gdp: float, rng: np.random.Generator) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
     return lambda signs: gdp / 2 * signs + rng.normal(size=len(signs))
 
