@@ -39,7 +39,7 @@ from dpzero_theory.privacy.gaussian import (
     paper_gdp,
     paper_lemma_limit,
 )
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 SETTINGS = (
     # n, batch, steps, epsilon, delta, sampling

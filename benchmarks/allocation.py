@@ -22,7 +22,7 @@ from benchmarks.kit.rows import Results, read_rows
 from benchmarks.kit.timing import least_timed
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 __all__ = ["COUNT", "OF_SETTING", "SECONDS", "SEED", "WIDTH", "answer", "report", "run", "sampled", "settings"]
 

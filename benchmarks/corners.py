@@ -21,7 +21,7 @@ from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import compositions, delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 __all__ = ["COUNT", "SEED", "answer", "report", "run_corners", "settings"]
 

@@ -129,7 +129,7 @@ def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tens
     plan, sizes = plans[0], tuple(parameter.numel() for parameter in head.start)
     d = sum(sizes)
     directions = Directions(seed.to_bytes(16, "little"), plan.direction)
-    batches = BatchesFromSeedNotPrivate(plan.sampling, plan.n, plan.sample_rate, seed)
+    batches = BatchesFromSeedNotPrivate(plan.batches, plan.n, seed)
     noise, law, k = SeededNoise(seed), plan.law, plan.directions_per_step
     assert law is not None
     flat = torch.cat([parameter.flatten() for parameter in head.start]).repeat(len(plans), 1)

@@ -1,7 +1,102 @@
-"""Privacy accounting and theory verification for private zeroth-order optimisation.
+"""Private training by forward passes alone: accounting, theory, training and audit from one import.
 
-Import what you need from its own module: ``dpzero_theory.theory``, ``dpzero_theory.privacy``,
-``dpzero_theory.optim``, ``dpzero_theory.synthetic``, ``dpzero_theory.sphere``.
+    import dpzero_theory as dz
+
+    step = dz.Step(noise=12.5, sampling=dz.Poisson(1 / 16), relation="add-remove")
+    dz.epsilon(step * 10_000, delta=1e-5)                     # a certified bracket; histories add: a * 100 + b * 50
+    dz.calibrate(epsilon=2, delta=1e-5, steps=10_000, sampling=dz.Poisson(1 / 16), relation="add-remove")
+
+    problem = dz.Problem(n=10_000, d=2000, r=8.178)
+    plan = dz.prescribe(problem, epsilon=2, delta=1e-6).plan()
+    run = dz.make_private(model, losses, data, plan, target_delta=1e-6, folder="run")
+    run.run()
+    dz.verify("run")
+
+    report = dz.audit(train, records, dz.Claim(...), dz.View(...))
+
+The names in `__all__` are what this package promises. Every other module may move; a module that has moved is still
+found under its old path for a while, with a warning. Names are loaded when they are first used, and PyTorch only by
+those that train: Plan, the three makers and verify.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dpzero_theory._moved import install
+
+if TYPE_CHECKING:
+    from dpzero_theory._front import calibrate, certify, delta, epsilon, prescribe, verify
+    from dpzero_theory.audit.claim import Claim, View
+    from dpzero_theory.optim.algorithm import ALGORITHMS
+    from dpzero_theory.optim.plan import Plan
+    from dpzero_theory.optim.private import make_from_seed_not_private, make_private, make_private_with_epsilon
+    from dpzero_theory.privacy.bracket import Bracket
+    from dpzero_theory.privacy.conversions import trade_off
+    from dpzero_theory.privacy.mechanism import MECHANISMS
+    from dpzero_theory.privacy.relation import Relation
+    from dpzero_theory.privacy.sampling import (
+        SAMPLINGS,
+        CyclicPoisson,
+        FixedOrder,
+        FixedSize,
+        FullBatch,
+        Poisson,
+        RandomAllocation,
+        TruncatedPoisson,
+    )
+    from dpzero_theory.privacy.step import Step
+    from dpzero_theory.sphere import DIRECTIONS
+    from dpzero_theory.theory.problem import Problem
+
 __version__ = "0.1.0"
+
+_NAMES = {
+    "privacy.step": ("Step",),
+    "privacy.sampling": (
+        "Poisson",
+        "FixedSize",
+        "FullBatch",
+        "RandomAllocation",
+        "CyclicPoisson",
+        "TruncatedPoisson",
+        "FixedOrder",
+        "SAMPLINGS",
+    ),
+    "privacy.relation": ("Relation",),
+    "privacy.bracket": ("Bracket",),
+    "privacy.mechanism": ("MECHANISMS",),
+    "privacy.conversions": ("trade_off",),
+    "sphere": ("DIRECTIONS",),
+    "theory.problem": ("Problem",),
+    "_front": ("epsilon", "delta", "calibrate", "prescribe", "certify", "verify"),
+    "optim.algorithm": ("ALGORITHMS",),
+    "optim.plan": ("Plan",),
+    "optim.private": ("make_private", "make_private_with_epsilon", "make_from_seed_not_private"),
+    "audit": ("audit",),
+    "audit.claim": ("Claim", "View"),
+}
+"""Module -> the names that it offers here."""
+
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022  # in the order in which one meets them
+    "Step", "Poisson", "FixedSize", "FullBatch", "RandomAllocation", "CyclicPoisson", "TruncatedPoisson", "FixedOrder",
+    "Relation", "Bracket", "epsilon", "delta", "calibrate", "trade_off", "Problem", "prescribe", "certify", "Plan",
+    "make_private", "make_private_with_epsilon", "make_from_seed_not_private", "verify", "audit", "Claim", "View",
+    "SAMPLINGS", "MECHANISMS", "DIRECTIONS", "ALGORITHMS",
+]  # fmt: skip
+
+install()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_HOMES[name]}")
+    value = module if name == "audit" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

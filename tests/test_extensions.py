@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling
+from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
 from dpzero_theory.privacy.schedule import Indices
+from dpzero_theory.privacy.step import Release
 from dpzero_theory.privacy.terms import Terms
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, DirectionLaw
@@ -70,19 +71,20 @@ class Wide(Mechanism):
         return source.discrete_laplace(2 * scale, shape)
 
 
+@dataclass(frozen=True)
 class EveryOther(Sampling):
     """Poisson batches of even-numbered records at twice the rate; odd ones are never used."""
 
     name = "every-other"
     runnable = True
 
-    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
         kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
-        pairs = tuple(Pair(kind, 2 * sample_rate, noise_multiplier) for kind in kinds)
+        pairs = tuple(Pair(kind, 2 * self.sample_rate, noise) for kind in kinds)
         return Terms(pairs=pairs, attained=pairs)
 
-    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
-        return np.array([i for i in range(0, n, 2) if source.random() < 2 * sample_rate], np.int64)
+    def draw(self, source: random.Random, n: int) -> Indices:
+        return np.array([i for i in range(0, n, 2) if source.random() < 2 * self.sample_rate], np.int64)
 
 
 TWO_POINT = DirectionLaw(
@@ -98,7 +100,7 @@ TWO_POINT = DirectionLaw(
 def registered() -> Iterator[None]:
     """One registration each; taken back after the test."""
     additions: list[tuple[Registry[Any], Any]] = [
-        (ALGORITHMS, Signs()), (MECHANISMS, Wide()), (SAMPLINGS, EveryOther()), (DIRECTIONS, TWO_POINT),
+        (ALGORITHMS, Signs()), (MECHANISMS, Wide()), (SAMPLINGS, EveryOther), (DIRECTIONS, TWO_POINT),
     ]  # fmt: skip
     for registry, value in additions:
         registry.register(value)
@@ -158,7 +160,7 @@ def test_the_new_sampling_is_accounted_and_drawn() -> None:
             target_epsilon=2, target_delta=1e-5, steps=50, sampling="poisson", relation="add-remove", sample_rate=0.2
         ).upper
     )
-    batch = SAMPLINGS["every-other"].draw(random.Random(1), 1000, 0.1)
+    batch = sampling_of("every-other", 0.1).draw(random.Random(1), 1000)
     assert 60 < len(batch) < 140
     assert not (batch % 2).any()
 

@@ -25,9 +25,9 @@ from dpzero_theory import check
 from dpzero_theory.cli import Parser, input_folder, integer, number, output_folder
 from dpzero_theory.curvature.encoder import SUBSETS
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.privacy.selection import Runs, selection_epsilon
+from dpzero_theory.privacy.step import Release
 from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["main", "privacy_lines"]

@@ -18,6 +18,7 @@ from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
 from dpzero_theory.curvature.encoder import Scale, SentenceClassifier, layers
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
+from dpzero_theory.privacy.sampling import drawn
 
 __all__ = ["PerRecordGradients", "add_lora", "train_first_order", "train_private_first_order"]
 
@@ -62,7 +63,7 @@ def train_first_order(
     c = configuration
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=c.step_size)
-    batches = BatchesFromSeedNotPrivate(c.sampling, len(train), c.batch / len(train), c.seed)
+    batches = BatchesFromSeedNotPrivate(drawn(c.sampling, c.batch / len(train)), len(train), c.seed)
     for step in range(c.steps):
         _set_step_size(optimizer, c, step)
         batch = [train[i] for i in batches.draw().tolist()]
@@ -187,7 +188,7 @@ def train_private_first_order(
         loss_reduction="mean",
         generator=generator,
     )
-    batches = Batches(c.sampling, len(train), c.batch / len(train))
+    batches = Batches(drawn(c.sampling, c.batch / len(train)), len(train))
     try:
         for step in range(c.steps):
             _set_step_size(optimizer.original_optimizer, c, step)

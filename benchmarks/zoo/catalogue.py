@@ -13,7 +13,7 @@ from benchmarks.zoo import first_order as first
 from benchmarks.zoo import zeroth_order as zeroth
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 N, D, BATCH, STEPS = 48, 5, 12, 12
 DELTA, NOISE = 1e-5, 2.0

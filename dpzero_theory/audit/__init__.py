@@ -1,9 +1,12 @@
-"""Does a training loop do what it claims? `check` audits anyone's (`conformance`), of a `Claim` and a `View` (`claim`).
+"""Does a training loop do what it claims? Call this module: `dpzero_theory.audit(train, records, claim, view)`.
 
+It is `conformance.check`, which has the arguments: it audits anyone's loop by a `Claim` and a `View` (`claim`).
 `bounds` are empirical lower bounds on privacy. Modules are loaded when first used.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,3 +22,13 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+class _CallableModule(ModuleType):
+    """The package is at once a module, whose command is `python -m dpzero_theory.audit`, and the function `audit`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.check(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule

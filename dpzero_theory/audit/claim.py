@@ -7,8 +7,8 @@ from typing import Any
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.step import Release
 
 AVERAGES = ("mean", "sum")
 SEEDS = ("public", "secret")

@@ -40,7 +40,6 @@ from dpzero_theory.optim.transcript import (
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import content, opened, sync_folder
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
-from dpzero_theory.privacy.sampling import SAMPLINGS
 
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
 OF_TRAINER = "_dpzero"
@@ -204,7 +203,7 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     counts: dict[str, int] = defaultdict(int)
     for (run, release), checks in payments.items():
         made = max(len(checks), len(shown[run, release]))
-        if made > 1 and SAMPLINGS[settings[run].sampling].lasting:
+        if made > 1 and settings[run].release(1).step.sampling.lasting:
             raise LedgerError(
                 f"release {release} was made by {made} copies of one run, with one batch of sampling"
                 f" {settings[run].sampling}: what that costs is not known; count none but one of the copies"

@@ -20,7 +20,7 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.ledger import Settings
 from dpzero_theory.privacy.mechanism import Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
-from dpzero_theory.privacy.sampling import drawn
+from dpzero_theory.privacy.sampling import Sampling, drawn
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
@@ -86,7 +86,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         rule, law = self.rule, self.law
-        drawn(self.sampling).batch_size(check.integer("n", self.n), self.sample_rate)
+        self.batches.batch_size(check.integer("n", self.n))
         check.integer("steps", self.steps, at_most=MOST_STEPS)
         check.real("smoothing", self.smoothing, above=0)
         check.integer("scale", self.scale, at_least=0, at_most=MOST_SCALE)
@@ -162,12 +162,12 @@ class Plan:
         law = rule.law(noise)
         if law is None:
             raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
-        way = drawn(sampling)
         check.real("clip", clip, above=0.0)
         check.real("smoothing", smoothing, above=0.0)
         rule.require(direction, directions_per_step)
         check.integer("directions_per_step", directions_per_step, at_most=law.coordinates)
-        way.batch_size(n, rate := way.rate(_rate(n, expected_batch)))
+        batches = drawn(sampling, _rate(n, expected_batch))
+        batches.batch_size(n)
         alphas = step_sizes(step_size, steps, schedule)
         goal = check.real("target_epsilon", target_epsilon, above=0.0)
         try:
@@ -177,7 +177,7 @@ class Plan:
                 steps=steps,
                 sampling=sampling,
                 relation=relation,
-                sample_rate=rate,
+                sample_rate=batches.sample_rate,
                 mechanism=law.name,
                 coordinates=rule.coordinates(directions_per_step),
             ).upper
@@ -199,7 +199,7 @@ class Plan:
             relation=relation,
             sampling=sampling,
             n=int(n),
-            sample_rate=rate,
+            sample_rate=batches.sample_rate,
             steps=int(steps),
             clip=clip,
             **_noise(rule, law, multiplier),
@@ -281,6 +281,11 @@ class Plan:
     def rule(self) -> Algorithm:
         """The algorithm."""
         return ALGORITHMS[self.algorithm]
+
+    @cached_property
+    def batches(self) -> Sampling:
+        """How batches are drawn."""
+        return drawn(self.sampling, self.sample_rate)
 
     @cached_property
     def law(self) -> Mechanism | None:

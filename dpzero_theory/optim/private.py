@@ -124,7 +124,7 @@ def make_private(
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
     if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
         raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
-    sources = _Sources(SystemNoise(), Batches(plan.sampling, plan.n, plan.sample_rate), key or os.urandom(_KEY))
+    sources = _Sources(SystemNoise(), Batches(plan.batches, plan.n), key or os.urandom(_KEY))
     budget = Budget(epsilon, target_delta, execution.get("paid_at_once", 1))
     return _make(module, losses, data, plan, sources, budget, folder, **execution)
 
@@ -202,7 +202,7 @@ def make_from_seed_not_private(
     `get_epsilon` is infinity. MeZO is this with `Plan.without_privacy`. seed: in [0, 2^64). folder: None keeps no
     transcript. Other arguments and errors as `make_private`.
     """
-    batches = BatchesFromSeedNotPrivate(plan.sampling, plan.n, plan.sample_rate, seed)
+    batches = BatchesFromSeedNotPrivate(plan.batches, plan.n, seed)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
     return _make(module, losses, data, plan, _Sources(SeededNoise(seed), batches, key), None, folder, **execution)
 

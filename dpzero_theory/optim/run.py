@@ -41,8 +41,8 @@ from dpzero_theory.optim.transcript import Header, Record, Transcript, Transcrip
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.schedule import Indices
+from dpzero_theory.privacy.step import Release
 
 
 class Run:

@@ -11,24 +11,23 @@ import random
 from typing import ClassVar, NoReturn
 
 from dpzero_theory.check import integer
-from dpzero_theory.privacy.sampling import drawn
+from dpzero_theory.privacy.sampling import Sampling
 from dpzero_theory.privacy.schedule import SECRET_BYTES, Indices
 
 
 class Batches:
     """Secret batches of n records.
 
-    sampling: a name of `sampling.SAMPLINGS` whose batches can be drawn (an empty batch is a batch). n: >= 1.
-    sample_rate: q in (0, 1], 1 for full; q n an integer for fixed-size. Raises ValueError.
+    sampling: one whose batches can be drawn (an empty batch is a batch). n: records, >= 1; q n is an integer for
+    fixed-size batches. Raises ValueError.
     """
 
     private: ClassVar[bool] = True
 
-    def __init__(self, sampling: str, n: int, sample_rate: float) -> None:
-        self.sampling = drawn(sampling)
+    def __init__(self, sampling: Sampling, n: int) -> None:
+        self.sampling = sampling
         self.n = integer("n", n)
-        self.sample_rate = self.sampling.rate(sample_rate)
-        self.sampling.batch_size(self.n, self.sample_rate)
+        self.sampling.batch_size(self.n)
         self._next = 0
         self._from(random.SystemRandom(), os.urandom(SECRET_BYTES))
 
@@ -43,7 +42,7 @@ class Batches:
         return self._drawer(number)
 
     def _from(self, source: random.Random, secret: bytes) -> None:
-        self._drawer = self.sampling.drawer(source, secret, self.n, self.sample_rate)
+        self._drawer = self.sampling.drawer(source, secret, self.n)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("batches cannot be pickled or copied: make new ones where they are needed")
@@ -54,8 +53,8 @@ class BatchesFromSeedNotPrivate(Batches):
 
     private = False
 
-    def __init__(self, sampling: str, n: int, sample_rate: float, seed: int) -> None:
-        super().__init__(sampling, n, sample_rate)
+    def __init__(self, sampling: Sampling, n: int, seed: int) -> None:
+        super().__init__(sampling, n)
         number = integer("seed", seed, at_least=0, at_most=2**64 - 1)
         self._from(random.Random(number), number.to_bytes(SECRET_BYTES, "little"))
 

@@ -34,8 +34,8 @@ from dpzero_theory.optim.records import Data, require_data
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.journal import Journal
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection_epsilon
+from dpzero_theory.privacy.step import Release
 
 VARIED = ("clip", "step_size", "smoothing", "direction")
 """What settings may differ in: nothing that changes what a run costs."""

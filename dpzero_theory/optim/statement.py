@@ -17,7 +17,6 @@ from dpzero_theory.optim.transcript import Content, contents
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.ledger import Account, Settings, read
-from dpzero_theory.privacy.sampling import SAMPLINGS
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """Where epsilon is given beside the target's delta."""
@@ -101,7 +100,7 @@ def statement(content: Content, account: Account) -> Statement:
     header, plan, settings = content.header, content.header.plan, account.settings
     law = plan.law
     assert law is not None
-    sampling = SAMPLINGS[plan.sampling].meaning(plan.n, plan.sample_rate)
+    sampling = plan.batches.meaning(plan.n)
     vectors = "a vector, one number a weight" if not plan.scalars else "one number"
     if plan.scalars > 1:
         vectors = f"{plan.scalars} numbers, clipped together"

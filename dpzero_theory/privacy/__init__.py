@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from dpzero_theory.privacy.curves import Curve, delta_over_epsilon, epsilon_over_steps
     from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise
     from dpzero_theory.privacy.relation import Relation
-    from dpzero_theory.privacy.release import Release
     from dpzero_theory.privacy.solve import fewest_records as records
     from dpzero_theory.privacy.solve import largest_batch as batch
     from dpzero_theory.privacy.solve import most_steps as steps
+    from dpzero_theory.privacy.step import Release
 
 __all__ = [
     "Bracket",
@@ -52,7 +52,7 @@ _HOMES = {
     "Bracket": "bracket.Bracket",
     "Curve": "curves.Curve",
     "Relation": "relation.Relation",
-    "Release": "release.Release",
+    "Release": "step.Release",
     "batch": "solve.largest_batch",
     "calibrate": "calibration.calibrate_noise_multiplier",
     "compare": "comparison.compare",

@@ -28,14 +28,13 @@ from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.question import SOUGHT, Question, sweep_row
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import SAMPLINGS, TruncatedPoisson
+from dpzero_theory.privacy.sampling import SAMPLINGS, TruncatedPoisson, sampling_of
 from dpzero_theory.privacy.solve import MOST_RECORDS
 
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e12
 SUBSAMPLED, LEAST_SUBSAMPLED = ("poisson", "fixed-size"), 0.03
 """The certified accounting of a noise much smaller than the clip needs a grid of 1/noise cells."""
 FLAGS = {name: "--" + name.replace("_", "-") for name in SOUGHT}
-FAMILIES = ("truncated-poisson:B/N", "cyclic-poisson:B", "random-allocation:K")
 WHOLE = {"steps": 10**12, "batch": MOST_RECORDS, "n": 10**18}
 """The largest of each whole number."""
 REAL = {
@@ -75,7 +74,7 @@ def _parser() -> Parser:
     question.add_argument(
         "--sampling",
         type=_sampling,
-        metavar=f"{{{','.join((*SAMPLINGS, *FAMILIES))}}}",
+        metavar=f"{{{','.join(name + kind.arguments for name, kind in SAMPLINGS.items())}}}",
         help="how batches are drawn; needed with --batch. B: the largest batch, or groups that take turns. K: steps of"
         " an epoch that a record is in",
     )
@@ -112,7 +111,7 @@ def _sought(options: argparse.Namespace) -> str:
 def _sampling(text: str) -> str:
     """A type for `add_argument`: a name of `SAMPLINGS`."""
     try:
-        return SAMPLINGS[text].name
+        return sampling_of(text, 1e-15 if text != "full" else 1).word
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error).removeprefix("sampling ")) from None
 
@@ -171,8 +170,8 @@ def _check_batch(question: Question) -> None:
         check.integer("--batch", batch, at_most=n)
         if sampling == "full" and batch != n:
             raise ValueError(f"--batch must be n = {n} with --sampling full; got {batch}")
-    if isinstance(kind := SAMPLINGS[sampling], TruncatedPoisson):
-        kind.batch_size(n, 0.5)
+    if isinstance(drawn := sampling_of(sampling, None if sampling == "full" else 1e-15), TruncatedPoisson):
+        drawn.batch_size(n)
     if sampling in SUBSAMPLED and question.noise_multiplier is not None:
         check.real(
             f"--noise-multiplier with --sampling {sampling}", question.noise_multiplier, at_least=LEAST_SUBSAMPLED

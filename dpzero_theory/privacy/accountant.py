@@ -33,8 +33,7 @@ from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 _CLOSE_TO_PURE = 0.1
 """Share of another delta that delta near pure epsilon is, below which that one is asked for."""
@@ -54,11 +53,8 @@ class _Reduced:
     least: float
 
 
-def _reductions(history: Sequence[Release], delta: float) -> list[_Reduced]:
+def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     """With the pure laws' pairs, where there are any, and with their pure epsilon alone: both hold."""
-    releases = tuple(history)
-    if not all(isinstance(r, Release) for r in releases):
-        raise ValueError("history must be a sequence of Release")
     relations = dict.fromkeys(str(r.relation) for r in releases)
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(relations)}")
@@ -81,13 +77,14 @@ def _reductions(history: Sequence[Release], delta: float) -> list[_Reduced]:
     return found
 
 
-def gaussian_part(history: Sequence[Release]) -> tuple[tuple[Release, ...], float]:
+def gaussian_part(history: Steps) -> tuple[tuple[Release, ...], float]:
     """The history as Gaussian releases and G, where that is all it is.
 
     Raises ValueError for a history with a mechanism that is no Gaussian one.
     """
-    reduced = _reductions(history, 0.0)[-1]
-    for r in history:
+    made = releases_of(history)
+    reduced = _reductions(made, 0.0)[-1]
+    for r in made:
         if r not in reduced.gaussian:
             raise ValueError(f"history must have Gaussian noise only; got mechanism {r.mechanism}")
     return reduced.gaussian, reduced.ratio
@@ -132,11 +129,11 @@ def compositions(releases: Sequence[Release], *, attained: bool = False) -> tupl
     return tuple(found)
 
 
-def delta_of_history(history: Sequence[Release], epsilon: float, *, near: float | None = None) -> Bracket:
+def delta_of_history(history: Steps, epsilon: float, *, near: float | None = None) -> Bracket:
     """The smallest delta for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: releases, all with one relation; none cost nothing.
+        history: steps, such as `step * 1000`, all with one relation; none cost nothing.
         epsilon: epsilon >= 0.
         near: a delta from which it is enough to know, with random allocation, on which side it is if it is far.
 
@@ -147,8 +144,9 @@ def delta_of_history(history: Sequence[Release], epsilon: float, *, near: float 
         ValueError: an argument outside its range.
     """
     eps = check.real("epsilon", epsilon, at_least=0)
-    reductions = _reductions(history, 0.0)
-    found = [_reduced_delta(reduced, eps, notes(history), near) for reduced in reductions]
+    made = releases_of(history)
+    reductions = _reductions(made, 0.0)
+    found = [_reduced_delta(reduced, eps, notes(made), near) for reduced in reductions]
     lower, upper = max(bracket.lower for bracket in found), min(bracket.upper for bracket in found)
     upper = max(min(upper, _near_pure(reductions, eps)), lower)
     return replace(found[0], lower=lower, value=min(max(found[0].value, lower), upper), upper=upper)
@@ -191,11 +189,11 @@ def _near_pure(reductions: Sequence[_Reduced], eps: float) -> float:
     return min(_up(share * (1 + 1e-12) * _reduced_delta(pairs, _down(eps - back)).upper), 1.0)
 
 
-def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
+def epsilon_of_history(history: Steps, delta: float) -> Bracket:
     """The smallest epsilon >= 0 for which the history is (epsilon, delta)-DP.
 
     Args:
-        history: releases, all with one relation; none cost nothing.
+        history: steps, such as `step * 1000`, all with one relation; none cost nothing.
         delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
 
     Returns:
@@ -205,13 +203,14 @@ def epsilon_of_history(history: Sequence[Release], delta: float) -> Bracket:
         ValueError: an argument outside its range.
     """
     target = check.real("delta", delta, at_least=0, below=1)
-    reductions = _reductions(history, target)
+    made = releases_of(history)
+    reductions = _reductions(made, target)
     if reductions[-1].gaussian:
         check.real("delta", delta, above=0, below=1)
     found = [*_by_pairs(reductions[:-1] if target > 0 else [], target), _reduced_epsilon(reductions[-1], target)]
     upper = min(bracket.upper for bracket in found)
     lower = min(max(bracket.lower for bracket in found), upper)
-    return Bracket(lower, upper, upper, found[0].method, notes(history))
+    return Bracket(lower, upper, upper, found[0].method, notes(made))
 
 
 def _by_pairs(reductions: Sequence[_Reduced], target: float) -> Iterator[Bracket]:
@@ -367,7 +366,7 @@ def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[
     return lower, upper, point.method
 
 
-def notes(history: Sequence[Release]) -> tuple[str, ...]:
+def notes(made: Sequence[Release]) -> tuple[str, ...]:
     """What a reader must know about the certificate of this history."""
-    found = [SAMPLINGS[r.sampling].note(r.relation) for r in history if r.sample_rate < 1]
+    found = [r.step.sampling.note(r.relation) for r in made if r.sample_rate < 1]
     return tuple(dict.fromkeys(note for note in found if note))

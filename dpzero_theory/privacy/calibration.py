@@ -13,8 +13,8 @@ from dpzero_theory.privacy.certified.direction import direction_curve
 from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
-from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.sampling import Sampling
+from dpzero_theory.privacy.step import Release
 from dpzero_theory.privacy.truncation import attained
 
 LARGEST_EPSILON = 1e4
@@ -28,7 +28,7 @@ def calibrate_noise_multiplier(
     target_epsilon: float,
     target_delta: float,
     steps: int,
-    sampling: str,
+    sampling: str | Sampling,
     relation: str,
     sample_rate: float | None = None,
     mechanism: str = "gaussian",
@@ -43,7 +43,7 @@ def calibrate_noise_multiplier(
         target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches.
         target_delta: 0 < delta < 1; with a pure law (laplace) also 0, for pure target_epsilon.
         steps: T >= 1, number of releases.
-        sampling: one of `sampling.SAMPLINGS`; there is no default.
+        sampling: a word of `sampling.SAMPLINGS`, or a value, which has its rate; there is no default.
         relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
         sample_rate: q in (0, 1], (expected) batch over n; 1 or None with full batch.
         mechanism: one of `mechanism.MECHANISMS`.
@@ -97,7 +97,7 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
 
 
 def _require_noise(unit: Release, delta: float) -> None:
-    reached, formula = SAMPLINGS[unit.sampling].chance(unit.steps, unit.sample_rate)
+    reached, formula = unit.step.sampling.chance(unit.steps)
     check.precondition(
         reached > delta,
         f"target_delta must be below {formula} = {reached:.6g}, the chance that a record is used at all; got"

@@ -5,7 +5,6 @@ in it, and throws privacy away: converted back to (epsilon, delta) it asks for m
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,10 +20,10 @@ from dpzero_theory.privacy.accountant import (
 )
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.tilting import cumulant
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Steps
 
 
-def rdp_of_history(history: Sequence[Release], order: float) -> Bracket:
+def rdp_of_history(history: Steps, order: float) -> Bracket:
     """Renyi differential privacy: the largest Renyi divergence D_a(P || Q) of order a > 1, both directions.
 
     D_a = (1/(a-1)) sum_j T_j K_j(a - 1) with K the cumulant of the loss under P, plus a mu^2/2 of the plain Gaussian
@@ -52,7 +51,7 @@ def rdp_of_history(history: Sequence[Release], order: float) -> Bracket:
     return best
 
 
-def trade_off(history: Sequence[Release], type_one: ArrayLike, *, points: int = 60) -> Array:
+def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:
     """A certified lower bound on the trade-off function: no test of level a has a type II error below it.
 
     f(a) = max over epsilon of 1 - delta(epsilon) - e^epsilon a and e^{-epsilon} (1 - delta(epsilon) - a), 0 (Dong,

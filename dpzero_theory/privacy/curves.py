@@ -1,7 +1,7 @@
 """Whole curves of certified answers: epsilon against steps, delta against epsilon."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,7 +10,7 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release, Steps
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ def epsilon_over_steps(release: Release, steps: ArrayLike, delta: float) -> Curv
     """
     counts = [check.integer("steps", number) for number in np.atleast_1d(check.real_array("steps", steps))]
     check.real("delta", delta, at_least=0, below=1)
-    found = [epsilon_of_history([replace(release, steps=count)], delta) for count in counts]
+    found = [epsilon_of_history([release.with_steps(count)], delta) for count in counts]
     return _curve(np.array(counts, dtype=np.float64), found)
 
 
-def delta_over_epsilon(history: Sequence[Release], epsilon: ArrayLike) -> Curve:
+def delta_over_epsilon(history: Steps, epsilon: ArrayLike) -> Curve:
     """delta(epsilon) of a history for every epsilon >= 0, shape (points,). Raises ValueError."""
     levels = np.atleast_1d(check.real_array("epsilon", epsilon, at_least=0))
     return _curve(levels, [delta_of_history(history, float(level)) for level in levels])

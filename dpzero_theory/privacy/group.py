@@ -29,8 +29,8 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS, CyclicPoisson
+from dpzero_theory.privacy.sampling import CyclicPoisson
+from dpzero_theory.privacy.step import Release, Steps, releases_of
 from dpzero_theory.search import smallest_real
 
 _ROUNDING = 1e-15
@@ -52,7 +52,7 @@ def group_release(release: Release, size: int) -> Release:
         ValueError: another mechanism or sampling, or a size below 1.
     """
     k = check.integer("size", size)
-    rate, kind = release.sample_rate, SAMPLINGS[release.sampling]
+    rate, kind = release.sample_rate, release.step.sampling
     if release.mechanism not in _MECHANISMS:
         raise ValueError(f"release must have mechanism {', '.join(_MECHANISMS)} for a group; got {release.mechanism}")
     if isinstance(kind, CyclicPoisson):
@@ -66,7 +66,7 @@ def group_release(release: Release, size: int) -> Release:
             "release must be full, poisson, cyclic-poisson, fixed-size (not add-remove) or fixed-order for a group;"
             f" got {release.sampling}, {release.relation}"
         )
-    return replace(release, noise_multiplier=release.noise_multiplier / k, sample_rate=rate)
+    return release.drawn_as(kind.at(rate)).with_noise(release.noise_multiplier / k)
 
 
 def _any(rate: float, size: int) -> float:
@@ -76,38 +76,39 @@ def _any(rate: float, size: int) -> float:
     return min(-math.expm1(size * math.log1p(-rate)) * (1 + _ROUNDING), 1.0)
 
 
-def group_delta(history: Sequence[Release], epsilon: float, *, size: int) -> Bracket:
+def group_delta(history: Steps, epsilon: float, *, size: int) -> Bracket:
     """delta(epsilon) of `history` for data sets that differ in up to `size` records: the smaller of both bounds.
 
     The lower end is that of one record, unless all batches are full. Arguments and errors as of
     `accountant.delta_of_history`; size: k >= 1.
     """
     k, eps = check.integer("size", size), check.real("epsilon", epsilon, at_least=0)
-    one = delta_of_history(history, eps)
+    made = releases_of(history)
+    one = delta_of_history(made, eps)
     if k == 1:
         return one
-    together = _together(history, k)
+    together = _together(made, k)
     found = delta_of_history(together, eps) if together is not None else _NOTHING
-    if _exact(history, together):
+    if _exact(made, together):
         return found
-    upper = _one_by_one(history, eps / k, k)
+    upper = _one_by_one(made, eps / k, k)
     if upper < found.upper:
         found = Bracket(0.0, upper, upper, _ONE_BY_ONE)
     return _bracket(k, found, one)
 
 
-def group_epsilon(history: Sequence[Release], delta: float, *, size: int) -> Bracket:
+def group_epsilon(history: Steps, delta: float, *, size: int) -> Bracket:
     """The smallest epsilon at `delta`; otherwise as `group_delta`."""
-    k = check.integer("size", size)
-    one = epsilon_of_history(history, delta)
+    k, made = check.integer("size", size), releases_of(history)
+    one = epsilon_of_history(made, delta)
     if k == 1:
         return one
-    together = _together(history, k)
+    together = _together(made, k)
     found = epsilon_of_history(together, delta) if together is not None else _NOTHING
-    if _exact(history, together):
+    if _exact(made, together):
         return found
     most = min(found.upper / k, _MOST_EPSILON)
-    share = smallest_real(lambda x: _one_by_one(history, x, k) <= delta, max(one.lower, 1e-6), most, 1e-3)
+    share = smallest_real(lambda x: _one_by_one(made, x, k) <= delta, max(one.lower, 1e-6), most, 1e-3)
     if share is not None:
         upper = share * k * (1 + _ROUNDING)
         found = Bracket(0.0, upper, upper, _ONE_BY_ONE)

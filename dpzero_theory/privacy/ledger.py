@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, Self
 from dpzero_theory.check import choice, integer, real
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import Journal, content
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 _START = "0" * 64
 _ROUNDING = 1e-9  # relative: what a calibration to the target may lose between its inverse functions

@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp, paper_gdp
 from dpzero_theory.privacy.question import SOUGHT, Question
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 _ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 40)])
 _EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"
@@ -114,7 +113,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
 def _times(history: list[Release]) -> float:
     """How many times the Renyi divergences of its first step are those of the history."""
     (whole,) = history
-    one = replace(whole, steps=1)
+    one = whole.with_steps(1)
     return (whole.terms.gdp / one.terms.gdp) ** 2 if one.terms.gdp else whole.terms.releases or whole.steps
 
 

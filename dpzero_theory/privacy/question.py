@@ -6,8 +6,8 @@ from typing import Any
 
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
+from dpzero_theory.privacy.step import Release
 
 SOUGHT = ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
 

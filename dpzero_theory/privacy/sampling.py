@@ -1,9 +1,11 @@
-"""How a step's batch is drawn: for each way what it does to privacy and, where a run can draw so, the sampler.
+"""How a step's batch is drawn, as values: `Poisson(1/16)`, `RandomAllocation(1/16, taken=2)`.
 
-A batch is used by one release: the sum of the clipped contributions of its records plus noise. `Sampling.terms` says
-what T such releases with Gaussian noise add to a composition; a sampling whose batches a run can draw has `draw`, or
-`drawer` where they depend on one another. Their randomness must be secret (amplification holds for batches that an
-observer cannot know). A further sampling is a subclass and one call of `SAMPLINGS.register`.
+A value knows its sample rate q, the (expected) batch over n, and whatever other numbers its law has. It says what T
+releases with such batches add to a composition (`Sampling.terms`) and, where a run can draw such batches, draws them.
+Their randomness must be secret: amplification by sampling holds for batches that an observer cannot know.
+
+In files and on command lines a sampling is a word and a rate, as in `poisson` and 0.0625, or `random-allocation:2`;
+`sampling_of` reads them. A further sampling is a subclass and one call of `SAMPLINGS.register`.
 """
 
 import math
@@ -11,8 +13,8 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from scipy.special import bdtrc
@@ -30,152 +32,209 @@ _BINOMIAL = 1e-9
 """Relative error of a binomial tail, with room."""
 
 
+@dataclass(frozen=True)
 class Sampling(ABC):
-    """One way to draw batches; q is `sample_rate`, the (expected) batch over n."""
+    """One way to draw batches.
 
-    name: str
+    sample_rate: q in (0, 1], the (expected) number of records in a batch over the number n of records.
+    """
+
+    sample_rate: float
+    name: ClassVar[str]
+    """The word for it in files and on command lines."""
+    arguments: ClassVar[str] = ""
+    """What follows the name there, as in ":B"; in brackets where it may be left out."""
     runnable: ClassVar[bool] = False
+    """Whether a run can draw such batches."""
     lasting: ClassVar[bool] = False
     """Whether batches depend on one another, so that they come from a secret that a run keeps."""
-    most_rate: float = 1.0
-    """The largest q."""
+    scheduled: ClassVar[bool] = False
+    """Whether steps follow a schedule from its beginning, so that T steps and T more are not 2 T steps."""
 
-    def rate(self, sample_rate: object) -> float:
-        """q as a number in (0, 1]. Raises ValueError."""
-        return check.real("sample_rate", sample_rate, above=0, at_most=1)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sample_rate", self._rate(self.sample_rate))
 
-    def require(self, relation: Relation, sample_rate: float) -> None:
+    def _rate(self, sample_rate: object) -> float:
+        """The rate as a number in its range. Raises ValueError."""
+        return check.real("sample_rate", sample_rate, above=0, at_most=self.most_rate)
+
+    @classmethod
+    def of(cls, arguments: str, sample_rate: float | None) -> Self:
+        """The value that the word NAME:ARGUMENTS stands for, at this rate. Raises ValueError."""
+        if arguments:
+            raise ValueError(f"sampling must be {cls.name}, without ':'; got '{cls.name}:{arguments}'")
+        return cls(sample_rate=sample_rate)  # type: ignore[arg-type]  # checked by _rate
+
+    @property
+    def word(self) -> str:
+        """The word that stands for it, beside its rate, in files and on command lines; `sampling_of` reads it."""
+        return self.name
+
+    @property
+    def most_rate(self) -> float:
+        """The largest sample rate that this sampling can have."""
+        return 1.0
+
+    def at(self, sample_rate: float) -> Self:
+        """The same sampling at another rate. Raises ValueError."""
+        return replace(self, sample_rate=sample_rate)
+
+    def require(self, relation: Relation) -> None:
         """Raise ValueError unless a relation's neighbours are accounted for batches drawn so."""
         return
 
-    def terms(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        """What `steps` releases add. noise_multiplier: of the noise on the sum, over the clip."""
-        if sample_rate == 1:
-            return Terms(gdp=math.sqrt(steps) * relation.sensitivity / noise_multiplier)
-        return self._sampled(noise_multiplier, steps, sample_rate, relation)
+    def terms(self, noise: float, steps: int, relation: Relation) -> Terms:
+        """What `steps` Gaussian releases add to a composition. noise: standard deviation on the sum, over the clip."""
+        if self.sample_rate == 1:
+            return Terms(gdp=math.sqrt(steps) * relation.sensitivity / noise)
+        return self._sampled(noise, steps, relation)
 
     @abstractmethod
-    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
         """`terms` for q < 1."""
 
-    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
+    def chance(self, steps: int) -> tuple[float, str]:
         """The probability that a given record is in any of the batches, and its formula."""
-        reached = 1.0 if sample_rate == 1 else -math.expm1(steps * math.log1p(-sample_rate))
+        q = self.sample_rate
+        reached = 1.0 if q == 1 else -math.expm1(steps * math.log1p(-q))
         return reached, "1 - (1 - sample_rate)^steps"
 
     def note(self, relation: Relation) -> str:
         """What a reader must know about a certificate for q < 1; empty where there is nothing."""
         return ""
 
-    def meaning(self, n: int, sample_rate: float) -> str:
+    def meaning(self, n: int) -> str:
         """How batches are drawn, for a reader of a privacy statement; empty where the name says it."""
         return ""
 
-    def batch_size(self, n: int, sample_rate: float) -> int | None:
+    def batch_size(self, n: int) -> int | None:
         """Records in every batch, None where it is random. Raises ValueError for a q that gives no such batch."""
         return None
 
-    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
+    def draw(self, source: random.Random, n: int) -> Indices:
         """The records of one batch. Only where `runnable`, and not `lasting`."""
-        raise NotImplementedError(f"batches of sampling {self.name} cannot be drawn")
+        raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
 
-    def drawer(self, source: random.Random, secret: bytes, n: int, sample_rate: float) -> Callable[[int], Indices]:
+    def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         """The batch of each release, by its number: what lasts from the secret, what does not from the source."""
-        return lambda release: self.draw(source, n, sample_rate)
+        return lambda release: self.draw(source, n)
 
 
-class _Full(Sampling):
-    """Every record."""
+@dataclass(frozen=True)
+class FullBatch(Sampling):
+    """Every record in every step."""
 
+    sample_rate: float = field(default=1.0, kw_only=True)
     name = "full"
     runnable = True
 
-    def rate(self, sample_rate: object) -> float:
-        rate = 1.0 if sample_rate is None else super().rate(sample_rate)
+    @classmethod
+    def of(cls, arguments: str, sample_rate: float | None) -> Self:
+        return super().of(arguments, 1.0 if sample_rate is None else sample_rate)
+
+    def _rate(self, sample_rate: object) -> float:
+        rate = super()._rate(sample_rate)
         if rate != 1:
             raise ValueError(f"sample_rate must be 1 with sampling full; got {rate!r}")
         return rate
 
-    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
         raise AssertionError("full batches have sample_rate 1")
 
-    def meaning(self, n: int, sample_rate: float) -> str:
+    def meaning(self, n: int) -> str:
         return "all records in every step"
 
-    def batch_size(self, n: int, sample_rate: float) -> int:
+    def batch_size(self, n: int) -> int:
         return n
 
-    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
+    def draw(self, source: random.Random, n: int) -> Indices:
         return np.arange(n)
 
 
-class _Poisson(Sampling):
-    """Each record independently with probability q (rounded down to a multiple of 2^-64 in `draw`)."""
+@dataclass(frozen=True)
+class Poisson(Sampling):
+    """Each record independently with probability q (rounded down to a multiple of 2^-64 when it is drawn)."""
 
     name = "poisson"
     runnable = True
 
-    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
-        pairs = tuple(Pair(kind, sample_rate, noise_multiplier) for kind in kinds)
-        return Terms(pairs=pairs, attained=pairs)
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+        return _poisson(noise, self.sample_rate, relation)
 
-    def meaning(self, n: int, sample_rate: float) -> str:
-        return f"each record in each step independently with probability {sample_rate:g}; batches are secret"
+    def meaning(self, n: int) -> str:
+        return f"each record in each step independently with probability {self.sample_rate:g}; batches are secret"
 
-    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
-        if sample_rate == 1:
-            return np.arange(n)
-        words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
-        return np.flatnonzero(words < np.uint64(int(sample_rate * 2.0**64)))
+    def draw(self, source: random.Random, n: int) -> Indices:
+        return _independent(source, n, self.sample_rate)
 
 
-class TruncatedPoisson(_Poisson):
-    """Poisson batches of which B records, drawn uniformly, are kept where there are more: what fits in memory.
+def _poisson(noise: float, q: float, relation: Relation) -> Terms:
+    """Of one release with Poisson batches of rate q < 1."""
+    kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
+    pairs = tuple(Pair(kind, q, noise) for kind in kinds)
+    return Terms(pairs=pairs, attained=pairs)
 
-    Its name says B and n, the number of records (with add-remove, of the larger data set): truncated-poisson:B/n.
+
+def _independent(source: random.Random, n: int, q: float) -> Indices:
+    """Each of n records with probability q."""
+    if q == 1:
+        return np.arange(n)
+    words = np.frombuffer(source.randbytes(8 * n), dtype=np.uint64)
+    return np.flatnonzero(words < np.uint64(int(q * 2.0**64)))
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson(Poisson):
+    """Poisson batches of which `largest` records, drawn uniformly, are kept where there are more: what fits in memory.
+
+    n: the number of records (with add-remove, of the larger data set). Its word says both: truncated-poisson:B/n.
     """
 
-    family: ClassVar[str] = "truncated-poisson"
+    largest: int
+    n: int
+    name, arguments = "truncated-poisson", ":B/n"
 
-    def __init__(self, largest: int, n: int) -> None:
-        self.largest = check.integer("largest batch", largest)
-        self.n = check.integer("n", n, at_most=10**15)
-        self.name = f"{self.family}:{self.largest}/{self.n}"
-        self.most_rate = (self.n - 1) / self.n
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "largest", check.integer("largest batch", self.largest))
+        object.__setattr__(self, "n", check.integer("n", self.n, at_most=10**15))
+        super().__post_init__()
 
     @classmethod
-    def of(cls, arguments: str) -> "TruncatedPoisson":
-        """From B/n. Raises ValueError."""
+    def of(cls, arguments: str, sample_rate: float | None) -> Self:
         found = re.fullmatch(r"(\d{1,16})/(\d{1,16})", arguments)
         if found is None:
-            raise ValueError(f"sampling must be {cls.family}:B/n, B the largest batch of n records; got {arguments!r}")
-        return cls(*map(int, found.groups()))
+            raise ValueError(f"sampling must be {cls.name}:B/n, B the largest batch of n records; got {arguments!r}")
+        return cls(sample_rate, *map(int, found.groups()))  # type: ignore[arg-type]  # checked by _rate
 
-    def rate(self, sample_rate: object) -> float:
+    @property
+    def word(self) -> str:
+        return f"{self.name}:{self.largest}/{self.n}"
+
+    @property
+    def most_rate(self) -> float:
+        return (self.n - 1) / self.n
+
+    def _rate(self, sample_rate: object) -> float:
         return check.real("sample_rate", sample_rate, above=0, below=1)
 
-    def _chances(self, q: float) -> tuple[float, float]:
+    def _chances(self) -> tuple[float, float]:
         """(w, q'): of B or more batch records beside a given one, from above; of that one to be used, from below."""
+        q = self.sample_rate
         if self.largest >= self.n:
             return 0.0, q
         full = min(float(bdtrc(self.largest - 1, self.n - 1, q)) * (1 + _BINOMIAL), 1.0)
         used = q * (1 - full) + self.largest / self.n * float(bdtrc(self.largest, self.n, q))
         return full, used * (1 - _BINOMIAL)
 
-    def terms(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        plain = super().terms(noise_multiplier, steps, sample_rate, relation)
-        full, used = self._chances(sample_rate)
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+        plain = super()._sampled(noise, steps, relation)
+        full, used = self._chances()
         if full == 0:
             return plain
-        return replace(
-            plain,
-            attained=super().terms(noise_multiplier, steps, used, relation).pairs,
-            truncated=full,
-        )
+        return replace(plain, attained=_poisson(noise, used, relation).pairs, truncated=full)
 
-    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
-        return super().chance(steps, self._chances(sample_rate)[1])[0], "1 - (1 - q')^steps, q' after truncation,"
+    def chance(self, steps: int) -> tuple[float, str]:
+        return Poisson(self._chances()[1]).chance(steps)[0], "1 - (1 - q')^steps, q' after truncation,"
 
     def note(self, relation: Relation) -> str:
         return (
@@ -183,52 +242,66 @@ class TruncatedPoisson(_Poisson):
             " which steps are truncated, the lower end is attained by data"
         )
 
-    def meaning(self, n: int, sample_rate: float) -> str:
-        return f"{super().meaning(n, sample_rate)}; of more than {self.largest} records so many are kept at random"
+    def meaning(self, n: int) -> str:
+        return f"{super().meaning(n)}; of more than {self.largest} records so many are kept at random"
 
-    def batch_size(self, n: int | None, sample_rate: float) -> None:
+    def batch_size(self, n: int | None) -> None:
         if n != self.n:
-            raise ValueError(f"n must be {self.n} with sampling {self.name}; got {n}")
+            raise ValueError(f"n must be {self.n} with sampling {self.word}; got {n}")
 
-    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
-        self.batch_size(n, sample_rate)
-        batch = super().draw(source, n, sample_rate)
+    def draw(self, source: random.Random, n: int) -> Indices:
+        self.batch_size(n)
+        batch = super().draw(source, n)
         if len(batch) <= self.largest:
             return batch
         return np.sort(np.array(source.sample(batch.tolist(), self.largest), dtype=np.int64))
 
 
-class CyclicPoisson(_Poisson):
+@dataclass(frozen=True)
+class CyclicPoisson(Sampling):
     """B groups of records that take turns: step i draws from group i mod B alone, each record with probability B q.
 
-    A record's group does not depend on the other records, and may be known. Its name says B: cyclic-poisson:B.
+    A record's group does not depend on the other records, and may be known. Its word says B: cyclic-poisson:B.
     """
 
-    family: ClassVar[str] = "cyclic-poisson"
-    lasting = True
+    groups: int
+    name, arguments = "cyclic-poisson", ":B"
+    runnable = lasting = scheduled = True
 
-    def __init__(self, groups: int) -> None:
-        self.groups = check.integer("groups", groups)
-        self.name, self.most_rate = f"{self.family}:{self.groups}", 1 / self.groups
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", check.integer("groups", self.groups))
+        super().__post_init__()
 
     @classmethod
-    def of(cls, arguments: str) -> "CyclicPoisson":
-        """From B. Raises ValueError."""
+    def of(cls, arguments: str, sample_rate: float | None) -> Self:
         if not re.fullmatch(r"[1-9]\d{0,11}", arguments):
-            raise ValueError(f"sampling must be {cls.family}:B, B >= 1 groups that take turns; got {arguments!r}")
-        return cls(int(arguments))
+            raise ValueError(f"sampling must be {cls.name}:B, B >= 1 groups that take turns; got {arguments!r}")
+        return cls(sample_rate, int(arguments))  # type: ignore[arg-type]  # checked by _rate
 
-    def rate(self, sample_rate: object) -> float:
-        return check.real("sample_rate", sample_rate, above=0, at_most=self.most_rate)
+    @property
+    def word(self) -> str:
+        return f"{self.name}:{self.groups}"
 
-    def terms(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        turns, rate = -(-steps // self.groups), min(self.groups * sample_rate, 1.0)
-        found = super().terms(noise_multiplier, turns, rate, relation)
+    @property
+    def most_rate(self) -> float:
+        return 1 / self.groups
+
+    @property
+    def _turn(self) -> float:
+        """The probability of a record of the group whose turn it is."""
+        return min(self.groups * self.sample_rate, 1.0)
+
+    def terms(self, noise: float, steps: int, relation: Relation) -> Terms:
+        turns = -(-steps // self.groups)
+        found = Poisson(self._turn).terms(noise, turns, relation)
         return replace(found, releases=turns if found.pairs else 0)
 
-    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+        raise AssertionError("cyclic batches are Poisson batches of one group")
+
+    def chance(self, steps: int) -> tuple[float, str]:
         turns = -(-steps // self.groups)
-        return super().chance(turns, min(self.groups * sample_rate, 1.0))[0], "1 - (1 - B sample_rate)^ceil(steps/B)"
+        return Poisson(self._turn).chance(turns)[0], "1 - (1 - B sample_rate)^ceil(steps/B)"
 
     def note(self, relation: Relation) -> str:
         return (
@@ -236,32 +309,31 @@ class CyclicPoisson(_Poisson):
             " group, which does not depend on other records"
         )
 
-    def meaning(self, n: int, sample_rate: float) -> str:
-        rate = self.groups * sample_rate
+    def meaning(self, n: int) -> str:
+        rate = self.groups * self.sample_rate
         return f"{self.groups} groups, of random records, take turns; each of the group's with probability {rate:g}"
 
-    draw = Sampling.draw
-
-    def drawer(self, source: random.Random, secret: bytes, n: int, sample_rate: float) -> Callable[[int], Indices]:
-        rate = min(self.groups * sample_rate, 1.0)
-        return Turns(secret, n, self.groups, lambda members: _Poisson.draw(self, source, members, rate))
+    def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
+        return Turns(secret, n, self.groups, lambda members: _independent(source, members, self._turn))
 
 
-class _FixedSize(Sampling):
+@dataclass(frozen=True)
+class FixedSize(Sampling):
     """A uniformly random set of q n records, without replacement."""
 
     name = "fixed-size"
     runnable = True
 
-    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        if relation is Relation.ZERO_OUT and noise_multiplier >= LEAST_NOISE:
-            return Terms(finite=zeroed_pairs(noise_multiplier, sample_rate))
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+        q = self.sample_rate
+        if relation is Relation.ZERO_OUT and noise >= LEAST_NOISE:
+            return Terms(finite=zeroed_pairs(noise, q))
         # a batch that loses a record gets another in its place; one whose record counts as zero does not
-        noise = noise_multiplier if relation is Relation.ZERO_OUT else noise_multiplier / 2
-        attained = tuple(Pair(kind, sample_rate, noise) for kind in ("remove", "add"))
+        moved = noise if relation is Relation.ZERO_OUT else noise / 2
+        attained = tuple(Pair(kind, q, moved) for kind in ("remove", "add"))
         if relation is Relation.ADD_REMOVE:
             return Terms(pairs=attained, attained=attained)
-        return Terms(pairs=(Pair("fixed-size", sample_rate, noise_multiplier / 2),), attained=attained)
+        return Terms(pairs=(Pair("fixed-size", q, noise / 2),), attained=attained)
 
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:
@@ -269,75 +341,84 @@ class _FixedSize(Sampling):
         held = "the upper end is certified for every adaptive use; the lower end is attained by data"
         return f"fixed-size, {relation}: {held}; the exact number is in between"
 
-    def meaning(self, n: int, sample_rate: float) -> str:
-        batch = self.batch_size(n, sample_rate)
+    def meaning(self, n: int) -> str:
+        batch = self.batch_size(n)
         return f"{batch} records of n in each step, uniformly without replacement; batches are secret"
 
-    def batch_size(self, n: int, sample_rate: float) -> int:
-        size = round(sample_rate * n)
-        if size < 1 or abs(size - sample_rate * n) > 1e-9:
+    def batch_size(self, n: int) -> int:
+        size = round(self.sample_rate * n)
+        if size < 1 or abs(size - self.sample_rate * n) > 1e-9:
             rule = "sample_rate * n must be an integer >= 1 with sampling fixed-size"
-            raise ValueError(f"{rule}; got {sample_rate!r} * {n}")
+            raise ValueError(f"{rule}; got {self.sample_rate!r} * {n}")
         return size
 
-    def draw(self, source: random.Random, n: int, sample_rate: float) -> Indices:
-        return np.sort(np.array(source.sample(range(n), self.batch_size(n, sample_rate)), dtype=np.int64))
+    def draw(self, source: random.Random, n: int) -> Indices:
+        return np.sort(np.array(source.sample(range(n), self.batch_size(n)), dtype=np.int64))
 
 
-class _FixedOrder(Sampling):
+@dataclass(frozen=True)
+class FixedOrder(Sampling):
     """Any order that does not depend on the data, each record at most once an epoch: shuffled or ordered epochs."""
 
     name = "fixed-order"
+    scheduled = True
 
-    def require(self, relation: Relation, sample_rate: float) -> None:
-        if relation is Relation.ADD_REMOVE and sample_rate < 1:
+    def require(self, relation: Relation) -> None:
+        if relation is Relation.ADD_REMOVE and self.sample_rate < 1:
             raise ValueError(
                 f"relation must be replace-one or zero-out with sampling {self.name} (without a record the later ones"
                 f" change batches); got {str(relation)!r}"
             )
 
-    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        return Terms(gdp=math.sqrt(passes(steps, sample_rate)) * relation.sensitivity / noise_multiplier)
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+        return Terms(gdp=math.sqrt(passes(steps, self.sample_rate)) * relation.sensitivity / noise)
 
-    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
+    def chance(self, steps: int) -> tuple[float, str]:
         return 1.0, "1"
 
     def note(self, relation: Relation) -> str:
         return "fixed order: no amplification; each record is in ceil(steps / floor(1/q)) batches at most"
 
 
-class RandomAllocation(_FixedOrder):
-    """Each record in K uniformly random steps of every epoch of floor(K/q), independently of the other records.
+@dataclass(frozen=True)
+class RandomAllocation(Sampling):
+    """Each record in `taken` uniformly random steps of every epoch, independently of the other records.
 
-    Its name says K where that is not 1 (balls in bins): random-allocation:K.
+    An epoch has floor(taken/q) steps. Its word says taken where that is not 1 (balls in bins): random-allocation:K.
     """
 
-    family: ClassVar[str] = "random-allocation"
-    runnable = lasting = True
+    taken: int = 1
+    name, arguments = "random-allocation", "[:K]"
+    runnable = lasting = scheduled = True
 
-    def __init__(self, taken: int = 1) -> None:
-        self.taken = taken
-        self.name = self.family if taken == 1 else f"{self.family}:{taken}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "taken", check.integer("taken", self.taken, at_most=10**6))
+        super().__post_init__()
 
     @classmethod
-    def of(cls, arguments: str) -> "RandomAllocation":
-        """From K, 1 if it is left out. Raises ValueError."""
+    def of(cls, arguments: str, sample_rate: float | None) -> Self:
         if not re.fullmatch(r"([1-9]\d{0,5})?", arguments):
-            raise ValueError(f"sampling must be {cls.family}:K, K >= 1 steps of an epoch; got {arguments!r}")
-        return cls(int(arguments or 1))
+            raise ValueError(f"sampling must be {cls.name}:K, K >= 1 steps of an epoch; got {arguments!r}")
+        return cls(sample_rate, int(arguments or 1))  # type: ignore[arg-type]  # checked by _rate
 
-    def require(self, relation: Relation, sample_rate: float) -> None:
-        """Every relation: no record's place depends on another's."""
+    @property
+    def word(self) -> str:
+        return self.name if self.taken == 1 else f"{self.name}:{self.taken}"
 
-    def _sampled(self, noise_multiplier: float, steps: int, sample_rate: float, relation: Relation) -> Terms:
-        epoch = _epoch(sample_rate / self.taken)
+    @property
+    def epoch(self) -> int:
+        """Steps of an epoch."""
+        return _epoch(self.sample_rate / self.taken)
+
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+        epoch = self.epoch
         whole, rest = divmod(steps, epoch)
         used = whole * self.taken + min(rest, self.taken)
-        run = Run(noise_multiplier, epoch, steps, self.taken) if epoch > self.taken else None
-        return Terms(gdp=math.sqrt(used) * relation.sensitivity / noise_multiplier, run=run)
+        run = Run(noise, epoch, steps, self.taken) if epoch > self.taken else None
+        return Terms(gdp=math.sqrt(used) * relation.sensitivity / noise, run=run)
 
-    def chance(self, steps: int, sample_rate: float) -> tuple[float, str]:
-        epoch = _epoch(sample_rate / self.taken)
+    def chance(self, steps: int) -> tuple[float, str]:
+        epoch = self.epoch
         if self.taken == 1:
             return min(steps / epoch, 1.0), "steps * sample_rate"
         unused = math.prod(max(1 - steps / (epoch - i), 0.0) for i in range(min(self.taken, epoch)))
@@ -355,20 +436,19 @@ class RandomAllocation(_FixedOrder):
             " record in one uniformly random step of each epoch, independently of the other records"
         )
 
-    def meaning(self, n: int, sample_rate: float) -> str:
-        steps = _epoch(sample_rate / self.taken)
-        return f"each record in {self.taken} of every {steps} steps, uniformly at random; batches are secret"
+    def meaning(self, n: int) -> str:
+        return f"each record in {self.taken} of every {self.epoch} steps, uniformly at random; batches are secret"
 
-    def batch_size(self, n: int, sample_rate: float) -> None:
+    def batch_size(self, n: int) -> None:
         """None; an epoch must have a whole number of steps, so that a batch has q n records on average."""
-        steps = self.taken / sample_rate
+        steps = self.taken / self.sample_rate
         if abs(steps - round(steps)) > 1e-9 * steps:
             least, most = (n * self.taken / count for count in (math.ceil(steps), math.floor(steps)))
-            rule = f"expected_batch must be {self.taken} n over a whole number of steps with sampling {self.name}"
-            raise ValueError(f"{rule}, as {least:.10g} or {most:.10g}; got {sample_rate * n:.10g}")
+            rule = f"expected_batch must be {self.taken} n over a whole number of steps with sampling {self.word}"
+            raise ValueError(f"{rule}, as {least:.10g} or {most:.10g}; got {self.sample_rate * n:.10g}")
 
-    def drawer(self, source: random.Random, secret: bytes, n: int, sample_rate: float) -> Callable[[int], Indices]:
-        return Allocation(secret, n, _epoch(sample_rate / self.taken), self.taken)
+    def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
+        return Allocation(secret, n, self.epoch, self.taken)
 
 
 def passes(steps: int, sample_rate: float) -> int:
@@ -381,19 +461,25 @@ def _epoch(sample_rate: float) -> int:
     return math.floor((1 + 1e-12) / sample_rate)
 
 
-SAMPLINGS: Registry[Sampling] = Registry("sampling")
-for _sampling in (_Full(), _Poisson(), _FixedSize(), RandomAllocation(), _FixedOrder()):
-    SAMPLINGS.register(_sampling)
-for _family in (TruncatedPoisson, CyclicPoisson, RandomAllocation):
-    SAMPLINGS.register_family(_family.family, _family.of)
+SAMPLINGS: Registry[type[Sampling]] = Registry("sampling")
+for _kind in (FullBatch, Poisson, FixedSize, RandomAllocation, FixedOrder, TruncatedPoisson, CyclicPoisson):
+    SAMPLINGS.register(_kind)
+
+
+def sampling_of(word: str, sample_rate: float | None) -> Sampling:
+    """The sampling of this word at this rate (full: 1 or None), as files and commands have it. Raises ValueError."""
+    name, _, arguments = word.partition(":") if isinstance(word, str) else (word, "", "")
+    return SAMPLINGS[name].of(arguments, sample_rate)
 
 
 def runnable() -> tuple[str, ...]:
-    """The names of those whose batches a run can draw."""
-    return tuple(name for name, sampling in SAMPLINGS.items() if sampling.runnable)
+    """The words of those whose batches a run can draw, where the name says all but the rate."""
+    return tuple(name for name, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":"))
 
 
-def drawn(name: object) -> Sampling:
-    """The sampling of that name, whose batches a run can draw. Raises ValueError for any other."""
-    found = SAMPLINGS[name] if isinstance(name, str) and ":" in name else None
-    return found if found and found.runnable else SAMPLINGS[check.choice("sampling", name, runnable())]
+def drawn(word: str, sample_rate: float | None) -> Sampling:
+    """As `sampling_of`, of one whose batches a run can draw. Raises ValueError for any other."""
+    name = word.partition(":")[0] if isinstance(word, str) else ""
+    if not (name in SAMPLINGS and SAMPLINGS[name].runnable):
+        check.choice("sampling", word, runnable())
+    return sampling_of(word, sample_rate)

@@ -29,7 +29,6 @@ release is the same for both. The bound in terms of privacy profiles is that of 
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,7 +38,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release, Steps
 
 MOST_RUNS = 1e4
 _NOTE = "selection: an upper end; the number of runs and every run but the best stay secret"
@@ -99,7 +98,7 @@ def _mean(gamma: float, shape: float) -> float:
     return shape * (1 - gamma) / (gamma * -math.expm1(shape * math.log(gamma)))
 
 
-def selection_epsilon(history: Sequence[Release], delta: float, runs: Runs) -> Bracket:
+def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:
     """epsilon at delta of the best of a random number of runs, each with the history; the module's statement.
 
     Args:

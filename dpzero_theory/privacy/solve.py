@@ -7,7 +7,6 @@ is at most the target, one further it is not.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NoReturn
 
 from dpzero_theory import check
@@ -15,8 +14,8 @@ from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import group_delta, group_epsilon
-from dpzero_theory.privacy.release import MOST_STEPS, Release
-from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.sampling import sampling_of
+from dpzero_theory.privacy.step import MOST_STEPS, Release
 from dpzero_theory.search import last_integer
 
 MOST_RECORDS = 10**15
@@ -60,7 +59,7 @@ def most_steps(
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    goal = _Goal(target_epsilon, target_delta, group, lambda count: replace(unit, steps=count))
+    goal = _Goal(target_epsilon, target_delta, group, unit.with_steps)
     found = goal.largest(1, MOST_STEPS, _central_steps(unit, goal))
     if found is None:
         goal.refuse(1, "one step")
@@ -88,7 +87,7 @@ def largest_batch(
     noise_multiplier: of the noise on the sum of a batch, over the clip. n: 1 <= n <= 10^15. Returns a bracket of
     integers as `most_steps` does, n where full batches meet the target. Raises as it does, for a batch of one record.
     """
-    records, most = check.integer("n", n, at_most=MOST_RECORDS), SAMPLINGS[sampling].most_rate
+    records = check.integer("n", n, at_most=MOST_RECORDS)
     unit = Release(
         noise_multiplier,
         steps,
@@ -98,8 +97,9 @@ def largest_batch(
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    goal = _Goal(target_epsilon, target_delta, group, lambda batch: replace(unit, sample_rate=batch / records))
-    found = goal.largest(1, max(math.floor(records * most + 1e-9), 1), records * _central_rate(unit, goal))
+    drawn = unit.step.sampling
+    goal = _Goal(target_epsilon, target_delta, group, lambda batch: unit.drawn_as(drawn.at(batch / records)))
+    found = goal.largest(1, max(math.floor(records * drawn.most_rate + 1e-9), 1), records * _central_rate(unit, goal))
     if found is None:
         goal.refuse(1, "a batch of 1")
     return found
@@ -124,7 +124,8 @@ def fewest_records(
     are certified not to (or are fewer than a batch). Raises as `most_steps` does; PreconditionError where 10^15
     records do not meet the target.
     """
-    size, most = check.integer("batch", batch, at_most=MOST_RECORDS), SAMPLINGS[sampling].most_rate
+    size, drawn = check.integer("batch", batch, at_most=MOST_RECORDS), sampling_of(sampling, 1 / MOST_RECORDS)
+    most = drawn.most_rate
     unit = Release(
         noise_multiplier,
         steps,
@@ -134,7 +135,7 @@ def fewest_records(
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    goal = _Goal(target_epsilon, target_delta, group, lambda n: replace(unit, sample_rate=size / n))
+    goal = _Goal(target_epsilon, target_delta, group, lambda n: unit.drawn_as(drawn.at(size / n)))
     found = goal.smallest(math.ceil(size / most - 1e-9), MOST_RECORDS, size / _central_rate(unit, goal))
     if found is None:
         goal.refuse(MOST_RECORDS, f"{MOST_RECORDS} records")

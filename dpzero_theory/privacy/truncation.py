@@ -14,13 +14,13 @@ added. With several such releases the event is that each has j_k truncated steps
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from scipy.special import bdtrc
 
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import FixedSize, Poisson
+from dpzero_theory.privacy.step import Release
 from dpzero_theory.search import last_integer
 
 _NEAR, _FAR, _LIKELY = 0.6, 0.1, 0.01
@@ -66,8 +66,8 @@ def histories(releases: Sequence[Release]) -> Iterator[tuple[float, list[Release
             chance = r.terms.truncated
             count = _count(r.steps, chance, tail)
             rest += _more(r.steps, chance, count)
-            found += [replace(r, sampling="fixed-size", steps=count)] if count else []
-            found += [replace(r, sampling="poisson", steps=r.steps - count)] if count < r.steps else []
+            found += [r.drawn_as(FixedSize(r.sample_rate)).with_steps(count)] if count else []
+            found += [r.drawn_as(Poisson(r.sample_rate)).with_steps(r.steps - count)] if count < r.steps else []
         yield rest, found
 
 
@@ -108,4 +108,4 @@ def attained(release: Release) -> Release:
     """Poisson steps of the rate after truncation; a release without truncation as it is."""
     if release.terms.truncated == 0:
         return release
-    return replace(release, sampling="poisson", sample_rate=release.terms.attained[0].sample_rate)
+    return release.drawn_as(Poisson(release.terms.attained[0].sample_rate))

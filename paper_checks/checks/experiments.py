@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from paper_checks import formulas as f
 from paper_checks.checks.divergence import hockey_stick, least_epsilon, lemma_gdp
 from paper_checks.checks.instances import DIMENSIONS, Array, spectrum

@@ -11,7 +11,7 @@ from benchmarks.kit.rows import OK, RESULTS, read_rows
 from benchmarks.lower_bounds import DELTA, FEWER, MECHANISMS, METHODS, RATE, RUNS, Mechanism, row
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 NAMES = [f"{mechanism.name} {mechanism.strength:g}" for mechanism in MECHANISMS]
 

@@ -15,7 +15,8 @@ from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Ledger, LedgerError
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.sampling import CyclicPoisson, RandomAllocation
+from dpzero_theory.privacy.step import Release
 from tests.optim.small import Logistic, N, data, losses, plan
 
 ALLOCATED: dict[str, Any] = {"sampling": "random-allocation:2", "sample_rate": 1 / 4}
@@ -128,7 +129,7 @@ def test_without_the_secret_no_run_goes_on(tmp_path: Path) -> None:
 
 def test_seeds_and_new_batches() -> None:
     """A seed's batches are its own, whatever a folder keeps; without a folder every run has its own secret."""
-    arguments = ("random-allocation", 30, 0.2)
+    arguments = (RandomAllocation(0.2), 30)
     seeded, same = (BatchesFromSeedNotPrivate(*arguments, seed=4) for _ in range(2))
     same.keep(bytes(range(32)))
     assert [seeded.draw().tolist() for _ in range(10)] == [same.draw(release).tolist() for release in range(10)]
@@ -151,7 +152,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(ValueError, match="sampling must be one of full, poisson, fixed-size, random-allocation; got"):
         plan(sampling="fixed-order")
     with pytest.raises(ValueError, match="release must be"):
-        Batches("cyclic-poisson:3", 10, 0.1).draw(-1)
+        Batches(CyclicPoisson(0.1, 3), 10).draw(-1)
 
 
 def test_a_target_is_met() -> None:

@@ -19,6 +19,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.transcript import replay
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.noise import SystemNoise
+from dpzero_theory.privacy.sampling import FullBatch
 from tests.optim.small import BUDGET, FEATURES, FULL, LABELS, POISSON, STEP, Logistic, data, losses
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -76,7 +77,7 @@ def released(signs: NDArray[np.int64], share: float) -> NDArray[np.float64]:
         lambda module, batch: batch[0] @ module.x,
         data,
         plan,
-        private._Sources(SystemNoise(), private.Batches("full", 10, 1.0), bytes(16)),
+        private._Sources(SystemNoise(), private.Batches(FullBatch(), 10), bytes(16)),
         budget=None,
         folder=None,
         micro_batch=10,

@@ -21,7 +21,7 @@ from dpzero_theory.optim.transcript import Header, read
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, D, Logistic, N, data, losses, plan, private, weights
 
 SEED = 5

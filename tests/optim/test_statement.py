@@ -14,7 +14,7 @@ from dpzero_theory.optim.transcript import TranscriptError
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.ledger import read
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from tests.optim.small import BUDGET, STEP, N, private
 
 

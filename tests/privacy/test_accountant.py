@@ -12,7 +12,7 @@ from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Mechanism
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from tests.privacy import oracle
 
 
@@ -48,7 +48,7 @@ def test_bad_history_is_named_at_once(value):
     if value != 0.0:
         with pytest.raises(ValueError, match="epsilon"):
             delta_of_history([unit], value)
-    with pytest.raises(ValueError, match="history must be a sequence of Release"):
+    with pytest.raises(ValueError, match="history must be steps, such as"):
         epsilon_of_history([value], 1e-5)
 
 

@@ -9,7 +9,7 @@ from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 MINI_BATCH = [
     (1024, 64, 10_000, 2.0, 12.49643),

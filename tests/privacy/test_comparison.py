@@ -5,7 +5,7 @@ import pytest
 from dpzero_theory.privacy import comparison as module
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 QUESTION = {"delta": 1e-5, "sample_rate": 0.02, "steps": 500}
 

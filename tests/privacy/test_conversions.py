@@ -12,7 +12,7 @@ from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.conversions import rdp_of_history, trade_off
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from tests.privacy import oracle
 
 

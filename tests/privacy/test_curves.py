@@ -7,7 +7,7 @@ import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.curves import delta_over_epsilon, epsilon_over_steps
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 RELEASE = Release(2.0, 7, sampling="poisson", relation="add-remove", sample_rate=0.05)
 

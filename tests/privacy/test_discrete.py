@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.discrete import KERNEL, discrete_gap, discrete_scale
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 Array = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise, group_release
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
+from dpzero_theory.privacy.step import Release
 from tests.privacy.oracle import exact_delta
 
 

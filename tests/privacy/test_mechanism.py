@@ -11,7 +11,7 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, noise_law
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from tests.privacy import oracle
 
 

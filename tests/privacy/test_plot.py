@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dpzero_theory.privacy import plot
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.plot import draw
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 ANSWER: dict[str, Any] = {
     "inputs": {"noise_multiplier": None, "epsilon": 2.0, "delta": 1e-5, "steps": 40, "sampling": "full",

@@ -12,8 +12,20 @@ from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, drawn, passes, runnable
+from dpzero_theory.privacy.sampling import (
+    SAMPLINGS,
+    FixedOrder,
+    FixedSize,
+    FullBatch,
+    Poisson,
+    RandomAllocation,
+    Sampling,
+    drawn,
+    passes,
+    runnable,
+    sampling_of,
+)
+from dpzero_theory.privacy.step import Release
 from tests.privacy import oracle
 
 
@@ -49,6 +61,11 @@ def test_fixed_order_and_whole_batches_are_closed_form():
         assert whole.terms.pairs == ()
 
 
+NAMES = tuple(name for name, kind in SAMPLINGS.items() if not kind.arguments.startswith(":"))
+SETS = ("truncated-poisson:3/8", "cyclic-poisson:4")
+WORDS = (*NAMES, *SETS, "random-allocation:3")
+
+
 class Words(random.Random):
     """A source whose next 64-bit words are those given."""
 
@@ -62,37 +79,39 @@ class Words(random.Random):
         return found
 
 
-def sets(sampling, n, q, draws, seed):
+def sets(sampling, n, draws, seed):
     """How often each set of records is a batch."""
     source = random.Random(seed)
-    return Counter(tuple(SAMPLINGS[sampling].draw(source, n, q).tolist()) for _ in range(draws))
+    return Counter(tuple(sampling.draw(source, n).tolist()) for _ in range(draws))
 
 
 def test_what_can_be_run_is_what_draws():
     """And nothing else: a sampling that is accounted alone refuses to make a batch."""
     assert set(runnable()) == {"full", "poisson", "fixed-size", "random-allocation"}
-    for name, sampling in SAMPLINGS.items():
-        if name in runnable():
-            batch = sampling.drawer(random.Random(1), bytes(32), 8, 1.0)(0)
-            assert batch.tolist() == list(range(8))
-        if name not in runnable() or sampling.lasting:
+    for word in WORDS:
+        sampling = sampling_of(word, 1.0 if word == "full" else 0.25)
+        if sampling.runnable:
+            whole = sampling if word in SETS else sampling.at(1.0)
+            batch = whole.drawer(random.Random(1), bytes(32), 8)(0)
+            assert word in SETS or batch.tolist() == list(range(8))
+        if not sampling.runnable or sampling.lasting:
             assert type(sampling).draw is Sampling.draw
-            with pytest.raises(NotImplementedError, match=f"batches of sampling {name} cannot be drawn"):
-                sampling.draw(random.Random(1), 8, 0.5)
+            with pytest.raises(NotImplementedError, match=f"batches of sampling {word} cannot be drawn"):
+                sampling.draw(random.Random(1), 8)
 
 
 def test_a_poisson_batch_holds_a_record_below_the_rate_of_its_word_and_no_other():
     """q 2^64 = 3 * 2^62 for q = 3/4: the last word that is used, and the first that is not."""
     words = (0, 3 * 2**62 - 1, 3 * 2**62, 2**64 - 1, 3 * 2**61)
-    assert SAMPLINGS["poisson"].draw(Words(*words), 5, 0.75).tolist() == [0, 1, 4]
+    assert Poisson(0.75).draw(Words(*words), 5).tolist() == [0, 1, 4]
     almost = math.nextafter(1.0, 0.0)
-    assert SAMPLINGS["poisson"].draw(Words(2**64 - 2**11 - 1, 2**64 - 2**11), 2, almost).tolist() == [0]
-    assert SAMPLINGS["poisson"].draw(Words(0, 1), 2, 2.0**-64).tolist() == [0]
+    assert Poisson(almost).draw(Words(2**64 - 2**11 - 1, 2**64 - 2**11), 2).tolist() == [0]
+    assert Poisson(2.0**-64).draw(Words(0, 1), 2).tolist() == [0]
 
 
 def test_poisson_batches_have_the_product_law():
     """30,000 batches of four records from one seed: the sixteen sets by chi-square, at 1e-6."""
-    q, found = 0.35, sets("poisson", 4, 0.35, 30_000, seed=8)
+    q, found = 0.35, sets(Poisson(0.35), 4, 30_000, seed=8)
     chance = {
         chosen: q ** len(chosen) * (1 - q) ** (4 - len(chosen))
         for size in range(5)
@@ -107,32 +126,33 @@ def test_poisson_batches_have_the_product_law():
 
 def test_fixed_size_batches_are_every_set_of_their_size_equally_often():
     """30,000 batches of three of six records from one seed: the twenty sets by chi-square, at 1e-6."""
-    found = sets("fixed-size", 6, 0.5, 30_000, seed=9)
+    found = sets(FixedSize(0.5), 6, 30_000, seed=9)
     assert set(found) == set(itertools.combinations(range(6), 3))
     assert stats.chisquare(list(found.values())).pvalue > 1e-6
 
 
 def test_inclusion_counts_of_a_whole_run():
     """2,000 runs of ten batches: a record's number of batches is binomial for poisson and fixed-size alike."""
-    for name in ("poisson", "fixed-size"):
-        source, q = random.Random(10), 0.2
+    q = 0.2
+    for sampling in (Poisson(q), FixedSize(q)):
+        source = random.Random(10)
         counts = np.zeros(11)
         for _ in range(2_000):
-            counts[sum(3 in SAMPLINGS[name].draw(source, 10, q) for _ in range(10))] += 1
+            counts[sum(3 in sampling.draw(source, 10) for _ in range(10))] += 1
         expected = 2_000 * stats.binom.pmf(np.arange(11), 10, q)
         assert stats.chisquare([*counts[:5], counts[5:].sum()], [*expected[:5], expected[5:].sum()]).pvalue > 1e-6
-        assert SAMPLINGS[name].chance(10, q)[0] == pytest.approx(1 - stats.binom.pmf(0, 10, q), rel=1e-12)
+        assert sampling.chance(10)[0] == pytest.approx(1 - stats.binom.pmf(0, 10, q), rel=1e-12)
 
 
 @pytest.mark.parametrize(("n", "q", "size"), [(10, 0.3, 3), (7, 3 / 7, 3), (1000, 0.001, 1), (5, 1.0, 5)])
 def test_fixed_size_batches_are_a_whole_number_of_records(n, q, size):
-    assert SAMPLINGS["fixed-size"].batch_size(n, q) == size
-    assert len(SAMPLINGS["fixed-size"].draw(random.Random(0), n, q)) == size
-    for bad in (q / (2 * size), q + 0.4 / n):
+    assert FixedSize(q).batch_size(n) == size
+    assert len(FixedSize(q).draw(random.Random(0), n)) == size
+    for bad in (q / (2 * size), q - 0.4 / n):
         with pytest.raises(ValueError, match=r"sample_rate \* n must be an integer >= 1 with sampling fixed-size"):
-            SAMPLINGS["fixed-size"].batch_size(n, bad)
-    assert SAMPLINGS["full"].batch_size(n, 1.0) == n
-    assert SAMPLINGS["poisson"].batch_size(n, q) is None
+            FixedSize(bad).batch_size(n)
+    assert FullBatch().batch_size(n) == n
+    assert Poisson(q).batch_size(n) is None
 
 
 def test_an_epoch_that_holds_each_record_once_uses_it_as_often_as_passes_says():
@@ -140,15 +160,15 @@ def test_an_epoch_that_holds_each_record_once_uses_it_as_often_as_passes_says():
     assert [passes(steps, 0.25) for steps in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
     assert [passes(steps, 0.3) for steps in (1, 3, 4, 6, 7)] == [1, 1, 2, 2, 3]
     assert passes(10, 0.6) == 10
-    assert SAMPLINGS["fixed-order"].chance(1, 0.25) == (1.0, "1")
-    assert SAMPLINGS["random-allocation"].chance(3, 0.25)[0] == 0.75
+    assert FixedOrder(0.25).chance(1) == (1.0, "1")
+    assert RandomAllocation(0.25).chance(3)[0] == 0.75
 
 
 @pytest.mark.parametrize("relation", Relation)
-@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_terms_are_of_one_form_and_the_attained_pairs_are_no_stronger(name, relation):
     q = 1.0 if name == "full" else 0.25
-    terms = SAMPLINGS[name].terms(2.0, 8, q, relation)
+    terms = sampling_of(name, q).terms(2.0, 8, relation)
     assert (terms.gdp > 0) + bool(terms.pairs) + bool(terms.finite) == 1
     assert bool(terms.finite) == ((name, relation) == ("fixed-size", "zero-out"))
     assert bool(terms.attained) == bool(terms.pairs)
@@ -162,12 +182,12 @@ def test_terms_are_of_one_form_and_the_attained_pairs_are_no_stronger(name, rela
 
 @pytest.mark.parametrize("rate", [None, 0.0, -0.1, 1.1, math.nan, "1", True])
 def test_a_rate_outside_its_range_is_named(rate):
-    for name, sampling in SAMPLINGS.items():
-        if name == "full" and rate is None:
-            assert sampling.rate(rate) == 1
+    for word in WORDS:
+        if word == "full" and rate is None:
+            assert sampling_of(word, rate).sample_rate == 1
             continue
         with pytest.raises(ValueError, match=r"^sample_rate must be"):
-            sampling.rate(rate)
+            sampling_of(word, rate)
 
 
 def test_a_fixed_order_is_not_accounted_for_a_record_less():
@@ -228,7 +248,7 @@ def test_cyclic_batches_are_the_turns_of_one_group(groups, q, steps, relation):
         found = delta_of_history([release], epsilon)
         assert found.lower * (1 - 1e-5) <= exact <= found.upper * (1 + 1e-5)
         assert found.upper <= found.lower * (1 + 1e-3)
-    reached, _ = SAMPLINGS[release.sampling].chance(steps, q)
+    reached, _ = release.step.sampling.chance(steps)
     assert reached == pytest.approx(groups * q)
     many = Release(1.5, 6 * groups + 1, sampling=release.sampling, relation=relation, sample_rate=q)
     poisson = Release(1.5, 7, sampling="poisson", relation=relation, sample_rate=groups * q)
@@ -236,7 +256,7 @@ def test_cyclic_batches_are_the_turns_of_one_group(groups, q, steps, relation):
 
 
 def notes_of(release):
-    return (SAMPLINGS[release.sampling].note(release.relation),)
+    return (release.step.sampling.note(release.relation),)
 
 
 def test_what_cyclic_batches_are_not():
@@ -255,11 +275,11 @@ def test_what_cyclic_batches_are_not():
         with pytest.raises(ValueError, match=r"^sampling must be (cyclic-poisson:B|random-allocation:K), "):
             Release(1.0, 5, relation="add-remove", sampling=name, sample_rate=0.05)
     for name in ("cyclic-poisson:10", "random-allocation:4"):
-        assert drawn(name).name == name
+        assert drawn(name, 0.05).word == name
         with pytest.raises(NotImplementedError, match="cannot be drawn"):
-            SAMPLINGS[name].draw(random.Random(1), 8, 0.05)
+            drawn(name, 0.05).draw(random.Random(1), 8)
     for name in ("fixed-order", 3):
         with pytest.raises(
             ValueError, match="sampling must be one of full, poisson, fixed-size, random-allocation; got"
         ):
-            drawn(name)
+            drawn(name, 0.05)

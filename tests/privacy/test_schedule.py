@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.sampling import CyclicPoisson
 from dpzero_theory.privacy.schedule import Allocation, Keyed, Turns, below, subsets
 
 SECRET = bytes(range(32))
@@ -114,8 +114,8 @@ def test_groups_take_turns_and_are_independent_and_uniform():
 
 def test_cyclic_batches_are_poisson_batches_of_the_group_whose_turn_it_is():
     """Rate 0.2 in three groups: 0.6 of a group's members in its turn; 4,000 turns each, within six deviations."""
-    draw = SAMPLINGS["cyclic-poisson:3"].drawer(random.Random(5), SECRET, 12, 0.2)
-    whole = SAMPLINGS["cyclic-poisson:3"].drawer(random.Random(5), SECRET, 12, 1 / 3)
+    draw = CyclicPoisson(0.2, 3).drawer(random.Random(5), SECRET, 12)
+    whole = CyclicPoisson(1 / 3, 3).drawer(random.Random(5), SECRET, 12)
     members = [set(whole(turn).tolist()) for turn in range(3)]
     assert set.union(*members) == set(range(12))
     assert sum(map(len, members)) == 12
@@ -125,4 +125,4 @@ def test_cyclic_batches_are_poisson_batches_of_the_group_whose_turn_it_is():
         assert set(batch.tolist()) <= members[release % 3]
         counts[batch] += 1
     assert (np.abs(counts - 4000 * 0.6) < 6 * np.sqrt(4000 * 0.24)).all()
-    assert SAMPLINGS["cyclic-poisson:1000"].drawer(random.Random(5), SECRET, 2, 0.001)(7).shape == (0,)
+    assert CyclicPoisson(0.001, 1000).drawer(random.Random(5), SECRET, 2)(7).shape == (0,)

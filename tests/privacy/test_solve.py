@@ -8,8 +8,8 @@ from benchmarks.independent import independent_delta
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy import solve
 from dpzero_theory.privacy.accountant import delta_of_history
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
+from dpzero_theory.privacy.step import Release
 
 TARGET = {"target_epsilon": 2.0, "target_delta": 1e-5, "noise_multiplier": 3.0}
 POISSON = {"sampling": "poisson", "relation": "add-remove"}

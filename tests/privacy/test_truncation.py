@@ -17,8 +17,8 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.interop.events import RELATIONS, event_from_history, history_from_event
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.sampling import TruncatedPoisson
+from dpzero_theory.privacy.step import Release
 
 
 def release(largest, n, *, noise=1.5, steps=1, relation="add-remove", rate=0.05):
@@ -142,13 +142,13 @@ def test_calibration_meets_its_target():
 
 def test_batches_have_the_law_of_the_enumeration():
     """20,000 batches of 4 records with at most 2: each set within 6 standard deviations of its probability."""
-    kind, source, draws = SAMPLINGS["truncated-poisson:2/4"], random.Random(3), 20_000
-    counts = Counter(tuple(kind.draw(source, 4, 0.4).tolist()) for _ in range(draws))
+    sampling, source, draws = TruncatedPoisson(0.4, 2, 4), random.Random(3), 20_000
+    counts = Counter(tuple(sampling.draw(source, 4).tolist()) for _ in range(draws))
     law = batch_law(4, 0.4, 2)
     assert set(counts) == set(law)
     for batch, chance in law.items():
         assert abs(counts[batch] - draws * chance) < 6 * math.sqrt(draws * chance * (1 - chance))
-    assert len(Batches("truncated-poisson:2/4", 4, 0.9).draw()) <= 2
+    assert len(Batches(TruncatedPoisson(0.9, 2, 4), 4).draw()) <= 2
 
 
 @pytest.mark.parametrize(
@@ -165,4 +165,4 @@ def test_what_is_none_is_refused(sampling, rate, said):
     with pytest.raises(ValueError, match=f"^{said}"):
         Release(1.0, 1, sampling=sampling, relation="add-remove", sample_rate=rate)
     with pytest.raises(ValueError, match=r"^n must be 10 with sampling truncated-poisson:2/10; got 11$"):
-        Batches("truncated-poisson:2/10", 11, 0.5)
+        Batches(TruncatedPoisson(0.5, 2, 10), 11)

@@ -16,7 +16,7 @@ from dp_accounting.privacy_accountant import PrivacyAccountant
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.interop.events import RELATIONS, UnsupportedEvent, merged, parts
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 _Refusal = PrivacyAccountant.CompositionErrorDetails
 

@@ -9,15 +9,14 @@ a noise half as large as its epsilon says; see `tests/privacy/interop/test_event
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
 from dpzero_theory.privacy.mechanism import MECHANISMS, CoarseLaplace
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
-from dpzero_theory.privacy.sampling import SAMPLINGS, TruncatedPoisson
+from dpzero_theory.privacy.sampling import TruncatedPoisson
+from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
 
 RELATIONS = {
     "ADD_OR_REMOVE_ONE": Relation.ADD_REMOVE,
@@ -88,7 +87,7 @@ def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None
     n, largest, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
     if 0 in (n, largest, rate):
         return
-    sampling = f"{TruncatedPoisson.family}:{largest}/{n}"
+    sampling = f"{TruncatedPoisson.name}:{largest}/{n}"
     if rate == 1:
         sampling, rate = ("full", 1.0) if largest >= n else ("fixed-size", largest / n)
     if event.noise_multiplier == 0:
@@ -124,13 +123,13 @@ def merged(releases: Iterable[Release]) -> tuple[Release, ...]:
 
     For full, Poisson and fixed-size batches, whose releases may be counted in any groups.
     """
-    steps: Counter[Release] = Counter()
+    steps: Counter[Step] = Counter()
     for r in releases:
-        steps[replace(r, steps=1)] += r.steps
-    return tuple(replace(kind, steps=count) for kind, count in steps.items())
+        steps[r.step] += r.steps
+    return tuple(Release.of(step, count) for step, count in steps.items())
 
 
-def event_from_history(history: Sequence[Release]) -> Any:
+def event_from_history(history: Steps) -> Any:
     """The `dp_accounting.DpEvent` of a history; `relation` is the argument of the accountant that composes it.
 
     Full, Poisson (truncated or not) and fixed-size batches with Gaussian noise, full and Poisson ones with Laplace
@@ -143,9 +142,7 @@ def event_from_history(history: Sequence[Release]) -> Any:
     """
     dp = importlib.import_module("dp_accounting")
     events = []
-    for r in history:
-        if not isinstance(r, Release):
-            raise ValueError("history must be a sequence of Release")
+    for r in releases_of(history):
         event = _noise(dp, r)
         if r.sample_rate < 1:
             event = _sampled(dp, r, event)
@@ -168,7 +165,7 @@ def _sampled(dp: Any, release: Release, event: Any) -> Any:
     rate = release.sample_rate
     if release.sampling == "poisson":
         return dp.PoissonSampledDpEvent(rate, event)
-    kind = SAMPLINGS[release.sampling]
+    kind = release.step.sampling
     if isinstance(kind, TruncatedPoisson):
         return dp.TruncatedSubsampledGaussianDpEvent(kind.n, rate, kind.largest, release.noise_multiplier)
     if release.sampling == "fixed-size":

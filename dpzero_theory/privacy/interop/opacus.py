@@ -19,7 +19,7 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.interop.events import merged
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 Entry = tuple[float, float, int]
 """Of Opacus's histories: noise multiplier, sample rate, number of steps."""

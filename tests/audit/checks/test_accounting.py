@@ -5,7 +5,7 @@ import pytest
 from benchmarks.zoo.catalogue import Specimen
 from benchmarks.zoo.first_order import FirstOrder
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from tests.audit.small import FEW, audit, named, one_of_each, require_found, require_sound
 
 NAMES = ("accounting", "steps")

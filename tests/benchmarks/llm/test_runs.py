@@ -14,7 +14,7 @@ from benchmarks.llm.configuration import FIRST_ORDER, METHODS, PRIVATE, Configur
 from benchmarks.llm.privacy import opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, evaluation_steps, execute
 from benchmarks.llm.tasks import task
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from tests.benchmarks.llm.files import write
 from tests.benchmarks.llm.test_prompts import PAIRS
 from tests.benchmarks.llm.tiny import tiny, tokenizer

@@ -15,7 +15,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.allocation import Run, _composed, _upper, allocation_delta
 from dpzero_theory.privacy.gaussian import delta_from_gdp
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 
 def call(strike, s):

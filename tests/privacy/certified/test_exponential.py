@@ -13,7 +13,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.exponential import laplace_pairs
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 
 def release(s, steps, q, relation="add-remove", mechanism="laplace"):

@@ -10,7 +10,7 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.allocation import Run
 from dpzero_theory.privacy.certified.mixture import Mixture, mixture_delta
 from dpzero_theory.privacy.gaussian import delta_from_gdp
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 
 def allocated(s, t, epochs, *, replaced):

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 X = np.linspace(-14, 14, 28_001)
 STEP = X[1] - X[0]

@@ -15,7 +15,7 @@ from dpzero_theory.privacy.certified.pairs import Pair
 from dpzero_theory.privacy.certified.quadrature import Contour, build
 from dpzero_theory.privacy.certified.rare import bracket_of, rare_delta, split
 from dpzero_theory.privacy.certified.sketch import rough_cut
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 EXTENDED = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs 80-bit floats")
 

@@ -11,7 +11,7 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.allocation import Run
 from dpzero_theory.privacy.certified.subset import counts, told
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 
 def release(s, t, k, steps, relation="add-remove"):

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.zeroed import LEAST_NOISE, zeroed_pairs
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 from tests.privacy.certified.test_game import game
 
 SETTINGS = [(1e-7, 0.8), (0.001, 0.3), (0.01, 1.0), (0.05, 3.0), (0.3, 10.0), (0.5, 0.5), (0.99, 2.0)]

@@ -17,7 +17,7 @@ from dpzero_theory.privacy.interop.events import (
     merged,
 )
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 G = dp.GaussianDpEvent
 
@@ -80,7 +80,7 @@ def test_histories_become_events_that_become_them():
     assert event_from_history([discrete]).events[0].event == G(7.0)
     with pytest.raises(ValueError, match=r"^history must have full, poisson or fixed-size batches; got fixed-order$"):
         event_from_history([Release(3.0, 4, sampling="fixed-order", relation="replace-one", sample_rate=0.1)])
-    with pytest.raises(ValueError, match=r"^history must be a sequence of Release$"):
+    with pytest.raises(ValueError, match=r"^history must be steps, such as"):
         event_from_history([event])
 
 

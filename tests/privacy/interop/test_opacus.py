@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.interop.opacus import CertifiedAccountant, history_from_opacus
-from dpzero_theory.privacy.release import Release
+from dpzero_theory.privacy.step import Release
 
 
 def stepped(accountant, steps=120):

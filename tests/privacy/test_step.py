@@ -7,8 +7,8 @@ import pytest
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.release import Release
 from dpzero_theory.privacy.sampling import SAMPLINGS
+from dpzero_theory.privacy.step import Release
 
 
 def test_groups_name_what_is_wrong():
@@ -35,11 +35,12 @@ def test_sampling_has_no_default():
     assert "full" in SAMPLINGS
 
 
+NAMES = [name for name, kind in SAMPLINGS.items() if not kind.arguments.startswith(":")]
 GOOD = {"sampling": "poisson", "relation": "add-remove", "sample_rate": 0.1}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", [*NAMES, "truncated-poisson:8/100", "cyclic-poisson:4"])
 def test_a_release_of_every_mechanism_with_every_sampling_is_accounted_or_refused(mechanism, sampling):
     """None is taken for another."""
     changes = {"sampling": sampling, "mechanism": mechanism, "sample_rate": 1.0 if sampling == "full" else 0.1}

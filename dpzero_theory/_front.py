@@ -1,0 +1,216 @@
+"""The functions of `import dpzero_theory as dz` that bring several rooms of the library together."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.sampling import Sampling
+from dpzero_theory.privacy.step import Steps
+from dpzero_theory.theory.calculate import calibrated_gdp
+from dpzero_theory.theory.problem import Prescription, Problem
+from dpzero_theory.theory.results import RESULTS
+from dpzero_theory.theory.sharp.certificate import Certificate, certificate
+
+if TYPE_CHECKING:
+    from dpzero_theory.optim.plan import Plan
+    from dpzero_theory.optim.verify import Report
+
+
+def epsilon(history: Steps, delta: float) -> Bracket:
+    """The smallest epsilon for which a history is (epsilon, delta)-differentially private, as a certified bracket.
+
+        epsilon(step * 10_000, delta=1e-5)
+
+    Args:
+        history: steps such as `step * 1000`, or sums of them, all with one relation. They may be chosen adaptively,
+            each from the outcomes of those before.
+        delta: 0 < delta < 1; 0 is allowed where no noise is Gaussian.
+
+    Returns:
+        The exact number lies between `lower` and `upper`; `value` is `upper`, the number to state.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    return epsilon_of_history(history, delta)
+
+
+def delta(history: Steps, epsilon: float) -> Bracket:
+    """The smallest delta for which a history is (epsilon, delta)-differentially private, as a certified bracket.
+
+    Args:
+        history: as for `epsilon`.
+        epsilon: epsilon >= 0.
+
+    Returns:
+        The exact number lies between `lower` and `upper`; `value` is an estimate, and `upper` the number to state.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    return delta_of_history(history, epsilon)
+
+
+def calibrate(
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sampling: Sampling,
+    relation: str,
+    mechanism: str = "gaussian",
+    coordinates: int = 1,
+) -> Bracket:
+    """The smallest noise multiplier with which so many steps are (epsilon, delta)-differentially private.
+
+    Args:
+        epsilon: the target, > 0.
+        delta: the target, 0 < delta < 1; with Laplace noise also 0.
+        steps: T >= 1.
+        sampling: how batches are drawn, for example `Poisson(1 / 16)`.
+        relation: which data sets are neighbours; there is no default.
+        mechanism: the noise law, one of `MECHANISMS`.
+        coordinates: K >= 1, numbers of a record in a step, clipped jointly.
+
+    Returns:
+        A bracket around the exact number; `value` is `upper`, with which the target is certainly met. It is what
+        `Step` takes as `noise`: standard deviation of the noise on the sum of a batch, over the per-record clip.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: every noise meets the target, since the batches alone do.
+    """
+    if not isinstance(sampling, Sampling):
+        example = "a value such as Poisson(1/16) or FullBatch()"
+        raise ValueError(f"sampling must be {example}; got {check.shown(sampling)}")
+    return calibrate_noise_multiplier(
+        target_epsilon=check.real("epsilon", epsilon, above=0),
+        target_delta=check.real("delta", delta, at_least=0, below=1),
+        steps=steps,
+        sampling=sampling,
+        relation=relation,
+        mechanism=mechanism,
+        coordinates=coordinates,
+    )
+
+
+class Prescribed(Prescription):
+    """A theorem's parameters for a problem and a privacy target, and the error that it certifies for them.
+
+    Its fields are those of `Prescription`: `step_size`, `steps`, `smoothing`, `clip`, `noise_std`, `bound`, ...
+    """
+
+    def plan(self) -> "Plan":
+        """The plan of a run with exactly these parameters, for `make_private`. Raises ValueError if it can't be run."""
+        from dpzero_theory.optim.plan import Plan
+
+        return Plan.from_prescription(self)
+
+
+def prescribe(
+    problem: Problem,
+    *,
+    epsilon: float,
+    delta: float,
+    result: str = "theorem-3-sharp",
+    calibration: str = "exact",
+    max_steps: int | None = None,
+    max_evaluations: int | None = None,
+    direction: str = "sphere",
+    directions_per_step: int | str = 1,
+) -> Prescribed:
+    """The parameters that a theorem prescribes for a problem under (epsilon, delta)-differential privacy.
+
+        plan = prescribe(Problem(n=10_000, d=2000, r=8.178), epsilon=2, delta=1e-6).plan()
+
+    The relation is replace-one and every step uses all records.
+
+    Args:
+        problem: the constants that the theorem assumes.
+        epsilon: the target, > 0.
+        delta: the target, 0 < delta < 1.
+        result: id of the theorem or corollary, one of `theory.results.RESULTS`; the default is the sharpest.
+        calibration: `exact`, or `paper`: noise by the paper's composition lemma.
+        max_steps: largest number of steps T, for a result whose parameters are searched for.
+        max_evaluations: largest n K T, for such a result.
+        direction: law of the random directions, one of `DIRECTIONS` that the theorem covers.
+        directions_per_step: K >= 1, or `best`.
+
+    Returns:
+        The parameters, with `bound` on the expected squared gradient norm (or suboptimality); `plan()` makes a run's
+        plan of them.
+
+    Raises:
+        ValueError: an argument outside its range.
+        PreconditionError: the theorem's assumptions are not met.
+    """
+    theorem = RESULTS[check.choice("result", result, RESULTS)]
+    found = theorem.prescribe(
+        problem,
+        calibrated_gdp(epsilon, delta, calibration),
+        max_steps=max_steps,
+        max_evaluations=max_evaluations,
+        direction=direction,
+        directions_per_step=directions_per_step,
+    )
+    return Prescribed(**{name: getattr(found, name) for name in Prescription.__dataclass_fields__})
+
+
+def certify(problem: Problem, plan: "Plan | Prescription") -> Certificate:
+    """The error that the sharpened theorem certifies for a plan, whoever chose its parameters.
+
+    Args:
+        problem: the constants that the theorem assumes; n must be the plan's.
+        plan: of a private run with one step size and plain updates, or a prescription.
+
+    Returns:
+        `bound` on E||grad F_S(x_tau)||^2 for a uniformly random iterate x_tau; infinite where nothing is certified.
+
+    Raises:
+        ValueError: n differs, or the plan has a schedule, an update rule or a noise law that the theorem doesn't cover.
+        PreconditionError: a direction law or a number of directions that it does not cover.
+    """
+    if problem.n != plan.n:
+        raise ValueError(f"problem must have the plan's n = {plan.n}; got {problem.n}")
+    if isinstance(plan, Prescription):
+        step_size, noise_std = plan.step_size, plan.noise_std
+        check.precondition(plan.noise_ratio == 1, f"noise_ratio must be 1; got {plan.noise_ratio!r}")
+    else:
+        if len(set(plan.step_sizes)) != 1 or not plan.plain or plan.noise != "gaussian":
+            raise ValueError("plan must have one step size, plain updates and Gaussian noise to be certified")
+        if plan.sampling not in ("full", "poisson"):
+            raise ValueError(f"plan must have full or Poisson batches to be certified; got {plan.sampling}")
+        step_size = plan.step_sizes[0]
+        drawn = plan.scale * plan.unit if plan.levels else 0.0  # on a lattice noise is drawn slightly larger
+        noise_std = max(drawn, plan.noise_multiplier * plan.clip / plan.expected_batch)
+    return certificate(
+        problem,
+        step_size=step_size,
+        steps=plan.steps,
+        clip=plan.clip,
+        smoothing=plan.smoothing,
+        noise_std=noise_std,
+        sample_rate=plan.sample_rate,
+        direction=plan.direction,
+        directions_per_step=plan.directions_per_step,
+        algorithm=plan.algorithm,
+    )
+
+
+def verify(folder: "str | os.PathLike[str]") -> "Report":
+    """What a run's folder proves: its claim recomputed from its files, as `python -m dpzero_theory.optim.verify` does.
+
+    Args:
+        folder: of a private run.
+
+    Returns:
+        The findings; `fault` is empty where everything holds, else it says what does not. The command also compares weights
+        (`--initial`, `--final`).
+    """
+    from dpzero_theory.optim.verify import verify as verified
+
+    return verified(Path(folder), None, None)
