@@ -180,6 +180,19 @@ def require_fit(found: Content, account: Account, path: Path) -> None:
         )
 
 
+def both(path: Path) -> tuple[Content, Account]:
+    """Transcript and ledger of a run that may go on meanwhile, once they are seen to be of one run, and all of it.
+
+    The ledger is read before the transcript and again after it: what the first had seen is in the transcript, and what
+    that has is paid for in the second, which is returned. Errors as of `require_fit`, and OSError.
+    """
+    size = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
+    before, found = read(path / LEDGER), contents(path / TRANSCRIPT)
+    after = before if (path / LEDGER).stat().st_size == size else read(path / LEDGER)
+    require_fit(found, after._replace(state=before.state), path)
+    return found, after
+
+
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> float:
     """An upper bound on epsilon of all these runs together: what a search over settings on the same data costs.
 
@@ -192,8 +205,7 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
     settings = {}
     for folder in map(Path, folders):
-        account, found = read(folder / LEDGER), contents(folder / TRANSCRIPT)
-        require_fit(found, account, folder)
+        found, account = both(folder)
         settings[account.run] = account.settings
         for spend in account.spends:
             for release in range(spend.release, spend.release + spend.count):

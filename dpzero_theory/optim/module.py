@@ -297,7 +297,7 @@ class Weights:
         return digest.hexdigest()
 
     def values(self) -> dict[str, Tensor]:
-        """The trainable parameters by name. Those that are sharded: whole, in host memory, on rank 0 alone."""
+        """Copies of the trainable parameters by name, in host memory; of sharded ones whole, on rank 0 alone."""
         named = zip(self.names, self.parameters, strict=True)
         return _present({name: collected(piece(parameter)[0], parameter) for name, parameter in named})
 

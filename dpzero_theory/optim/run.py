@@ -15,6 +15,10 @@ weights those of a prefix of the transcript, with which the next step catches up
 was interrupted, the run refuses to go on until weights are loaded, or it is resumed. (Of two interrupts the second may
 fall into the tidying up after the first.)
 
+A run is one thread's at a time. What would step, move weights, take or load a checkpoint or close the files while one
+of these is done, in another thread or in a signal's handler, is refused at once, and what is being done goes on as if
+nobody had asked. What is spent and what is left may be asked for at any time.
+
 Nothing else that depends on the records leaves a step: no loss is kept or logged. The callback of `run` sees what was
 released. A batch's size is secret too: watch no timings.
 """
@@ -22,6 +26,7 @@ released. A batch's size is secret too: watch no timings.
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +48,9 @@ from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Release
+
+T = TypeVar("T")
+_TURN = "turn"
 
 
 class Run:
@@ -81,7 +89,8 @@ class Run:
         self._points_at_once = integer("points_at_once", points_at_once)
         self._paid = range(0)
         self._position: int | None = None
-        self._current = self._stepping = False
+        self._current = False
+        self._busy: dict[str, object] = {}  # whose turn it is; `setdefault` asks and takes at once
 
     def step(self) -> Record:
         """One release and one move of the weights.
@@ -89,27 +98,7 @@ class Run:
         Raises BudgetSpentError when all T are made, ValueError where the losses are not one for each record,
         LedgerError, TranscriptError.
         """
-        self.catch_up()
-        try:
-            self._stepping = True
-            self._current = False  # until the weights are where the transcript is
-            release, batch = self._ranks.lead(self._begin)
-            total = self._total(release, batch)
-            if self.plan.scalars:
-                sums = self._ranks.lead(lambda: self._release(release, self.plan.noisy(total, self._noise)))
-                record = Record(release, tuple(sums.tolist()))
-                self._move(record)
-            else:  # kept nowhere but in the weights: recorded once they have it
-                self._move_by_vector(release, total)
-                self._ranks.lead(lambda: self._release(release, total[:0]))
-                record = Record(release, ())
-            self._current = True
-            self._stepping = False
-            return record
-        except BaseException:
-            self._stepping = False
-            self.weights.restore()
-            raise
+        return self._alone(self._step)
 
     def run(self, callback: Callable[[Record], None] | None = None) -> None:
         """All steps that are left; `callback` is told what each released."""
@@ -126,28 +115,7 @@ class Run:
         Raises TranscriptError where the weights are neither the initial ones nor those of a checkpoint of this run,
         where the transcript ends before the checkpoint, and in the middle of a step.
         """
-        self._require_between_steps()
-        if self._current:
-            return
-        if self._position is None:
-            self._require_initial()
-            if self._ranks.lead(self._records) and not self.plan.scalars:
-                raise TranscriptError(
-                    f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint, or go on from"
-                    " the initial weights without what was made (begin_again)"
-                )
-            self._position = 0
-        position, records = self._position, self._ranks.lead(self._records)
-        if self._transcript and position > (records[-1].release + 1 if records else 0):
-            raise TranscriptError(
-                f"the checkpoint is after release {position - 1}, which the transcript lacks: it was cut off, or rolled"
-                " back with the ledger; put back the newest files, or load an earlier one"
-            )
-        for record in records if self.plan.scalars else ():
-            if record.release >= position:
-                self._move(record)
-        self._require_equal_weights()
-        self._current = True
+        self._alone(self._catch_up)
 
     @property
     def releases_left(self) -> int:
@@ -170,15 +138,11 @@ class Run:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """A `Checkpoint` as tensors: the trainable weights, what is kept beside them, and where in the run they are.
 
-        Released information only.
+        Released information only, in copies in host memory: later steps do not change them.
 
         Weights that are sharded are gathered, on rank 0 alone, for a file that every process loads.
         """
-        self.catch_up()
-        self._ranks.lead(lambda: self._transcript.sync() if self._transcript else None)
-        position = self._position or 0  # known, after catching up
-        kept = self.weights.state_dict()
-        return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
+        return self._alone(self._taken)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go to a checkpoint of this run; the next step first catches up with the transcript.
@@ -188,13 +152,8 @@ class Run:
         found = Checkpoint.of(state)
         if found.key != self._header.key:
             raise ValueError(f"state must be of the run with key {self._header.key}; got {found.key}")
-        position = integer("position", found.position, at_least=0, at_most=self.plan.steps)
-        self._require_between_steps()
-        self._position, self._current = None, False
-        self.weights.load_values(found.weights)
-        self.weights.load_state_dict(found.kept)
-        self._moves.load_state_dict(found.update)
-        self._position = position
+        integer("position", found.position, at_least=0, at_most=self.plan.steps)
+        self._alone(lambda: self._load(found))
 
     def end_at(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go to a checkpoint and stay there: the run makes no more steps. Errors as `load_state_dict`."""
@@ -207,22 +166,97 @@ class Run:
 
         The releases that were made stay paid for and are not used. Raises TranscriptError for other weights.
         """
-        self._require_between_steps()
+        self._alone(self._forget)
+
+    def close(self) -> None:
+        """Give up the files; safe to repeat. Raises TranscriptError in the middle of a step."""
+        self._alone(self._leave)
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        """What `work` returns, which nothing else of the run comes between, from another thread or a signal's handler.
+
+        Raises TranscriptError where it is the turn of something else. Whatever raises, the turn is given back.
+        """
+        mine = object()
+        try:
+            if self._busy.setdefault(_TURN, mine) is not mine:
+                raise TranscriptError(
+                    "a step is being made: do this when it is over, as in a callback that looks whether a signal came"
+                    " (a run is one thread's at a time)"
+                )
+            found = work()
+            self._busy.pop(_TURN)
+            return found
+        except BaseException:
+            if self._busy.get(_TURN) is mine:
+                self._busy.pop(_TURN)
+            raise
+
+    def _step(self) -> Record:
+        self._catch_up()
+        try:
+            self._current = False  # until the weights are where the transcript is
+            release, batch = self._ranks.lead(self._begin)
+            total = self._total(release, batch)
+            if self.plan.scalars:
+                sums = self._ranks.lead(lambda: self._release(release, self.plan.noisy(total, self._noise)))
+                record = Record(release, tuple(sums.tolist()))
+                self._move(record)
+            else:  # kept nowhere but in the weights: recorded once they have it
+                self._move_by_vector(release, total)
+                self._ranks.lead(lambda: self._release(release, total[:0]))
+                record = Record(release, ())
+            self._current = True
+            return record
+        except BaseException:
+            self.weights.restore()
+            raise
+
+    def _catch_up(self) -> None:
+        if self._current:
+            return
+        if self._position is None:
+            self._require_initial()
+            if self._ranks.lead(self._records) and not self.plan.scalars:
+                raise TranscriptError(
+                    f"releases of {self.plan.algorithm} are vectors and are not kept: load a checkpoint, or go on from"
+                    " the initial weights without what was made (begin_again)"
+                )
+            self._position = 0
+        position, records = self._position, self._ranks.lead(self._records)
+        if self._transcript and position > (records[-1].release + 1 if records else 0):
+            raise TranscriptError(
+                f"the checkpoint is after release {position - 1}, which the transcript lacks: it was cut off, or rolled"
+                " back with the ledger; put back the newest files, or load an earlier one"
+            )
+        for record in records if self.plan.scalars else ():
+            if record.release >= position:
+                self._move(record)
+        self._require_equal_weights()
+        self._current = True
+
+    def _taken(self) -> dict[str, torch.Tensor]:
+        self._catch_up()
+        self._ranks.lead(lambda: self._transcript.sync() if self._transcript else None)
+        position = self._position or 0  # known, after catching up
+        kept = self.weights.state_dict()
+        return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
+
+    def _load(self, found: Checkpoint) -> None:
+        self._position, self._current = None, False
+        self.weights.load_values(found.weights)
+        self.weights.load_state_dict(found.kept)
+        self._moves.load_state_dict(found.update)
+        self._position = found.position
+
+    def _forget(self) -> None:
         self._require_initial()
         self._position, self._current = 0, self.plan.scalars == 0
 
-    def close(self) -> None:
-        """Give up the files; safe to repeat."""
+    def _leave(self) -> None:
         for file in (self._ledger, self._transcript):
             if file is not None:
                 file.close()
-
-    def _require_between_steps(self) -> None:
-        """Not in a signal's handler or another thread, which would move weights that the step is about to move."""
-        if self._stepping:
-            raise TranscriptError(
-                "a step is being made: do this when it is over, as in a callback that looks whether a signal came"
-            )
 
     def _require_equal_weights(self) -> None:
         if self._ranks.count > 1:

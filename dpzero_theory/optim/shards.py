@@ -61,9 +61,9 @@ def whole(held: Tensor, parameter: Tensor) -> Tensor:
 
 
 def collected(held: Tensor, parameter: Tensor) -> Tensor | None:
-    """For a checkpoint: `held` itself, or if it is a shard, `whole` in host memory on rank 0 and None elsewhere."""
+    """For a checkpoint, a copy in host memory: of `held`, or if it is a shard, of all on rank 0 and None elsewhere."""
     if not is_sharded(parameter):
-        return held
+        return held.detach().to("cpu", copy=True)
     found = whole(held, parameter)
     return found.cpu() if dist.get_rank() == 0 else None
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT, require_fit
+from dpzero_theory.optim.folder import both
 from dpzero_theory.optim.groups import described
-from dpzero_theory.optim.transcript import Content, contents
+from dpzero_theory.optim.transcript import Content
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.ledger import Account, Settings, read
+from dpzero_theory.privacy.ledger import Account, Settings
 
 DELTAS = (1e-4, 1e-6, 1e-8)
 """Where epsilon is given beside the target's delta."""
@@ -90,9 +90,7 @@ def _rounded(value: float, side: int) -> str:
 
 def statement_of_folder(folder: Path) -> Statement:
     """The statement of the run in this folder, which may be going on. Raises LedgerError, TranscriptError, OSError."""
-    content, account = contents(folder / TRANSCRIPT), read(folder / LEDGER)
-    require_fit(content, account, folder)
-    return statement(content, account)
+    return statement(*both(folder))
 
 
 def statement(content: Content, account: Account) -> Statement:

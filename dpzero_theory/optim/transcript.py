@@ -176,12 +176,13 @@ class Transcript:
     def append(self, release: int, sums: Sums, *, sync: bool = True) -> None:
         """Write what a release gave; returns when it is on disk (without `sync`, written)."""
         body = _layout(self.header.plan).pack(release, *sums.tolist())
-        check = _next_check(self._check, body)
+        with self._journal.mutex:
+            check = _next_check(self._check, body)
 
-        def written() -> None:
-            self._count, self._check = self._count + 1, check
+            def written() -> None:
+                self._count, self._check = self._count + 1, check
 
-        self._journal.append(body + check, written, sync=sync)
+            self._journal.append(body + check, written, sync=sync)
 
     def sync(self) -> None:
         """Returns when all that was written is on disk."""

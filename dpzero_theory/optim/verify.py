@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from dpzero_theory.cli import Parser, input_file, input_folder
 from dpzero_theory.optim.checkpoint import Checkpoint, is_checkpoint
-from dpzero_theory.optim.folder import LEDGER, OF_TRAINER, TRANSCRIPT, require_fit
+from dpzero_theory.optim.folder import OF_TRAINER, TRANSCRIPT, both
 from dpzero_theory.optim.identity import versions
 from dpzero_theory.optim.moves import Moves
 from dpzero_theory.optim.page import page
 from dpzero_theory.optim.statement import Statement, spending_curve, statement
 from dpzero_theory.optim.transcript import Content, TranscriptError, contents, require_initial
-from dpzero_theory.privacy.ledger import Account, LedgerError, read
+from dpzero_theory.privacy.ledger import Account, LedgerError
 
 
 class Finding(NamedTuple):
@@ -66,8 +66,7 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
         content = contents(folder / TRANSCRIPT)
         if not content.header.private:
             return Report([Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
-        account = read(folder / LEDGER)
-        require_fit(content, account, folder)
+        content, account = both(folder)
         claimed = statement(content, account)
     except (TranscriptError, LedgerError, OSError, ValueError) as error:
         return Report([Finding("files", " ".join(str(error).split()), holds=False)])

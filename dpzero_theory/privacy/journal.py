@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -65,6 +66,9 @@ class Journal:
     child of a fork, which would keep the lock when its parent is gone, it is closed at once. error: the exception that
     refusals raise, with one line.
 
+    mutex: held by the thread that writes or closes; whoever makes the next line of the last holds it from there on. An
+    interrupt may leave it held, by its own thread, which may enter again.
+
     Raises FileExistsError, FileNotFoundError and other OSErrors, and `error` where another process has the file.
     """
 
@@ -73,6 +77,7 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str], error: type[Exception], mode: str) -> None:
         self.path = Path(path)
         self._error = error
+        self.mutex = threading.RLock()
         self._pid = os.getpid()
         self._usable, self._synced = True, False
         try:
@@ -118,6 +123,10 @@ class Journal:
 
     def append(self, data: bytes, written: Callable[[], None] = lambda: None, *, sync: bool = True) -> None:
         """Write `data`; returns when it is on disk (sync=False: written), and `written`, which notes it, is done."""
+        with self.mutex:
+            self._append(data, written, sync)
+
+    def _append(self, data: bytes, written: Callable[[], None], sync: bool) -> None:
         self.require_writable()
         self._usable = self._synced = False
         with explained(self.path):
@@ -137,14 +146,15 @@ class Journal:
 
     def sync(self) -> None:
         """Returns when all that was appended is on disk; at once where `close` has seen to that."""
-        if self._synced and self._file is not None and self._file.closed:
-            return
-        self.require_writable()
-        if not self._synced:
-            self._usable = False
-            with explained(self.path):
-                self._flush()
-            self._usable = True
+        with self.mutex:
+            if self._synced and self._file is not None and self._file.closed:
+                return
+            self.require_writable()
+            if not self._synced:
+                self._usable = False
+                with explained(self.path):
+                    self._flush()
+                self._usable = True
 
     @property
     def inode(self) -> int:
@@ -153,12 +163,13 @@ class Journal:
 
     def close(self) -> None:
         """All on disk, give up the lock; safe to repeat."""
-        try:
-            if self._usable and not self._synced and os.getpid() == self._pid:
-                with explained(self.path):
-                    self._flush()
-        finally:
-            self._leave()
+        with self.mutex:
+            try:
+                if self._usable and not self._synced and os.getpid() == self._pid:
+                    with explained(self.path):
+                        self._flush()
+            finally:
+                self._leave()
 
     @property
     def _number(self) -> int:
@@ -190,6 +201,7 @@ _open: WeakSet[Journal] = WeakSet()
 
 def _leave_to_parent() -> None:
     for journal in list(_open):
+        journal.mutex = threading.RLock()  # which a thread of the parent's may hold
         if journal._file is not None:
             journal._file.close()
 

@@ -22,7 +22,6 @@ What is guaranteed, on a file system whose fsync is durable:
 import hashlib
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
@@ -140,7 +139,6 @@ class Ledger(AbstractContextManager["Ledger"]):
     def __init__(self, journal: Journal) -> None:
         self.path = journal.path
         self._journal = journal
-        self._mutex = threading.RLock()  # an interrupt may leave it held, by its own thread
         self._check = _START
         self._budget: dict[str, Any] = {}
         self._settings: Settings | None = None
@@ -215,7 +213,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         the life of the ledger. Raises BudgetSpentError when the plan is complete and LedgerError for settings other
         than the plan's, and in both cases writes nothing.
         """
-        with self._mutex:
+        with self._journal.mutex:
             self._journal.require_writable()
             for field in fields(Settings):
                 given, expected = getattr(settings, field.name), getattr(self.settings, field.name)

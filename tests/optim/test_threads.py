@@ -1,0 +1,243 @@
+"""A run is one thread's at a time: what another asks for in the middle of a step is refused, and nothing is lost."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.transcript import Record, Transcript, TranscriptError, read, replay
+from dpzero_theory.optim.verify import verify
+from dpzero_theory.privacy import ledger
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
+from tests.optim.small import Logistic, data, losses, plan, private, weights
+
+REFUSED = "a step is being made: do this when it is over"
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads change places after every few instructions."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    yield
+    sys.setswitchinterval(before)
+
+
+def together(*works: Callable[[], None]) -> list[BaseException]:
+    """Each in a thread of its own, begun at once; what they raised."""
+    raised: list[BaseException] = []
+    ready = threading.Barrier(len(works))
+
+    def guarded(work: Callable[[], None]) -> None:
+        ready.wait()
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def stepping(run: Run, made: list[Record], refused: list[str]) -> Callable[[], None]:
+    """All steps that are left, each asked for again where another thread was in one."""
+
+    def work() -> None:
+        while True:
+            try:
+                made.append(run.step())
+            except BudgetSpentError:
+                return
+            except TranscriptError as error:
+                refused.append(str(error))
+
+    return work
+
+
+def require_whole(run: Run, folder: Path, made: list[Record]) -> None:
+    """Paid for once, recorded once, told once; the weights are the transcript's."""
+    run.close()
+    records = read(folder / TRANSCRIPT)[1]
+    assert sorted(made) == records
+    assert [record.release for record in records] == list(range(run.plan.steps))
+    assert ledger.read(folder / LEDGER).spent == run.plan.steps
+    module = Logistic()
+    replay(folder / TRANSCRIPT, module)
+    assert torch.equal(weights(run), module.weight.detach())
+    found = verify(folder, None, None)
+    assert not found.fault
+
+
+@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("block", [1, 3])
+def test_steps_of_several_threads_are_made_one_by_one_or_refused(tmp_path: Path, count: int, block: int) -> None:
+    refused: list[str] = []
+    for trial in range(2):
+        folder, made = tmp_path / str(trial), list[Record]()
+        run = private(folder, steps=30, paid_at_once=block)
+        assert together(*[stepping(run, made, refused) for _ in range(count)]) == []
+        require_whole(run, folder, made)
+        private(folder, steps=30, paid_at_once=block, resume=True).close()
+    assert len(refused) > 20
+    assert all(REFUSED in text and "\n" not in text for text in refused)
+
+
+def test_whoever_asks_beside_a_step_is_told_the_truth_or_refused(tmp_path: Path) -> None:
+    """A checkpoint, epsilon, what is left, a verification, going to a checkpoint, the end."""
+    run, made, refused = private(tmp_path, steps=20), list[Record](), list[str]()
+    checkpoints = list[dict[str, torch.Tensor]]()
+
+    def first() -> None:
+        while run.releases_left:
+            with suppress(TranscriptError):
+                made.append(run.step())
+            time.sleep(2e-3)
+
+    def asking(ask: Callable[[], object]) -> Callable[[], None]:
+        def work() -> None:
+            for _ in range(10):
+                try:
+                    ask()
+                except TranscriptError as error:
+                    refused.append(str(error))
+                time.sleep(2e-3)
+
+        return work
+
+    def kept() -> None:
+        checkpoints.append(run.state_dict())
+
+    def priced() -> None:
+        before = len(read(tmp_path / TRANSCRIPT)[1])
+        epsilon, left = run.get_epsilon(1e-5), run.releases_left
+        after = ledger.read(tmp_path / LEDGER).spent
+        assert 0 <= left <= 20 - before
+        assert epsilon <= cost(run.plan, after)
+        assert epsilon >= cost(run.plan, before)
+
+    def judged() -> None:
+        assert not verify(tmp_path, None, None).fault
+
+    works = [asking(work) for work in (kept, priced, judged, run.catch_up)]
+    assert together(first, *works) == []
+    require_whole(run, tmp_path, made)
+    assert checkpoints
+    assert all(REFUSED in text for text in refused)
+    for state in checkpoints:
+        module = Logistic()
+        header, records = read(tmp_path / TRANSCRIPT)
+        expected = header.weights(module)
+        for record in records[: int(state["run.position"])]:
+            expected.move_(header.plan.moves(record.release, record.sums))
+        assert torch.equal(state["weights.weight"], module.weight.detach())
+
+
+def cost(plan: Plan, spent: int) -> float:
+    return epsilon_of_history([plan.settings.release(spent)] if spent else [], 1e-5).upper
+
+
+@pytest.mark.parametrize("ask", ["close", "load", "again"])
+def test_what_would_take_the_run_from_a_step_is_refused(
+    tmp_path: Path, ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of an evaluation, from another thread; the step goes on as if nobody had asked."""
+    inside, told = threading.Event(), threading.Event()
+
+    def slow(module: Any, batch: Any) -> torch.Tensor:
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            assert told.wait(60)
+        return losses(module, batch)
+
+    run = private(tmp_path)
+    state = run.state_dict()
+    monkeypatch.setattr(run._evaluation, "_losses", slow)
+    made: list[Record] = []
+    thread = threading.Thread(target=lambda: made.append(run.step()))
+    thread.start()
+    assert inside.wait(60)
+    asks = {"close": run.close, "load": lambda: run.load_state_dict(state), "again": run.begin_again}
+    with pytest.raises(TranscriptError, match=REFUSED):
+        asks[ask]()
+    told.set()
+    thread.join()
+    assert [record.release for record in made] == [0]
+    monkeypatch.undo()
+    assert run.step().release == 1
+    run.close()
+    assert len(read(tmp_path / TRANSCRIPT)[1]) == 2
+
+
+def test_the_child_of_a_fork_beside_a_step_neither_writes_nor_waits(tmp_path: Path) -> None:
+    """Forked again and again while another thread steps."""
+    run, made, refused = private(tmp_path, steps=40), list[Record](), list[str]()
+    thread = threading.Thread(target=stepping(run, made, refused))
+    thread.start()
+    codes = []
+    while thread.is_alive() and len(codes) < 12:
+        child = os.fork()
+        if child == 0:
+            try:
+                run.step()
+            except (TranscriptError, ledger.LedgerError):
+                os._exit(0)
+            finally:
+                os._exit(1)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    thread.join()
+    assert codes
+    assert set(codes) == {0}
+    require_whole(run, tmp_path, made)
+
+
+def test_a_run_without_a_folder_makes_no_step_twice() -> None:
+    run = make_from_seed_not_private(Logistic(), losses, data(), plan(steps=60), seed=3)
+    made, refused = list[Record](), list[str]()
+    together(*[stepping(run, made, refused) for _ in range(8)])
+    alone = make_from_seed_not_private(Logistic(), losses, data(), plan(steps=60), seed=3)
+    expected = list[Record]()
+    alone.run(expected.append)
+    assert sorted(made) == expected
+    assert torch.equal(weights(run), weights(alone))
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_ledger_and_a_transcript_are_written_by_threads_one_after_the_other(tmp_path: Path, count: int) -> None:
+    run = private(tmp_path, steps=200)
+    header, settings = run._header, run.plan.settings
+    run.close()
+    paid, turns = list[int](), iter(range(200))
+    with Ledger.open(tmp_path / LEDGER) as book, Transcript.create(tmp_path / "other", header) as transcript:
+
+        def pay() -> None:
+            while book.releases_left:
+                with suppress(BudgetSpentError):
+                    paid.extend(book.spend(settings))
+
+        def write() -> None:
+            for number in turns:
+                transcript.append(number, np.array([number]))
+                transcript.sync()
+
+        assert together(*[pay, write] * (count // 2)) == []
+    assert sorted(paid) == list(range(200))
+    assert ledger.read(tmp_path / LEDGER).spent == 200
+    assert (tmp_path / "other").stat().st_size == len(header.line()) + 200 * 20
