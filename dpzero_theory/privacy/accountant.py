@@ -183,10 +183,12 @@ def _near_pure(reductions: Sequence[_Reduced], eps: float) -> float:
     back = min(eps, 1.0)
     if pure.gaussian or pairs.finite == NO_FINITE or pairs.epsilon > 0 or back == 0:
         return 1.0
-    share = max(math.expm1(eps - pure.epsilon) / math.expm1(-back), 0.0)
+    if eps >= pure.epsilon:
+        return 0.0
+    share = math.expm1(eps - pure.epsilon) / math.expm1(-back)
     if share > _CLOSE_TO_PURE:
         return 1.0
-    return min(_up(share * (1 + 1e-12) * _reduced_delta(pairs, _down(eps - back)).upper), 1.0)
+    return min(share * (1 + 1e-12) * _reduced_delta(pairs, _down(eps - back)).upper + 5e-324, 1.0)
 
 
 def epsilon_of_history(history: Steps, delta: float) -> Bracket:

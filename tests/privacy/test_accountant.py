@@ -266,3 +266,42 @@ def test_deltas_far_below_the_unit_of_rounding(delta):
         found = epsilon_of_history(history, delta)
         assert 0 < found.lower <= found.upper < 1.001 * found.lower
         assert delta_of_history(history, found.upper).upper <= delta < delta_of_history(history, found.lower).upper
+
+
+@pytest.mark.parametrize(
+    ("release", "epsilon"),
+    [
+        # losses of one step that are all but one value, the largest: at that, and at -log(1 - q) of full records
+        (Release(0.1, 1, sampling="poisson", relation="add-remove", sample_rate=0.75), -math.log(0.25)),
+        (Release(0.1, 1, sampling="fixed-size", relation="add-remove", sample_rate=0.5), math.log(2)),
+        (Release(0.1, 1, sampling="poisson", relation="zero-out", sample_rate=0.5), math.log(2)),
+        # so far beyond what two steps can lose that what is below the pairs has no mass under the tilt
+        (Release(1.19, 207, sampling="truncated-poisson:8/404", relation="zero-out", sample_rate=0.00634), 17.0),
+        # a noise that hides nothing
+        (Release(0.01, 1, sampling="random-allocation:3", relation="zero-out", sample_rate=0.7), 50.0),
+        (Release(0.001, 10, sampling="random-allocation:2", relation="add-remove", sample_rate=0.1), 500.0),
+        (Release(0.03, 10_000, sampling="poisson", relation="add-remove", sample_rate=0.1), 0.01),
+        (Release(0.03, 10_000, sampling="fixed-size", relation="replace-one", sample_rate=0.125), 3e6),
+        (Release(0.01, 10_000, sampling="poisson", relation="replace-one", sample_rate=0.5), 1e6),
+        # a batch that is all but full, and epsilon of a whole run
+        (Release(2.0, 10**9, sampling="poisson", relation="zero-out", sample_rate=math.nextafter(1, 0)), 1e6),
+        # deltas below the smallest number
+        (Release(100.0, 1, sampling="full", relation="add-remove"), 50.0),
+        (Release(1e4, 10_000, sampling="fixed-order", relation="zero-out", sample_rate=1e-12), 10.0),
+        (Release(100.0, 1, sampling="random-allocation:3", relation="add-remove", sample_rate=0.9), 2.3),
+        (Release(0.7, 207, sampling="cyclic-poisson:10", relation="add-remove", sample_rate=0.1), 1000.0),
+    ],
+)
+def test_extreme_questions_have_a_bracket_without_a_warning(release, epsilon):
+    found = delta_of_history([release], epsilon)
+    assert 0 <= found.lower <= found.value <= found.upper <= 1
+    assert found.upper > 0
+
+
+@pytest.mark.parametrize("epsilon", [1000.0, 1e300])
+def test_beyond_pure_epsilon_delta_is_zero_however_far(epsilon):
+    for sampling, rate in (("full", 1.0), ("poisson", 0.001)):
+        coarse = Release(
+            0.3, 3, sampling=sampling, relation="zero-out", sample_rate=rate, mechanism="discrete-laplace:1"
+        )
+        assert delta_of_history([coarse], epsilon).upper == 0

@@ -20,6 +20,8 @@ _RHO = 1e-13
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _MOST = 2**21
+_FINEST = 2**50
+"""Cells from loss 0 to a loss beyond which its rounding is as wide as a cell."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
     first, last = (max(first, bottom), last) if sign > 0 else (first, min(last, -1 - bottom))
     if last - first > _MOST:
         raise OverflowError("too many cells")
+    if max(abs(first), abs(last)) > _FINEST:
+        raise OverflowError("losses that are all but one value")
     levels = np.arange(first + 1, last + 1) * (width / 2)
     inner = np.clip(inverse(pair, branch, levels), low, high)
     at_inner, _ = losses(pair, branch, inner, np.zeros(len(inner)))
@@ -138,7 +142,7 @@ def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Ce
     Losses below `lowest` count as if they were there: raised in the dominating law, one event in the other.
 
     Raises:
-        OverflowError: more than two million pieces would be needed.
+        OverflowError: more than two million pieces would be needed, or cells narrower than a loss is known.
     """
     used = [branch for branch in pair.branches if len(set(span.interval(pair, branch))) == 2]
     nodes = [_nodes(pair, branch, width, span, lowest) for branch in used]
@@ -149,21 +153,25 @@ def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Ce
     slip = max(n.slip for n in nodes)
     error = max(n.error for n in nodes) + slip + _UNIT * (16 + 8 * (1 + tau) * largest)
 
-    log_scale = float(np.max(log_mass + tau * width * (half >> 1)))
-
-    def masses(cell: NDArray[np.int64], *, raised: bool) -> tuple[Array, Array]:
+    def log_masses(cell: NDArray[np.int64], *, raised: bool) -> tuple[Array, Array]:
         base = cell * width
-        p = np.exp(log_mass + tau * base - log_scale)
-        ratio = np.exp(base - np.maximum(loss, base) if raised else base - loss)
-        found = [np.bincount(cell - first, mass, count).astype(np.float64) for mass in (p, p * ratio)]
+        log_p = log_mass + tau * base
+        return log_p, log_p + base - (np.maximum(loss, base) if raised else loss)
+
+    below, nearest = half >> 1, (half + 1) >> 1
+    logs_below, logs_nearest = log_masses(below, raised=True), log_masses(nearest, raised=False)
+    log_scale = float(max(np.max(logs) for logs in (*logs_below, *logs_nearest)))
+
+    def masses(cell: NDArray[np.int64], logs: tuple[Array, Array]) -> tuple[Array, Array]:
+        found = [np.bincount(cell - first, np.exp(log - log_scale), count).astype(np.float64) for log in logs]
         for law in found:
             law[-first] += 0.0 if span.outside else pair.atom * math.exp(-log_scale)
         return found[0], found[1]
 
     # the share at a cell's upper end that keeps the masses of P and Q
-    p, q = masses(half >> 1, raised=True)
+    p, q = masses(below, logs_below)
     slack = 1.01 * (2 * error + 4 * _UNIT * (1 + largest))
     up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
     dominating = p - up
     dominating[1:] += up[:-1] * math.exp(tau * width)
-    return Cells(first, dominating, *masses((half + 1) >> 1, raised=False), slip, error, log_scale)
+    return Cells(first, dominating, *masses(nearest, logs_nearest), slip, error, log_scale)

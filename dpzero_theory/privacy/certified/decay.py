@@ -98,7 +98,7 @@ def _whole(variation: Variation, cumulant: float) -> float:
     """The total variation on the whole branch, over M(tau)."""
     ends = variation.f[0] + variation.f[-1]
     size = (float(np.sum(variation.cells)) + ends) * (1 + _SLACK)
-    return math.exp(min(variation.top - cumulant + math.log(size), 700.0))
+    return math.exp(min(variation.top - cumulant + math.log(size), 600.0))
 
 
 def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
@@ -121,7 +121,8 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
         peak = int(np.argmax(f[at]))
 
         def best(masses: Array, sizes: Array, log_scale: float = log_scale) -> Array:
-            sizes = np.exp(np.minimum(np.log(sizes) + log_scale, 600.0))
+            with np.errstate(divide="ignore"):
+                sizes = np.exp(np.minimum(np.log(sizes) + log_scale, 600.0))
             return np.asarray(np.max(masses - _LOST - sizes / t[:, None], axis=1, initial=0.0))
 
         both = best(mass_above[peak:], above[peak:]) + best(mass_below[: peak + 1], below[: peak + 1])

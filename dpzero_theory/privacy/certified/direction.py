@@ -92,7 +92,7 @@ def direction_delta(
     """
     if not parts:
         value = math.exp(float(log_delta_from_gdp(epsilon, gdp)))
-        upper = min(value * (1 + GDP_ACCURACY), 1.0)
+        upper = min(value * (1 + GDP_ACCURACY) + 5e-324, 1.0)
         return Bracket(value * (1 - GDP_ACCURACY), value, upper, CLOSED)
     largest = _largest_loss(parts, gdp)
     if largest * (1 + 1e-12) <= epsilon:

@@ -33,6 +33,8 @@ _GAP = 12.0
 """Log of the most that Chernoff's bound may exceed delta by; beyond, large losses are counted apart."""
 _RARE, _SHARP = 1e-10, 1.1
 """The largest delta at which finite pairs' large losses are counted apart, if its ends' ratio exceeds the latter."""
+_LEAST_MASS, _LARGEST = 1e-250, 300.0
+"""Of a law over its scale, below which its weights are lost to underflow; log of a number whose square is none."""
 _CELLS = 2**17
 """Cells for the losses of one step, at most."""
 
@@ -99,6 +101,8 @@ def _compose(
     """The sum of the laws (first, mass, its log scale, steps) on `size` points from `bottom`; tails by Chernoff."""
     start = math.floor(bottom / width)
     totals = [float(np.sum(mass)) for _, mass, _, _ in laws]
+    if not min(totals) > _LEAST_MASS:
+        raise OverflowError("a tilt at which a law underflows")
     spectra = [
         (transform(mass / total, first, size, extended=extended), steps)
         for (first, mass, _, steps), total in zip(laws, totals, strict=True)
@@ -310,8 +314,13 @@ def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
 
 
 def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
-    """(max over k of P(sum of cells >= k) - e^epsilon Q(sum of cells >= k), less errors, share of it that they are)."""
+    """(max over k of P(sum of cells >= k) - e^epsilon Q(sum of cells >= k), less errors, share of it that they are).
+
+    Nothing, where the tilt is so far off that a law from below underflows, or rounding is beyond all numbers.
+    """
     epsilon, tau, width = grid.epsilon, grid.tau, grid.width
+    if min(float(np.sum(mass)) for c, _ in grid.laws for mass in (c.nearest_p, c.nearest_q)) < _LEAST_MASS:
+        return 0.0, 1.0
     # the mean loss above the cells' centres, in all
     offset = 0.0
     for sketch, (c, count) in zip(grid.sketches, grid.laws, strict=True):
@@ -326,8 +335,11 @@ def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
     if not near.any():
         return 0.0, 0.0
     beyond = beyond[near]
-    fall_p = np.exp(p.log_scale + tau * (offset - epsilon - beyond))
-    fall_q = np.exp(q.log_scale + tau * (offset - epsilon - beyond) + offset - beyond)
+    log_fall_p = p.log_scale + tau * (offset - epsilon - beyond)
+    log_fall_q = q.log_scale + tau * (offset - epsilon - beyond) + offset - beyond
+    if max(float(np.max(log_fall_p)), float(np.max(log_fall_q))) > _LARGEST:
+        return 0.0, 1.0
+    fall_p, fall_q = np.exp(log_fall_p), np.exp(log_fall_q)
     mass_p, mass_q = p.mass[near] * fall_p, q.mass[near] * fall_q
     kept, lost = (np.cumsum(mass[::-1])[::-1] for mass in (mass_p * (1 - grid.error), mass_q * (1 + grid.error)))
     slack = 2 * _UNIT * len(kept) * (kept + lost)

@@ -31,6 +31,8 @@ _STEP = 0.05
 """In log of the tilt: laws are made at multiples only."""
 _MOST, _LARGEST = 60.0, 690.0
 """The largest tilt; the largest exponent."""
+_LEAST_SPREAD = 1e-250
+"""Of a mean of sum V, below which it has no lattice."""
 
 
 def _log_ratio(x: Array, s: float) -> Array:
@@ -114,6 +116,8 @@ class _Sums:
 @lru_cache(maxsize=6)
 def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
     logit, _, centre = _guide(noise, epoch, taken, tilt)
+    if not centre > _LEAST_SPREAD:
+        raise OverflowError("a record whose steps the outputs all but name")
     s = noise
     x = np.linspace(-_REACH * s, 1 + _REACH * s, _PIECES + 1)
     mass, wrong = difference(np.concatenate([[-np.inf], x[:-1]]) / s, x / s)

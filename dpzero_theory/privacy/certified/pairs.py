@@ -125,8 +125,12 @@ class Pair:
 
     def posterior(self, x: Array, log_mixture: Array) -> Array:
         """q N(1)(x) / ((1-q) N(0)(x) + q N(1)(x)); s^2 times the derivative of log A."""
+        return np.exp(self.log_posterior(x, log_mixture))
+
+    def log_posterior(self, x: Array, log_mixture: Array) -> Array:
+        """Log of `posterior`, finite where that underflows."""
         u = (2 * x - 1) / (2 * self.noise**2)
-        return np.exp(np.minimum(math.log(self.sample_rate) + u - log_mixture, 0.0))
+        return np.asarray(np.minimum(math.log(self.sample_rate) + u - log_mixture, 0.0))
 
     def log_mixture_shifted(self, x: Array, angle: float) -> NDArray[np.complex128]:
         """log A(x + i s^2 angle) for |angle| < pi, on the branch that is real at angle 0."""

@@ -27,6 +27,8 @@ _ROUNDING = 1e-11
 """Relative error of weights and tilts, with room."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
 """By how much of 1/s the logit of each c that is tried is beyond that of (k-1)/t."""
+_FARTHEST = 600.0
+"""Of that, so that a number is left."""
 _LEAST = 1e-18
 """Probability of a number of steps taken that is left out of P, and added to Q."""
 
@@ -162,7 +164,7 @@ def subset_pairs(
     missing = _left_out(epoch, taken, released)
     forward, backward = [], []
     for shift in beyond:
-        odds = (taken - 1) / (epoch - taken + 1) * math.exp(shift / noise)
+        odds = (taken - 1) / (epoch - taken + 1) * math.exp(min(max(shift / noise, -_FARTHEST), _FARTHEST))
         steps = _Steps(Pair(kind, odds / (1 + odds), noise), released, taken, replaced)
         there = _first(steps, 1, released, present), _second(steps, other, released, absent, 1)
         forward.append(_powers(*there, missing, 1))

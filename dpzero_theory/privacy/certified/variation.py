@@ -61,22 +61,21 @@ def _on_branch(law: LossLaw, branch: Branch, low: Array, high: Array, tau: float
     gain_low, gain_high = np.minimum(a * rise_low, a * rise_high), np.maximum(a * rise_low, a * rise_high)
     log_f = -x * x / (2 * s * s) - _LOG_SQRT_2PI + math.log(s) + a * log_a
     if b == 0:
-        with np.errstate(divide="ignore"):
-            u = (2 * x - 1) / (2 * s * s)
-            log_f = log_f - np.minimum(math.log(pair.sample_rate) + u - log_a, 0.0)
+        log_f = log_f - pair.log_posterior(x, log_a)
         drag_low, drag_high = 1 - rise_high, 1 - rise_low
     else:
         log_b = pair.log_mixture(-x)
         fall = pair.posterior(-x, log_b)
         fall_low, fall_high = fall[1:], fall[:-1]
-        log_f = log_f + b * log_b - np.log(rise + fall)
+        log_f = log_f + b * log_b - np.logaddexp(pair.log_posterior(x, log_a), pair.log_posterior(-x, log_b))
         gain_low, gain_high = gain_low - b * fall_low, gain_high - b * fall_high
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             tilt = np.stack([rise_low - fall_high, rise_high - fall_low])
             scale = np.stack([1 / (rise_low + fall_low) - 1, 1 / (rise_high + fall_high) - 1])
-            corners = np.nan_to_num(tilt[:, None] * scale[None, :], nan=0.0)
-        corners = np.clip(corners, -1.0, 1.0)
-        drag_low, drag_high = corners.min(axis=(0, 1)), corners.max(axis=(0, 1))
+            corners = np.clip(tilt[:, None] * scale[None, :], -1.0, 1.0)
+        # where both posteriors underflow nothing is known of r but that |r| <= 1
+        drag_low = np.nan_to_num(corners, nan=-1.0).min(axis=(0, 1))
+        drag_high = np.nan_to_num(corners, nan=1.0).max(axis=(0, 1))
     slope_low = (-x[1:] + gain_low - drag_high) / s**2
     slope_high = (-x[:-1] + gain_high - drag_low) / s**2
     width = np.diff(x)
