@@ -106,7 +106,15 @@ def summary(folder: Path) -> str:
     return "\n".join(lines)
 
 
-REMAKES = {"curvature_coverage": Remake(KEY, lambda row: [run(*(row[name] for name in KEY))], varies=("seconds",))}
+REMAKES = {
+    "curvature_coverage": Remake(
+        KEY,
+        lambda row: [run(*(row[name] for name in KEY))],
+        varies=("seconds",),
+        elsewhere=1e-5,
+        upset=lambda row: bool(row["spectrum"] == "1/i, signs"),
+    )
+}
 
 
 def _parser() -> Parser:

@@ -27,7 +27,7 @@ from dpzero_theory.privacy import comparison
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
-__all__ = ["KEY", "NEAR", "OURS", "PEERS", "SETTINGS", "answer", "run_rows"]
+__all__ = ["KEY", "NEAR", "OURS", "PEERS", "SETTINGS", "again", "answer", "run_rows"]
 
 SETTINGS = (
     # n, batch, steps, epsilon, delta
@@ -44,6 +44,7 @@ NEAR = 1e-3
 TURN = 5
 """Times that this package is asked before each other, and after the last."""
 _LIMIT = 600.0
+_ABSENT = "not installed"
 
 
 def _opacus_prv(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
@@ -119,7 +120,7 @@ def _ask(name: str, question: dict[str, Any], answer: Any) -> None:
         if not math.isfinite(row["noise_multiplier"]):
             row = {"status": "not finite"}
     except ImportError as error:
-        row["status"] = f"not installed: {error}".splitlines()[0][:100]
+        row["status"] = f"{_ABSENT}: {error}".splitlines()[0][:100]
     except Exception as error:  # another package's failure is a row of the table
         row["status"] = f"{type(error).__name__}: {error}".splitlines()[0][:100]
     row |= {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - working}
@@ -175,6 +176,14 @@ def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
     question = _question(setting)
     found = _row(_ours(question)) if name == OURS else _apart(name, question)
     return {column: setting[column] for column in KEY[:-1]} | {"accountant": name} | found
+
+
+def again(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row made again. Raises ModuleNotFoundError where its accountant is not installed."""
+    made = answer(row, row["accountant"])
+    if made.get("status", "").startswith(_ABSENT):
+        raise ModuleNotFoundError(f"{row['accountant']} is {made['status']}")
+    return made
 
 
 def run_rows(parser: Parser, out: Path, skip: Sequence[str]) -> None:

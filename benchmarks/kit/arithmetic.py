@@ -1,29 +1,85 @@
-"""Whose sums these are: libraries add in another order on another processor, and with other threads."""
+"""Whose sums these are: libraries have kernels for each processor, and add in another order with more threads."""
 
 import hashlib
+import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import scipy.linalg
+import scipy.special
 import torch
+from numpy.typing import NDArray
 
-__all__ = ["COMMITTED", "arithmetic"]
+__all__ = ["COMMITTED", "arithmetic", "others"]
 
-COMMITTED = "d84e2c5e0f15"
-"""`arithmetic` of the machine that made the committed rows."""
+COMMITTED = {"math": "a7f2709ef27f", "numpy": "64579f8b77fc", "scipy": "359b4e6fad56", "torch": "c5bae1d88bc6"}
+"""`arithmetic` of the machine that made the committed rows, on one thread."""
 
 
-def arithmetic() -> str:
-    """A name of the order in which this process adds: products by torch, sums and powers by numpy, of a fixed matrix.
+def arithmetic() -> dict[str, str]:
+    """For each library a name of how this process computes with it: a digest of what it makes of fixed numbers.
 
-    Where names are equal, the same program gives the same digits; where they differ the last bits may, and what a run
+    Of math the functions of the C library; of numpy and scipy sums, functions, products and factorisations, each with
+    its own BLAS; of torch the same, in both precisions, with random normal numbers and layers of networks. Where all
+    names are equal the same program gives the same digits; where one differs the last digits may, and what a run
     magnifies does.
     """
     rng = np.random.default_rng(0)
     left, right = rng.standard_normal((130, 2000)), rng.standard_normal((2000, 77))
+    parts = {"math": _math(left[0]), "numpy": _numpy(left, right), "scipy": _scipy(left), "torch": _torch(left, right)}
+    return {name: _digest(values) for name, values in parts.items()}
+
+
+def others() -> list[str]:
+    """The libraries that compute here in another way than where the committed rows were made."""
+    return [name for name, found in arithmetic().items() if found != COMMITTED[name]]
+
+
+def _digest(parts: Iterator[Any]) -> str:
     digest = hashlib.sha256()
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()[:12]
+
+
+def _math(values: NDArray[Any]) -> Iterator[list[float]]:
+    for function in (math.exp, math.expm1, math.sin, math.cos, math.tanh, math.erf, math.erfc):
+        yield [function(value) for value in values]
+    for function in (math.log, math.log1p, math.lgamma, lambda value: math.pow(value, 1.3)):
+        yield [function(abs(value)) for value in values]
+
+
+def _numpy(left: NDArray[Any], right: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for dtype in (np.float64, np.float32):
+        x: NDArray[Any] = left.astype(dtype)
+        y: NDArray[Any] = right.astype(dtype)
+        yield from (x @ y, x @ y[:, 0], y.T @ x[0], np.vecdot(x[:, :7], x[:, 7:14]), x.mean(axis=0), x.sum(axis=1))
+        yield from (np.exp(x), np.log(np.abs(x)), np.tanh(x), np.abs(x) ** -0.5, np.abs(x) ** 1.3)
+        yield from (np.expm1(x), np.log1p(np.abs(x)), np.sin(x), np.cos(x), np.einsum("ij,ij->i", x, x))
+    square = left[:, :130]
+    yield from (np.linalg.eigvalsh(square + square.T), np.linalg.svd(square, compute_uv=False))
+    yield from (np.linalg.solve(square, right[:130]), np.linalg.qr(square)[0], np.fft.rfft(left[0]))
+
+
+def _scipy(left: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    square = left[:, :130]
+    yield scipy.linalg.eigh(square + square.T, eigvals_only=True)
+    for function in (scipy.special.ndtr, scipy.special.log_ndtr, scipy.special.gammaln, scipy.special.erfcx):
+        yield function(left)
+    yield scipy.special.ndtri(scipy.special.ndtr(left))
+
+
+def _torch(left: NDArray[Any], right: NDArray[Any]) -> Iterator[NDArray[Any]]:
     for dtype in (torch.float64, torch.float32):
         x, y = (torch.from_numpy(values).to(dtype) for values in (left, right))
-        for part in (x @ y, x @ y[:, 0], y.T @ x[0], y[:, :3].T @ x[:1].T, x.sum(dim=1), x.cumsum(dim=1)):
-            digest.update(part.contiguous().numpy().tobytes())
-    for values in (left.mean(axis=0), np.einsum("ij,ij->i", left, left), np.abs(left) ** -0.5):
-        digest.update(values.tobytes())
-    return digest.hexdigest()[:12]
+        size, square = x.abs(), x[:, :130]
+        found = [x @ y, x @ y[:, 0], y.T @ x[0], y[:, :3].T @ x[:1].T, torch.dot(x[0], y[:, 0])]
+        found += [x.sum(), x.sum(dim=1), x.sum(dim=0), x.cumsum(dim=1), x.var(dim=0), torch.linalg.vector_norm(x)]
+        found += [x.exp(), size.log(), x.tanh(), x.sigmoid(), x.erf(), x.sin(), size.pow(1.3), size.rsqrt()]
+        found += [torch.add(x, x.flip(0), alpha=0.3), torch.addcmul(x, x, x, value=0.3), torch.lerp(x, x.flip(0), 0.3)]
+        found += [x.softmax(dim=1), x.log_softmax(dim=1), torch.nn.functional.gelu(x)]
+        found += [torch.nn.functional.layer_norm(x, (2000,)), torch.nn.functional.linear(x, y.T.contiguous(), y[0])]
+        found += [torch.linalg.eigvalsh(square + square.T)]
+        found += [torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=dtype)]
+        yield from (value.numpy() for value in found)

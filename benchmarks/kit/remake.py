@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ELSEWHERE", "STANDARD_ERRORS", "Difference", "Remake", "Row", "plain"]
+__all__ = ["STANDARD_ERRORS", "Difference", "Remake", "Row", "plain"]
 
 Row = dict[str, Any]
 STANDARD_ERRORS = 6.0
 """Of the difference between two draws of the operating system's noise."""
-ELSEWHERE = 1e-3
-"""Relative difference allowed on another `arithmetic` than the rows': one in the last of four digits."""
+_ELSEWHERE = 1e-9
+"""Relative difference allowed on another `arithmetic` than the rows', where a benchmark says nothing else."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Remake:
         varies: columns of times and memory, which are not compared.
         tolerance: relative difference that is allowed, and why there is one.
         errors: the standard errors of the columns of a row that rest on the operating system's noise.
+        elsewhere: relative difference that is allowed on another `arithmetic` than the rows', which the benchmark's
+            iterations and runs make of the libraries' last digits.
         upset: whether rounding grows along the run that a row is of, so that its digits come back on the arithmetic
             only that made them.
     """
@@ -53,20 +55,31 @@ class Remake:
     tolerance: float = 0.0
     why: str = ""
     errors: Callable[[Row], Mapping[str, float]] = lambda row: {}
+    elsewhere: float = _ELSEWHERE
     upset: Callable[[Row], bool] = lambda row: False
 
-    def differences(self, row: Row, allowed: float = 0.0) -> list[Difference]:
-        """The columns that are not equal when a row is made again; allowed: a relative difference near enough too."""
+    def differences(self, row: Row, elsewhere: bool = False) -> list[Difference]:
+        """The columns that are not equal when a row is made again; elsewhere: on another arithmetic than the row's."""
         again = self._again(row)
         if again is None:
             return [Difference("key", "of the row", None, near=False)]
-        errors, tolerance = self.errors(row), max(self.tolerance, allowed)
+        errors, tolerance = self.errors(row), self.allowed(elsewhere)
         compared = [(name, value, again.get(name)) for name, value in row.items() if name not in self.varies]
         return [
             Difference(name, value, made, near=_near(value, made, tolerance, errors.get(name)))
             for name, value, made in compared
             if not _near(value, made)
         ]
+
+    def allowed(self, elsewhere: bool) -> float:
+        """The relative difference that counts as come back."""
+        return max(self.tolerance, self.elsewhere) if elsewhere else self.tolerance
+
+    def reason(self, elsewhere: bool) -> str:
+        """Why a row that is near has come back."""
+        if elsewhere and self.elsewhere > self.tolerance:
+            return f"within {self.elsewhere:g} of itself, on another arithmetic than the row's"
+        return self.why
 
     def _again(self, row: Row) -> Row | None:
         for made in self.make(row):

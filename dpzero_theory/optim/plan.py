@@ -383,15 +383,22 @@ class Plan:
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:
         """Raise ValueError naming the first setting that differs from `other`, the plan `of` something.
 
-        The noise may differ by 1e-6 of itself, which is what another version's calibration might change.
+        The noise may differ by 1e-6 of itself, which is what another version's calibration might change, and each step
+        size by 1e-12 of the largest: a schedule's cosine depends on the processor in its last bit.
         """
         for field in fields(self):
             mine, begun = getattr(self, field.name), getattr(other, field.name)
             if mine != begun and not (
-                field.name in ("noise_multiplier", "scale") and math.isclose(mine, begun, rel_tol=1e-6)
+                (field.name in ("noise_multiplier", "scale") and math.isclose(mine, begun, rel_tol=1e-6))
+                or (field.name == "step_sizes" and _rounded(mine, begun))
             ):
                 shown = (f"{v!r:.60}" for v in (begun, mine))
                 raise ValueError("{} must be that of {}, {}; got {}".format(field.name, of, *shown))
+
+
+def _rounded(mine: tuple[float, ...], begun: tuple[float, ...]) -> bool:
+    room = 1e-12 * max(begun)
+    return len(mine) == len(begun) and all(abs(a - b) <= room for a, b in zip(mine, begun, strict=True))
 
 
 def _noise(rule: Algorithm, law: Mechanism | None, multiplier: float) -> dict[str, Any]:

@@ -11,13 +11,15 @@ parameters may have a factor of their own of (`groups`), and weight decay w (dec
                       v_t = B2 v_{t-1} + (1 - B2) g_t^2 (Kingma and Ba 2015; in zeroth order MeZO, Malladi et al. 2023)
 
 t is the release's number. A rule is a function of released numbers alone, made of sums, products, quotients and square
-roots that are rounded one by one, so that the transcript replays it bit for bit. A further rule is a subclass and one
-registration.
+roots that are rounded one by one, so that the transcript replays it bit for bit, on every processor. A further rule is
+a subclass and one registration.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -87,8 +89,15 @@ class _Adam(Update):
         mean, square = kept
         mean.mul_(self.first).add_(estimate.mul(1 - self.first))
         square.mul_(self.second).add_(estimate.mul_(estimate).mul_(1 - self.second))
-        size = square.div(1 - self.second ** (release + 1)).sqrt_().add_(_LEAST)
-        return estimate.copy_(mean).div_(1 - self.first ** (release + 1)).div_(size)
+        size = square.div(1 - _power(self.second, release + 1)).sqrt_().add_(_LEAST)
+        return estimate.copy_(mean).div_(1 - _power(self.first, release + 1)).div_(size)
+
+
+@lru_cache(maxsize=8)
+def _power(base: float, exponent: int) -> float:
+    """base^exponent, rounded once from 40 digits: the last bit of the C library's power depends on the processor."""
+    with localcontext(Context(prec=40, Emin=MIN_EMIN, Emax=MAX_EMAX)):
+        return float(Decimal(base) ** exponent)
 
 
 def _numbers(family: str, text: str, count: int) -> list[float]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import reproduce
+from benchmarks import five, reproduce
+from benchmarks.accounting import REMAKES
 from benchmarks.kit import sources
-from benchmarks.kit.arithmetic import COMMITTED
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS
 
@@ -21,7 +21,7 @@ from benchmarks.kit.rows import RESULTS
 @pytest.fixture(autouse=True)
 def as_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits are compared as where the rows were made: what is tested here adds nothing up."""
-    monkeypatch.setattr(reproduce, "arithmetic", lambda: COMMITTED)
+    monkeypatch.setattr(reproduce, "others", list)
 
 
 def copied(folder: Path, change: tuple[str, str] | None = None) -> Path:
@@ -39,23 +39,38 @@ def copied(folder: Path, change: tuple[str, str] | None = None) -> Path:
     return folder
 
 
+def planted(folder: Path, digit: int) -> str:
+    """One digit of a row, and the manifest signed anew."""
+    row = (RESULTS / "accounting_lemma" / "rows.csv").read_text().splitlines()[2].split(",")
+    wrong = repr(float(row[4][:digit] + str((int(row[4][digit]) + 1) % 10) + row[4][digit + 1 :]))
+    copied(folder, (row[4], wrong))
+    return f"noise_ratio {wrong}, made again {row[4][:12]}"
+
+
 def run(folder: Path) -> int:
     return reproduce.main(["--results", str(folder), "--minutes", "5", "--seed", "1"])
 
 
 def test_rows_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(copied(tmp_path)) == 0
-    assert "2 rows of 1 results came back" in capsys.readouterr().out.splitlines()[-1]
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Passed: 2 rows of 1 results came back")
 
 
-def test_a_planted_wrong_row_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One digit, and the manifest signed anew."""
-    row = (RESULTS / "accounting_lemma" / "rows.csv").read_text().splitlines()[2].split(",")
-    wrong = repr(float(row[4][:9] + str((int(row[4][9]) + 1) % 10) + row[4][10:]))
-    assert run(copied(tmp_path, (row[4], wrong))) == 1
-    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DIFFERENT")]
+@pytest.mark.parametrize("elsewhere", [[], ["numpy", "torch"]])
+def test_a_planted_wrong_row_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, elsewhere: list[str]
+) -> None:
+    """The eighth digit, on the arithmetic of the rows and on another."""
+    monkeypatch.setattr(reproduce, "others", lambda: elsewhere)
+    wrong = planted(tmp_path, 9)
+    assert run(tmp_path) == 1
+    said = capsys.readouterr().out.splitlines()
+    found = [line for line in said if line.startswith("DIFFERENT")]
     assert len(found) == 1
-    assert f"noise_ratio {wrong}, made again {row[4]}" in found[0]
+    assert wrong in found[0]
+    key = found[0].removeprefix("DIFFERENT: ").partition(" delta=")[0]
+    assert said[-1].startswith("Failed: 1 rows of 1 results came back")
+    assert f"1 did not ({key}" in said[-1]
 
 
 def table(rows: list[dict[str, Any]], remake: Remake) -> reproduce.Committed:
@@ -93,10 +108,73 @@ def test_a_row_that_takes_too_long_is_left_and_one_that_fails_is_not() -> None:
 
 
 def test_on_another_arithmetic_upset_runs_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduce, "arithmetic", lambda: "another")
-    near = Remake(["setting"], lambda given: [{**given, "value": 2.0001}], upset=lambda given: given["value"] > 1)
-    assert verdicts(near, {"setting": 1, "value": 2.0}) == set()
-    assert verdicts(replace(near, upset=lambda given: False), {"setting": 1, "value": 2.0}) == {"near"}
+    monkeypatch.setattr(reproduce, "others", lambda: ["numpy"])
+    near = Remake(["setting"], lambda given: [{**given, "value": 2.0001}], elsewhere=1e-4)
+    row = {"setting": 1, "value": 2.0}
+    assert verdicts(near, row) == {"near"}
+    assert verdicts(replace(near, upset=lambda given: given["value"] > 1), row) == set()
+
+
+def test_on_another_arithmetic_each_benchmark_says_how_near_a_row_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of what is allowed, and ten times it; without a word nine digits."""
+    row = {"setting": 1, "value": 2.0}
+
+    def off(relative: float, **said: Any) -> set[str]:
+        return verdicts(Remake(["setting"], lambda given: [{**given, "value": 2 + 2 * relative}], **said), row)
+
+    assert off(1e-10) == {"DIFFERENT"}
+    monkeypatch.setattr(reproduce, "others", lambda: ["numpy"])
+    assert (off(1e-10), off(1e-8)) == ({"near"}, {"DIFFERENT"})
+    assert (off(1e-5, elsewhere=1e-4), off(1e-3, elsewhere=1e-4)) == ({"near"}, {"DIFFERENT"})
+    assert off(1e-7, tolerance=1e-6, why="six digits") == {"near"}
+
+
+def test_a_row_whose_package_is_missing_is_not_checked() -> None:
+    def without(package: str) -> set[str]:
+        def make(given: dict[str, Any]) -> list[dict[str, Any]]:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+        return verdicts(Remake(["setting"], make), {"setting": 1})
+
+    assert without("prv_accountant") == {"not checked"}
+    assert without("benchmarks.gone") == {"DIFFERENT"}
+
+
+def test_results_whose_benchmark_needs_a_missing_package_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'opacus'", name="opacus")
+
+    monkeypatch.setattr(reproduce.importlib, "import_module", gone)
+    one = reproduce.Committed(Path("table"), {"command": "python -m benchmarks.table"})
+    assert [outcome.verdict for outcome in reproduce.reproduce([one], 60.0, random.Random(0))] == ["not checked"]
+
+
+@pytest.mark.parametrize("why", ["No module named 'PLD_accounting'", "cannot import name 'x' from 'jax'"])
+def test_an_accountant_that_cannot_be_imported_is_a_missing_package(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    monkeypatch.setattr(five, "_apart", lambda name, question: {"status": f"not installed: {why}"})
+    row = {"n": 1_024, "batch": 64, "steps": 10, "epsilon": 2.0, "delta": 1e-5, "accountant": "PLD_accounting"}
+    assert verdicts(replace(REMAKES["accounting_rows"], varies=()), row) == {"not checked"}
+
+
+def test_one_sentence_says_whether_it_passes() -> None:
+    def of(*verdicts: str) -> tuple[bool, str]:
+        return reproduce.verdict([reproduce.Outcome("table", {"setting": 1}, each, "", 0.0) for each in verdicts])
+
+    assert of("equal", "near", "too long", "not checked") == (
+        True,
+        "Passed: 2 rows of 1 results came back, 1 of them to the last digit; 0 did not; "
+        "1 took too long and were left, which fails nothing; 1 were not checked for want of a package, which fails "
+        "nothing.",
+    )
+    assert of("equal", "DIFFERENT") == (
+        False,
+        "Failed: 1 rows of 1 results came back, 1 of them to the last digit; 1 did not (table, setting=1).",
+    )
+    assert of("too long") == (
+        False,
+        "Failed: 0 rows of 0 results came back, 0 of them to the last digit; 0 did not; "
+        "1 took too long and were left, which fails nothing.",
+    )
 
 
 def test_blocks_name_what_they_rest_on() -> None:

@@ -191,6 +191,17 @@ def test_another_plan_is_refused_by_the_field_that_differs() -> None:
             replace(begun, **{name: value}).require_same(begun)
 
 
+def test_step_sizes_may_be_another_processors() -> None:
+    """The last bit of a cosine depends on the C library; the thousandth part of a step size does not."""
+    begun = plan(schedule="cosine")
+    sizes = begun.step_sizes
+    rounded = replace(begun, step_sizes=(sizes[0], math.nextafter(sizes[1], 1), *sizes[2:]))
+    rounded.require_same(begun)
+    for other in (sizes[:1], (sizes[0] * 1.001, *sizes[1:])):
+        with pytest.raises(ValueError, match=r"^step_sizes must be that of the run that is resumed, "):
+            replace(begun, step_sizes=other).require_same(begun)
+
+
 def test_the_key_of_the_directions_may_be_given(tmp_path: Path) -> None:
     key = b"sixteen bytes..."
     make_private(Logistic(), losses, data(), plan(), target_delta=1e-5, folder=tmp_path / "a", key=key).close()

@@ -1,6 +1,8 @@
 """Updates beside torch's own optimisers, which are given the released estimate as a gradient."""
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +96,12 @@ def test_momentum_of_zero_and_plain_are_the_same_run(tmp_path: Path) -> None:
         make_from_seed_not_private(module, losses, data(), plan(update=update), seed=3).run()
         ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
     assert torch.allclose(*ends, rtol=1e-12, atol=0)
+
+
+def test_adams_powers_are_rounded_once() -> None:
+    """beta_2^75 for beta_2 = 0.99999, which C libraries round the other way, against exact rational arithmetic."""
+    release, mean, square = 74, 0.3, 0.7
+    powers = [float(Fraction(beta) ** (release + 1)) for beta in (0.5, 0.99999)]
+    estimate, *kept = (torch.tensor([value], dtype=torch.float64) for value in (0.0, mean, square))
+    found = UPDATES["adam:0.5,0.99999"].direction(estimate, kept, release).item()
+    assert found == 0.5 * mean / (1 - powers[0]) / (math.sqrt(0.99999 * square / (1 - powers[1])) + 1e-8)
