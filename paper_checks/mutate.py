@@ -1,8 +1,9 @@
 """Can the checks fail?  python -m paper_checks.mutate [--list | --turned [ID ...]]
 
 With --turned: for each check (or those named) the smallest change of one of its inputs, a number of tables.toml, of a
-formula, of committed rows or of the check itself, that turns its verdict; written to mutations.csv. Exit status 1 if
-a check is constant. It takes some minutes.
+formula, of committed rows or of the check itself, that turns its verdict; written to mutations.csv, and how many of
+these changes are coarse: a check that only a tenfold change turns says little of a small error. Exit status 1 if a
+check is constant. It takes some minutes.
 
 Without: does a wrong constant in the library make a check fail? Each numeric constant of the library's Theorems 1-3,
 Corollaries 1-3 and lemmas is raised by 10%, one at a time, and the checks that call the library run against the changed
@@ -210,6 +211,7 @@ def _turned(parser: Parser, ids: list[str], jobs: int, seconds: float) -> int:
             turned.write(found, stated)
         change = f"{row.change.kind}, {row.change.place}: {row.change.old} -> {row.change.new}" if row else "CONSTANT"
         print(f"{claim.id}: {change}", file=sys.stderr, flush=True)
+    print(turned.coarse(found))
     print(f"{len(constant)} constant checks of {len(chosen)}" + "".join(f"\n{id}" for id in constant))
     return 1 if constant else 0
 

@@ -22,11 +22,12 @@ from paper_checks.changed import changed, verdict
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim
 from paper_checks.sites import Change, changes, smaller
 
-__all__ = ["REPORT", "Turned", "after", "read", "search", "write"]
+__all__ = ["REPORT", "Turned", "after", "coarse", "read", "search", "write"]
 
 REPORT = Path(__file__).with_name("mutations.csv")
 SECONDS, TIMES = 6, 3
 """A changed check may take this processor time, or so many times its own."""
+FIVEFOLD = 5
 MEMORY = 4 << 30
 """Bytes that a search may hold: a changed size can ask for any amount."""
 
@@ -91,6 +92,30 @@ def _named_first(claim: Claim, seconds: float) -> tuple[Claim, Turned | None]:
 
 def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.RLIM_INFINITY))
+
+
+def coarse(found: Mapping[str, Turned]) -> str:
+    """How coarse the changes are, in a sentence: a check that only a large one turns would miss a small error.
+
+    The report has the first place of a check at which a change turns it, and there the smallest of 1.1, 2, 10 and 1,000
+    times or one more or less: another place may need less.
+    """
+    large, zero, operator = 0, 0, 0
+    for row in found.values():
+        if row.change.index < 0:
+            operator += 1
+            continue
+        new = float(row.change.new)
+        old = 1.0 if row.change.kind == "rows" else float(row.change.old)
+        if new * old <= 0:
+            zero += 1
+        else:
+            large += max(new / old, old / new) >= FIVEFOLD
+    return (
+        f"In {len(found)} checks the change that turns the verdict is an operator (a product for a quotient, a sum for "
+        f"a difference) in {operator}, a 1 that becomes 0 in {zero}, and a number by a factor of five or more in "
+        f"{large}; in the other {len(found) - operator - zero - large} a number changes by less than that."
+    )
 
 
 def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple[Claim, Turned | None]]:

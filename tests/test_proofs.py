@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paper_checks.sharp import __main__ as sharp
-from paper_checks.sharp import listing
+from paper_checks.sharp import listing, promises
 
 ROOT = Path(__file__).resolve().parents[1]
 THEOREM = ROOT / "dpzero_theory/theory/sharp/proof.md"
@@ -74,6 +74,30 @@ def test_the_code_cites_sections_that_exist_and_is_linked_from_the_derivation() 
             assert whole or f"\n## {section}{part}. " in proof, module
             cited += 1
     assert cited >= 8
+
+
+def test_the_assumption_asks_for_no_second_derivative() -> None:
+    """The family of section 9 has none where its slope ends, and is said to be within the assumption."""
+    text = " ".join(THEOREM.read_text().split())
+    asked = text[text.index("*Assumption*") : text.index("*Algorithm*")]
+    assert "No second derivative is needed" in asked
+    assert "is twice differentiable, $-H" not in asked
+    assert "[section 9]" in asked
+
+
+def test_what_is_printed_of_signs_and_of_the_last_steps_is_what_the_checks_test() -> None:
+    text = " ".join(THEOREM.read_text().replace("{,}", ",").split())
+    for (_, _, price), where in zip(
+        promises.SIGNS,
+        ("for $K = 1$ and $T = 1000$", *(f"for $T = {t}$" for t in ("4672", "155,200", "1,552,000"))),
+        strict=True,
+    ):
+        assert f"{price:.0%} {where}" in text
+    for (_, evaluations, price), unit in zip(promises.SIGNS_BEST, (" evaluations of a record", ""), strict=True):
+        assert f"{price:.0%} for {evaluations:,}{unit}" in text
+    (many, first), (few, second) = promises.LAST_STEPS
+    assert f"{first} in place of 50 at $T = {many:,}$ and {second} at $T = {few}$" in text
+    assert "Nothing better follows" not in text
 
 
 def test_every_check_is_named_in_the_proof() -> None:

@@ -6,6 +6,7 @@ methods being independent given the records; a < b holds where the difference is
 it is above minus one.
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import pandas as pd
 from benchmarks.llm.grids import Row
 from benchmarks.llm.tasks import task
 
-__all__ = ["CLAIMS", "Claim", "ordering", "sentences"]
+__all__ = ["CLAIMS", "Claim", "ordering", "sentences", "turned_round"]
 
 
 class Claim(NamedTuple):
@@ -60,6 +61,28 @@ def ordering(lines: pd.DataFrame) -> pd.DataFrame:
             holds = value > error if claim.strictly else value >= -error
             found.append((f"{lower} {'<' if claim.strictly else '<='} {upper}", name, value, error, holds))
     return pd.DataFrame(found, columns=["claim", "task", "difference", "error", "holds"])
+
+
+def turned_round(lines: pd.DataFrame) -> str:
+    """Every pair of rows that stand in the other order than the paper's, by more than a standard error of ours.
+
+    '' where the paper has no two numbers to compare.
+    """
+    parts, pairs = [], 0
+    for name, group in lines[lines["paper"].notna()].groupby("task", sort=False):
+        found = []
+        rows = zip(*(group[c].tolist() for c in ("row", "mean", "error", "paper")), strict=True)
+        for (one, mean, error, theirs), (other, less, its, above) in itertools.permutations(rows, 2):
+            pairs += 1
+            if mean - less > math.hypot(error, its) and theirs < above:
+                found.append(f"{one} over {other}")
+        if found:
+            parts.append(f"{task(str(name)).title} {', '.join(found)}")
+    count = sum(part.count(" over ") for part in parts)
+    if not pairs:
+        return ""
+    of = f"{count} of {pairs // 2} pairs stand in the other order than the paper's by more than a standard error"
+    return of + (": " if parts else "") + "; ".join(parts)
 
 
 def sentences(lines: pd.DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 from benchmarks.kit.rows import Results, discard, read_manifest, read_rows
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import Row, Table, paper_number
-from benchmarks.llm.ordering import sentences
+from benchmarks.llm.ordering import sentences, turned_round
 from benchmarks.llm.tasks import task
 
 __all__ = ["best", "last_step", "report", "save_summary", "summary"]
@@ -115,7 +115,7 @@ def report(entry: Table, rows: pd.DataFrame) -> str:
             line = lines[(lines["row"] == row.label) & (lines["model"] == model) & (lines["task"] == name)]
             shown.append("" if line.empty else _cell(line.iloc[0]))
         text.append(f"| {row.label} | " + " | ".join(shown) + " |")
-    claims = sentences(lines) if len(entry.models) == 1 else []
+    claims = list(filter(None, [*sentences(lines), turned_round(lines)])) if len(entry.models) == 1 else []
     return "\n".join([*text, "", *(f"- {claim}" for claim in claims)] if claims else text)
 
 

@@ -222,13 +222,19 @@ def _(full: bool) -> Finding:
 
 @check("toy-loss")
 def _(full: bool) -> Finding:
-    """Stated: by the best loss too DPGD-0th is worst and DP-GD best in every cell, on both sets, to the rows' digits.
+    """Stated: by the best loss too DPGD-0th is worst and DP-GD best in every cell, on both sets.
 
-    Losses hold their minimum, about tr(A)/2, beside which a small excess is lost in four digits: 0.1% is a tie.
+    Losses hold their minimum, about tr(A)/2, beside which a small excess is lost in the rows' digits: equal ones are a
+    tie on seed 0, and on other seeds what is within three standard errors below.
     """
-    least = {
-        f"least {worse}/{better}, {on}, {way}": _least(way, worse, better, f"loss_{on}_last")
-        for way, on in product(WAYS, ("train", "test"))
-        for worse, better in (("dpgd-0th", "dpzero"), ("dpzero", "dpgd"))
-    }
-    return Finding(min(least.values()) > 0.999, numbers=least)
+    numbers: dict[str, float | str] = {}
+    holds, equal = True, 0
+    for way, on in product(WAYS, ("train", "test")):
+        worst = _least(way, "dpgd-0th", "dpzero", f"loss_{on}_last")
+        best = list(_ratios(way, "dpzero", "dpgd", f"loss_{on}_last"))
+        numbers |= {f"least dpgd-0th/dpzero, {on}, {way}": worst}
+        numbers |= {f"least dpzero/dpgd, {on}, {way}": min(ratio for ratio, _ in best)}
+        equal += sum(ratio == 1 for ratio, _ in best)
+        room = 3 if way == "other seeds" else 0
+        holds = holds and worst > 1 and all(ratio + room * error >= 1 for ratio, error in best)
+    return Finding(holds, numbers=numbers | {"cells where dpzero and dpgd are equal, of 84": equal})

@@ -210,16 +210,6 @@ def _(full: bool) -> Finding:
     return Finding(more > fewer and total["DPZero"] > max(total["DP-AdamW"], total["DP-LoRA"]), numbers=numbers)
 
 
-@check("table-clip-larger")
-def _(full: bool) -> Finding:
-    """Every threshold searched for DPZero is above every one searched for the first-order methods.
-
-    So whichever were chosen, DPZero's is the larger: the sentence holds, and could not have come out otherwise.
-    """
-    ratio = min(printed("clips, DPZero")) / max(printed("clips, first order"))
-    return Finding(ratio > 1, numbers={"least ratio of thresholds": ratio})
-
-
 @check("table-tang-clip")
 def _(full: bool) -> Finding:
     """'Aligns with the order of magnitude': 0.05/(2 lambda) = 25 is within a factor sqrt(10) of the grid 50 to 400.
@@ -245,20 +235,6 @@ def _(full: bool) -> Finding:
     fits = bool(np.all(used[:3] > 0) and np.all(used[:3] < limit) and used[3] == 0)
     numbers = {"6.7B (MiB)": float(used[2]), "weights of 13B (MiB)": weights}
     return Finding(fits and limit < weights and np.array_equal(used, mezo), numbers=numbers)
-
-
-@check("table-opt-adamw-memory")
-def _(full: bool) -> Finding:
-    """The table has no size for AdamW, and it needs 16 bytes a parameter before activations.
-
-    That is within 20% of 24 GiB for 1.3B and above it for 2.7B, while MeZO fits both.
-    """
-    limit, each = 1024 * printed("memory (GiB)")[0], fact("AdamW, bytes a parameter")[0]
-    need = {b: _mib(b, each) for b in fact("OPT, 10^9 parameters")[:2]}
-    small, large = need.values()
-    none = not np.any(row("tab:opt-memory", "AdamW"))
-    holds = none and small > 0.8 * limit and large > limit and bool(np.all(row("tab:opt-memory", "MeZO")[:2] > 0))
-    return Finding(holds, numbers={f"{b}B: MiB before activations": v for b, v in need.items()})
 
 
 @check("table-opt-scaling")

@@ -36,6 +36,8 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "dimension": promises.dimension,
     "directions-table": promises.directions_table,
     "constant-schedule": promises.constant_schedule,
+    "last-steps": promises.last_steps,
+    "price-of-signs": promises.price_of_signs,
     **{
         f"{name}-{part}": partial(check, kind)
         for name, kind in (("gaussian", "gaussian"), ("frame", "frame"), ("sign", "rademacher"))
@@ -54,6 +56,7 @@ CHECKS: dict[str, Callable[[], Outcome]] = {
     "quadratic-growth": promises.quadratic_growth,
     "lipschitz-and-pl": promises.lipschitz_and_pl,
     "runs": runs.runs,
+    "family": one_run.family_keeps_the_assumption,
     "lower-bound": one_run.lower_bound_attained,
     "last-iterate-without-more": one_run.last_iterate_without_more,
     "run-step": one_run.run_step,

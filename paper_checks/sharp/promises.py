@@ -18,8 +18,10 @@ __all__ = [
     "dimension",
     "directions_table",
     "final_quadratic",
+    "last_steps",
     "lipschitz_and_pl",
     "minimiser",
+    "price_of_signs",
     "privacy_of_prescription",
     "quadratic_growth",
     "reference_numbers",
@@ -156,6 +158,50 @@ def dimension() -> Outcome:
     gdp = float(gdp_from_epsilon(2, 1e-6))
     bounds = [sharp.prescribe(Problem(n=10_000, d=d, r=8.178), gdp, max_steps=7008).bound for d in (10**3, 10**6)]
     return within(abs(bounds[1] / bounds[0] - 1), 0.05, "bound at d = 10^6 over that at d = 10^3, minus 1")
+
+
+SIGNS = ((1, 1000, 0.13), (1, 4672, 0.38), (1, 155_200, 0.44), (1, 1_552_000, 0.45))
+SIGNS_BEST = (("best", 155_200, 0.18), ("best", 1_552_000, 0.09))
+"""Directions a step, evaluations of a record, and what signs cost over the sphere as section 6 prints it."""
+
+
+def price_of_signs() -> Outcome:
+    """Section 6: what random signs cost over the sphere at the paper's setting, K = 1 and the best K of each law."""
+    gdp = float(gdp_from_epsilon(2, 1e-6))
+    problem = Problem(n=10_000, d=2000, r=8.178)
+    worst = 0.0
+    for k, evaluations, stated in (*SIGNS, *SIGNS_BEST):
+        cap = evaluations * problem.n
+        bounds = [
+            sharp.prescribe(problem, gdp, max_evaluations=cap, direction=law, directions_per_step=k).bound
+            for law in ("sphere", "rademacher")
+        ]
+        worst = max(worst, abs(bounds[1] / bounds[0] - 1 - stated))
+    return within(worst, 0.005, "price of random signs over what is printed: largest difference (printed to 0.01)")
+
+
+LAST_STEPS = ((155_200, 45.3), (4672, 48.4))
+"""Steps, and the factor that the last T/50 of them cost, as Proposition 2 prints it."""
+
+
+def last_steps() -> Outcome:
+    """Proposition 2: the bound on the last T/50 steps, summed from the one-step inequality, over that on all."""
+    gdp = float(gdp_from_epsilon(2, 1e-6))
+    problem = Problem(n=10_000, d=2000, r=8.178)
+    worst = 0.0
+    for steps, stated in LAST_STEPS:
+        p = sharp.prescribe(problem, gdp, max_steps=steps)
+        at = {name: getattr(p, name) for name in ("step_size", "steps", "clip", "smoothing", "noise_std")}
+        whole = sharp.certificate(problem, **at)
+        q, drift, w = whole.progress, whole.drift, steps / 50
+        bracket = whole.floor - problem.gap / (p.step_size * steps)  # (alpha ell/2) M
+        height = problem.gap + (steps - w) * p.step_size * (drift**2 / (4 * q) + bracket)
+        root = np.roots([q, -drift, -(height / (p.step_size * w) + bracket)]).real.max()
+        share, grown = math.sqrt(50), math.sqrt(drift**2 + 4 * q * whole.floor)
+        factor = ((drift + share * grown) / (drift + grown)) ** 2
+        worst = max(worst, abs(root**2 / whole.bound - stated) / 0.05, abs(root**2 / whole.bound / factor - 1) / 1e-9)
+        worst = max(worst, math.inf if factor > 50 else 0.0)
+    return within(worst, 1.0, "last T/50 steps over all: factor from what is printed, in units of its last digit/2")
 
 
 def constant_schedule() -> Outcome:

@@ -28,4 +28,13 @@ def test_committed_rows_hold_and_are_near_the_certificate() -> None:
     assert shares.min() == pytest.approx(0.776, abs=0.001)
     assert shares.max() == pytest.approx(0.894, abs=0.001)
     assert (own["limit"] <= own["measured"]).all()
+    text = " ".join((RESULTS.parents[1] / "dpzero_theory/theory/sharp/proof.md").read_text().split())
+    lengthened = rows[rows["member"].isin(["long", "long-spread"])]
+    setting = ["n", "epsilon", "r", "evaluations", "chosen"]
+    hardest = lengthened.groupby(setting)[["last", "suffix_0.02", "suffix_0.1", "suffix_0.5"]].max()
+    better = (1 / hardest).mul(lengthened.groupby(setting)["prescribed"].first(), axis=0)
+    base = better.loc[(10_000, 2.0, 8.178)]
+    assert len(base) == 6
+    assert f"at most {base.min().min():.2f} to {base.max().max():.2f} times better" in text
+    assert f"{better.min().min():.2f} to {better.max().max():.2f} with its other $n$" in text
     assert any("1.29" in line for line in optimality.summary(rows))

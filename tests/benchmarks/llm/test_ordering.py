@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks.llm.ordering import ordering, sentences
+from benchmarks.llm.ordering import ordering, sentences, turned_round
 
 CELLS = {"Zero-Shot": (70.0, 0.0), "DPGD-0th (2)": (72.0, 3.0), "DPZero (2)": (74.0, 1.0), "DPZero (6)": (73.5, 0.5)}
 
@@ -37,6 +37,15 @@ def test_each_claim_is_compared_with_the_error_of_the_difference() -> None:
 def test_a_weak_claim_fails_beyond_one_standard_error() -> None:
     assert not found(**{"DPZero (6)": (72.0, 0.5)})["DPZero (2) <= DPZero (6)", "sst2"][2]
     assert not any("6" in claim for claim, _ in found(**{"DPZero (6)": (74.0, math.nan)}))
+
+
+def test_pairs_that_stand_in_the_other_order_than_the_papers_are_named() -> None:
+    """By more than a standard error of ours; a cell without a number of the paper is left out."""
+    one = lines().assign(paper=lambda of: of["row"].map({"Zero-Shot": 90.0, "DPZero (2)": 80.0, "DPZero (6)": 70.0}))
+    said = turned_round(one)
+    assert said.startswith("4 of 6 pairs"), said
+    assert "SST-2 DPZero (2) over Zero-Shot, DPZero (6) over Zero-Shot; RTE" in said
+    assert turned_round(one.assign(paper=math.nan)) == ""
 
 
 def test_sentences_say_what_does_not_hold() -> None:
