@@ -208,8 +208,8 @@ def verify(folder: "str | os.PathLike[str]") -> "Report":
         folder: of a private run.
 
     Returns:
-        The findings; `fault` is empty where everything holds, else it says what does not. The command also compares weights
-        (`--initial`, `--final`).
+        The findings; `fault` is empty where everything holds, else it says what does not. The command also compares
+        weights (`--initial`, `--final`).
     """
     from dpzero_theory.optim.verify import verify as verified
 

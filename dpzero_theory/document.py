@@ -1,31 +1,97 @@
-"""One look for every HTML page: a document that needs nothing else, readable on a phone and on paper."""
+"""HTML pages that need no other file: one look for all of them, and pictures that scale with the page.
 
-import html
-from collections.abc import Iterable
-
-_STYLE = """
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; margin: 0 auto; padding: 1rem;
-       max-width: {width}rem; }}
-h1 {{ font-size: 1.5rem; margin: .5rem 0; }} h2 {{ font-size: 1.1rem; margin: 2rem 0 .5rem; }}
-.verdict {{ padding: .75rem 1rem; border-left: .4rem solid #0072b2; background: #eef5fa; }}
-.verdict.bad {{ border-color: #d55e00; background: #fdf1e8; }}
-table {{ border-collapse: collapse; width: 100%; }} caption {{ text-align: left; color: #555; }}
-th, td {{ text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid #ddd;
-         overflow-wrap: anywhere; }}
-th {{ font-weight: 600; }} td .bad {{ color: #b34700; font-weight: 600; }}
-svg {{ display: block; width: 100%; height: auto; }} svg text {{ font: 11px system-ui, sans-serif; }}
-figure {{ margin: 0; }} figcaption, footer {{ color: #555; font-size: .9rem; }} footer {{ margin-top: 2rem; }}
+Pages are Jinja templates that extend `templates/base.html`; pictures are drawn by matplotlib as SVG. Both packages are
+the extra `plot`.
 """
 
+import io
+import re
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-def document(title: str, parts: Iterable[str], *, command: str, width: int, style: str = "") -> str:
-    """The page. parts: HTML below the title. command: what wrote it. width: in rem. style: more of CSS."""
-    return "\n".join(
-        [
-            "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-            f"<title>{html.escape(title)}</title><style>{_STYLE.format(width=width)}{style}</style>"
-            f"<h1>{html.escape(title)}</h1>",
-            *parts,
-            f"<footer>Written by {html.escape(command)}</footer></html>",
-        ]
+from dpzero_theory import check
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREEN, YELLOW, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#888888"
+"""Told apart by colour-blind readers, on white and on black (Okabe and Ito)."""
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def document(
+    template: str,
+    *,
+    title: str,
+    width: int,
+    folder: Path = _TEMPLATES,
+    filters: Mapping[str, Callable[[Any], str]] | None = None,
+    **values: Any,
+) -> str:
+    """The page of a template.
+
+    Args:
+        template: a file of `folder`. It extends `base.html`; all values are escaped unless it says otherwise.
+        title: heading of the page.
+        width: largest width of the text, in rem.
+        folder: where the template is.
+        filters: what its filters do, by name; what they return is escaped unless it is a `markupsafe.Markup`.
+        values: what else the template uses; `command` is named at the foot of the page.
+
+    Raises:
+        ValueError: Jinja is not installed.
+    """
+    check.installed("an HTML page", "jinja2", "plot")
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader([folder, _TEMPLATES]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
+    environment.globals["command"] = ""
+    environment.filters |= filters or {}
+    return environment.get_template(template).render(title=title, width=width, **values)
+
+
+def picture(draw: Callable[["Axes"], None], *, label: str, height: float = 2.9) -> str:
+    """An <svg> element with one pair of axes.
+
+    Args:
+        draw: plots into the axes and names them.
+        label: what the picture shows, for readers who do not see it.
+        height: in inches, where the width is 5.6.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    check.installed("a picture", "matplotlib", "plot")
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    plain: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "dpzero_theory",
+        "font.family": "sans-serif",
+        "axes.edgecolor": GREY,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "xtick.color": GREY,
+        "ytick.color": GREY,
+        "grid.color": GREY,
+        "legend.frameon": False,
+    }
+    with mpl.rc_context(plain):
+        figure = Figure(figsize=(5.6, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure.add_subplot())
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = file.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label, quote=True)}" ', 1)

@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_said(folder: Path, capsys: pytest.CaptureFixture[s
     assert "does not match its check: put the file back" in said.err
     assert said.err.count("\n") == 1
     assert main([str(folder), "--format", "html"]) == 1
-    assert "<span class=bad>DOES NOT HOLD</span>" in capsys.readouterr().out
+    assert '<span class="bad">DOES NOT HOLD</span>' in capsys.readouterr().out
     with pytest.raises(RuntimeError):
         Transcript.open(folder / TRANSCRIPT)
 
