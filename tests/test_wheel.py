@@ -60,7 +60,7 @@ def test_the_source_distribution_holds_the_library_and_its_papers_alone(tmp_path
             Path(member.name).relative_to(archive.name.removesuffix(".tar.gz")) for member in file if member.isfile()
         }
     library = {path for path in held if path.parts[0] == PACKAGE}
-    sources = (path for path in (ROOT / PACKAGE).rglob("*") if path.suffix in (".py", ".md", ".typed"))
+    sources = (path for path in (ROOT / PACKAGE).rglob("*") if path.suffix in (".py", ".md", ".typed", ".html"))
     assert library == {path.relative_to(ROOT) for path in sources}
     papers = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "PKG-INFO", "README.md"}
     assert {path.name for path in held if len(path.parts) == 1} == papers | {"pyproject.toml", "setup.cfg", "setup.py"}
