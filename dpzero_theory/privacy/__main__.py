@@ -47,7 +47,9 @@ REAL = {
 
 def _parser() -> Parser:
     parser = Parser(
-        "dpzero_theory.privacy", __doc__, aliases={"target_epsilon": "--epsilon", "target_delta": "--delta"}
+        "dpzero_theory.privacy",
+        __doc__,
+        aliases={"target_epsilon": "--epsilon", "target_delta": "--delta", "size": "--group"},
     )
     question = parser.add_argument_group("the question: the one that is left out is found")
     question.add_argument("--epsilon", type=number(**REAL["epsilon"]), help="the target, > 0")
@@ -63,7 +65,8 @@ def _parser() -> Parser:
     question.add_argument(
         "--solve-for",
         choices=[flag[2:] for flag in FLAGS.values()],
-        help="what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier)",
+        help="what to find (default: the noise multiplier for --epsilon, the epsilon of --noise-multiplier); where it"
+        " is given too, whether that is met",
     )
     question.add_argument(
         "--sweep",
@@ -130,8 +133,9 @@ def _questions(options: argparse.Namespace) -> list[Question]:
             raise ValueError(f"--sweep must be of what is not given nor sought; got {name} ({why})")
         _check_swept(name, values)
         given[name] = values[0]
-    if given[sought] is not None:
-        raise ValueError(f"{FLAGS[sought]} must not be given: it is the one to find")
+    if given[sought] is not None and name is not None:
+        raise ValueError(f"{FLAGS[sought]} must not be given with --sweep: it is the one to find")
+    given[sought] = None
     sampling = options.sampling
     if given["batch"] is None and sought != "batch":
         if sampling not in (None, "full"):
@@ -166,6 +170,8 @@ def _check_swept(name: str, values: Sequence[float]) -> None:
 
 def _check_batch(question: Question) -> None:
     batch, n, sampling = question.batch, question.n, question.sampling
+    if n is not None:
+        check.integer("--group", question.group, at_most=n)
     if batch is not None and n is not None:
         check.integer("--batch", batch, at_most=n)
         if sampling == "full" and batch != n:
@@ -207,6 +213,12 @@ def _answer(question: Question) -> dict[str, Any]:
     if question.sampling == "full" and name == "noise_multiplier" and question.group == 1:
         answer["paper_lemma"] = _paper_lemma(answer["inputs"], unit.sensitivity)
     return answer
+
+
+def _met(sought: str, stated: float, value: float) -> str:
+    """Whether what was given of the one to find holds."""
+    met = stated <= value if sought in ("steps", "batch") else value <= stated
+    return f"{FLAGS[sought]} {stated:g}, which was given too, is {'met' if met else 'not met'}"
 
 
 def _sweep_text(questions: Sequence[Question], variable: str, how: str, plot: Path | None) -> str:
@@ -323,6 +335,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.plot is not None and questions[0].sought not in ("noise_multiplier", "epsilon"):
             raise ValueError(f"--plot must come with --sweep where {questions[0].sought} is sought")
         answer = _answer(questions[0])
+        stated = getattr(options, questions[0].sought)
+        if stated is not None:
+            answer["notes"].append(_met(questions[0].sought, stated, answer["bracket"]["value"]))
     inputs = answer["inputs"]
     if options.compare:
         answer["compare"] = _comparisons(inputs)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import allocated, compositions, delta_curve, notes
+from dpzero_theory.privacy.accountant import allocated, compositions, delta_curve, delta_of_history, notes
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
 from dpzero_theory.privacy.certified.direction import direction_curve
+from dpzero_theory.privacy.certified.exponential import LEAST_NOISE
 from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
@@ -88,8 +89,14 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
         return closed
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
-    curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon))
-    start = min(_central_pure(unit, epsilon, delta), multiplier)
+    if multiplier <= LEAST_NOISE:
+        return replace(closed, lower=0.0)
+    least = delta_of_history([unit.with_noise(LEAST_NOISE)], epsilon)
+    if least.upper <= delta:
+        return Bracket(0.0, LEAST_NOISE, LEAST_NOISE, least.method, notes([unit]))
+    # delta only falls with noise: what a search asks below the least noise is above what it is told
+    curve = delta_curve(lambda noise: ([unit.with_noise(max(noise, LEAST_NOISE))], epsilon))
+    start = min(max(_central_pure(unit, epsilon, delta), LEAST_NOISE), multiplier)
     lower, upper, point = crossing([curve], start, -10.0, delta, roomy=True)
     if upper < multiplier:
         return Bracket(lower, upper, upper, point.method, notes([unit]))

@@ -16,12 +16,15 @@ of the k records are in the batch and move the sum by at most k times what one m
 
 Each is a dominating pair of one release, so histories compose (`group_release`). Any history, by one record after
 another: delta_k(epsilon) <= sum over i < k of e^(i epsilon/k) delta(epsilon/k). The smaller of both counts: where noise
-is little beside k clips and records are seldom drawn together, it is the second.
+is little beside k clips and records are seldom drawn together, it is the second. With fixed-size batches, add-remove,
+the record after i others is removed from n - i, of which a batch holds B: that link's rate is B/(n - i), and every link
+counts at the last one's, B/(n - k + 1). n is then at least the fewest records of which q is a share.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from dpzero_theory import check
@@ -29,13 +32,18 @@ from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_histor
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import CyclicPoisson
+from dpzero_theory.privacy.sampling import CyclicPoisson, FixedSize, TruncatedPoisson
 from dpzero_theory.privacy.step import Release, Steps, releases_of
 from dpzero_theory.search import smallest_real
 
 _ROUNDING = 1e-15
 _MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
 _MOST_EPSILON = 700.0
+_MOST_SIZE = 10**9
+_LEAST_NOISE = 0.03
+"""Over the clips by which a group may move a sampled batch; below, a pair of the group together needs 1/noise cells."""
+_VACUOUS = 50.0
+"""An epsilon from which a note says what it is."""
 _ONE_BY_ONE = "one record after another"
 _NOTHING = Bracket(0.0, math.inf, math.inf, "none")
 
@@ -76,14 +84,24 @@ def _any(rate: float, size: int) -> float:
     return min(-math.expm1(size * math.log1p(-rate)) * (1 + _ROUNDING), 1.0)
 
 
-def group_delta(history: Steps, epsilon: float, *, size: int) -> Bracket:
+def group_delta(history: Steps, epsilon: float, *, size: int, n: int | None = None) -> Bracket:
     """delta(epsilon) of `history` for data sets that differ in up to `size` records: the smaller of both bounds.
 
-    The lower end is that of one record, unless all batches are full. Arguments and errors as of
-    `accountant.delta_of_history`; size: k >= 1.
+    The lower end is that of one record, unless all batches are full.
+
+    Args:
+        history: as of `accountant.delta_of_history`.
+        epsilon: epsilon >= 0.
+        size: k, 1 <= k <= n.
+        n: the number of records, of the larger data set, if it is known. It matters where fixed-size batches are
+            accounted for add-remove: else it is the fewest of which the sample rate is a share.
+
+    Raises:
+        ValueError: an argument outside its range; more records than can be removed from fixed-size batches, n - B.
     """
-    k, eps = check.integer("size", size), check.real("epsilon", epsilon, at_least=0)
     made = releases_of(history)
+    k, eps = _size(made, size, n), check.real("epsilon", epsilon, at_least=0)
+    links = _links(made, k, n)
     one = delta_of_history(made, eps)
     if k == 1:
         return one
@@ -91,15 +109,21 @@ def group_delta(history: Steps, epsilon: float, *, size: int) -> Bracket:
     found = delta_of_history(together, eps) if together is not None else _NOTHING
     if _exact(made, together):
         return found
-    upper = _one_by_one(made, eps / k, k)
+    upper = _one_by_one(links, eps / k, k)
     if upper < found.upper:
         found = Bracket(0.0, upper, upper, _ONE_BY_ONE)
     return _bracket(k, found, one)
 
 
-def group_epsilon(history: Steps, delta: float, *, size: int) -> Bracket:
-    """The smallest epsilon at `delta`; otherwise as `group_delta`."""
-    k, made = check.integer("size", size), releases_of(history)
+def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = None) -> Bracket:
+    """The smallest epsilon at `delta`; otherwise as `group_delta`.
+
+    A note says so where it is so large that it protects nothing. Raises PreconditionError where nothing is known:
+    noise of less than 0.03 of the clips by which a group moves a batch, and more than 700 for one record after another.
+    """
+    made = releases_of(history)
+    k = _size(made, size, n)
+    links = _links(made, k, n)
     one = epsilon_of_history(made, delta)
     if k == 1:
         return one
@@ -108,19 +132,34 @@ def group_epsilon(history: Steps, delta: float, *, size: int) -> Bracket:
     if _exact(made, together):
         return found
     most = min(found.upper / k, _MOST_EPSILON)
-    share = smallest_real(lambda x: _one_by_one(made, x, k) <= delta, max(one.lower, 1e-6), most, 1e-3)
+    least = max(one.lower, 1e-6)
+    share = smallest_real(lambda x: _one_by_one(links, x, k) <= delta, least, most, 1e-3) if least <= most else None
     if share is not None:
         upper = share * k * (1 + _ROUNDING)
         found = Bracket(0.0, upper, upper, _ONE_BY_ONE)
-    return _bracket(k, found, one)
+    check.precondition(
+        found.upper < math.inf,
+        f"size must be small enough for this noise to protect the group; got {k}, and no epsilon up to"
+        f" {_MOST_EPSILON * k:g} is known to hold (`group_noise` says how much noise protects it)",
+    )
+    bracket = _bracket(k, found, one)
+    if bracket.upper < _VACUOUS:
+        return bracket
+    vacuous = f"epsilon {bracket.upper:.4g} protects nothing: this noise does not hide what {k} records may do together"
+    return replace(bracket, notes=(*bracket.notes, f"{vacuous} (`group_noise` says how much does)"))
 
 
-def group_noise(*, target_epsilon: float, target_delta: float, size: int, **releases: Any) -> Bracket:
+def group_noise(
+    *, target_epsilon: float, target_delta: float, size: int, n: int | None = None, **releases: Any
+) -> Bracket:
     """The smallest noise multiplier that meets the target for groups of `size` records, to 1e-4.
 
-    Arguments and errors as `calibration.calibrate_noise_multiplier`. The lower end is that of one record.
+    Arguments and errors as `calibration.calibrate_noise_multiplier` and `group_delta`. The lower end is that of one
+    record.
     """
-    k = check.integer("size", size)
+    made = [Release(1.0, **releases)]
+    k = _size(made, size, n)
+    _links(made, k, n)
     one = calibrate_noise_multiplier(target_epsilon=target_epsilon, target_delta=target_delta, **releases)
     if k == 1:
         return one
@@ -130,7 +169,7 @@ def group_noise(*, target_epsilon: float, target_delta: float, size: int, **rele
         return replace(one, lower=k * one.lower, value=more, upper=more)
 
     def meets(noise: float) -> bool:
-        return group_delta([unit.with_noise(noise)], target_epsilon, size=k).upper <= target_delta
+        return group_delta([unit.with_noise(noise)], target_epsilon, size=k, n=n).upper <= target_delta
 
     value = smallest_real(meets, one.value, 2 * k * k * one.value, 1e-4)
     check.precondition(value is not None, f"target must be met with noise {2 * k * k * one.value:g}; got groups of {k}")
@@ -138,11 +177,52 @@ def group_noise(*, target_epsilon: float, target_delta: float, size: int, **rele
     return _bracket(k, Bracket(0.0, value, value, "search"), one)
 
 
+def _size(history: Sequence[Release], size: int, n: int | None) -> int:
+    """The number of a group's records. Raises ValueError."""
+    known = [made.step.sampling.n for made in history if isinstance(made.step.sampling, TruncatedPoisson)]
+    if n is not None:
+        known.append(check.integer("n", n))
+    return check.integer("size", size, at_most=min([_MOST_SIZE, *known]))
+
+
+def _links(history: Sequence[Release], size: int, n: int | None) -> list[Release]:
+    """The releases of which delta is at least that of any of `size` records that are removed one after another."""
+    found = []
+    for made in history:
+        kind = made.step.sampling
+        if size > 1 and isinstance(kind, FixedSize) and kind.sample_rate < 1 and made.relation is Relation.ADD_REMOVE:
+            records = _fewest_records(kind.sample_rate) if n is None else n
+            batch = kind.batch_size(records)
+            if size > records - batch:
+                rule = f"size must be at most n - B = {records - batch} with batches of {batch} of {records} records"
+                raise ValueError(
+                    f"{rule}, add-remove; got {size}" + (" (with more records say n)" if n is None else "")
+                )
+            made = made.drawn_as(kind.at(batch / (records - size + 1)))
+        found.append(made)
+    return found
+
+
+def _fewest_records(sample_rate: float) -> int:
+    """The least n of which q n is a whole number, as `FixedSize.batch_size` has it: a convergent's denominator."""
+    rest, before, last = Fraction(sample_rate), (0, 1), (1, 0)
+    while True:
+        whole = math.floor(rest)
+        before, last = last, (whole * last[0] + before[0], whole * last[1] + before[1])
+        if last[0] > 0 and (rest == whole or abs(sample_rate * last[1] - last[0]) <= 1e-9):
+            return last[1]
+        rest = 1 / (rest - whole)
+
+
 def _together(history: Sequence[Release], size: int) -> list[Release] | None:
     try:
-        return [group_release(release, size) for release in history]
+        found = [group_release(release, size) for release in history]
     except ValueError:
         return None
+    unclear = any(
+        made.sample_rate < 1 and each.noise_multiplier < _LEAST_NOISE for made, each in zip(history, found, strict=True)
+    )
+    return None if unclear else found
 
 
 def _exact(history: Sequence[Release], together: Sequence[Release] | None) -> bool:
@@ -152,7 +232,12 @@ def _exact(history: Sequence[Release], together: Sequence[Release] | None) -> bo
 def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
     """The bound of the module at `size` times epsilon."""
     each = delta_of_history(history, epsilon).upper
-    times = sum(math.exp(min(i * epsilon, _MOST_EPSILON)) for i in range(size))
+    if each == 0:
+        return 0.0
+    more = (size - 1) * epsilon
+    if more > _MOST_EPSILON:
+        return math.exp(min(math.log(each) + more - math.log(-math.expm1(-epsilon)) + 1e-12 * more, 0.0))
+    times = math.expm1(size * epsilon) / math.expm1(epsilon) if epsilon > 0 else size
     return min(each * times * (1 + 1e-12), 1.0)
 
 

@@ -89,6 +89,9 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, re
         half = q - middle
         root = math.hypot(half, math.sqrt(q * math.expm1(each)))
         a = math.log1p((root - half) / q if half < 0 else math.expm1(each) / (root + half))
+    if q < 1 and a >= _LARGEST:
+        most = release_epsilon((1 + 1e-9) / _LARGEST, q, relation) * steps
+        raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
     low, high = 1 / a, 1 / a
     while release_epsilon(high, q, relation) * steps * (1 + _ROUNDING) > target_epsilon:
         low, high = high, high + (high - low) * 2 + 1e-12 * high

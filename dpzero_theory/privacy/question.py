@@ -59,16 +59,16 @@ class Question:
         group: dict[str, Any] = {"group": self.group}
         match self.sought:
             case "noise_multiplier":
-                return group_noise(**target, **steps, **drawn, sample_rate=self.sample_rate, size=self.group)
+                return group_noise(**target, **steps, **drawn, sample_rate=self.sample_rate, size=self.group, n=self.n)
             case "epsilon":
                 assert self.delta is not None
-                return group_epsilon([self.release()], self.delta, size=self.group)
+                return group_epsilon([self.release()], self.delta, size=self.group, n=self.n)
             case "delta":
                 assert self.epsilon is not None
-                found = group_delta([self.release()], self.epsilon, size=self.group)
+                found = group_delta([self.release()], self.epsilon, size=self.group, n=self.n)
                 return replace(found, value=found.upper)
             case "steps":
-                return most_steps(**target, **noise, **drawn, sample_rate=self.sample_rate, **group)
+                return most_steps(**target, **noise, **drawn, sample_rate=self.sample_rate, **group, n=self.n)
             case "batch":
                 return largest_batch(**target, **noise, **steps, **drawn, **sizes, **group)
             case _:

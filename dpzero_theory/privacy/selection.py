@@ -41,6 +41,8 @@ from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.step import Release, Steps
 
 MOST_RUNS = 1e4
+_LEAST_LOG = -700.0
+"""Of gamma: what is below is no float."""
 _NOTE = "selection: an upper end; the number of runs and every run but the best stay secret"
 
 
@@ -49,7 +51,8 @@ class Runs:
     """The law of the number of runs K, by its mean m and shape.
 
     mean: 1 < m <= 10^4; Poisson: 0 < m. shape: eta > -1, 1 for the geometric law, 0 for the logarithmic one, infinite
-    for Poisson. Raises ValueError.
+    for Poisson. Near shape -1 a mean needs a gamma of about m^(-1/(1 + shape)), which must be a float: e^-700 at least.
+    Raises ValueError.
     """
 
     mean: float
@@ -59,14 +62,18 @@ class Runs:
         if self.shape != math.inf:
             check.real("shape", self.shape, above=-1, at_most=1e3)
         check.real("mean", self.mean, above=0.0 if self.shape == math.inf else 1.0, at_most=MOST_RUNS)
+        if self.shape != math.inf and _mean(_LEAST_LOG, self.shape) <= self.mean:
+            most = _mean(_LEAST_LOG, self.shape)
+            raise ValueError(f"mean must be below {most:.6g} with shape {self.shape:g}; got {self.mean!r}")
 
     @cached_property
     def gamma(self) -> float:
         """gamma in (0, 1) of the negative binomial law with this mean; 0 for Poisson."""
         if self.shape == math.inf:
             return 0.0
-        found = brentq(lambda x: _mean(math.exp(x), self.shape) - self.mean, -60.0, -1e-12, xtol=1e-15, rtol=1e-15)
-        return math.exp(float(found))
+        ends = (_LEAST_LOG, -1e-20)
+        found = brentq(lambda x: _mean(x, self.shape) - self.mean, *ends, xtol=1e-300, rtol=1e-15, maxiter=2000)
+        return min(math.exp(float(found)), math.nextafter(1.0, 0.0))
 
     def draw(self, source: random.Random) -> int:
         """K, by inversion of its distribution function in float64; `source` must be secret."""
@@ -92,10 +99,11 @@ class Runs:
         return self.shape * (1 - g) / math.expm1(-self.shape * math.log(g))
 
 
-def _mean(gamma: float, shape: float) -> float:
-    if shape == 0:
-        return (1 / gamma - 1) / -math.log(gamma)
-    return shape * (1 - gamma) / (gamma * -math.expm1(shape * math.log(gamma)))
+def _mean(log_gamma: float, shape: float) -> float:
+    """(1/gamma - 1) shape/(1 - gamma^shape), with its limit at shape 0; it falls from infinity to 1."""
+    exponent = shape * log_gamma
+    fall = -log_gamma if abs(exponent) < 1e-16 else -math.expm1(exponent) / shape
+    return math.expm1(-log_gamma) / fall
 
 
 def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:

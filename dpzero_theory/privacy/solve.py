@@ -14,7 +14,8 @@ from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import group_delta, group_epsilon
-from dpzero_theory.privacy.sampling import sampling_of
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import FixedSize, sampling_of
 from dpzero_theory.privacy.step import MOST_STEPS, Release
 from dpzero_theory.search import last_integer
 
@@ -35,11 +36,12 @@ def most_steps(
     mechanism: str = "gaussian",
     coordinates: int = 1,
     group: int = 1,
+    n: int | None = None,
 ) -> Bracket:
     """The largest number T of releases that is (target_epsilon, target_delta)-DP.
 
     Args: as `calibration.calibrate_noise_multiplier`'s; noise_multiplier as `Release`'s; group: records in which
-    neighbours differ (`group`).
+    neighbours differ, n: all records, if known (`group.group_delta`).
 
     Returns:
         A bracket of integers with value = lower, the private side: `value` releases are certified to meet the target
@@ -59,7 +61,7 @@ def most_steps(
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    goal = _Goal(target_epsilon, target_delta, group, unit.with_steps)
+    goal = _Goal(target_epsilon, target_delta, group, unit.with_steps, lambda _: n)
     found = goal.largest(1, MOST_STEPS, _central_steps(unit, goal))
     if found is None:
         goal.refuse(1, "one step")
@@ -98,8 +100,11 @@ def largest_batch(
         coordinates=coordinates,
     )
     drawn = unit.step.sampling
-    goal = _Goal(target_epsilon, target_delta, group, lambda batch: unit.drawn_as(drawn.at(batch / records)))
-    found = goal.largest(1, max(math.floor(records * drawn.most_rate + 1e-9), 1), records * _central_rate(unit, goal))
+    goal = _Goal(
+        target_epsilon, target_delta, group, lambda batch: unit.drawn_as(drawn.at(batch / records)), lambda _: records
+    )
+    most = min(math.floor(records * drawn.most_rate + 1e-9), records - _kept_out(unit, group))
+    found = goal.largest(1, max(most, 1), records * _central_rate(unit, goal))
     if found is None:
         goal.refuse(1, "a batch of 1")
     return found
@@ -135,44 +140,60 @@ def fewest_records(
         mechanism=mechanism,
         coordinates=coordinates,
     )
-    goal = _Goal(target_epsilon, target_delta, group, lambda n: unit.drawn_as(drawn.at(size / n)))
-    found = goal.smallest(math.ceil(size / most - 1e-9), MOST_RECORDS, size / _central_rate(unit, goal))
+    goal = _Goal(target_epsilon, target_delta, group, lambda n: unit.drawn_as(drawn.at(size / n)), lambda n: n)
+    first = max(math.ceil(size / most - 1e-9), size + _kept_out(unit, group), goal.group)
+    found = goal.smallest(first, MOST_RECORDS, size / _central_rate(unit, goal))
     if found is None:
         goal.refuse(MOST_RECORDS, f"{MOST_RECORDS} records")
     return found
 
 
+def _kept_out(unit: Release, group: int) -> int:
+    """Records that a fixed-size batch must leave out, so that a group of them can be missing."""
+    fixed = isinstance(unit.step.sampling, FixedSize) and unit.relation is Relation.ADD_REMOVE
+    return check.integer("group", group) if fixed and group != 1 else 0
+
+
 class _Goal:
-    """A target, and the release that a whole number stands for; `guess` is where that is about met."""
+    """A target, and the release that a whole number stands for; `guess` is where that is about met.
+
+    records: the n that the number stands for, where it is known.
+    """
 
     def __init__(
-        self, target_epsilon: float, target_delta: float, group: int, release: Callable[[int], Release]
+        self,
+        target_epsilon: float,
+        target_delta: float,
+        group: int,
+        release: Callable[[int], Release],
+        records: Callable[[int], int | None],
     ) -> None:
         self.epsilon = check.real("target_epsilon", target_epsilon, above=0)
         self.delta = check.real("target_delta", target_delta, at_least=0, below=1)
-        self.group, self.release = check.integer("group", group), release
+        self.group, self.release, self.records = check.integer("group", group), release, records
         self._found: dict[int, Bracket] = {}
 
     def excess(self, number: int, *, least: bool = False) -> float:
         """<= 0 where the certified upper end meets the target; with `least` the lower end."""
         if self.delta == 0:
-            epsilon = group_epsilon([self.release(number)], 0.0, size=self.group)
+            epsilon = group_epsilon([self.release(number)], 0.0, size=self.group, n=self.records(number))
             return (epsilon.lower if least else epsilon.upper) - self.epsilon
         if number not in self._found:
-            self._found[number] = self._delta([self.release(number)])
+            self._found[number] = self._delta([self.release(number)], self.records(number))
         found = self._found[number].lower if least else self._found[number].upper
         return math.log(found / self.delta) if found > 0 else -math.inf
 
-    def _delta(self, history: list[Release]) -> Bracket:
+    def _delta(self, history: list[Release], n: int | None) -> Bracket:
         """Where it is far from the target, on which side; else what whoever asks finds."""
         if self.group == 1:
             found = delta_of_history(history, self.epsilon, near=self.delta)
             if found.upper < self.delta / _FAR or found.lower > self.delta * _FAR:
                 return found
-        return group_delta(history, self.epsilon, size=self.group)
+        return group_delta(history, self.epsilon, size=self.group, n=n)
 
     def refuse(self, number: int, rule: str) -> NoReturn:
-        real = group_epsilon([self.release(number)], self.delta, size=self.group).upper
+        made, n = [self.release(number)], self.records(number)
+        real = group_epsilon(made, self.delta, size=self.group, n=n).upper
         raise check.PreconditionError(f"{rule} must meet the target; got epsilon {real:.6g}, above {self.epsilon:g}")
 
     def largest(self, first: int, most: int, guess: float) -> Bracket | None:

@@ -71,6 +71,10 @@ class Step:
 class Release:
     """`steps` equal steps: a part of a history. It is made of words, as files and command lines spell a step.
 
+    Where the sampling is a schedule (random-allocation, cyclic-poisson, fixed-order) they are its first T steps: each
+    `Release` of a history begins it anew, and two of one step may both be the same record's. A schedule that goes on,
+    that of a run which was resumed too, is one `Release` with all its steps; a `ledger.Ledger` counts so.
+
     Args:
         noise_multiplier: `Step.noise`.
         steps: T >= 1, how many.

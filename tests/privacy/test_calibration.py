@@ -155,3 +155,26 @@ def test_rare_events_are_calibrated_narrowly_and_whoever_asks_again_finds_the_ta
     assert delta_of_history([Release(found.upper, steps, **batches)], epsilon).upper <= delta
     below = delta_of_history([Release(found.lower, steps, **batches)], epsilon)
     assert below.upper > delta
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_laplace_noise_whose_first_guess_is_below_the_least_that_is_accounted(steps):
+    """A rate of 1e-4 at epsilon 50: the central limit's guess is 5e-5, which nobody gave."""
+    drawn = {
+        "sampling": "poisson",
+        "relation": "add-remove",
+        "mechanism": "laplace",
+        "sample_rate": 1e-4,
+        "steps": steps,
+    }
+    found = calibrate_noise_multiplier(target_epsilon=50, target_delta=1e-5, **drawn)
+    assert 0 < found.lower <= found.upper < 1.001 * found.lower
+    for noise, met in ((found.upper, True), (found.lower, False)):
+        spent = delta_of_history([Release(noise, **drawn)], 50)
+        assert spent.upper <= 1e-5 if met else spent.lower > 1e-5
+
+
+def test_a_pure_target_beyond_what_is_accounted_is_named():
+    drawn = {"sampling": "poisson", "relation": "add-remove", "mechanism": "laplace", "sample_rate": 1e-100, "steps": 1}
+    with pytest.raises(ValueError, match=r"^target_epsilon must be at most 469\.741 with these batches; got 600"):
+        calibrate_noise_multiplier(target_epsilon=600, target_delta=0, **drawn)

@@ -161,10 +161,15 @@ def test_bad_noise_names_the_flag(capsys, value):
         ([*TARGET, "--sampling", "poisson"], "--batch"),
         (TARGET[:-2], "--n"),
         ([*TARGET, "--eps", "1"], "--eps"),
-        ([*MINI, "--solve-for", "epsilon"], "--epsilon"),
+        ([*MINI, "--solve-for", "epsilon"], "--noise-multiplier"),
         ([*MINI, "--solve-for", "sigma"], "--solve-for"),
-        ([*NOISE, "--solve-for", "n"], "--n"),
-        ([*TARGET, "--solve-for", "steps", "--noise-multiplier", "3"], "--steps"),
+        ([*NOISE, "--solve-for", "n"], "--epsilon"),
+        ([*TARGET, "--solve-for", "delta", "--noise-multiplier", "900", "--sweep", "steps=1:9"], "--steps"),
+        (
+            [*TARGET[:4], "--solve-for", "delta", "--noise-multiplier", "9", "--n", "9", "--sweep", "steps=1:9"],
+            "--delta",
+        ),
+        ([*MINI, "--group", "1025"], "--group"),
         ([*TARGET[:6], "--noise-multiplier", "3", "--solve-for", "n"], "--batch"),
         ([*NOISE, "--sweep", "steps=0:3"], "--sweep"),
         ([*NOISE, "--sweep", "steps=1:1e13"], "--sweep"),
@@ -237,3 +242,42 @@ def test_samplings_with_arguments_answer(capsys, sampling):
     found = answer(capsys, [*NOISE[:6], "--batch", "64", "--sampling", sampling, "--steps", "32"])
     assert 0 < found["bracket"]["lower"] <= found["epsilon"] < 3
     assert found["inputs"]["sampling"] == sampling
+
+
+@pytest.mark.parametrize(
+    ("sought", "given", "met"),
+    [
+        ("delta", "1e-5", True),
+        ("delta", "1e-9", False),
+        ("epsilon", "2.1", True),
+        ("epsilon", "1.9", False),
+        ("noise-multiplier", "900", True),
+        ("noise-multiplier", "300", False),
+        ("steps", "9000", True),
+        ("steps", "12000", False),
+    ],
+)
+def test_what_is_sought_may_be_given_and_is_then_said_to_be_met_or_not(capsys, sought, given, met):
+    flags = {"epsilon": "2", "noise-multiplier": "400", "delta": "1e-5", "steps": "10000", "n": "1024"} | {
+        sought: given
+    }
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    found = answer(capsys, [*words, "--solve-for", sought])
+    assert found["notes"][-1] == f"--{sought} {float(given):g}, which was given too, is {'met' if met else 'not met'}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (
+            ["--n", "500", "--batch", "256", "--sampling", "fixed-size", "--group", "300"],
+            "--group must be at most n - B = 244",
+        ),
+        (["--n", "500", "--batch", "25", "--sampling", "poisson", "--group", "2000"], "--group must be an integer"),
+        (["--n", "50000", "--batch", "256", "--sampling", "poisson", "--group", "50"], "--group must be small enough"),
+    ],
+)
+def test_a_group_that_cannot_be_answered_is_refused_in_a_line(capsys, changes, named):
+    with pytest.raises(SystemExit):
+        main(["--noise-multiplier", "0.75", "--delta", "1e-5", "--steps", "1000", "--relation", "add-remove", *changes])
+    assert f"privacy: {named}" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise, group_release
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
@@ -147,3 +148,83 @@ def test_noise_steps_batch_and_records_for_groups():
     one, five = (group_noise(target_epsilon=2.0, target_delta=1e-5, size=k, **full) for k in (1, 5))
     assert five.upper == pytest.approx(5 * one.upper, rel=1e-12)
     assert five.lower == pytest.approx(5 * one.lower, rel=1e-12)
+
+
+def test_a_later_link_of_fixed_size_batches_has_a_larger_rate():
+    """B of n records, k removed one after another: each link's delta by all batches, the record at 1, others at -1."""
+    n, batch, k, s = 6, 2, 3, 6.0
+    release = Release(s, 1, sampling="fixed-size", relation="add-remove", sample_rate=batch / n)
+    for epsilon in (0.0, 0.2):
+        total = 0.0
+        for i in range(k):
+            drawn = [0 in members for members in itertools.combinations(range(n - i), batch)]
+            there = law([2 - batch if d else -batch for d in drawn], [1 / len(drawn)] * len(drawn), s)
+            without = law([-batch], [1.0], s)
+            total += math.exp(i * epsilon / k) * exact_delta(epsilon / k, [[(there, without), (without, there)]])
+        found = group_delta([release], epsilon, size=k, n=n)
+        assert total * (1 - 1e-6) <= found.upper < 1.5 * total
+        assert group_delta([release], epsilon, size=k, n=10 * n).upper < found.upper
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rate", "size", "n", "named"),
+    [
+        (
+            "fixed-size",
+            2 / 6,
+            5,
+            6,
+            r"^size must be at most n - B = 4 with batches of 2 of 6 records, add-remove; got 5$",
+        ),
+        (
+            "fixed-size",
+            2 / 6,
+            3,
+            None,
+            r"^size must be at most n - B = 2 with batches of 1 of 3 records, add-remove; got 3 \(",
+        ),
+        ("fixed-size", 0.1, 3, 25, r"^sample_rate \* n must be an integer"),
+        ("poisson", 0.1, 26, 25, r"^size must be an integer with 1 <= size <= 25; got 26$"),
+        ("truncated-poisson:3/20", 0.1, 2000, None, r"^size must be an integer with 1 <= size <= 20; got 2000$"),
+        ("full", 1.0, 3, 2, r"^size must be an integer with 1 <= size <= 2; got 3$"),
+    ],
+)
+def test_a_group_is_no_larger_than_the_records_that_can_be_missing(sampling, rate, size, n, named):
+    release = Release(5.0, 10, sampling=sampling, relation="add-remove", sample_rate=rate)
+    for ask in (
+        lambda: group_delta([release], 1.0, size=size, n=n),
+        lambda: group_epsilon([release], 1e-5, size=size, n=n),
+    ):
+        with pytest.raises(ValueError, match=named):
+            ask()
+    drawn = {"sampling": sampling, "relation": "add-remove", "sample_rate": rate}
+    with pytest.raises(ValueError, match=named):
+        group_noise(target_epsilon=1.0, target_delta=1e-5, size=size, n=n, steps=10, **drawn)
+
+
+def test_whole_numbers_for_groups_that_fixed_size_batches_can_miss():
+    drawn = {"sampling": "fixed-size", "relation": "add-remove", "noise_multiplier": 30.0, "steps": 10, "group": 3}
+    target = {"target_epsilon": 4.0, "target_delta": 1e-5}
+    assert largest_batch(n=12, **target, **drawn).value == 9
+    assert fewest_records(batch=4, **target, **drawn).value == 7
+
+
+def test_a_group_that_the_noise_does_not_hide_is_refused_or_named():
+    history = [Release(0.75, 1000, sampling="poisson", relation="add-remove", sample_rate=256 / 50_000)]
+    with pytest.raises(
+        PreconditionError, match=r"^size must be small enough for this noise to protect the group; got 50"
+    ):
+        group_epsilon(history, 1e-5, size=50)
+    assert group_delta(history, 1e4, size=50).upper == 1
+    found = group_epsilon([Release(4.0, 1000, sampling="full", relation="add-remove")], 1e-5, size=50)
+    assert found.upper > 1e4
+    found = group_epsilon(
+        [Release(4.0, 2000, sampling="poisson", relation="add-remove", sample_rate=0.2)], 1e-5, size=9
+    )
+    assert "protects nothing" in found.notes[-1]
+
+
+def test_a_factor_beyond_all_floats_is_not_cut_off():
+    """e^(i epsilon/k) up to e^2000, beside a delta that is at least the least float."""
+    release = Release(40.0, 1, sampling="random-allocation:3", relation="add-remove", sample_rate=0.9)
+    assert group_delta([release], 2000.0, size=400).upper == 1

@@ -3,6 +3,7 @@
 import math
 import random
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -121,3 +122,22 @@ def test_calibrated_noise_meets_the_target_and_costs_less_than_composition() -> 
 def test_a_law_that_is_none_is_refused(arguments: tuple[float, ...], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must be a finite number"):
         Runs(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("mean", "shape"), [(100, -0.95), (1e4, -0.9), (1.5, 1e3), (2, 0), (2, 1e-300), (2, -1e-17), (1 + 1e-13, 1)]
+)
+def test_gamma_has_the_mean_at_any_shape(mean, shape):
+    """The mean by mpmath, of the gamma that was found."""
+    gamma = Runs(mean, shape).gamma
+    assert 0 < gamma < 1
+    with mpmath.workdps(400):
+        g, eta = mpmath.mpf(gamma), mpmath.mpf(shape)
+        exact = (1 / g - 1) / -mpmath.log(g) if abs(shape) < 1e-15 else eta * (1 - g) / (g * (1 - g**eta))
+    assert float(exact) == pytest.approx(mean, rel=1e-12)
+
+
+def test_a_mean_that_no_gamma_has_is_refused():
+    with pytest.raises(ValueError, match=r"^mean must be below 2\.01174 with shape -0\.999; got 100$"):
+        Runs(100, -0.999)
+    assert Runs(math.nextafter(1, 2), 1e3).draw(random.Random(1)) == 1

@@ -25,12 +25,20 @@ class CertifiedAccountant(PrivacyAccountant):  # type: ignore[misc]
     """Answers are certified upper ends, and the least epsilon or delta wherever `bracket.Bracket` is tight.
 
     neighboring_relation: dp-accounting's, by default add-or-remove-one; REPLACE_SPECIAL is our zero-out.
-    What is accounted and the meaning of a multiplier: `events.history_from_event`.
+    value_discretization_interval, orders: how exact dp-accounting's own are; what is certified needs none, and they
+    change nothing. What is accounted and the meaning of a multiplier: `events.history_from_event`. Raises ValueError.
     """
 
-    def __init__(self, neighboring_relation: Any = NeighboringRelation.ADD_OR_REMOVE_ONE) -> None:
+    def __init__(
+        self,
+        neighboring_relation: Any = NeighboringRelation.ADD_OR_REMOVE_ONE,
+        value_discretization_interval: float | None = None,
+        *,
+        orders: object = None,
+    ) -> None:
+        name = getattr(neighboring_relation, "name", neighboring_relation)
+        self._relation = RELATIONS[check.choice("neighboring_relation", name, RELATIONS)]
         super().__init__(neighboring_relation)
-        self._relation = RELATIONS[neighboring_relation.name]
         self._history: tuple[Release, ...] = ()
         self._unprotected = False
 

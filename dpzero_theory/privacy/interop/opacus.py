@@ -52,8 +52,22 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
         else:
             self.history.append((noise_multiplier, sample_rate, 1))
 
-    def get_epsilon(self, delta: float) -> float:
-        """The certified epsilon at delta in (0, 1); infinite where a step had no noise. Raises ValueError."""
+    def get_epsilon(
+        self,
+        delta: float,
+        alphas: object = None,
+        *,
+        eps_error: float | None = None,
+        delta_error: float | None = None,
+        poisson: bool = True,
+    ) -> float:
+        """The certified epsilon at delta in (0, 1); infinite where a step had no noise.
+
+        alphas, eps_error, delta_error: how exact Opacus's own accountants are; what is certified needs none, and they
+        change nothing. poisson: True, the batches that are accounted. Raises ValueError.
+        """
+        if poisson is not True:
+            raise ValueError(f"poisson must be True, the batches that are accounted; got {check.shown(poisson)}")
         return self.bracket(delta).value
 
     def bracket(self, delta: float) -> Bracket:

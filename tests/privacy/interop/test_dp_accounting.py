@@ -69,3 +69,17 @@ def test_an_event_it_does_not_account_changes_nothing():
     for count in (0, -1):
         with pytest.raises(ValueError, match="must be"):
             accountant.compose(POISSON, count)
+
+
+def test_what_its_accountants_take_is_taken_or_refused():
+    add_remove = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+    plain = CertifiedAccountant(add_remove).compose(POISSON, 30).get_epsilon(1e-5)
+    for made in (
+        CertifiedAccountant(add_remove, 1e-3),
+        CertifiedAccountant(neighboring_relation=add_remove, orders=[2]),
+    ):
+        assert made.compose(POISSON, 30).get_epsilon(1e-5) == plain
+    with pytest.raises(
+        ValueError, match=r"^neighboring_relation must be one of ADD_OR_REMOVE_ONE, .*; got 'add-remove'"
+    ):
+        CertifiedAccountant("add-remove")

@@ -117,3 +117,13 @@ def test_a_privacy_engine_trains_with_it():
     assert 1.98 < engine.get_epsilon(1e-3) <= 2.0
     expected = Release(optimizer.noise_multiplier, 8, sampling="poisson", relation="add-remove", sample_rate=0.25)
     assert history_from_opacus(engine.accountant.history) == (expected,)
+
+
+def test_what_opacus_accountants_take_beside_delta_is_taken_or_refused():
+    ours = stepped(CertifiedAccountant())
+    plain = ours.get_epsilon(1e-5)
+    for theirs in ({"eps_error": 0.01, "delta_error": 1e-9}, {"alphas": [2, 3]}, {"poisson": True}):
+        assert ours.get_epsilon(delta=1e-5, **theirs) == plain
+    assert ours.get_epsilon(1e-5, [2, 3]) == plain
+    with pytest.raises(ValueError, match=r"^poisson must be True, the batches that are accounted; got False$"):
+        ours.get_epsilon(1e-5, poisson=False)
