@@ -202,6 +202,7 @@ def attempt(trial: Trial, fault: str) -> dict[str, Any]:
         row["wedged"] = int(fault in GOES_ON)
         for name, content in whole.items() if fault not in GOES_ON else ():
             (trial.folder() / name).write_bytes(content)
+            (trial.folder() / name).chmod(0o600)
         try:
             trial.end("moved")
         except REFUSALS as refused:

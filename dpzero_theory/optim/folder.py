@@ -5,10 +5,16 @@
     data.key         under which the transcript's header names the records, and from which come batches that depend on
                      one another (`Sampling.lasting`); secret
 
-A new folder is written beside its place and renamed, so it is there whole or not at all. Each file names the others:
-the ledger's first line has the digest of the transcript's header, and each payment says how far the transcript was.
-So an opening refuses, in one line, a file of another run, a ledger that was rolled back, and a transcript that was cut
-off, replaced or changed. A crash between payment and record is no damage: what was paid for stays paid for.
+A new folder is written beside its place, in `_NAME.*.new`, and renamed, so it is there whole or not at all. What a
+killed start leaves there is removed by the next start or resumption at that place: the lock of a dead process is free.
+Pushes to the hub leave out what begins with `_`.
+
+`data.key` is for its owner alone, mode 0600: one that others may read is refused, before anything is read or paid.
+
+Each file names the others: the ledger's first line has the digest of the transcript's header, and each payment says how
+far the transcript was. So an opening refuses, in one line, a file of another run, a ledger that was rolled back, and a
+transcript that was cut off, replaced or changed. A crash between payment and record is no damage: what was paid for
+stays paid for.
 
 What cannot be noticed: both files rolled back together in place (a snapshot of the disk), a copy with the same inode
 number (a cloned machine), a transcript that lacks no more than its last payment, an edit that recomputes every check.
@@ -17,13 +23,17 @@ number (a cloned machine), a transcript that lacks no more than its last payment
 Everything but data.key may be seen.
 """
 
+import fcntl
 import math
 import os
+import re
 import shutil
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -42,6 +52,7 @@ from dpzero_theory.privacy.journal import content, opened, sync_folder
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
 
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
+_ALIVE, _NEW = "alive", "new"
 OF_TRAINER = "_dpzero"
 """The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
 
@@ -74,7 +85,7 @@ class Folder:
         path = resolved(path)
         with made_whole(path) as new:
             key = new_key()
-            _write(new / KEY, key)
+            write_secret(new / KEY, key)
             header = replace(header, records=of_records(data, key), software=versions())
             if budget is not None:
                 Ledger.create(
@@ -96,7 +107,9 @@ class Folder:
         data: None leaves the records unchecked. moved: whether the folder may be a copy, the only one that goes on.
         """
         path = resolved(path)
+        clear_dead_starts(path)
         _require_there(path)
+        require_secret(path / KEY)
         transcript, ledger = _transcript(path), None
         try:
             found = transcript.header
@@ -135,32 +148,106 @@ def begun_with(path: Path) -> Header:
 
 
 @contextmanager
-def made_whole(path: Path) -> Iterator[Path]:
+def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
     """A new folder to fill, which is at `path`, on disk, when the block is done, and nowhere after an exception.
 
-    Raises FileExistsError where `path` is there and not empty, ValueError and OSError where it cannot be made.
+    mode: of the folder, less the umask; until it is there nobody but its owner can look into it. Raises FileExistsError
+    where `path` is there and not empty, ValueError and OSError where it cannot be made.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} is there and not empty: resume the run in it, or use another folder")
+    require_new(path)
     if path.is_mount() or path == Path.cwd():
         raise ValueError(f"folder must not be the working directory or a mount point; got {path}: use one in it")
-    new = path.with_name(f".{path.name:.200}.{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.mkdir()
+        clear_dead_starts(path)
+        place, alive = _place_for(path, mode)
     except OSError as error:
         raise type(error)(f"{path}: the folder cannot be made ({error.strerror}): use another") from None
     try:
-        yield new
-        for file in new.rglob("*"):
-            if file.is_file():
-                with opened(file, "rb") as written:
-                    os.fsync(written)
-        new.rename(path)
+        with alive:
+            new = place / _NEW
+            yield new
+            for file in new.rglob("*"):
+                if file.is_file():
+                    with opened(file, "rb") as written:
+                        os.fsync(written)
+            try:
+                new.rename(path)
+            except OSError:
+                require_new(path)  # another start was quicker
+                raise
+            shutil.rmtree(place, ignore_errors=True)
     except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
         raise
     sync_folder(path.parent)
+
+
+def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
+    """A folder beside `path`, with one to fill in it, and the locked file that says that its process is alive."""
+    while True:
+        place = path.with_name(f"_{path.name:.200}.{os.urandom(8).hex()}.new")
+        try:
+            place.mkdir(0o700)
+            alive = opened(place / _ALIVE, "xb", 0o600)
+            try:
+                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (place / _NEW).mkdir(mode)
+                return place, alive
+            except BaseException:
+                alive.close()
+                raise
+        except (FileNotFoundError, BlockingIOError):  # before it was locked another start took it for a dead one's
+            if not path.parent.is_dir():
+                raise
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+
+
+def require_new(path: Path) -> None:
+    """Raise FileExistsError where `path` is there and not an empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"{path} is there and not empty: resume the run in it, or use another folder (resume=True goes on with the"
+            " model, data and settings that it was begun with)"
+        )
+
+
+def clear_dead_starts(path: Path) -> None:
+    """Remove what starts of a folder at `path` have left that are dead: the lock that each holds to its end is free."""
+    name = re.compile(re.escape(f"_{path.name:.200}.") + r"[0-9a-f]{16}\.new")
+    try:
+        left = [found for found in path.parent.iterdir() if name.fullmatch(found.name)]
+    except OSError:
+        return
+    for place in left:
+        with suppress(OSError):  # one that goes on, or has just ended
+            if not any(place.iterdir()):
+                place.rmdir()
+                continue
+            with opened(place / _ALIVE, "r+b") as alive:
+                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """A new file that its owner alone can read, whatever the umask. Raises OSError, also where none can be made so."""
+    with opened(path, "xb", 0o600) as file:
+        os.fchmod(file.fileno(), 0o600)
+        require_secret(path)
+        if file.write(content) != len(content):
+            raise OSError(f"{path}: written in part (disk full?)")
+
+
+def require_secret(path: Path) -> None:
+    """Raise ValueError where others than the owner may read a file or folder."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise ValueError(
+            f"{path} must be secret, and others may read or change it (mode {mode:04o}): chmod go= {path}, if nobody"
+            " has read it"
+        )
 
 
 def require_fit(found: Content, account: Account, path: Path) -> None:
@@ -286,9 +373,3 @@ def _require_begun_with(found: Header, given: Header) -> None:
     ):
         if begun != now:
             raise ValueError(f"{name} must be as in the run that is resumed, {begun}; got {now}")
-
-
-def _write(path: Path, content: bytes) -> None:
-    with opened(path, "xb", 0o600) as file:
-        if file.write(content) != len(content):
-            raise OSError(f"{path}: written in part (disk full?)")

@@ -9,8 +9,8 @@
 
 With `runs`, a random number of runs, each of a setting drawn at random, and only the best is released: that model and
 its score are (target_epsilon, target_delta)-DP (`privacy.selection`; its relation and sampling are the runs'). The
-number of runs, the other runs and so the folder stay secret. With runs=None each setting is run once and all of it may
-be published: the runs' costs are composed.
+number of runs, the other runs and so the folder stay secret: it is for its owner alone, and refused where it is not.
+With runs=None each setting is run once and all of it may be published: the runs' costs are composed.
 
 What is assumed: `score` reads public data only (or what a run released); `build` makes the module from public data.
 """
@@ -27,13 +27,12 @@ from torch import nn
 
 from dpzero_theory import check
 from dpzero_theory.optim.evaluation import Losses
-from dpzero_theory.optim.folder import made_whole, resolved
+from dpzero_theory.optim.folder import clear_dead_starts, made_whole, require_secret, resolved, write_secret
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import Place, make_private
 from dpzero_theory.optim.records import Data, require_data
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.journal import Journal
 from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection_epsilon
 from dpzero_theory.privacy.step import Release
 
@@ -210,17 +209,18 @@ def _cost(release: Release, delta: float, runs: Runs | None) -> float:
 def _begun(place: Path, kept: Mapping[str, Any], count: int, runs: Runs | None) -> tuple[int, ...]:
     source = random.SystemRandom()
     picks = tuple(range(count)) if runs is None else tuple(source.randrange(count) for _ in range(runs.draw(source)))
-    with made_whole(place) as new:
-        file = Journal.create(new / _FILE, ValueError)
-        file.append(json.dumps({**kept, "picks": picks}).encode())
-        file.close()
+    with made_whole(place, 0o700) as new:
+        write_secret(new / _FILE, json.dumps({**kept, "picks": picks}).encode())
     return picks
 
 
 def _resumed(place: Path, kept: Mapping[str, Any]) -> tuple[int, ...]:
+    clear_dead_starts(place)
     path = place / _FILE
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there: this is no folder of a search")
+    for secret in (place, path):
+        require_secret(secret)
     try:
         found = json.loads(path.read_text())
         picks = tuple(found.pop("picks"))
