@@ -7,7 +7,8 @@ meet raises `PreconditionError` instead; nothing is clamped.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import TypeGuard
 
@@ -77,6 +78,34 @@ def choice(name: str, value: object, options: Collection[str]) -> str:
     if isinstance(value, str) and value in options:
         return value
     raise ValueError(f"{name} must be one of {', '.join(options)}; got {shown(value)}")
+
+
+_OTHER_WORDS = {
+    **dict.fromkeys(("lr", "learning_rate", "alpha", "eta"), "step_size"),
+    **dict.fromkeys(("max_grad_norm", "clip_norm", "l2_norm_clip", "clipping_threshold"), "clip"),
+    **dict.fromkeys(("batch_size", "lot_size"), "expected_batch"),
+    **dict.fromkeys(("epochs", "iterations", "num_train_epochs"), "steps"),
+    **dict.fromkeys(("eps", "epsilon", "noise_multiplier", "sigma"), "target_epsilon"),
+    **dict.fromkeys(("lam", "lambda_", "mu", "zo_eps"), "smoothing"),
+    **dict.fromkeys(("neighbours", "neighbors", "neighbouring", "adjacency"), "relation"),
+    **dict.fromkeys(("wd", "decay"), "weight_decay"),
+    **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
+    **dict.fromkeys(("optimizer", "optim"), "update"),
+}
+"""What other libraries call a setting."""
+
+
+def settings(given: Mapping[str, object], known: Collection[str], required: Collection[str] = ()) -> None:
+    """Raise ValueError for a setting that is not `known`, with the nearest word that is, or if one `required` lacks."""
+    for name, value in given.items():
+        if name not in known:
+            rest = [word for word in known if str(name) in word.split("_")] if len(str(name)) > 1 else []
+            other = [word for word in [_OTHER_WORDS.get(str(name).lower(), "")] if word in known]
+            near = [*other, *rest, *get_close_matches(str(name), known, 1, 0.6)]
+            meant = f"did you mean {near[0]}?" if near else f"settings are {', '.join(known)}"
+            raise ValueError(f"unknown setting {name}; {meant} (got {name}={shown(value)})")
+    if missing := [name for name in required if name not in given]:
+        raise ValueError(f"{', '.join(missing)} must be given: there is no default")
 
 
 def real_array(

@@ -49,7 +49,7 @@ def _parser() -> Parser:
     need = parser.add_argument_group("the problem")
     need.add_argument("--n", type=count, help="number of samples")
     need.add_argument("--epsilon", type=positive, help="privacy parameter, > 0")
-    need.add_argument("--delta", type=number(above=0, below=1), required=True, help="privacy parameter, in (0, 1)")
+    need.add_argument("--delta", type=number(above=0, below=1), help="privacy parameter, in (0, 1)")
     need.add_argument("--d", type=count, help="dimension")
     need.add_argument("--r", type=number(at_least=1), help="effective rank, 1 <= r <= d (default: d)")
     need.add_argument("--lipschitz", type=positive, help="L (default 1)")
@@ -123,7 +123,7 @@ def _run(args: argparse.Namespace) -> str:
     given = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name in SWEEPABLE}
     measured = None if args.problem is None else _read(args.problem)
     inputs, caveats = _with_measured(given, measured, args)
-    _check_modes(args, inputs)
+    _check_modes(args, given, inputs)
     calibrations = CALIBRATIONS if args.calibration is None else (args.calibration,)
     if args.sweep is not None:
         return _sweep_rows(args, inputs, calibrations, caveats)
@@ -166,8 +166,8 @@ def _with_measured(
     return inputs, (() if measured is None else measured.caveats) + notes
 
 
-def _check_modes(args: argparse.Namespace, inputs: dict[str, Any]) -> None:
-    """Which flags need, exclude or replace which others; raises ValueError."""
+def _check_modes(args: argparse.Namespace, given: dict[str, Any], inputs: dict[str, Any]) -> None:
+    """Which flags need, exclude or replace which others; raises ValueError. given: of the flags alone."""
     found = args.solve_for if args.sweep is None else args.sweep[0]
     rules = (
         ((args.solve_for is None) == (args.target is None), "--solve-for and --target must be given together"),
@@ -180,9 +180,13 @@ def _check_modes(args: argparse.Namespace, inputs: dict[str, Any]) -> None:
             raise ValueError(statement)
     if args.plot is not None:
         check.installed("--plot", "matplotlib", extra="plot")
-    for name in SOLVABLE:
-        if (inputs[name] is None) != (name == found):
-            raise ValueError(f"{name} must {'not be given: it is the one to find' if name == found else 'be given'}")
+    if found is not None and given[found] is not None:
+        flag, how = found.replace("_", "-"), "--sweep" if args.sweep is not None else "--solve-for"
+        does = "gives it its values" if args.sweep is not None else "finds it"
+        raise ValueError(f"--{flag} must not be given with {how} {flag}: {how} {does}")
+    for name in (*SOLVABLE, "delta"):
+        if name != found and inputs[name] is None:
+            raise ValueError(f"{name} must be given")
 
 
 def _calculate(

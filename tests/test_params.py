@@ -405,6 +405,31 @@ def test_a_bad_command_line_is_refused_by_name(capsys: Capture, argv: list[str],
     assert_refused(capsys, argv, flag)
 
 
+SWEPT = {
+    "n": "1e3:1e4", "epsilon": "1:2", "delta": "1e-7:1e-6", "d": "20:2000", "r": "2:8", "lipschitz": "1:2",
+    "smoothness": "1:2", "gap": "1:2", "loss-bound": "1:2", "pl": "0.1:0.5", "sample-rank": "2:8",
+    "directions-per-step": "1:4", "max-steps": "10:1e4", "max-evaluations": "1e8:1e9",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SWEPT)
+def test_a_flag_that_is_swept_is_not_given_as_well(capsys: Capture, name: str) -> None:
+    """Neither told that it must be found, nor replaced without a word; without it there is a row for each value."""
+    sweep = ("--sweep", f"{name}={SWEPT[name]}:log:2", "--result", "corollary-3" if name == "pl" else "theorem-3-sharp")
+    given = {"r": "8", "pl": "0.5", "max-steps": "100", "max-evaluations": "1e8"}.get(name, "1")
+    both = [*arguments(*sweep, **({name: None} if name in SETTING else {})), f"--{name}", SETTING.get(name, given)]
+    err = assert_refused(capsys, both, f"--{name} must not be given with --sweep {name}: --sweep gives it its values")
+    assert "find" not in err
+    rows = run_json(capsys, both[: both.index(f"--{name}")])
+    assert len(rows["results"]) >= 2
+
+
+@pytest.mark.parametrize("name", ["n", "epsilon", "d"])
+def test_a_flag_that_is_solved_for_is_not_given_as_well(capsys: Capture, name: str) -> None:
+    argv = arguments("--solve-for", name, "--target", "1")
+    assert_refused(capsys, argv, f"--{name} must not be given with --solve-for {name}: --solve-for finds it")
+
+
 @pytest.mark.parametrize("name", ["epsilon", "delta", "lipschitz", "smoothness", "gap", "loss_bound", "pl"])
 @pytest.mark.parametrize("word", ["1e308", "1e-308", "5e-324"])
 def test_extreme_numbers_give_finite_answers_or_one_line(capsys: Capture, name: str, word: str) -> None:

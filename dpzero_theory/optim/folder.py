@@ -109,7 +109,8 @@ class Folder:
         path = resolved(path)
         clear_dead_starts(path)
         _require_there(path)
-        require_secret(path / KEY)
+        if (path / KEY).is_file():  # what is none is refused when it is read
+            require_secret(path / KEY)
         transcript, ledger = _transcript(path), None
         try:
             found = transcript.header

@@ -19,8 +19,12 @@ Given = Mapping[str, float | tuple[float, float]]
 
 
 def groups_of(given: Given | None) -> tuple[Group, ...]:
-    """The groups in order. Raises ValueError for what is neither a number nor two."""
-    return tuple((pattern, *_pair(pattern, value)) for pattern, value in (given or {}).items())
+    """The groups in order. Raises ValueError for what is no mapping, and what is neither a number nor two."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise ValueError(f"groups must be a mapping from patterns of parameters' names; got {check.shown(given)}")
+    return tuple((str(pattern), *_pair(pattern, value)) for pattern, value in given.items())
 
 
 def _pair(pattern: str, value: object) -> tuple[float, float]:

@@ -85,28 +85,11 @@ def of_records(data: Any, key: bytes) -> str:
     return first if first == second else ""
 
 
-def holds(data: Any, others: Any) -> bool:
-    """Whether every record of `others` is a record of `data`: the first `RECORDS` in the first `SEARCHED`.
-
-    False too for what cannot be compared (see `of_records`) or is not map-style.
-    """
-    if others is data:
-        return True
-    key = new_key()
-    try:
-        wanted = {_digest([others[i]], key) for i in range(min(len(others), RECORDS))}
-        found: set[str] = set()
-        for i in range(min(len(data), SEARCHED) if wanted else 0):
-            found.add(_digest([data[i]], key))
-            if wanted <= found:
-                return True
-    except (pickle.PicklingError, TypeError, AttributeError, KeyError):
-        return False
-    return False
-
-
 def shared(data: Any, others: Any) -> int:
-    """How many records of `others` are records of `data`: as `holds` compares them; 0 for what cannot be compared."""
+    """How many records of `others` are records of `data`: the first `RECORDS` in the first `SEARCHED`.
+
+    0 for what cannot be compared.
+    """
     if others is data:
         return len(data)
     key = new_key()

@@ -107,6 +107,18 @@ class Plan:
             raise ValueError(
                 f"update must be plain, without weight decay and groups, for {self.algorithm}; got {self.update!r}"
             )
+        self._make_plain()
+
+    def _make_plain(self) -> None:
+        """Numbers of other libraries become Python's, which a file can keep."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is int:
+                object.__setattr__(self, field.name, check.integer(field.name, value, at_least=0))
+            elif field.type is float:
+                object.__setattr__(self, field.name, check.real(field.name, value, at_least=0))
+        object.__setattr__(self, "step_sizes", tuple(map(float, self.step_sizes)))
+        object.__setattr__(self, "groups", tuple((name, float(a), float(s)) for name, a, s in self.groups))
 
     @classmethod
     def for_target(

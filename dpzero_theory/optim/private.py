@@ -40,10 +40,10 @@ from typing import NamedTuple, TypedDict, Unpack
 from torch import nn
 from torch.utils.data import default_collate
 
-from dpzero_theory.check import choice, integer
+from dpzero_theory.check import choice, integer, settings, shown
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.evaluation import Losses
-from dpzero_theory.optim.folder import Budget, Folder, begun_with
+from dpzero_theory.optim.folder import Budget, Folder, begun_with, require_new, resolved
 from dpzero_theory.optim.identity import layout, of_losses
 from dpzero_theory.optim.isolation import ISOLATIONS, examine, require_stackable
 from dpzero_theory.optim.plan import Plan, Target
@@ -120,7 +120,9 @@ def make_private(
         FileExistsError, FileNotFoundError: for the folder's files.
         LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
     """
+    settings(execution, Execution.__annotations__)
     _require_folder(folder)
+    require_plan(plan)
     epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
     if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
         raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
@@ -156,13 +158,15 @@ def make_private_with_epsilon(
     weights (`starting.public_clip`); that they are public is taken on trust, and refused are those that `data` holds
     too. A resumed run has the clip that it was begun with.
     """
+    settings(target, [*Target.__annotations__, *Execution.__annotations__, "folder"], Target.__required_keys__)
     _require_folder(folder)
+    require_module(module)
     require_data(data)
-    public = target["clip"] == "public"
+    public = isinstance(target["clip"], str) and target["clip"] == "public"
     if public and public_data is None:
         raise ValueError("public_data must be given with clip='public': records that are not private")
     if not public and public_data is not None:
-        raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {target['clip']!r}")
+        raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {shown(target['clip'])}")
     if public:
         target["clip"] = 1.0
     plan = Plan.for_target(n=len(data), **target)
@@ -202,6 +206,8 @@ def make_from_seed_not_private(
     `get_epsilon` is infinity. MeZO is this with `Plan.without_privacy`. seed: in [0, 2^64). folder: None keeps no
     transcript. Other arguments and errors as `make_private`.
     """
+    settings(execution, Execution.__annotations__)
+    require_plan(plan)
     batches = BatchesFromSeedNotPrivate(plan.batches, plan.n, seed)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
     return _make(module, losses, data, plan, _Sources(SeededNoise(seed), batches, key), None, folder, **execution)
@@ -224,21 +230,24 @@ def _make(
     paid_at_once: int = 1,
     isolation: str = "probed",
 ) -> Run:
-    integer("micro_batch", micro_batch)
-    integer("points_at_once", points_at_once, at_most=2 * plan.directions_per_step)
+    micro_batch = integer("micro_batch", micro_batch)
+    points_at_once = integer("points_at_once", points_at_once, at_most=2 * plan.directions_per_step)
     choice("isolation", isolation, ISOLATIONS)
     if points_at_once > 1 and isolation == "exact":
         raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
     integer("paid_at_once", paid_at_once)
-    if not isinstance(resume, bool) and resume != "moved":
-        raise ValueError(f"resume must be True, False or 'moved'; got {resume!r}")
+    require_module(module)
+    if not (isinstance(resume, bool) or (isinstance(resume, str) and resume == "moved")):
+        raise ValueError(f"resume must be True, False or 'moved'; got {shown(resume)}")
     require_data(data)
-    for name, value in (("losses", losses), ("collate", collate or default_collate)):
+    for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
     ranks = Ranks()
+    if folder is not None and not resume:
+        ranks.lead(lambda: require_new(resolved(Path(folder))))
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
     ranks.share_(module)
@@ -312,6 +321,18 @@ def _public_clip(
     return ranks.lead(lambda: found)
 
 
+def require_module(module: object) -> None:
+    """Raise ValueError for what is no module."""
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module must be a torch.nn.Module; got {shown(module)}")
+
+
+def require_plan(plan: object) -> None:
+    """Raise ValueError for what is no plan."""
+    if not isinstance(plan, Plan):
+        raise ValueError(f"plan must be a Plan (Plan.for_target, Plan.from_prescription); got {shown(plan)}")
+
+
 def _require_folder(folder: object) -> None:
     if not isinstance(folder, str | os.PathLike):
-        raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {folder!r}")
+        raise ValueError(f"folder must be a path, where a private run keeps its ledger; got {shown(folder)}")

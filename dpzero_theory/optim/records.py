@@ -22,25 +22,33 @@ class Data(Protocol):
     def __getitem__(self, index: Any, /) -> Any: ...
 
 
-def require_data(data: object) -> None:
-    """Raise ValueError for what is no map-style data set.
+def require_data(data: object, name: str = "data") -> None:
+    """Raise ValueError for what is no map-style data set, and for one without records.
 
-    A DataLoader has batches, not records; a tuple (X, y) of arrays has two entries, not n.
+    A DataLoader has batches, not records; a tuple (X, y) of arrays has two entries, not n. name: of the argument.
     """
     map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     arrays = isinstance(data, tuple) and any(hasattr(part, "shape") for part in data)
+    count = 0
+    if map_style and not arrays:
+        try:
+            count = len(data)  # type: ignore[arg-type]
+        except TypeError:
+            map_style = False
     if not map_style or arrays or isinstance(data, Mapping | str | bytes):
         raise ValueError(
-            "data must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of "
-            f"tensors; a DataLoader: its dataset); got {type(data).__name__}"
+            f"{name} must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of"
+            f" tensors; a DataLoader: its dataset); got {type(data).__name__}"
         )
+    if not count:
+        raise ValueError(f"{name} must hold a record; got none")
 
 
 def fetcher(data: Data, collate: Collate) -> Fetch:
     """How the batch of some records is made."""
     if collate is None and isinstance(data, TensorDataset):
         return lambda records: data[torch.from_numpy(records)]
-    join, many = collate or default_collate, getattr(data, "__getitems__", None)
+    join, many = default_collate if collate is None else collate, getattr(data, "__getitems__", None)
     return lambda records: join(many(records.tolist()) if many else [data[i] for i in records.tolist()])
 
 

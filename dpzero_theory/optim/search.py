@@ -141,6 +141,7 @@ def make_private_search(
     for setting in settings:
         for name in setting:
             check.choice("settings", name, VARIED)
+        check.settings({**target, **setting}, Target.__annotations__, Target.__required_keys__)
     plans, epsilon = plans_of_search(len(data), settings, runs, target)
     place = resolved(Path(folder))
     kept = {

@@ -164,9 +164,7 @@ def public_clip(
 
 def require_other(public_data: Data, data: Data | None) -> None:
     """Raise ValueError for public records that are private ones too, as far as records can be compared."""
-    require_data(public_data)
-    if not len(public_data):
-        raise ValueError("public_data must hold a record; got none")
+    require_data(public_data, "public_data")
     if data is not None and (both := shared(data, public_data)):
         raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
 

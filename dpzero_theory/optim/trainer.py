@@ -13,15 +13,18 @@ Of `TrainingArguments` those of output, logging, evaluation, saving and the hub 
 refused unless left alone (`trainer_arguments`): steps, batches and step sizes are those of `private`. An epoch is 1/q
 releases, one pass over the records in expectation. The log has epsilon, the step size and the size of what was
 released, never a training loss. Metrics on an evaluation set are releases about that set, which must be other records
-than the training data, or be declared public. Ledger and transcript are in `_dpzero/` of the output folder, which no
-push to the hub uploads (its `data.key` is secret); the model card has the privacy statement of `optim.verify`.
+than the training data, every one of them (`overlap`), or be declared public. No times are saved: speeds are not logged,
+and the files of a checkpoint have the time at which the run was begun. Ledger and transcript are in `_dpzero/` of the
+output folder, which no push to the hub uploads (its `data.key` is secret); the model card has the privacy statement of
+`optim.verify`.
 """
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Mapping
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +41,12 @@ from transformers.trainer_utils import (
     sort_checkpoints,
 )
 
+from dpzero_theory.check import settings
 from dpzero_theory.optim.evaluation import Losses
-from dpzero_theory.optim.folder import OF_TRAINER, made_whole
-from dpzero_theory.optim.identity import holds
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.folder import KEY, OF_TRAINER, made_whole
+from dpzero_theory.optim.overlap import Digests, Inputs, count
+from dpzero_theory.optim.plan import Target
+from dpzero_theory.optim.private import Execution, make_private_with_epsilon
 from dpzero_theory.optim.progress import described
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.shards import is_collective
@@ -51,13 +56,29 @@ from dpzero_theory.optim.trainer_arguments import defaults, require_honoured
 from dpzero_theory.optim.transcript import Record
 
 _STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
+_TIMES = ("_runtime", "_per_second", "_time")
 
-
+_OF_TRAINER = {
+    "folder": f"it is {OF_TRAINER}/ in the output folder",
+    "collate": "it is data_collator of the Trainer",
+}
 _NO_OPTIONS = {
     "optimizers": "the step is that of the run's plan",
     "optimizer_cls_and_kwargs": "the step is that of the run's plan",
     "compute_loss_func": "give losses, one for each record",
 }
+
+
+def _require_settings(private: object) -> None:
+    """Raise ValueError for what are no settings of a run inside a Trainer."""
+    if not isinstance(private, Mapping):
+        raise ValueError(
+            f"private must be a mapping of settings, such as dict(target_epsilon=2, ...); got {private!r:.60}"
+        )
+    for name, instead in _OF_TRAINER.items():
+        if name in private:
+            raise ValueError(f"{name} must be left out of private: {instead}")
+    settings(private, [*Target.__annotations__, *Execution.__annotations__, "public_data"], Target.__required_keys__)
 
 
 class DPZeroTrainer(Trainer):  # type: ignore[misc]
@@ -67,7 +88,8 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     "moved", for an output folder that was copied or brought from another disk.
     losses: per-record losses of a collated batch; those of the model's task (`task_losses.losses_for`) if None.
     public_evaluation: metrics on training records may be made, because their records are public or because the metrics
-    stay with whoever holds the records.
+    stay with whoever holds the records. Without it an evaluation set is refused that shares a record with the training
+    data, or that cannot be compared with it.
     Other arguments as `transformers.Trainer`, but that an optimiser, a scheduler and a loss for backpropagation are
     refused. `run` is the `Run` once training has begun.
 
@@ -90,6 +112,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         for name, instead in _NO_OPTIONS.items():
             if options.get(name) not in (None, (None, None)):
                 raise ValueError(f"{name} must be left out: {instead}")
+        _require_settings(private)
         self._plain = defaults(args)
         require_honoured(args, self._plain)
         if args.load_best_model_at_end and args.save_only_model:
@@ -98,6 +121,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         losses = losses_for(self.model) if losses is None else losses
         self._private, self._losses, self._public_evaluation = dict(private), losses, public_evaluation
         self._looked_at: dict[int, object] = {}
+        self._trained_on: Digests | None = None
 
     def train(
         self,
@@ -168,16 +192,32 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         """Refused: its runs would not be paid for together."""
         raise ValueError("hyperparameter_search must be replaced by optim.search.make_private_search, which pays")
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As `Trainer`, without times and speeds: what is logged is kept, and shown to others."""
+        super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
+
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError if every record of an evaluation set is a training record, unless that is public."""
-        if data is None or self._public_evaluation or id(data) in self._looked_at:
+        """Raise ValueError unless no record of an evaluation set is a training record, or that is public."""
+        if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
-        if holds(self.train_dataset, data):
-            raise ValueError(
-                "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
-                " (public_evaluation=True says that they need not be)"
-            )
+        rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
+        unless = "(public_evaluation=True says that they need not be)"
+        try:
+            if self._trained_on is None:
+                self._trained_on = self._inputs.digests(self.train_dataset)
+            found = self._inputs.digests(data)
+        except ValueError as error:
+            raise ValueError(f"{rule} {unless}; {error}") from None
+        if both := count(self._trained_on, found):
+            raise ValueError(f"{rule} {unless}; got {both} of {len(found)} that are training records: leave them out")
         self._looked_at[id(data)] = data
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        """What the model is given of a record."""
+        self._set_signature_columns_if_needed()
+        padding = getattr(self.processing_class, "pad_token_id", None)
+        return Inputs(self._signature_columns, self.label_names, padding)
 
     def create_model_card(self, **named: Any) -> None:
         """README.md of the output folder: the privacy statement of the run, as `optim.verify` writes it.
@@ -311,13 +351,16 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.state.save_to_json(str(new / _TRAINER_STATE))
             if state is not None:
                 torch.save(state, new / _STATE)
+            begun = (self._folder / KEY).stat().st_mtime
+            for file in [*new.rglob("*"), new]:
+                os.utime(file, (begun, begun))
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder))
         rotate_checkpoints(
             output_dir=str(output),
             save_total_limit=self.args.save_total_limit,
             best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=True,
+            use_mtime=False,
         )
 
     def _tell_callbacks(self) -> None:

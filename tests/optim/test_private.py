@@ -1,5 +1,6 @@
 """The example that users copy, and an audit of what they get."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dpzero_theory.audit.bounds import attack
 from dpzero_theory.optim import private
@@ -109,6 +110,13 @@ class Stream(IterableDataset[Any]):
         return iter(data())
 
 
+class Unsized(Dataset[Any]):
+    """Records and no length."""
+
+    def __getitem__(self, index: int) -> Any:
+        return data()[index]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "steps": ({"steps": 10**12, "step_size": lambda step: 0.1}, "steps must be an integer with 1 <= steps <= 1000000"),
     "step sizes": ({"steps": 10**9, "step_size": lambda step: 0.1}, "steps must be an integer with 1 <= steps <= 1000"),
@@ -128,10 +136,107 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "arrays": ({"data": (FEATURES, LABELS)}, r"data must be .* TensorDataset\(X, y\) of tensors.*; got tuple"),
     "a mapping": ({"data": {"x": FEATURES, "y": LABELS}}, "data must be a map-style data set: .*; got dict"),
     "text": ({"data": "a" * 40}, "data must be a map-style data set: .*; got str"),
+    "no records": ({"data": []}, "data must hold a record; got none"),
+    "no tensors": ({"data": TensorDataset(torch.zeros(0, 6))}, "data must hold a record; got none"),
+    "no length": ({"data": Unsized()}, "data must be a map-style data set: .*; got Unsized"),
+    "a mean": (
+        {"losses": lambda m, b: losses(m, b).mean()},
+        r"losses must be a tensor of shape \(batch,\).*; got \(\)",
+    ),
+    "a number": ({"losses": lambda m, b: 1.0}, "losses must be a tensor of shape .*; got float"),
+    "integers": ({"losses": lambda m, b: losses(m, b).int()}, "losses must be float32 or float64.*; got torch.int32"),
+    "a column": (
+        {"losses": lambda m, b: losses(m, b)[:, None]},
+        r"losses must be a tensor of shape .*; got \(\d+, 1\)",
+    ),
+    "a tuple": ({"losses": lambda m, b: (losses(m, b),)}, "losses must be a tensor of shape .*; got tuple"),
     "nothing": ({"data": None}, "data must be a map-style data set: .*; got NoneType"),
     "no losses": ({"losses": None}, "losses must be a function; got NoneType"),
     "no collate": ({"collate": 3}, "collate must be a function; got int"),
 }
+
+
+WITHOUT: Any = object()
+UNKNOWN = {
+    "epsilon": "target_epsilon", "delta": "target_delta", "learning_rate": "step_size", "max_grad_norm": "clip",
+    "batch_size": "expected_batch", "epochs": "steps", "stepz": "steps", "clip_": "clip",
+    "directions": "directions_per_step",
+    "micro_batches": "micro_batch", "collate_fn": "collate", "sample": "sampling", "neighbouring": "relation",
+}  # fmt: skip
+"""A setting that there is not, and the one that is meant."""
+REQUIRED = (
+    "target_epsilon", "target_delta", "steps", "expected_batch", "clip", "step_size", "smoothing", "relation",
+    "sampling",
+)  # fmt: skip
+BAD: list[Any] = ["2", torch.tensor(1.0), True, [1.0], {"a": 1}, math.nan, np.array([1.0, 2.0]), 1j, b"x", -1, 10**400]
+NUMBERS = (
+    "target_epsilon", "target_delta", "steps", "expected_batch", "clip", "step_size", "smoothing",
+    "directions_per_step", "weight_decay", "micro_batch", "points_at_once", "paid_at_once",
+)  # fmt: skip
+WORDS = ("relation", "sampling", "algorithm", "noise", "direction", "schedule", "update", "precision", "isolation")
+OTHERS = ("groups", "resume", "folder", "module", "losses", "data", "collate", "public_data")
+
+
+def refused(place: Path, match: str, **changes: Any) -> None:
+    """By make_private_with_epsilon, in one line, with nothing written."""
+    given = {"module": Logistic(), "losses": losses, "data": data(), **BUDGET, **STEP, **FULL, **changes}
+    given = {name: value for name, value in given.items() if value is not WITHOUT}
+    with pytest.raises(ValueError, match=match) as found:
+        private.make_private_with_epsilon(**{"folder": place / "run", **given})
+    assert "\n" not in str(found.value)
+    assert len(str(found.value)) < 300
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_setting_that_there_is_not_is_told_the_nearest_that_there_is(tmp_path: Path, name: str) -> None:
+    meant = rf"^unknown setting {name}; did you mean {UNKNOWN[name]}\? \(got {name}=2\)"
+    refused(tmp_path, meant, **{name: 2})
+    with pytest.raises(ValueError, match=rf"^unknown setting {name}; "):
+        private.make_private(Logistic(), losses, data(), AUDITED, target_delta=1e-5, folder=tmp_path / "a", **{name: 2})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_setting_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
+    refused(tmp_path, f"^{name} must be given: there is no default", **{name: WITHOUT})
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, *WORDS, *OTHERS])
+def test_a_value_of_another_type_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    for value in BAD:
+        fine = (name == "resume" and value is True) or (name == "folder" and isinstance(value, str))
+        fine = fine or (name in ("data", "public_data") and isinstance(value, (list, np.ndarray, torch.Tensor)))
+        if not fine:
+            refused(tmp_path, f"^{name}( and|,|\\b).* must ", **{name: value})
+    if name not in (*OTHERS, "step_size"):
+        refused(tmp_path, f"^{name}\\b.* must ", **{name: None})
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name != "expected_batch"])
+def test_numbers_of_numpy_are_numbers(tmp_path: Path, name: str) -> None:
+    value: Any = np.int64(1) if name.endswith(("steps", "once", "batch", "step")) else np.float32(0.5)
+    given = {"module": Logistic(), "losses": losses, "data": data(), **BUDGET, **STEP, **FULL, name: value}
+    run = private.make_private_with_epsilon(**given, folder=tmp_path / "run")
+    run.step()
+    run.close()
+    private.make_private_with_epsilon(**{**given, "module": Logistic()}, folder=tmp_path / "run", resume=True).close()
+
+
+def test_an_example_that_is_run_again_is_told_what_to_do_before_anything_is_evaluated(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data": data(), **BUDGET, **STEP, **FULL, "folder": tmp_path / "run"}
+    private.make_private_with_epsilon(Logistic(), losses, **given).close()
+    asked: list[int] = []
+
+    def noted(module: Any, batch: Any) -> torch.Tensor:
+        asked.append(1)
+        return losses(module, batch)
+
+    with pytest.raises(
+        FileExistsError, match="run is there and not empty: resume the run in it, or use another folder"
+    ):
+        private.make_private_with_epsilon(Logistic(), noted, **given)
+    assert not asked
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

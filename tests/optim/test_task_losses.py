@@ -134,6 +134,49 @@ def test_measures_and_tasks_are_told_apart_when_a_run_is_resumed() -> None:
     assert len(set(kinds)) == 4
 
 
+@pytest.mark.parametrize("name", ["one of three", "tags", "causal"])
+@pytest.mark.parametrize("wrong", [-1, 20, 10**6])
+def test_a_label_that_is_no_class_is_its_own_records_alone(name: str, wrong: int) -> None:
+    """Its loss is no number, which counts as 0, and the others' are what they were."""
+    module, given = model(name), batch(name)
+    with torch.no_grad():
+        whole = losses_for(module)(module, given)
+        given["labels"].view(3, -1)[1, -3 if name != "one of three" else 0] = wrong
+        found = losses_for(module)(module, given)
+    assert found.isnan().tolist() == [False, True, False]
+    assert torch.equal(found[::2], whole[::2])
+
+
+def test_batches_and_labels_that_do_not_fit_are_said() -> None:
+    module, given = model("causal"), batch("causal")
+    without = {name: value for name, value in given.items() if name != "labels"}
+    for bad, message in (
+        (without, r"^batches must hold labels, .*; got input_ids, attention_mask: use a collator .*mlm=False"),
+        ({**given, "labels": None}, "^batches must hold labels, as a tensor"),
+        ((given["input_ids"], given["labels"]), "^batches must be mappings with labels"),
+        ({**given, "labels": torch.tensor([0, 1, 0])}, r"^labels must be of shape \(records, tokens\)"),
+        ({**given, "labels": given["labels"] * 1.0}, "^labels must be integers, numbers of classes; got torch.float32"),
+        (
+            {**given, "labels": torch.full((3, 6), 77)},
+            "^labels must be integers from 0 to 19, .* or -100 for none; got 77",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message) as found:
+            losses_for(module)(module, bad)
+        assert "\n" not in str(found.value)
+    module, given = model("tags"), batch("tags")
+    module.config.return_dict = False
+    with pytest.raises(
+        ValueError, match=r"^the model must return an output with logits .*; got tuple: leave return_dict"
+    ):
+        losses_for(module)(module, given)
+    several, given = model("several of three"), batch("several of three")
+    with pytest.raises(
+        ValueError, match=r"^labels must be of shape \(3, 3\) for a model that gives \(3, 3\); got \(3,\)"
+    ):
+        losses_for(several)(several, {**given, "labels": torch.tensor([0.0, 1.0, 0.0])})
+
+
 def test_what_has_no_known_loss_is_said() -> None:
     with pytest.raises(ValueError, match=r"^losses must be given for a model .*; got Linear"):
         losses_for(torch.nn.Linear(2, 2))

@@ -407,7 +407,21 @@ def test_what_is_honoured_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_metrics_on_training_records_are_refused_unless_public(tmp_path: Path) -> None:
     copies = [dict(row) for row in ROWS[3:7]]
-    for data in (ROWS, copies, {"a": OTHERS, "b": copies}, torch.utils.data.Subset(ROWS, [1, 4])):
+    tensors = [{name: torch.tensor(value) for name, value in row.items()} for row in copies]
+    again = [{**row, "input_ids": [*row["input_ids"], 0], "attention_mask": [1, 1, 1, 0]} for row in copies]
+    for data in (
+        ROWS,
+        copies,
+        {"a": OTHERS, "b": copies},
+        torch.utils.data.Subset(ROWS, [1, 4]),
+        [*ROWS, *OTHERS],  # all and some more
+        [*OTHERS, ROWS[-1]],  # one of them
+        ROWS[::-1],
+        torch.utils.data.ConcatDataset([OTHERS, copies]),
+        tensors,
+        again,  # tokenised into another length
+        [{**row, "labels": 1 - row["labels"], "text": "b"} for row in copies],
+    ):
         with pytest.raises(ValueError, match=r"^eval_dataset must hold other records than train_dataset"):
             made(tmp_path, evaluated=data).train()
         assert not (tmp_path / "_dpzero").exists()
@@ -418,6 +432,70 @@ def test_metrics_on_training_records_are_refused_unless_public(tmp_path: Path) -
             ask(copies)
     public = made(tmp_path, evaluated=ROWS, options={"public_evaluation": True})
     assert "eval_loss" in public.evaluate()
+
+
+def test_what_cannot_be_compared_with_the_training_records_is_refused_unless_public(tmp_path: Path) -> None:
+    class Augmented(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> Any:
+            return {**OTHERS[index], "input_ids": torch.randint(1, 9, (3,))}
+
+    with pytest.raises(ValueError, match=r"^eval_dataset must hold other records .* must read the same each time"):
+        made(tmp_path, evaluated=Augmented()).evaluate()
+    assert "eval_loss" in made(tmp_path, evaluated=Augmented(), options={"public_evaluation": True}).evaluate()
+
+
+def test_nothing_that_is_saved_says_when_it_was_written(tmp_path: Path) -> None:
+    """Times follow the secret sizes of the batches: of the files of checkpoints, and in what is logged."""
+    trainer, told = trained(
+        tmp_path, evaluated=OTHERS, eval_strategy="steps", eval_steps=2, save_steps=2, logging_steps=1
+    )
+    checkpoints = sorted(tmp_path.glob("checkpoint-*"))
+    assert len(checkpoints) == 3
+    begun = (tmp_path / "_dpzero" / "data.key").stat().st_mtime
+    files = [file for checkpoint in checkpoints for file in (checkpoint, *checkpoint.rglob("*"))]
+    assert {file.stat().st_mtime for file in files} == {begun}
+    assert any("eval_loss" in logs for logs in told.logs)
+    words = {name for logs in [*told.logs, *trainer.state.log_history] for name in logs}
+    assert words == {"epoch", "epsilon", "eval_loss", "released", "step", "step_size"}
+
+
+@pytest.mark.parametrize(
+    ("private", "message"),
+    [
+        (3, "private must be a mapping of settings"),
+        ({name: value for name, value in PRIVATE.items() if name != "clip"}, "clip must be given: there is no default"),
+        ({**PRIVATE, "epsilon": 2}, r"unknown setting epsilon; did you mean target_epsilon\?"),
+        ({**PRIVATE, "learning_rate": 2}, r"unknown setting learning_rate; did you mean step_size\?"),
+        ({**PRIVATE, "folder": "a"}, "folder must be left out of private: it is _dpzero/ in the output folder"),
+        ({**PRIVATE, "collate": None}, "collate must be left out of private: it is data_collator of the Trainer"),
+    ],
+)
+def test_settings_of_no_run_are_refused_when_the_trainer_is_made(tmp_path: Path, private: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}") as found:
+        made(tmp_path / "out", private=private)
+    assert "\n" not in str(found.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{k: v for k, v in row.items() if k != "labels"} for row in ROWS], "batches must hold labels, as a tensor"),
+        ([{**row, "labels": 7} for row in ROWS], "labels must be integers from 0 to 1, the model's classes, .*; got 7"),
+        ([{**row, "labels": 0.5} for row in ROWS], "labels must be integers, numbers of classes; got torch.float32"),
+        ([{**row, "labels": [1, 2, 3]} for row in ROWS], r"labels must be of shape \(5,\) .*; got \(5, 3\)"),
+    ],
+)
+def test_labels_that_are_none_of_the_models_are_one_line(tmp_path: Path, rows: Any, message: str) -> None:
+    trainer = made(tmp_path)
+    trainer.train_dataset = rows
+    with pytest.raises(ValueError, match=f"^{message}") as found:
+        trainer.train()
+    assert "\n" not in str(found.value)
+    assert not (tmp_path / "_dpzero").exists()
 
 
 def test_the_outcome_has_no_number_that_is_none(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""Which records of one data set are also records of another, by what a model is given of them.
+
+All records of both are read and compared by digests under a key that is made for it and kept nowhere. Two records are
+the same if their inputs are: labels are left out, names that the model does not take, and padding, and it does not
+matter whether numbers are in lists, arrays or tensors, or of which type. So copies, subsets, other orders, wrappers
+(`Subset`, `ConcatDataset`) and texts that were tokenised again, into other lengths or columns, are found. Not found are
+records whose inputs were changed: augmented, cut to another length, or tokenised by another tokeniser.
+"""
+
+import hashlib
+import os
+import pickle
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Digests = NDArray[np.uint64]
+_LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
+_MADE_OF_TOKENS = ("attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "length")
+_TWICE = 32
+
+
+class Inputs:
+    """What is compared of records.
+
+    names: of the columns that the model takes; records with none of them are compared by all. labels: names that are
+    left out. padding: the number of the token that fills up, if there is one.
+    """
+
+    def __init__(self, names: Collection[str] = (), labels: Collection[str] = (), padding: int | None = None) -> None:
+        self._names, self._labels, self._padding = frozenset(names), frozenset((*_LABELS, *labels)), padding
+        self._key = os.urandom(16)
+
+    def digests(self, data: Any) -> Digests:
+        """Of all records, to be compared with those of other data by the same `Inputs`.
+
+        Raises ValueError for what cannot be compared: records that cannot be read or pickled, and that read differently
+        each time, as with random augmentation.
+        """
+        try:
+            found = np.fromiter((self._digest(record) for record in _records(data)), np.uint64)
+            numbered = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+            places = range(0, len(found) if numbered else 0, max(len(found) // _TWICE, 1))
+            again = [self._digest(data[place]) for place in places]
+        except (pickle.PicklingError, TypeError, AttributeError, KeyError) as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"records must be such that they can be compared; got {said:.150}") from None
+        if list(found[list(places)]) != again:
+            raise ValueError("records must read the same each time to be compared; got others the second time")
+        return found
+
+    def _digest(self, record: Any) -> int:
+        found = hashlib.blake2b(key=self._key, digest_size=8)
+        for piece in self._inputs(record):
+            found.update(b"%d " % len(piece))
+            found.update(piece)
+        return int.from_bytes(found.digest(), "little")
+
+    def _inputs(self, record: Any) -> Iterator[bytes]:
+        if isinstance(record, tuple) and len(record) > 1:  # the last is the label
+            record = record[:-1]
+        if not isinstance(record, Mapping):
+            yield from _pieces(record)
+            return
+        there = [name for name in record if name not in self._labels]
+        taken = [name for name in there if name in self._names] or there
+        if "input_ids" in taken:
+            taken = [name for name in taken if name not in _MADE_OF_TOKENS]
+        for name in sorted(taken, key=str):
+            yield str(name).encode()
+            value = record[name]
+            yield from _pieces(self._without_padding(value, record) if name == "input_ids" else value)
+
+    def _without_padding(self, tokens: Any, record: Mapping[str, Any]) -> Any:
+        found, mask = np.asarray(_numbers(tokens)), record.get("attention_mask")
+        if mask is not None and np.shape(_numbers(mask)) == found.shape:
+            found = found[np.asarray(_numbers(mask)) != 0]
+        if self._padding is not None and found.ndim == 1:
+            real = np.flatnonzero(found != self._padding)
+            found = found[real[0] : real[-1] + 1] if len(real) else found[:0]
+        return found
+
+
+def count(digests: Digests, others: Digests) -> int:
+    """How many of `others` are among `digests`."""
+    return int(np.isin(others, digests).sum())
+
+
+def _records(data: Any) -> Iterable[Any]:
+    if hasattr(data, "__iter__") or not hasattr(data, "__len__"):
+        found: Iterable[Any] = iter(data)
+        return found
+    return (data[index] for index in range(len(data)))
+
+
+def _numbers(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    """Numbers as float64, whatever holds them; other values pickled."""
+    value = _numbers(value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value)
+    if isinstance(value, Mapping):
+        for name in sorted(value, key=str):
+            yield str(name).encode()
+            yield from _pieces(value[name])
+        return
+    if isinstance(value, (list, tuple)) and any(isinstance(part, (str, bytes, Mapping)) for part in value):
+        for part in value:
+            yield from _pieces(part)
+        return
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of other lengths
+        array = np.asarray(None)
+    if array.dtype.kind in "biuf":
+        yield array.astype(np.float64).tobytes()
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _pieces(part)
+    else:
+        yield value.encode() if isinstance(value, str) else pickle.dumps(value, protocol=4)
