@@ -34,6 +34,8 @@ class Registry(Mapping[str, T]):
         self._families[name] = member
 
     def __getitem__(self, name: str) -> T:
+        if name in self:
+            return self._values[name]
         family, _, arguments = name.partition(":") if isinstance(name, str) else ("", "", "")
         if family in self._families:
             return self._families[family](arguments)

@@ -254,6 +254,12 @@ def require_secret(path: Path) -> None:
 def require_fit(found: Content, account: Account, path: Path) -> None:
     """Raise LedgerError or TranscriptError unless this transcript and this ledger are of one run, and all of it."""
     plan, back = found.header.plan, "put back the files that belong together"
+    paid, law = account.settings.mechanism, plan.settings.mechanism
+    if account.run == found.digest and paid != law:
+        raise LedgerError(
+            f"{path}: the ledger accounts for mechanism {paid}, but the lattice of the transcript's plan has {law}:"
+            " what the run costs is not what its ledger says; start another"
+        )
     if account.run != found.digest or (account.settings, account.steps) != (plan.settings, plan.steps):
         raise LedgerError(f"{path}: ledger and transcript are of different runs: {back}")
     if found.records and found.records[-1].release >= account.spent:

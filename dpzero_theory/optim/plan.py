@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, NotRequired, Required, TypedDict
 
@@ -58,8 +59,8 @@ class Plan:
     exactly for mezo. relation: a value of `Relation`, empty for mezo. sampling: one whose batches a run can
     draw; n: records; sample_rate: q in (0, 1]. steps: T >= 1, releases in all. clip: C > 0, of a record's K differences
     in L2 norm (of its difference times u for dpgd-0th), 0 for mezo. noise_multiplier: > 0, as in `Release`, 0 for mezo.
-    levels: integers between 0 and C; scale: parameter of the noise on that lattice; both 0 where noise is not on a
-    lattice. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each. direction: a name of
+    levels: integers between 0 and C; scale: parameter of the noise on that lattice, an integer; both 0 where noise is
+    not on a lattice. smoothing: lambda > 0. step_sizes: alpha >= 0, one for all steps or one each. direction: a name of
     `sphere.DIRECTIONS`, for dpgd-0th one with ||u|| = sqrt(d) always. directions_per_step: K >= 1, 1 for laplace and
     dpgd-0th. update: a name of `update.UPDATES`; weight_decay: w >= 0; groups: see `groups`;
     `plain`, 0 and none where a release is a vector.
@@ -85,7 +86,10 @@ class Plan:
     groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
-        rule, law = self.rule, self.law
+        rule = self.rule
+        if rule.lattice:
+            check.integer("levels", self.levels)
+        law = self.law
         self.batches.batch_size(check.integer("n", self.n))
         check.integer("steps", self.steps, at_most=MOST_STEPS)
         check.real("smoothing", self.smoothing, above=0)
@@ -93,10 +97,10 @@ class Plan:
         rule.require(self.direction, self.directions_per_step)
         if law is not None:
             check.integer("directions_per_step", self.directions_per_step, at_most=law.coordinates)
-            self.settings.release(self.steps)
+            check.real("noise_multiplier", self.noise_multiplier, above=0)
             if rule.lattice:
-                check.integer("levels", self.levels)
                 check.integer("scale", self.scale, at_least=int(law.scale(self.noise_multiplier, self.levels)))
+            self.settings.release(self.steps)
         if len(self.step_sizes) not in (1, self.steps):
             raise ValueError(f"step_sizes must be 1 or steps = {self.steps} numbers; got {len(self.step_sizes)}")
         for alpha in self.step_sizes:
@@ -171,7 +175,7 @@ class Plan:
             PreconditionError: as `calibrate_noise_multiplier`.
         """
         rule = ALGORITHMS[algorithm]
-        law = rule.law(noise)
+        law = _law(rule, noise, rule.levels)
         if law is None:
             raise ValueError(f"algorithm must be one that is private; got {algorithm!r}")
         check.real("clip", clip, above=0.0)
@@ -234,7 +238,7 @@ class Plan:
         if p.noise_ratio != 1:
             raise ValueError(f"noise_ratio must be 1, as the noise of a run is constant; got {p.noise_ratio!r}")
         rule = ALGORITHMS[p.algorithm]
-        law = rule.law("gaussian")
+        law = _law(rule, "gaussian", rule.levels)
         assert law is not None
         return cls(
             algorithm=p.algorithm,
@@ -301,8 +305,8 @@ class Plan:
 
     @cached_property
     def law(self) -> Mechanism | None:
-        """The law of the noise; None where there is none."""
-        return self.rule.law(self.noise)
+        """The law of the noise on this lattice; None where there is none."""
+        return _law(self.rule, self.noise, self.levels)
 
     @cached_property
     def update_rule(self) -> Update:
@@ -365,13 +369,17 @@ class Plan:
 
     @cached_property
     def settings(self) -> Settings:
-        """What the ledger holds for each release. Raises ValueError for a plan without noise."""
+        """What the ledger holds for each release. Raises ValueError for a plan without noise.
+
+        On a lattice coarser than a run's own: the law of that lattice, and scale/levels for the noise multiplier.
+        """
         if self.law is None:
             raise ValueError(f"algorithm must be one that is private; got {self.algorithm!r}")
+        runs = self.law is self.rule.law(self.noise)
         return Settings(
             n=self.n,
             sample_rate=self.sample_rate,
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=self.noise_multiplier if runs else _rounded_down(self.scale, self.levels),
             clip=self.clip,
             relation=self.relation,
             sampling=self.sampling,
@@ -411,6 +419,18 @@ class Plan:
 def _rounded(mine: tuple[float, ...], begun: tuple[float, ...]) -> bool:
     room = 1e-12 * max(begun)
     return len(mine) == len(begun) and all(abs(a - b) <= room for a, b in zip(mine, begun, strict=True))
+
+
+def _law(rule: Algorithm, noise: object, levels: int) -> Mechanism | None:
+    """The law of an algorithm's noise of that family on a lattice with so many integers to the clip."""
+    law = rule.law(noise)
+    return law if law is None or not rule.lattice else law.on(int(levels))
+
+
+def _rounded_down(scale: int, levels: int) -> float:
+    """The largest number that is at most scale/levels."""
+    found = scale / levels
+    return found if Fraction(found) * levels <= scale else math.nextafter(found, 0.0)
 
 
 def _noise(rule: Algorithm, law: Mechanism | None, multiplier: float) -> dict[str, Any]:

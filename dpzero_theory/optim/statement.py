@@ -113,7 +113,7 @@ def statement(content: Content, account: Account) -> Statement:
         "isolation": header.isolation or "not looked at",
         "clip": f"{plan.clip:g} on what a record adds, in L2 norm",
         "lattice": f"{plan.levels} steps between 0 and the clip" if plan.levels else "none",
-        "noise": f"{plan.noise_multiplier:.8g} times the clip on each sum{on_lattice}",
+        "noise": f"{settings.noise_multiplier:.8g} times the clip on each sum{on_lattice}",
         "steps planned": str(account.steps),
         "steps paid for": f"{account.spent}, {account.block} at a time",
         "steps made": f"{len(content.records)} in the transcript",

@@ -43,10 +43,12 @@ _CLOSE_TO_PURE = 0.1
 class _Reduced:
     """A history as releases with dominating pairs, Gaussian and finite ones, up to a ratio e^ratio, and pure epsilon.
 
-    least: epsilon from below at delta.
+    below: Gaussian ones that cost at most as much, where `gaussian` cost at least as much. least: epsilon from below at
+    delta.
     """
 
     gaussian: tuple[Release, ...]
+    below: tuple[Release, ...]
     finite: Finite
     ratio: float
     epsilon: float
@@ -63,7 +65,8 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
 
     def reduced(finite: Finite, kept: Callable[[Cost], bool]) -> _Reduced:
         return _Reduced(
-            gaussian=tuple(r for r, cost in costs if cost.gaussian),
+            gaussian=tuple(_continuous(r, cost, 0) for r, cost in costs if cost.gaussian),
+            below=tuple(_continuous(r, cost, 1) for r, cost in costs if cost.gaussian),
             finite=finite,
             ratio=math.fsum(cost.ratio for _, cost in costs if kept(cost)),
             epsilon=_up(math.fsum(cost.epsilon for _, cost in costs if not kept(cost))),
@@ -77,17 +80,29 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     return found
 
 
-def gaussian_part(history: Steps) -> tuple[tuple[Release, ...], float]:
-    """The history as Gaussian releases and G, where that is all it is.
+def _telling(reductions: Sequence[_Reduced]) -> Sequence[_Reduced]:
+    """Without the one by pure epsilon where a law has none and another one says more."""
+    return reductions[:-1] if len(reductions) > 1 and reductions[-1].epsilon == math.inf else reductions
+
+
+def _continuous(release: Release, cost: Cost, end: int) -> Release:
+    """The continuous Gaussian releases that cost at least (end 0) or at most (1) as much."""
+    if cost.multipliers is None or cost.multipliers[end] == release.noise_multiplier:
+        return release
+    return Release.of(replace(release.step, noise=cost.multipliers[end], mechanism="gaussian"), release.steps)
+
+
+def gaussian_part(history: Steps) -> tuple[tuple[Release, ...], tuple[Release, ...], float]:
+    """The history as Gaussian releases that cost at least, and at most, as much, and G, where that is all it is.
 
     Raises ValueError for a history with a mechanism that is no Gaussian one.
     """
     made = releases_of(history)
     reduced = _reductions(made, 0.0)[-1]
     for r in made:
-        if r not in reduced.gaussian:
+        if not MECHANISMS[r.mechanism].cost(r, 0.0).gaussian:
             raise ValueError(f"history must have Gaussian noise only; got mechanism {r.mechanism}")
-    return reduced.gaussian, reduced.ratio
+    return reduced.gaussian, reduced.below, reduced.ratio
 
 
 def _up(x: float) -> float:
@@ -146,7 +161,7 @@ def delta_of_history(history: Steps, epsilon: float, *, near: float | None = Non
     eps = check.real("epsilon", epsilon, at_least=0)
     made = releases_of(history)
     reductions = _reductions(made, 0.0)
-    found = [_reduced_delta(reduced, eps, notes(made), near) for reduced in reductions]
+    found = [_reduced_delta(reduced, eps, notes(made), near) for reduced in _telling(reductions)]
     lower, upper = max(bracket.lower for bracket in found), min(bracket.upper for bracket in found)
     upper = max(min(upper, _near_pure(reductions, eps)), lower)
     return replace(found[0], lower=lower, value=min(max(found[0].value, lower), upper), upper=upper)
@@ -162,14 +177,14 @@ def _reduced_delta(reduced: _Reduced, eps: float, notes: tuple[str, ...] = (), n
     if not reduced.gaussian and reduced.finite == NO_FINITE:
         return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
 
-    def paired(epsilon: float) -> Bracket:
-        return _paired_delta(reduced.gaussian, epsilon, reduced.finite, near)
+    def paired(releases: Sequence[Release], epsilon: float) -> Bracket:
+        return _paired_delta(releases, epsilon, reduced.finite, near)
 
-    found = paired(max(_down(left - beyond) if beyond else left, 0.0))
+    found = paired(reduced.gaussian, max(_down(left - beyond) if beyond else left, 0.0))
     if ratio + beyond == 0:
         return replace(found, notes=notes)
     upper = min(_up((found.upper + pure) * math.exp(ratio)), 1.0)
-    lower = paired(_up(eps + 2 * ratio)).lower * math.exp(-ratio)
+    lower = paired(reduced.below, _up(eps + 2 * ratio)).lower * math.exp(-ratio)
     return Bracket(_down(lower), min(found.value + pure, upper), upper, found.method, notes)
 
 
@@ -207,9 +222,10 @@ def epsilon_of_history(history: Steps, delta: float) -> Bracket:
     target = check.real("delta", delta, at_least=0, below=1)
     made = releases_of(history)
     reductions = _reductions(made, target)
-    if reductions[-1].gaussian:
+    if reductions[-1].gaussian or reductions[-1].epsilon == math.inf:
         check.real("delta", delta, above=0, below=1)
-    found = [*_by_pairs(reductions[:-1] if target > 0 else [], target), _reduced_epsilon(reductions[-1], target)]
+    *by_pairs, last = _telling(reductions)
+    found = [*_by_pairs(by_pairs if target > 0 else [], target), _reduced_epsilon(last, target)]
     upper = min(bracket.upper for bracket in found)
     lower = min(max(bracket.lower for bracket in found), upper)
     return Bracket(lower, upper, upper, found[0].method, notes(made))
@@ -236,7 +252,9 @@ def _reduced_epsilon(reduced: _Reduced, target: float) -> Bracket:
     if ratio + reduced.epsilon > 0:
         upper = _up(found.upper + 2 * ratio + reduced.epsilon)
     lower = found.lower
-    if ratio >= MARGIN / 2:  # else it holds at delta (1 + MARGIN) too, so at delta e^G
+    if reduced.below != reduced.gaussian:
+        lower = _paired_epsilon(reduced.below, _up(target * math.exp(ratio)), reduced.finite).lower
+    elif ratio >= MARGIN / 2:  # else it holds at delta (1 + MARGIN) too, so at delta e^G
         lower = _exceeding(lambda x: _paired_delta(reduced.gaussian, x, reduced.finite), lower, target, ratio)
     return Bracket(max(_down(lower) - 2 * ratio, reduced.least, 0.0), upper, upper, found.method)
 
@@ -371,4 +389,5 @@ def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[
 def notes(made: Sequence[Release]) -> tuple[str, ...]:
     """What a reader must know about the certificate of this history."""
     found = [r.step.sampling.note(r.relation) for r in made if r.sample_rate < 1]
+    found += [MECHANISMS[r.mechanism].note for r in made]
     return tuple(dict.fromkeys(note for note in found if note))

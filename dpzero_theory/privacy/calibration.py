@@ -20,6 +20,8 @@ from dpzero_theory.privacy.truncation import attained
 
 LARGEST_EPSILON = 1e4
 """Of a target with sampled batches: what is beyond protects nothing, and would need grids of as many cells."""
+_LOUD = 1e6
+"""A noise multiplier that every mechanism accounts for."""
 _PURE_ACCURACY = 1e-10
 """Relative, of a pure law's multiplier."""
 
@@ -63,23 +65,37 @@ def calibrate_noise_multiplier(
     epsilon = check.real("target_epsilon", target_epsilon, above=0)
     law = MECHANISMS[mechanism]
     unit = Release(
-        1.0,
+        _LOUD,
         steps,
         sampling=sampling,
         relation=relation,
         sample_rate=sample_rate,
         mechanism=mechanism,
         coordinates=coordinates,
-    )
+    ).with_noise(1.0)
     pure = law.multiplier(unit, epsilon)
     if pure is not None:
         return _pure(unit, epsilon, check.real("target_delta", target_delta, at_least=0, below=1), pure)
     delta = check.real("target_delta", target_delta, above=0, below=1)
-    ratio = law.cost(unit, delta).ratio
-    if ratio > 0:
-        epsilon = math.nextafter(epsilon - 2 * ratio, 0.0)
-        delta = math.nextafter(delta * math.exp(-ratio), 0.0)
-    return _gaussian(unit, epsilon, delta)
+    cost = law.cost(unit, delta)
+    if not cost.gaussian or cost.multipliers not in (None, (1.0, 1.0)):
+        return _on_lattice(unit, epsilon, delta)
+    if cost.ratio > 0:
+        epsilon = math.nextafter(epsilon - 2 * cost.ratio, 0.0)
+        delta = math.nextafter(delta * math.exp(-cost.ratio), 0.0)
+    return law.on_lattice(_gaussian(unit, epsilon, delta))
+
+
+def _on_lattice(unit: Release, epsilon: float, delta: float) -> Bracket:
+    """Of Gaussian noise on a lattice so coarse that it is not accounted for as continuous noise of its multiplier."""
+    check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
+    _require_noise(unit, delta)
+    start, slope = _central_limit(unit, epsilon, delta)
+    if unit.terms.gdp > 0:
+        start = unit.terms.gdp / float(gdp_from_epsilon(epsilon, delta))
+    curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon), near=delta)
+    lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
+    return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 
 def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bracket:

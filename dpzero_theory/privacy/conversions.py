@@ -36,16 +36,18 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     """
     a = check.real("order", order, above=1)
     tau = a - 1
-    releases, ratio = gaussian_part(history)
-    base = a * total_gdp(releases) ** 2 / 2
+    above, below, ratio = gaussian_part(history)
+    base, least = (a * total_gdp(releases) ** 2 / 2 for releases in (above, below))
     apart = ratio * (2 * a - 1) / tau
-    best = Bracket(max(base - apart, 0.0), base, base + apart, "closed form")
-    for parts in compositions(releases):
-        low, high = base - apart, base + apart
-        for pair, steps in parts:
+    best = Bracket(max(least - apart, 0.0), base, base + apart, "closed form")
+    for more, less in zip(compositions(above), compositions(below), strict=True):
+        low, high = least - apart, base + apart
+        for (pair, steps), (lesser, _) in zip(more, less, strict=True):
             value, error = cumulant(pair, tau)
-            low += steps * max(value - error, 0.0) / tau
             high += steps * (value + error) / tau
+            if lesser != pair:
+                value, error = cumulant(lesser, tau)
+            low += steps * max(value - error, 0.0) / tau
         if high > best.upper:
             best = Bracket(low, high, high, "quadrature")
     return best

@@ -1,14 +1,15 @@
-"""Discrete Gaussian noise under any sampling: what it costs beyond the continuous Gaussian of the accountants.
+"""Discrete Gaussian noise under any sampling: the continuous Gaussian noises that cost as much, from above and below.
 
-A bound that holds for every sampling, every adaptive use and K coordinates a release, and costs nothing (1e-34 a
-release). Lengths are in units of the lattice.
+Two bounds that hold for every sampling, every adaptive use and K coordinates a release. They are sharp where the noise
+is wide beside the lattice; with less noise `certified.integers` sums over the lattice. Lengths are in units of the
+lattice, M of them to a clip; the noise has the parameter sigma = s M, s the noise multiplier of a `Release`.
 
-**One release.** Let DG(sigma; m) have P[x] proportional to exp(-(x - m)^2/(2 sigma^2)) on the integers, m an integer,
-and for real y let kernel(x | y) be proportional to exp(-(x - y)^2/(2 tau^2)) on the integers. By Poisson summation
-the normaliser of the kernel is sqrt(2 pi) tau (1 + 2 sum_j exp(-2 pi^2 tau^2 j^2) cos(2 pi j y)), within
+**From above.** Let DG(sigma; m) have P[x] proportional to exp(-(x - m)^2/(2 sigma^2)) on the integers, m an integer,
+and for real y let kernel(x | y) be proportional to exp(-(x - y)^2/(2 tau^2)) on the integers, tau < sigma. By Poisson
+summation the normaliser of the kernel is sqrt(2 pi) tau (1 + 2 sum_j exp(-2 pi^2 tau^2 j^2) cos(2 pi j y)), within
 1 +- kappa of sqrt(2 pi) tau for every y, with kappa = 2 sum_j exp(-2 pi^2 tau^2 j^2); that of DG is within
-[1, 1 + kappa] of sqrt(2 pi) sigma for sigma >= tau. Variances add: integrating
-N(y; m, sigma^2 - tau^2) N(x; y, tau^2) over y gives N(x; m, sigma^2). So
+[1, 1 + kappa] of sqrt(2 pi) sigma. Variances add: integrating N(y; m, sigma^2 - tau^2) N(x; y, tau^2) over y gives
+N(x; m, sigma^2). So
 
     DG(sigma; m)(x)  and  integral of N(y; m, sigma^2 - tau^2) kernel(x | y) dy
 
@@ -23,23 +24,75 @@ G = T K g, of a post-processing C(D) of a run with continuous noise, adaptive as
 
     delta(epsilon) <= e^G delta'(epsilon - 2 G),
 
-with delta' of the noise multiplier sqrt(sigma^2 - tau^2)/levels where every record moves the K-vector of integers by
-at most `levels` in L2 norm. With tau = 2, g = 2e-34, and tau^2 is nothing beside sigma^2.
+with delta' of the noise multiplier sqrt(sigma^2 - tau^2)/M where every record moves the K-vector of integers by at most
+M in L2 norm. It is less than s: with one integer to a clip and sigma = 1/2 there is no such bound at all.
 
-**From below.** Conversely N(0, tau^2) added to DG(sigma; m) has at y the density N(y; m, sigma^2 + tau^2) times a theta
-sum that is within 1 +- kappa of a constant (its width is tau sigma/sqrt(sigma^2 + tau^2), at least 1.99 from
-sigma = 20 on). So a run with continuous noise of variance sigma^2 + tau^2 is within exp(+-G) of a post-processing of
-M, and epsilon of M at delta is at least that of it at e^G delta, less 2 G. From sigma = 2^28 on the two multipliers
-agree to 1e-16.
+**From below.** Conversely N(0, t^2) added to DG(sigma; m) has at y the density N(y; m, sigma^2 + t^2) times a theta sum
+of width t sigma/sqrt(sigma^2 + t^2) that is within 1 +- kappa of a constant where that width is tau,
+t^2 = tau^2 sigma^2/(sigma^2 - tau^2). So a run with continuous noise of variance sigma^2 + t^2 is within exp(+-G) of a
+post-processing of M, and epsilon of M at delta is at least that of it at e^G delta, less 2 G.
+
+**Runs** draw with `discrete_scale`, sigma^2 >= (s M)^2 + tau^2 with tau = 2, on lattices of 2^28 integers to a clip, or
+more: there g = 2e-34, and both multipliers are s to 1e-14 of it from s = 1/16 on.
 """
 
 import math
 from fractions import Fraction
+from typing import NamedTuple
 
 from dpzero_theory.check import integer, real
 
 KERNEL = 2
-"""tau, in units of the lattice."""
+"""tau, in units of the lattice, of runs: the largest in use."""
+FINE = 2**28
+"""Integers to a clip from which a lattice is one of those that `discrete-gaussian` means."""
+_RATIO = 1e-12
+"""About G, of which tau is made where the noise is not wide."""
+_SAME = 2.0**-46
+"""(tau/sigma)^2 up to which both multipliers are s: 1e-14 of it."""
+
+
+class Between(NamedTuple):
+    """Multipliers of the continuous Gaussian noises that cost at least and at most as much, up to e^ratio."""
+
+    above: float
+    below: float
+    ratio: float
+
+
+def _kernel(sigma: float, numbers: int) -> float:
+    """tau: that of runs for wide noise, a smaller one that has a G of about `_RATIO` where that is enough."""
+    if (KERNEL / sigma) ** 2 <= _SAME:
+        return KERNEL
+    return min(KERNEL, math.sqrt(math.log(4 * numbers / _RATIO) / 2) / math.pi)
+
+
+def least_multiplier(levels: int, numbers: int) -> float:
+    """The noise multiplier from which `between` answers: sigma at least 2 tau. Arguments as there."""
+    return 2 * _kernel(1.0, numbers) / levels
+
+
+def between(noise_multiplier: float, levels: int, numbers: int) -> Between | None:
+    """The module's bounds; None where sigma < 2 tau, so that they say next to nothing.
+
+    noise_multiplier: s > 0. levels: M >= 1. numbers: T K, the integers that are released. Raises ValueError.
+    """
+    s, sigma = real("noise_multiplier", noise_multiplier, above=0.0), noise_multiplier * levels
+    if s < least_multiplier(levels, numbers):
+        return None
+    tau = _kernel(sigma, numbers)
+    share = (tau / sigma) ** 2
+    ratio = discrete_gap(numbers, tau)
+    if share <= _SAME:
+        return Between(s, s, ratio)
+    less = math.sqrt(1 - share)
+    return Between(s * less * (1 - 1e-15), s * math.sqrt(1 + share / less**2) * (1 + 1e-15), ratio)
+
+
+def on_lattice(continuous: float, levels: int) -> float:
+    """A noise multiplier of which `between` says that it costs at most as much as continuous noise of this one."""
+    least = KERNEL / levels
+    return continuous if (least / continuous) ** 2 <= _SAME else math.hypot(continuous, least) * (1 + 1e-15)
 
 
 def discrete_gap(numbers: int, tau: float = KERNEL) -> float:

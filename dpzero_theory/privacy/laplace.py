@@ -25,6 +25,8 @@ import math
 from dpzero_theory.check import real
 from dpzero_theory.privacy.relation import Relation
 
+FINE = 2**30
+"""Integers to a clip from which a lattice is one of those that `laplace` means."""
 _ROUNDING = 1e-12  # relative, of the formulas below in float64
 _LARGEST = 700.0  # of a with sampling, and of epsilon_1: e^a and e^epsilon_1 are evaluated
 

@@ -8,16 +8,20 @@ which composes with that of any other law, adaptively. A further law is a subcla
 import math
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
 from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.exponential import LEAST_NOISE, laplace_pairs
 from dpzero_theory.privacy.certified.finite import FinitePair
-from dpzero_theory.privacy.discrete import discrete_gap, discrete_scale
+from dpzero_theory.privacy.certified.integers import LEAST_NOISE as LEAST_SUMMED
+from dpzero_theory.privacy.certified.integers import WIDEST, WIDEST_OF_ONE, discrete_pairs
+from dpzero_theory.privacy.discrete import FINE, between, discrete_scale, least_multiplier, on_lattice
+from dpzero_theory.privacy.laplace import FINE as FINE_LAPLACE
 from dpzero_theory.privacy.laplace import laplace_multiplier, lattice_gap, least_epsilon, release_epsilon
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.relation import Relation
@@ -28,10 +32,11 @@ from dpzero_theory.registry import Registry
 class Cost:
     """What releases cost, as a part of a composition.
 
-    gaussian: whether they count as continuous Gaussian releases with their noise multiplier. pairs: of a pure law, a
-    dominating pair of one release, for each direction, if it is known. ratio: G >= 0, the law of what is released is
-    within e^G of a post-processing of these. epsilon: pure epsilon of all of them, without the ratio, 0 for Gaussian
-    ones. least: from below, epsilon at the delta asked for of these releases alone.
+    gaussian: whether they count as continuous Gaussian releases. multipliers: of these, one that costs at least as much
+    and one that costs at most as much; None for the releases' own. pairs: of another law, a dominating pair of one
+    release, for each direction, if it is known. ratio: G >= 0, the law of what is released is within e^G of a
+    post-processing of these. epsilon: pure epsilon of all of them, without the ratio, 0 for Gaussian ones, infinite for
+    a law that has none. least: from below, epsilon at the delta asked for of these releases alone.
     """
 
     gaussian: bool
@@ -39,6 +44,10 @@ class Cost:
     epsilon: float = 0.0
     least: float = 0.0
     pairs: tuple[FinitePair, FinitePair] | None = None
+    multipliers: tuple[float, float] | None = None
+
+
+_UNKNOWN = Cost(gaussian=False, epsilon=math.inf)
 
 
 class Counted(Protocol):
@@ -48,6 +57,8 @@ class Counted(Protocol):
     def noise_multiplier(self) -> float: ...
     @property
     def steps(self) -> int: ...
+    @property
+    def sampling(self) -> str: ...
     @property
     def sample_rate(self) -> float: ...
     @property
@@ -61,7 +72,8 @@ class Mechanism(ABC):
 
     name: of the law in a `Release`. noise: the family, the word that runs take. lattice: whether sums and noise are
     integers. exactness: one sentence on what is drawn. coordinates: how many numbers of a record, clipped jointly, a
-    release may have. samplings: those it is accounted for, None for all.
+    release may have. samplings: those it is accounted for, None for all. note: what a reader must know about the
+    certificate, empty where there is nothing.
     """
 
     name: str
@@ -70,6 +82,11 @@ class Mechanism(ABC):
     exactness: ClassVar[str]
     coordinates: ClassVar[int] = 2**16
     samplings: ClassVar[tuple[str, ...] | None] = None
+    note: str = ""
+
+    def on(self, levels: int) -> "Mechanism":
+        """The law that accounts for this family's noise on a lattice with so many integers to a clip."""
+        return self
 
     def require(self, sampling: str, coordinates: int) -> None:
         """Raise ValueError unless releases with this sampling and number of coordinates are accounted."""
@@ -81,6 +98,10 @@ class Mechanism(ABC):
                 f"coordinates must be at most {self.coordinates} with mechanism {self.name}; got {coordinates}"
             )
 
+    def require_noise(self, releases: Counted) -> None:
+        """Raise ValueError where releases with so little noise are not accounted."""
+        return
+
     @abstractmethod
     def cost(self, releases: Counted, delta: float) -> Cost:
         """What these releases cost. delta: where `Cost.least` is taken, 0 <= delta < 1. Raises ValueError."""
@@ -88,6 +109,10 @@ class Mechanism(ABC):
     def multiplier(self, releases: Counted, target_epsilon: float) -> float | None:
         """The noise multiplier for pure target_epsilon; None for a law that has no pure epsilon."""
         return None
+
+    def on_lattice(self, continuous: Bracket) -> Bracket:
+        """The noise multiplier that costs as much as continuous Gaussian noise; where `Cost.gaussian`."""
+        return continuous
 
     @abstractmethod
     def scale(self, noise_multiplier: float, levels: int) -> float:
@@ -115,25 +140,87 @@ class _Gaussian(Mechanism):
         return source.gaussian(scale, shape)
 
 
-class _DiscreteGaussian(Mechanism):
-    name = "discrete-gaussian"
+_MOST_COMPOSED = 2**24
+"""Releases beyond which no finite pairs are composed."""
+
+
+class DiscreteGaussian(Mechanism):
+    """Discrete Gaussian noise on a lattice with M integers to a clip: discrete-gaussian:M.
+
+    The noise has the parameter s M, s the noise multiplier. One number of full or Poisson batches is accounted for by
+    sums over the integers, what is wide beside the lattice by the continuous Gaussian on either side (`discrete`), and
+    the rest is refused. Without M, `discrete-gaussian`, what runs draw: 2^28 integers to a clip, or more.
+    """
+
+    family: ClassVar[str] = "discrete-gaussian"
     noise = "gaussian"
     lattice = True
     exactness = "integers with exactly the discrete Gaussian law"
     coordinates = 2**32
 
+    def __init__(self, levels: int = 0) -> None:
+        self._runs, self.levels = levels == 0, levels or FINE
+        self.name = self.family if self._runs else f"{self.family}:{levels}"
+        if self._runs:
+            self.note = (
+                f"{self.family}: on a lattice with 2^28 integers to the clip, or more, as runs have;"
+                f" {self.family}:M on one with M"
+            )
+
+    @classmethod
+    def of(cls, arguments: str) -> "DiscreteGaussian":
+        """From M. Raises ValueError."""
+        return cls(_levels(cls.family, arguments))
+
+    def on(self, levels: int) -> "Mechanism":
+        return MECHANISMS[self.family if levels >= FINE else f"{self.family}:{levels}"]
+
+    def _summed(self, releases: Counted) -> bool:
+        """Whether their number, batches and coordinates allow for sums over the integers."""
+        r = releases
+        return r.coordinates == 1 and r.sampling in ("full", "poisson") and r.steps <= _MOST_COMPOSED
+
+    def require_noise(self, releases: Counted) -> None:
+        r = releases
+        least = least_multiplier(self.levels, r.steps * r.coordinates)
+        if self._summed(r):
+            least = min(least, LEAST_SUMMED)
+        if not r.noise_multiplier >= least:
+            raise ValueError(
+                f"noise_multiplier must be at least {least:.6g} with mechanism {self.name}, sampling {r.sampling},"
+                f" {r.steps} steps and {r.coordinates} coordinates; got {r.noise_multiplier!r}"
+            )
+
     def cost(self, releases: Counted, delta: float) -> Cost:
-        return Cost(gaussian=True, ratio=discrete_gap(releases.steps * releases.coordinates))
+        r, s = releases, releases.noise_multiplier
+        widest = WIDEST_OF_ONE if r.steps == 1 else WIDEST
+        if self._summed(r) and s >= LEAST_SUMMED and s * self.levels <= widest:
+            pairs = discrete_pairs(s, r.sample_rate, r.relation, self.levels)
+            return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
+        found = between(s, self.levels, r.steps * r.coordinates)
+        if found is None:
+            return _UNKNOWN
+        return Cost(gaussian=True, ratio=found.ratio, multipliers=(found.above, found.below))
+
+    def on_lattice(self, continuous: Bracket) -> Bracket:
+        upper = on_lattice(continuous.upper, self.levels)
+        lower = continuous.lower - 2 * (upper - continuous.upper)
+        return replace(continuous, lower=max(lower, 0.0), value=upper, upper=upper)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
-        return discrete_scale(noise_multiplier, levels)
+        if self._runs:
+            return discrete_scale(noise_multiplier, levels)
+        return math.ceil(Fraction(noise_multiplier) * levels)
 
     def draw(self, source: NoiseSource, scale: float, shape: tuple[int, ...]) -> NDArray[Any]:
         return source.discrete_gaussian(scale, shape)
 
 
-_MOST_COMPOSED = 2**24
-"""Releases of a pure law beyond which their pure epsilon is all that is said."""
+def _levels(family: str, arguments: str) -> int:
+    """M of a name family:M. Raises ValueError."""
+    if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
+        raise ValueError(f"mechanism must be {family}:M, M >= 1 integers to a clip; got {arguments!r}")
+    return int(arguments)
 
 
 class _Laplace(Mechanism):
@@ -146,6 +233,9 @@ class _Laplace(Mechanism):
     coordinates = 1
     samplings = ("full", "poisson")
     levels: int = 0
+
+    def on(self, levels: int) -> "Mechanism":
+        return MECHANISMS["laplace" if levels >= FINE_LAPLACE else f"{CoarseLaplace.family}:{levels}"]
 
     def cost(self, releases: Counted, delta: float) -> Cost:
         r = releases
@@ -169,7 +259,7 @@ class _Laplace(Mechanism):
 
 
 class CoarseLaplace(_Laplace):
-    """Discrete Laplace noise on a lattice with M integers to a clip: discrete-laplace:M. Not what runs draw."""
+    """Discrete Laplace noise on a lattice with M integers to a clip: discrete-laplace:M."""
 
     family: ClassVar[str] = "discrete-laplace"
 
@@ -180,14 +270,13 @@ class CoarseLaplace(_Laplace):
     @classmethod
     def of(cls, arguments: str) -> "CoarseLaplace":
         """From M. Raises ValueError."""
-        if not re.fullmatch(r"[1-9]\d{0,9}", arguments):
-            raise ValueError(f"mechanism must be {cls.family}:M, M >= 1 integers to a clip; got {arguments!r}")
-        return cls(int(arguments))
+        return cls(_levels(cls.family, arguments))
 
 
 MECHANISMS: Registry[Mechanism] = Registry("mechanism")
-for _mechanism in (_Gaussian(), _DiscreteGaussian(), _Laplace()):
+for _mechanism in (_Gaussian(), DiscreteGaussian(), _Laplace()):
     MECHANISMS.register(_mechanism)
+MECHANISMS.register_family(DiscreteGaussian.family, DiscreteGaussian.of)
 MECHANISMS.register_family(CoarseLaplace.family, CoarseLaplace.of)
 
 

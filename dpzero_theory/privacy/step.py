@@ -31,7 +31,9 @@ class Step:
             replace-one the sum changes by up to 2 C.
         sampling: how the batch is drawn, a value such as `Poisson(1 / 16)` or `FullBatch()`.
         relation: which data sets are neighbours, a `Relation` or its name; there is no default.
-        mechanism: the noise law, a name of `mechanism.MECHANISMS`.
+        mechanism: the noise law, a name of `mechanism.MECHANISMS`. Noise on integers is `discrete-gaussian:M` or
+            `discrete-laplace:M`, M of them to a clip; `discrete-gaussian` has 2^28 of them or more, `laplace` 2^30 or
+            more, or real numbers.
         coordinates: K >= 1, how many numbers of a record are released, clipped jointly in L2 norm.
 
     Raises:
@@ -84,7 +86,7 @@ class Release:
         mechanism, coordinates: as of `Step`.
 
     Raises:
-        ValueError: as `Step`, naming these arguments.
+        ValueError: as `Step`, naming these arguments, and for noise so little that so many steps are not accounted.
     """
 
     step: Step
@@ -115,6 +117,7 @@ class Release:
     def _set(self, step: Step, steps: int) -> None:
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "steps", check.integer("steps", steps, at_most=MOST_STEPS))
+        MECHANISMS[step.mechanism].require_noise(self)
 
     def with_noise(self, noise_multiplier: float) -> "Release":
         """The same releases with another noise multiplier > 0, which is not checked again."""

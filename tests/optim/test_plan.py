@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpzero_theory.optim.folder import TRANSCRIPT
+from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.transcript import contents
+from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.problem import Prescription, Problem
@@ -24,6 +26,7 @@ from dpzero_theory.theory.sharp import certificate
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 from tests.optim.small import POISSON, D, Logistic, N, data, losses, plan
+from tests.privacy import oracle
 
 
 def test_noise_has_the_law_of_the_plan() -> None:
@@ -226,3 +229,69 @@ def test_the_sums_of_a_release_move_the_weights_by_the_mean_over_its_directions(
         (7, pytest.approx(0.125 / 2 * unit * 4)),
     ]
     assert (chosen.scalars, plan(algorithm="dpgd-0th").scalars) == (2, 0)
+
+
+def coarse(levels: int, multiplier: float, more: int = 0, **changes: Any) -> Plan:
+    """A plan whose user chose the lattice, with the least noise that the multiplier takes, or a little more."""
+    scale = math.ceil(multiplier * levels) + more
+    return replace(plan(**changes), levels=levels, noise_multiplier=multiplier, scale=scale)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+@pytest.mark.parametrize(("levels", "multiplier"), [(1, 1.3), (2, 2.5), (10, 2.0)])
+def test_a_plan_costs_what_its_lattice_does(noise: str, levels: int, multiplier: float) -> None:
+    """One step of full batches, against the sums over all outputs of the integer noise that is drawn."""
+    chosen = coarse(levels, multiplier, noise=noise, steps=1, sampling="full", expected_batch=N, relation="add-remove")
+    if noise == "laplace":
+        couples = oracle.laplace(levels, chosen.scale / levels, 1.0, "add-remove")
+    else:
+        couples = oracle.discrete_gaussian(levels, chosen.scale, 1.0, "add-remove")
+    assert chosen.settings.mechanism == f"discrete-{noise}:{levels}"
+    assert chosen.law is not None
+    assert chosen.law.name == chosen.settings.mechanism
+    assert chosen.settings.noise_multiplier == pytest.approx(chosen.scale / levels, rel=1e-15)
+    found = chosen.epsilon(0.01)
+    assert oracle.exact_delta(found.upper, [couples]) <= 0.01 * (1 + 1e-9)
+    assert oracle.exact_delta(found.lower * (1 - 1e-9), [couples]) >= 0.01 * (1 - 1e-9)
+    assert found.upper - found.lower < 1e-6
+
+
+def test_a_lattice_as_fine_as_a_runs_own_is_accounted_for_as_ever() -> None:
+    for noise, least, name in (("gaussian", 2**28, "discrete-gaussian"), ("laplace", 2**30, "laplace")):
+        for levels in (least, 2**31):
+            chosen = coarse(levels, 5.0, more=1, noise=noise, steps=1, sampling="full", expected_batch=N)
+            assert chosen.settings.mechanism == name
+            assert chosen.settings.noise_multiplier == 5.0
+        chosen = coarse(least - 1, 5.0, noise=noise, steps=1, sampling="full", expected_batch=N)
+        assert chosen.settings.mechanism == f"discrete-{noise}:{least - 1}"
+
+
+def test_a_lattice_too_coarse_to_be_accounted_for_is_no_plan() -> None:
+    with pytest.raises(ValueError, match=r"^noise_multiplier must be at least .* with mechanism discrete-gaussian:3"):
+        coarse(3, 0.5, directions_per_step=4)
+
+
+def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its ledger, its statement and verify: the law of the lattice, and epsilon at pure noise, T times levels/scale."""
+    chosen = coarse(1, 4.5, noise="laplace", steps=3, relation="add-remove", sampling="full", expected_batch=N)
+    run = make_private(Logistic(), losses, data(), chosen, target_delta=0.0, folder=tmp_path / "run")
+    run.run()
+    run.close()
+    assert run.get_epsilon(0.0) == pytest.approx(3 / 5, rel=1e-9)
+    with pytest.raises(ValueError, match="target_epsilon"):
+        make_private(
+            Logistic(), losses, data(), chosen, target_delta=0.0, target_epsilon=0.59, folder=tmp_path / "less"
+        )
+    assert verify([str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert "(0.600001, 0)-differentially private" in said
+    assert "discrete-laplace:1: integers" in said
+    ledger = tmp_path / "run" / LEDGER
+    fine = replace(run.plan.settings, mechanism="laplace")
+    header = contents(tmp_path / "run" / TRANSCRIPT)
+    ledger.unlink()
+    Ledger.create(
+        ledger, target_epsilon=0.61, target_delta=0.0, settings=fine, steps=3, block=1, run=header.digest
+    ).close()
+    assert verify([str(tmp_path / "run")]) == 1
+    assert "accounts for mechanism laplace, but the lattice" in capsys.readouterr().err

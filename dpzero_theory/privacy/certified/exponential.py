@@ -43,16 +43,20 @@ def _masses(first: Array, last: Array, bottom: int, centre: int, s: float, gap: 
     return np.concatenate([outer[:1], inner, outer[1:]]) / (1 + math.exp(-gap / s))
 
 
-def _log_ratio(mixed: Mixed, x: Array, s: float) -> Array:
-    """Log of the density at x over that of the law with centre 0."""
-    centre, weight = mixed[-1]
-    level = (np.abs(x) - np.abs(x - centre)) / s
-    more = weight * np.expm1(level)
+def log_mixed(weight: float, level: Array) -> Array:
+    """Log of 1 - weight + weight e^level."""
     if weight == 1:
         return level
+    more = weight * np.expm1(np.minimum(level, 700.0))
     near = np.abs(more) < 0.5
     far = np.logaddexp(math.log1p(-weight), math.log(weight) + level)
     return np.asarray(np.where(near, np.log1p(np.where(near, more, 0.0)), far))
+
+
+def _log_ratio(mixed: Mixed, x: Array, s: float) -> Array:
+    """Log of the density at x over that of the law with centre 0."""
+    centre, weight = mixed[-1]
+    return log_mixed(weight, (np.abs(x) - np.abs(x - centre)) / s)
 
 
 def _split(p: Array, q: Array, least: Array, most: Array) -> FinitePair:

@@ -8,6 +8,7 @@ pair that the pair dominates (randomise between the events). Derived in derivati
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -106,6 +107,30 @@ class FinitePair:
         largest = width * max(abs(first), abs(first + count))
         error = _ROUNDING + _UNIT * (16 + 8 * (1 + tau) * largest)
         return Cells(first, below + above, p, q, 0.0, error, log_scale)
+
+
+_MOST_PRODUCTS = 2**20
+
+
+@lru_cache(maxsize=8)
+def product(pairs: tuple[tuple[FinitePair, int], ...]) -> FinitePair | None:
+    """The composition of so many releases of each pair, atom by atom; None where there are too many to list.
+
+    Only its `delta` may be asked for: the losses are in no order.
+    """
+    atoms = math.fsum(count * math.log(max(len(pair.loss), len(pair.p))) for pair, count in pairs)
+    if atoms > math.log(_MOST_PRODUCTS):
+        return None
+    loss, mass, p, q = np.zeros(1), np.ones(1), np.ones(1), np.ones(1)
+    steps = sum(count for _, count in pairs)
+    for pair, count in pairs:
+        for _ in range(count):
+            loss = np.add.outer(loss, pair.loss + steps * _UNIT * np.max(np.abs(pair.loss))).ravel()
+            mass = np.multiply.outer(mass, pair.mass).ravel()
+            p, q = np.multiply.outer(p, pair.p).ravel(), np.multiply.outer(q, pair.q).ravel()
+    infinite = math.fsum(count * pair.infinite for pair, count in pairs)
+    near = 4 * steps * _UNIT
+    return FinitePair(loss, mass * (1 + steps * _ROUNDING), infinite, p * (1 - near), q * (1 + near))
 
 
 def _convex(x: Array, y: Array) -> list[int]:

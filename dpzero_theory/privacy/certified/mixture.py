@@ -18,7 +18,7 @@ from dpzero_theory.privacy.certified.allocation import Run, allocation_delta, la
 from dpzero_theory.privacy.certified.convolution import log_law, log_sum
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.epoch import epoch_pairs
-from dpzero_theory.privacy.certified.finite import FinitePair
+from dpzero_theory.privacy.certified.finite import FinitePair, product
 from dpzero_theory.privacy.certified.grid import grid_delta_beside
 from dpzero_theory.privacy.certified.modulus import coefficient_delta
 from dpzero_theory.privacy.certified.pairs import Pair
@@ -102,6 +102,11 @@ def _on_grid(
     lower = value = upper = 0.0
     for index in directions[: 1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2]:
         others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
+        listed = None if epochs[index] or others or mixture.gdp else product(mixture.finite[index])
+        if listed is not None:
+            ends = listed.delta(epsilon)
+            lower, value, upper = map(max, (lower, value, upper), ends)
+            continue
         own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
         finite = (*epochs[index], *own)
         found = _composed(epsilon, finite, others, mixture.gdp, log_cut, accuracy)
