@@ -219,9 +219,7 @@ def _together(history: Sequence[Release], size: int) -> list[Release] | None:
         found = [group_release(release, size) for release in history]
     except ValueError:
         return None
-    unclear = any(
-        made.sample_rate < 1 and each.noise_multiplier < _LEAST_NOISE for made, each in zip(history, found, strict=True)
-    )
+    unclear = any(each.terms.gdp == 0 and each.noise_multiplier < _LEAST_NOISE for each in found)
     return None if unclear else found
 
 
@@ -235,7 +233,7 @@ def _one_by_one(history: Sequence[Release], epsilon: float, size: int) -> float:
     if each == 0:
         return 0.0
     more = (size - 1) * epsilon
-    if more > _MOST_EPSILON:
+    if size * epsilon > _MOST_EPSILON:
         return math.exp(min(math.log(each) + more - math.log(-math.expm1(-epsilon)) + 1e-12 * more, 0.0))
     times = math.expm1(size * epsilon) / math.expm1(epsilon) if epsilon > 0 else size
     return min(each * times * (1 + 1e-12), 1.0)

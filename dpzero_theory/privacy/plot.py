@@ -28,7 +28,7 @@ def _renyi(history: list[Release]) -> Array:
     for order in _ORDERS:
         try:
             found.append((order, rdp_of_history(history, float(order)).upper))
-        except OverflowError:
+        except ValueError:
             break
     return np.array(found)
 

@@ -107,3 +107,61 @@ def test_trade_off_of_laplace_releases_is_below_the_best_test(relation, q):
     assert (found >= np.maximum(1 - math.exp(pure) * levels, math.exp(-pure) * (1 - levels)) - 1e-9).all()
     history = [release(mechanism, 2.0, 2, 1.0, relation) for mechanism in ("laplace", "gaussian")]
     assert (trade_off(history, levels, points=8) <= trade_off(history[1:], levels) + 1e-12).all()
+
+
+def divergence(there, without, order):
+    """The larger Renyi divergence of two laws on points."""
+    return max(
+        math.log(float(np.sum(np.exp(order * np.log(p) + (1 - order) * np.log(q))))) / (order - 1)
+        for p, q in ((there, without), (without, there))
+    )
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 6.0])
+def test_renyi_divergence_of_fixed_size_batches_under_zero_out(order):
+    """A batch of one of three: the record at 1, or nothing, others at -1 or 1; each step of two alike."""
+    s, q = 1.5, 1 / 3
+    x = np.linspace(-18, 18, 20_001)
+    law = {m: np.exp(-((x - m) ** 2) / (2 * s * s)) * (x[1] - x[0]) / (s * math.sqrt(2 * math.pi)) for m in (-1, 0, 1)}
+    exact = max(divergence((1 - q) * law[y] + q * law[1], (1 - q) * law[y] + q * law[0], order) for y in (-1, 0, 1))
+    found = rdp_of_history([Release(s, 2, sampling="fixed-size", relation="zero-out", sample_rate=q)], order)
+    assert 0 < found.lower <= 2 * exact * (1 + 1e-9)
+    assert 2 * exact <= found.upper * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one", "add-remove"])
+def test_renyi_divergence_of_truncated_batches_counts_what_makes_way(relation):
+    """One of two records is kept where both are drawn, q = 0.9: the record at 1, the other one at -1."""
+    s, q, order = 1.0, 0.9, 2.0
+    x = np.linspace(-20, 20, 20_001)
+    law = {m: np.exp(-((x - m) ** 2) / (2 * s * s)) * (x[1] - x[0]) / (s * math.sqrt(2 * math.pi)) for m in (-1, 0, 1)}
+    alone, both = q * (1 - q), q * q
+
+    def output(record):
+        return (1 - q) ** 2 * law[0] + (alone + both / 2) * (law[record] + law[-1])
+
+    without = (
+        (1 - q) * law[0] + q * law[-1] if relation == "add-remove" else output(-1 if relation == "replace-one" else 0)
+    )
+    exact = divergence(output(1), without, order)
+    release = Release(s, 1, sampling="truncated-poisson:1/2", relation=relation, sample_rate=q)
+    plain = Release(s, 1, sampling="poisson", relation=relation, sample_rate=q)
+    found = rdp_of_history([release], order)
+    assert found.lower <= found.upper
+    assert exact <= found.upper
+    assert rdp_of_history([plain], order).upper < found.upper
+
+
+def test_the_lower_end_of_a_random_allocation_is_not_that_of_known_steps():
+    found = rdp_of_history([Release(1.0, 10, sampling="random-allocation", relation="add-remove", sample_rate=0.1)], 2)
+    assert found.lower < found.upper == pytest.approx(1.0)
+
+
+def test_an_order_that_is_too_large_for_the_noise_is_named():
+    with pytest.raises(ValueError, match=r"^order must be smaller for a divergence at noise 0\.1 of its sensitivity"):
+        rdp_of_history([Release(0.1, 5, sampling="poisson", relation="replace-one", sample_rate=0.1)], 1e6)
+
+
+def test_a_trade_off_at_hardly_any_noise_has_no_overflow():
+    unit = Release(0.001, 10, sampling="full", relation="add-remove", mechanism="discrete-laplace:5")
+    assert trade_off([unit], [0.0, 1e-300, 0.1, 1.0], points=4).tolist() == [1.0, 0.0, 0.0, 0.0]

@@ -228,3 +228,10 @@ def test_a_factor_beyond_all_floats_is_not_cut_off():
     """e^(i epsilon/k) up to e^2000, beside a delta that is at least the least float."""
     release = Release(40.0, 1, sampling="random-allocation:3", relation="add-remove", sample_rate=0.9)
     assert group_delta([release], 2000.0, size=400).upper == 1
+    assert 0 < group_delta([release], 1000.0, size=2).upper < 1e-100
+
+
+def test_fixed_orders_are_closed_form_for_groups_of_any_size():
+    release = Release(100.0, 1, sampling="fixed-order", relation="zero-out", sample_rate=0.01)
+    plain = epsilon_of_history([Release(1e-4, 1, sampling="full", relation="zero-out")], 1e-5)
+    assert group_epsilon([release], 1e-5, size=10**6).upper == pytest.approx(plain.upper, rel=1e-9)
