@@ -1,4 +1,4 @@
-"""Experiments, one script per question: `python -m benchmarks.NAME` in the root of a checkout.
+"""Experiments, one script per question: `python -m benchmarks.NAME` in the root of a checkout; without a name, a list.
 
 They write below it, into benchmarks/results and out, so they are not in the wheel and refuse to run elsewhere.
 """

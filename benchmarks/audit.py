@@ -19,7 +19,7 @@ are audited 20 times.
 
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, stats
 
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import read_rows
 from dpzero_theory.audit.bounds import Mechanism, attack, one_run
-from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.optim.estimator import clip_scalars, two_point_difference
 from dpzero_theory.optim.reference import dpgd_0th, dpzero
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -270,41 +270,27 @@ def _again(row: Row) -> list[Row]:
 REMAKES = {"audit": Remake(KEY, _again, varies=("wall_s",))}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.audit", __doc__)
-    parser.add_argument("--quick", action="store_true", help="attacks of 2,000 runs")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "audit")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=(
-            *("claimed_epsilon", "claimed_gdp", "runs", "canaries", "guesses", "correct"),
-            *("epsilon", "gdp", "flagged", "wall_s"),
-        ),
-        seeds=range(REPETITIONS),
-        device="cpu",
-        dtype="float64",
-        settings={"delta": DELTA, "confidence": CONFIDENCE, "quick": options.quick},
-    )
-    with parser.opened("--out", results):
-        for kind, algorithm, variant, repetition, runs in _jobs(options.quick):
-            key: dict[str, str | int] = {
-                "audit": kind,
-                "algorithm": algorithm,
-                "variant": variant,
-                "repetition": repetition,
-            }
-            if results.done(**key):
-                continue
-            results.add([{**key, **_outcome(kind, algorithm, variant, repetition, runs)}])
+def _report(options: Namespace) -> int:
     return 1 if _summary(options.out) else 0
 
+
+EXPERIMENT = Experiment(
+    name="audit",
+    about=__doc__,
+    flags=[flag("--quick", action="store_true", help="attacks of 2,000 runs")],
+    key=KEY,
+    fields=(
+        *("claimed_epsilon", "claimed_gdp", "runs", "canaries", "guesses", "correct"),
+        *("epsilon", "gdp", "flagged", "wall_s"),
+    ),
+    seeds=range(REPETITIONS),
+    settings=lambda options: {"delta": DELTA, "confidence": CONFIDENCE, "quick": options.quick},
+    cells=lambda options: (dict(zip((*KEY, "runs"), job, strict=True)) for job in _jobs(options.quick)),
+    measure=lambda options, at: _outcome(*(at[name] for name in (*KEY, "runs"))),
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,15 +13,15 @@ All refute at level 1e-6 with probability 95%, but for the median.
 """
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 
 import numpy as np
 from scipy import stats
 
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.experiment import Experiment, flag
+from benchmarks.kit.rows import read_rows
 from dpzero_theory.audit import sequential
 from dpzero_theory.audit.power import runs_to_see
-from dpzero_theory.cli import Parser, output_folder
 
 LEVEL, POWER, REPEATS, MOST = 1e-6, 0.95, 50, 1 << 16
 CLAIMED = (0.5, 1.0, 2.0)
@@ -68,38 +68,32 @@ def row(method: str, mu: float, share: float, repeats: int, most: int) -> dict[s
     return {"median": middle if middle < most else None, "q95": high if high < most else None}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.audit_power", __doc__)
-    parser.add_argument("--quick", action="store_true", help="5 sequential audits a row, of 2^10 pairs at most")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "audit_power")
-    return parser
+def _repeats(options: Namespace) -> tuple[int, int]:
+    return (5, 1 << 10) if options.quick else (REPEATS, MOST)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
-    repeats, most = (5, 1 << 10) if options.quick else (REPEATS, MOST)
-    results = Results(
-        options.out,
-        key=("method", "claimed", "share"),
-        fields=("median", "q95"),
-        seeds=list(range(repeats)),
-        device="cpu",
-        dtype="float64",
-        settings={"level": LEVEL, "power": POWER, "most": most},
-        figure="figures.audit",
-    )
-    with parser.opened("--out", results):
-        for method in METHODS:
-            for mu in CLAIMED:
-                for share in SHARES:
-                    key: dict[str, str | int | float | None] = {"method": method, "claimed": mu, "share": share}
-                    if not results.done(**key):
-                        print(" ".join(map(str, key.values())), file=sys.stderr, flush=True)
-                        results.add([key | row(method, mu, share, repeats, most)])
+def _report(options: Namespace) -> None:
     print(read_rows(options.out).to_string())
-    return 0
 
+
+EXPERIMENT = Experiment(
+    name="audit_power",
+    about=__doc__,
+    flags=[flag("--quick", action="store_true", help="5 sequential audits a row, of 2^10 pairs at most")],
+    key=("method", "claimed", "share"),
+    fields=("median", "q95"),
+    seeds=lambda options: range(_repeats(options)[0]),
+    settings=lambda options: {"level": LEVEL, "power": POWER, "most": _repeats(options)[1]},
+    figure="figures.audit",
+    cells=lambda options: (
+        {"method": method, "claimed": mu, "share": share} for method in METHODS for mu in CLAIMED for share in SHARES
+    ),
+    begun=lambda at: " ".join(map(str, at.values())),
+    measure=lambda options, at: row(at["method"], at["claimed"], at["share"], *_repeats(options)),
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

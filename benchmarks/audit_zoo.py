@@ -11,16 +11,16 @@ reported. `--quick` audits each loop once.
 
 import sys
 import time
-from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
 
-import torch
-
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Experiment, flag
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.zoo import catalogue, libraries
 from benchmarks.zoo.catalogue import Specimen, records
 from dpzero_theory.audit.conformance import check, every
-from dpzero_theory.cli import Parser, Several, output_folder
+from dpzero_theory.cli import Several
 
 FAULTS, SOUND = RESULTS / "audit_zoo", RESULTS / "audit_zoo_sound"
 FALSE_ALARM = 1e-6
@@ -55,9 +55,9 @@ def audit_row(specimen: Specimen, repeat: int = 0) -> dict[str, str | int | floa
     }
 
 
-def _summary(folder: Results) -> int:
+def _summary(folder: Path) -> int:
     """Print a line for each loop; the number of failures."""
-    table, failures = read_rows(folder.folder), 0
+    table, failures = read_rows(folder), 0
     for name, rows in table.groupby("loop", sort=False):
         specimen, found = LOOPS[str(name)], int((rows["found"] == "yes").sum())
         good = found == (len(rows) if specimen.finds else 0)
@@ -76,40 +76,35 @@ def _loop(text: str) -> str:
     return text
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.audit_zoo", __doc__)
-    parser.add_argument("--sound", action="store_true", help="the sound loops")
-    parser.add_argument("--quick", action="store_true", help="each loop once")
-    parser.add_argument("--loops", nargs="+", action=Several, type=_loop, default=[], metavar="NAME")
-    parser.add_argument("--out", type=output_folder, help="benchmarks/results/audit_zoo, or audit_zoo_sound")
-    return parser
+def _loops(options: Namespace) -> list[str]:
+    return options.loops or [name for name in LOOPS if bool(LOOPS[name].finds) != options.sound]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    names = [one.name for one in every()]
-    loops = options.loops or [name for name in LOOPS if bool(LOOPS[name].finds) != options.sound]
-    out = options.out or (SOUND if options.sound else FAULTS)
-    results = Results(
-        out,
-        key=("loop", "repeat"),
-        fields=("finds", "found", "said", "violated", *names, "runs", "wall_s", "cpu_s"),
-        seeds=[],
-        device="cpu",
-        dtype="float64",
-        settings={"false_alarm": FALSE_ALARM},
-        figure="figures.audit",
-    )
-    with parser.opened("--out", results):
-        for name in loops:
-            for repeat in range(1 if options.quick else LOOPS[name].repeats):
-                if not results.done(loop=name, repeat=repeat):
-                    print(f"{name}, {repeat}: rows in {out}", file=sys.stderr, flush=True)
-                    results.add([{"loop": name, "repeat": repeat, **audit_row(LOOPS[name], repeat)}])
-    return 1 if _summary(results) else 0
+EXPERIMENT = Experiment(
+    name="audit_zoo",
+    about=__doc__,
+    flags=[
+        flag("--sound", action="store_true", help="the sound loops"),
+        flag("--quick", action="store_true", help="each loop once"),
+        flag("--loops", nargs="+", action=Several, type=_loop, default=[], metavar="NAME"),
+    ],
+    folder=lambda options: SOUND if options.sound else FAULTS,
+    key=("loop", "repeat"),
+    fields=("finds", "found", "said", "violated", *(one.name for one in every()), "runs", "wall_s", "cpu_s"),
+    settings={"false_alarm": FALSE_ALARM},
+    figure="figures.audit",
+    check=one_thread,
+    cells=lambda options: (
+        {"loop": name, "repeat": repeat}
+        for name in _loops(options)
+        for repeat in range(1 if options.quick else LOOPS[name].repeats)
+    ),
+    begun=lambda at: f"{at['loop']}, {at['repeat']}",
+    measure=lambda options, at: audit_row(LOOPS[at["loop"]], at["repeat"]),
+    report=lambda options: 1 if _summary(options.out) else 0,
+)
 
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,17 +12,19 @@ row rests on: the encoder's are few, for its cost. Public and synthetic data onl
 
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.kit.jobs import completed
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS, Results
-from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
+from benchmarks.kit.rows import RESULTS
+from dpzero_theory.cli import Parser, Several, input_folder, integer
 from dpzero_theory.curvature import catalog, tasks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples
@@ -141,62 +143,60 @@ def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
     return values
 
 
-REMAKES = {
-    "curvature": Remake(
-        KEY, lambda row: [run(*(row[name] for name in KEY))], varies=("seconds",), elsewhere=1e-2
-    )  # of weights that Adam has trained in float32
-}
+REMAKES = {"curvature": Remake(KEY, lambda row: [run(*(row[name] for name in KEY))], varies=("seconds",))}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.curvature", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--models", nargs="+", action=Several, help="only these of the preset")
-    parser.add_argument("--data", type=input_folder("sst2_train.tsv"), help="folder with sst2_train.tsv (encoder)")
-    parser.add_argument("--seeds", type=integer(1, 1000), default=3)
-    parser.add_argument("--workers", type=integer(1, 256), default=1)
-    parser.add_argument("--out", type=output_folder, help="folder (default: by preset)")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the models and seeds that are not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+def _check(parser: Parser, options: Namespace) -> None:
     if options.preset == "encoder" and options.data is None:
         parser.error("--data must be given for encoder")
     for model in options.models or ():
         if model not in PRESETS[options.preset]:
             parser.error(f"--models must be of the preset {options.preset}; got {model!r}")
-    torch.set_num_threads(1)
-    results = Results(
-        options.out or FOLDERS[options.preset],
-        key=KEY,
-        fields=FIELDS,
-        seeds=range(options.seeds),
-        device="cpu",
-        dtype="float64 (digits, minilm:top-norm), float32",
-        settings={"level": LEVEL} | {model: asdict(study(model)) for model in PRESETS[options.preset]},
-        figure="figures.curvature",
-    )
-    models = options.models or PRESETS[options.preset]
-    jobs = [
-        (model, moment, seed, options.data)
-        for seed in range(options.seeds)
-        for model in models
-        for moment in study(model).moments
-    ]
-    with parser.opened("--out", results):
-        todo = [job for job in jobs if not results.done(**dict(zip(KEY, job, strict=False)))]
-        for (model, moment, seed, _), row in completed(run, todo, options.workers):
-            results.add([row])
-            print(
-                f"{model} (d = {row['d']}) {moment}, seed {seed}: effective rank {row['rank_estimate']:.3g} in "
-                f"[{row['rank_low']:.3g}, {row['rank_high']:.3g}] ({row['seconds']} s)",
-                flush=True,
-            )
-    return 0
+    one_thread(parser, options)
 
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    for seed in range(options.seeds):
+        for model in options.models or PRESETS[options.preset]:
+            yield from ({"model": model, "moment": moment, "seed": seed} for moment in study(model).moments)
+
+
+def _measured(options: Namespace, at: Cell) -> dict[str, Any]:
+    return run(**at, folder=options.data)
+
+
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    row = rows[0]
+    return (
+        f"{at['model']} (d = {row['d']}) {at['moment']}, seed {at['seed']}: effective rank {row['rank_estimate']:.3g} "
+        f"in [{row['rank_low']:.3g}, {row['rank_high']:.3g}] ({row['seconds']} s)"
+    )
+
+
+EXPERIMENT = Experiment(
+    name="curvature",
+    about=__doc__,
+    flags=[
+        flag("--preset", choices=PRESETS, default="smoke"),
+        flag("--models", nargs="+", action=Several, help="only these of the preset"),
+        flag("--data", type=input_folder("sst2_train.tsv"), help="folder with sst2_train.tsv (encoder)"),
+        flag("--seeds", type=integer(1, 1000), default=3),
+    ],
+    folder=lambda options: FOLDERS[options.preset],
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: range(options.seeds),
+    dtype="float64 (digits, minilm:top-norm), float32",
+    settings=lambda options: {"level": LEVEL} | {model: asdict(study(model)) for model in PRESETS[options.preset]},
+    figure="figures.curvature",
+    check=_check,
+    cells=_cells,
+    measure=_measured,
+    workers=1,
+    told=_told,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

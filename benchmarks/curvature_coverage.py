@@ -11,7 +11,7 @@ are fewer than 1,117 of the 1,200 of a quantity (3 standard deviations). `--summ
 
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.kit.jobs import completed
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory.cli import Parser, integer, output_folder
+from benchmarks.kit.rows import read_rows
+from dpzero_theory.cli import integer
 from dpzero_theory.curvature.lanczos import diagonal
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 from dpzero_theory.synthetic.problems import paper_spectrum
@@ -117,47 +118,32 @@ REMAKES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.curvature_coverage", __doc__)
-    parser.add_argument("--repetitions", type=integer(1, 10_000), default=REPETITIONS)
-    parser.add_argument("--workers", type=integer(1, 256), default=1)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "curvature_coverage", help="folder of the rows")
-    parser.add_argument("--summary", action="store_true", help="print the counts of the rows and stop")
-    return parser
+def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
+    return run(*at.values())
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the repetitions that are not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    if options.summary:
-        with parser.refusals("--out"):
-            print(summary(options.out))
-        return 0
-    torch.set_num_threads(1)
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=FIELDS,
-        seeds=range(options.repetitions),
-        device="cpu",
-        dtype="float64",
-        settings={"level": LEVEL, "search": EFFORT.search, "probes": EFFORT.probes, "steps": EFFORT.steps},
-    )
-    jobs = [(name, d, index) for name, d in CASES.items() for index in range(options.repetitions)]
-    with parser.opened("--out", results):
-        todo = [(name, d, i) for name, d, i in jobs if not results.done(spectrum=name, d=d, repetition=i)]
-        waiting: list[dict[str, Any]] = []
-        for job, row in completed(run, todo, options.workers):
-            waiting.append(row)
-            if len(waiting) == 20 or job == todo[-1]:
-                results.add(waiting)
-                print(f"{job[0]} d={job[1]}: {job[2] + 1} of {options.repetitions}", flush=True)
-                waiting = []
-        if waiting:
-            results.add(waiting)
-    return 0
+EXPERIMENT = Experiment(
+    name="curvature_coverage",
+    about=__doc__,
+    flags=[flag("--repetitions", type=integer(1, 10_000), default=REPETITIONS)],
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: range(options.repetitions),
+    settings={"level": LEVEL, "search": EFFORT.search, "probes": EFFORT.probes, "steps": EFFORT.steps},
+    check=one_thread,
+    cells=lambda options: (
+        {"spectrum": name, "d": d, "repetition": index}
+        for name, d in CASES.items()
+        for index in range(options.repetitions)
+    ),
+    measure=_measure,
+    workers=1,
+    together=20,
+    told=lambda at, rows: f"{at['spectrum']} d={at['d']}: {at['repetition'] + 1}",
+    summary=summary,
+)
 
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

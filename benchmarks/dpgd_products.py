@@ -9,7 +9,6 @@ takes at that peak with the same share of lane steps. Single thread.
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -18,10 +17,10 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.synthetic import PRESETS, Place, Preset, paper_lanes, run_methods, samples
-from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
 
 __all__ = ["main", "measure", "peak"]
@@ -97,37 +96,28 @@ def _again(row: Row) -> list[dict[str, Any]]:
 REMAKES = {"dpgd_products": Remake(("mode", "d"), _again, varies=FIELDS[2:])}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.dpgd_products", __doc__ or "")
-    parser.add_argument("--preset", choices=GRIDS, default="paper")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "dpgd_products")
-    return parser
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    row = rows[0]
+    told = f"{row['product_share']:.0%} in products at {row['gflops']} of {row['peak_gflops']} GFLOP/s"
+    return f"mode {at['mode']}, d = {at['d']:,}: {row['total_s']} s, {told}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the cells that are not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    grid = GRIDS[options.preset]
-    results = Results(
-        options.out,
-        key=("mode", "d"),
-        fields=FIELDS,
-        seeds=[0],
-        device="cpu",
-        dtype="float64, products float32",
-        settings={"n": grid.n, "steps": max(grid.steps)},
-    )
-    with parser.opened("--out", results):
-        for d, mode in product(grid.dimensions, MODES):
-            if not results.done(mode=mode, d=d):
-                row = measure(grid, mode, d)
-                results.add([{"mode": mode, "d": d, **row}])
-                told = f"{row['product_share']:.0%} in products at {row['gflops']} of {row['peak_gflops']} GFLOP/s"
-                print(f"mode {mode}, d = {d:,}: {row['total_s']} s, {told}", flush=True)
-    return 0
+EXPERIMENT = Experiment(
+    name="dpgd_products",
+    about=__doc__,
+    flags=[flag("--preset", choices=GRIDS, default="paper")],
+    key=("mode", "d"),
+    fields=FIELDS,
+    seeds=[0],
+    dtype="float64, products float32",
+    settings=lambda options: {"n": GRIDS[options.preset].n, "steps": max(GRIDS[options.preset].steps)},
+    check=one_thread,
+    cells=lambda options: ({"mode": mode, "d": d} for d, mode in product(GRIDS[options.preset].dimensions, MODES)),
+    measure=lambda options, at: measure(GRIDS[options.preset], at["mode"], at["d"]),
+    told=_told,
+)
 
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,12 +8,11 @@ at all.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.kit.experiment import Experiment
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import RESULTS, Results, discard
-from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
@@ -93,25 +92,17 @@ def _bound(p: Prescription, d: int, smoothing: float) -> float:
     ).bound
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.k_directions", __doc__)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "k_directions")
-    return parser
+EXPERIMENT = Experiment(
+    name="k_directions",
+    about=__doc__,
+    key=KEY,
+    fields=FIELDS,
+    figure="figures.k_directions",
+    fresh=True,
+    measure=lambda options, at: rows(),
+)
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write every row anew."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    discard(options.out)
-    results = Results(
-        options.out, key=KEY, fields=FIELDS, seeds=[], device="cpu", dtype="float64", figure="figures.k_directions"
-    )
-    with parser.opened("--out", results):
-        for row in rows():
-            results.add([row])
-    return 0
-
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,13 +7,11 @@ S (normalised by n), whose expectation is (1 - 1/n) I: tr(A)/2 up to one part in
 """
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.kit.experiment import Experiment
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.synthetic import PAPER
-from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.synthetic.problems import paper_spectrum
 
 __all__ = ["REMAKES", "main"]
@@ -28,29 +26,17 @@ def row(mode: str, d: int) -> dict[str, Any]:
 REMAKES = {"least_loss": Remake(KEY, lambda given: [row(str(given["mode"]), int(given["d"]))])}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.least_loss", __doc__)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "least_loss")
-    return parser
+EXPERIMENT = Experiment(
+    name="least_loss",
+    about=__doc__,
+    key=KEY,
+    fields=("least_loss",),
+    figure="figures.synthetic",
+    cells=lambda options: ({"mode": mode, "d": d} for mode in "abc" for d in PAPER.dimensions),
+    measure=lambda options, at: row(**at),
+)
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The paper's dimensions."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=("least_loss",),
-        seeds=(),
-        device="cpu",
-        dtype="float64",
-        figure="figures.synthetic",
-    )
-    with parser.opened("--out", results):
-        results.add(row(mode, d) for mode in "abc" for d in PAPER.dimensions if not results.done(mode=mode, d=d))
-    return 0
-
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,18 +9,19 @@ alpha T as the step size. Noise comes from seeds: no row is a private release.
 
 import math
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.kit.remake import FOUR_DIGITS, Remake, Row
-from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.remake import Remake, Row
 from benchmarks.synthetic import DELTA, EPSILON, PRESETS, samples
-from dpzero_theory.cli import Parser, Several, integer, output_folder
+from dpzero_theory.cli import Several, integer
 from dpzero_theory.privacy.gaussian import paper_gdp
 from dpzero_theory.synthetic.limit import many_small_steps
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
@@ -75,46 +76,45 @@ def _again(row: Row) -> list[dict[str, Any]]:
     return run_cell(row["method"], row["mode"], row["d"], row["seed"])
 
 
-REMAKES = {"limit": Remake(KEY, _again, elsewhere=FOUR_DIGITS)}
+REMAKES = {"limit": Remake(KEY, _again)}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.limit", __doc__ or "")
-    parser.add_argument("--methods", nargs="+", action=Several, choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", type=integer(1, 1000), default=3)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "limit")
-    return parser
+def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
+    return run_cell(**at)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the cells that are not in the results yet, seed by seed."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=FIELDS,
-        seeds=range(options.seeds),
-        device="cpu",
-        dtype="float64, products float32",
-        settings={"n": PAPER.n, "epsilon": EPSILON, "delta": DELTA, "relation": "replace-one", "noise": "seeded"},
-        cell=CELL_KEY,
-        figure="figures.synthetic",
-    )
-    cells = list(product(range(options.seeds), options.methods, PAPER.dimensions, MODES))
-    with parser.opened("--out", results):
-        for count, (seed, method, d, mode) in enumerate(cells, start=1):
-            if all(results.done(**key) for key in _keys(method, mode, d, seed)):
-                continue
-            started = time.process_time()
-            rows = run_cell(method, mode, d, seed)
-            results.add(rows)
-            best = ", ".join(f"{name.split('_')[-1]} {min(row[name] for row in rows):.4g}" for name in FIELDS)
-            told = f"{method}, mode {mode}, d = {d:,}, seed {seed}: best {best}"
-            print(f"{count}/{len(cells)} {told}, {time.process_time() - started:.1f} s", flush=True)
-    return 0
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    best = ", ".join(f"{name.split('_')[-1]} {min(row[name] for row in rows):.4g}" for name in FIELDS)
+    return f"{at['method']}, mode {at['mode']}, d = {at['d']:,}, seed {at['seed']}: best {best}"
 
+
+EXPERIMENT = Experiment(
+    name="limit",
+    about=__doc__,
+    flags=[
+        flag("--methods", nargs="+", action=Several, choices=METHODS, default=list(METHODS)),
+        flag("--seeds", type=integer(1, 1000), default=3),
+    ],
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: range(options.seeds),
+    dtype="float64, products float32",
+    settings={"n": PAPER.n, "epsilon": EPSILON, "delta": DELTA, "relation": "replace-one", "noise": "seeded"},
+    cell=CELL_KEY,
+    figure="figures.synthetic",
+    check=one_thread,
+    cells=lambda options: (
+        {"method": method, "mode": mode, "d": d, "seed": seed}
+        for seed, method, d, mode in product(range(options.seeds), options.methods, PAPER.dimensions, MODES)
+    ),
+    keys=lambda options, at: _keys(**at),
+    measure=_measure,
+    told=_told,
+    counted=True,
+    timed=True,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

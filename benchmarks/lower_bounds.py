@@ -16,18 +16,20 @@ jax_privacy's one run by f-DP takes a second, and is run on the Gaussian alone.
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import optimize, special, stats
 
-from benchmarks.kit.rows import OK, RESULTS, Results, read_rows
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import OK, read_rows
 from dpzero_theory.audit import bounds, sequential
 from dpzero_theory.check import Array
-from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 
+KEY = ("mechanism", "strength", "method", "size")
 DELTA, CONFIDENCE, REPEATS = 1e-5, 0.95, 200
 RUNS, FEWER = (1000, 4000, 16000), (1000, 4000)
 RATE = 0.25
@@ -227,46 +229,47 @@ def row(mechanism: Mechanism, method: Method, size: int, repeats: int) -> dict[s
     }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.lower_bounds", __doc__)
-    parser.add_argument("--quick", action="store_true", help="20 audits a row, 1000 runs")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "lower_bounds")
-    return parser
+def _repeats(options: Namespace) -> int:
+    return 20 if options.quick else REPEATS
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _cells(options: Namespace) -> Iterator[Cell]:
+    for mechanism in MECHANISMS:
+        for method in (method for method in METHODS if mechanism.name in method.on):
+            for size in method.sizes[:1] if options.quick else method.sizes:
+                yield dict(zip(KEY, (mechanism.name, mechanism.strength, method.name, size), strict=True))
+
+
+def _measure(options: Namespace, at: Cell) -> dict[str, str | int | float]:
+    mechanism = next(one for one in MECHANISMS if (one.name, one.strength) == (at["mechanism"], at["strength"]))
+    method = next(one for one in METHODS if one.name == at["method"])
+    return row(mechanism, method, at["size"], _repeats(options))
+
+
+def _report(options: Namespace) -> int:
     """Exit status 1 where a bound of ours is above the truth more often than errors of 5% allow."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    repeats = 20 if options.quick else REPEATS
-    results = Results(
-        options.out,
-        key=("mechanism", "strength", "method", "size"),
-        fields=("repeats", "exact", "above", "q05", "q25", "median", "q75", "q95", "seconds"),
-        seeds=list(range(repeats)),
-        device="cpu",
-        dtype="float64",
-        settings={"delta": DELTA, "confidence": CONFIDENCE},
-        figure="figures.audit",
-    )
-    with parser.opened("--out", results):
-        for mechanism in MECHANISMS:
-            for method in (method for method in METHODS if mechanism.name in method.on):
-                for size in method.sizes[:1] if options.quick else method.sizes:
-                    key: dict[str, str | int | float] = {
-                        "mechanism": mechanism.name,
-                        "strength": mechanism.strength,
-                        "method": method.name,
-                        "size": size,
-                    }
-                    if not results.done(**key):
-                        print(" ".join(map(str, key.values())), file=sys.stderr, flush=True)
-                        results.add([key | row(mechanism, method, size, repeats)])
     table = read_rows(options.out)
     print(table[["mechanism", "strength", "method", "size", "exact", "above", "median", "seconds"]].to_string())
     ours = table[~table["method"].str.startswith(_JAX) & (table["status"] == OK)]
     return int(np.any(stats.binom.sf(ours["above"] - 1, ours["repeats"], 1 - CONFIDENCE) < _UNLIKELY))
 
+
+EXPERIMENT = Experiment(
+    name="lower_bounds",
+    about=__doc__,
+    flags=[flag("--quick", action="store_true", help="20 audits a row, 1000 runs")],
+    key=KEY,
+    fields=("repeats", "exact", "above", "q05", "q25", "median", "q75", "q95", "seconds"),
+    seeds=lambda options: range(_repeats(options)),
+    settings={"delta": DELTA, "confidence": CONFIDENCE},
+    figure="figures.audit",
+    cells=_cells,
+    begun=lambda at: " ".join(map(str, at.values())),
+    measure=_measure,
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,13 +11,14 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.experiment import Cell, Experiment
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
-from dpzero_theory.cli import Parser, output_folder
 
 __all__ = ["main", "quickstarts", "table"]
 
@@ -47,34 +48,27 @@ def table() -> str:
     )
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.newcomer", __doc__)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "newcomer")
-    return parser
+def _measure(options: Namespace, at: Cell) -> dict[str, float]:
+    processes = dict(quickstarts(README.read_text()))[at["section"]]
+    with TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        for arguments in processes:
+            subprocess.run([sys.executable, *arguments], cwd=Path(folder), check=True, stdout=subprocess.DEVNULL)
+        return {"processes": len(processes), "seconds": round(time.perf_counter() - started, 2)}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Time those that are not in the rows yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    results = Results(
-        options.out, key=["section"], fields=["processes", "seconds"], seeds=(), device="cpu", dtype="float32"
-    )
-    with parser.opened("--out", results):
-        for title, processes in quickstarts(README.read_text()):
-            if results.done(section=title):
-                continue
-            with TemporaryDirectory() as folder:
-                started = time.perf_counter()
-                for arguments in processes:
-                    subprocess.run(
-                        [sys.executable, *arguments], cwd=Path(folder), check=True, stdout=subprocess.DEVNULL
-                    )
-                seconds = round(time.perf_counter() - started, 2)
-            results.add([{"section": title, "processes": len(processes), "seconds": seconds}])
-            print(f"{title}: {seconds:.1f} s", flush=True)
-    return 0
+EXPERIMENT = Experiment(
+    name="newcomer",
+    about=__doc__,
+    key=["section"],
+    fields=["processes", "seconds"],
+    dtype="float32",
+    cells=lambda options: ({"section": title} for title, _ in quickstarts(README.read_text())),
+    measure=_measure,
+    told=lambda at, rows: f"{at['section']}: {rows[0]['seconds']:.1f} s",
+)
 
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

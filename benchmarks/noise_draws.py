@@ -12,7 +12,8 @@ the lowest four bits.
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory.cli import Parser, integer, output_folder
+from benchmarks.kit.rows import RESULTS, read_rows
+from dpzero_theory.cli import integer
 from dpzero_theory.privacy.noise import SystemNoise
 
 Array = NDArray[np.float64]
@@ -149,43 +151,39 @@ REMAKES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.noise_draws", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="scalar")
-    parser.add_argument("--draws", type=integer(10**5, 10**9), help="default: 10^7, of vectors 10^9")
-    parser.add_argument("--out", type=output_folder, help="default: benchmarks/results/noise_draws[_vector]")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
-    preset = PRESETS[options.preset]
-    draws, out = options.draws or preset.draws, options.out or RESULTS / preset.folder
-    results = Results(
-        out,
-        key=("law", "scale"),
-        fields=(
-            *("draws", "single_us", "batch_us", "chi_square", "freedom", "p_value"),
-            "p_value_wrong_scale",
-        ),
-        seeds=(),
-        device="cpu",
-        dtype="integer",
-        settings={"draws": draws},
-    )
-    with parser.opened("--out", results):
-        for law in preset.laws:
-            for scale in preset.scales:
-                if not results.done(law=law, scale=scale):
-                    results.add([{"law": law, "scale": scale, **measure(law, scale, draws, preset.at_once)}])
-    table = read_rows(out)
+def _report(options: Namespace) -> int:
+    table, preset = read_rows(options.out), PRESETS[options.preset]
     print(table.drop(columns="status").to_string(index=False))
     good = (table["p_value"] > LIMIT_P) & (table["p_value_wrong_scale"] < LIMIT_P)
     good &= table[preset.timed] <= preset.limit
     print(f"{int(good.sum())} of {len(table)} within {preset.limit:g} us a draw and p > {LIMIT_P:g}")
     return 0 if good.all() else 1
 
+
+def _draws(options: Namespace) -> int:
+    return int(options.draws or PRESETS[options.preset].draws)
+
+
+EXPERIMENT = Experiment(
+    name="noise_draws",
+    about=__doc__,
+    flags=[
+        flag("--preset", choices=PRESETS, default="scalar"),
+        flag("--draws", type=integer(10**5, 10**9), help="default: 10^7, of vectors 10^9"),
+    ],
+    folder=lambda options: RESULTS / PRESETS[options.preset].folder,
+    key=("law", "scale"),
+    fields=("draws", "single_us", "batch_us", "chi_square", "freedom", "p_value", "p_value_wrong_scale"),
+    dtype="integer",
+    settings=lambda options: {"draws": _draws(options)},
+    cells=lambda options: (
+        {"law": law, "scale": scale} for law in PRESETS[options.preset].laws for scale in PRESETS[options.preset].scales
+    ),
+    measure=lambda options, at: measure(**at, draws=_draws(options), at_once=PRESETS[options.preset].at_once),
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.first_order import add_lora
 from benchmarks.llm.models import MINILM, load, random_model
 from benchmarks.pretrain.models import config
-from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.cli import integer
 from dpzero_theory.curvature.encoder import SentenceClassifier, train
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
@@ -105,28 +106,28 @@ def measure(model: str, texts: int, trained: str, k: int, turns: int) -> dict[st
     return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.one_pass", __doc__)
-    parser.add_argument("--turns", type=integer(2, 1000), default=5)
-    parser.add_argument("--model", choices=MODELS, help="only this one")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "one_pass", help="rows and their manifest")
-    return parser
+EXPERIMENT = Experiment(
+    name="one_pass",
+    about=__doc__,
+    flags=[
+        flag("--turns", type=integer(2, 1000), default=5),
+        flag("--model", choices=MODELS, help="only this one"),
+    ],
+    key=KEY,
+    fields=FIELDS,
+    seeds=[0],
+    dtype="float32",
+    check=one_thread,
+    cells=lambda options: (
+        {"model": model, "texts": texts, "trained": trained, "directions": k}
+        for (model, texts, k), trained in itertools.product(CASES, TRAINED)
+        if options.model in (None, model)
+    ),
+    measure=lambda options, at: measure(at["model"], at["texts"], at["trained"], at["directions"], options.turns),
+    told=lambda at, rows: ", ".join(f"{name} {value}" for name, value in rows[0].items()),
+)
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what is not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    results = Results(options.out, key=KEY, fields=FIELDS, seeds=[0], device="cpu", dtype="float32")
-    with parser.opened("--out", results):
-        for (model, texts, k), trained in itertools.product(CASES, TRAINED):
-            done = results.done(model=model, texts=texts, trained=trained, directions=k)
-            if options.model in (None, model) and not done:
-                results.add([row := measure(model, texts, trained, k, options.turns)])
-                print(", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
-    return 0
-
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

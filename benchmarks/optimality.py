@@ -18,16 +18,18 @@ mu stays), each with its own worst member: what no other choice of parameters ca
 import itertools
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import read_rows
 from dpzero_theory.check import PreconditionError
-from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.cli import integer
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.synthetic.worst_case import WorstCase, run
 from dpzero_theory.theory.problem import Problem
@@ -167,38 +169,29 @@ REMAKES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.optimality", __doc__)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "optimality")
-    parser.add_argument("--chains", type=integer(2, 10_000), default=CHAINS)
-    return parser
+def _measure(options: Namespace, key: Cell) -> Cell:
+    try:
+        return measure(key, options.chains)
+    except PreconditionError as error:
+        return {"status": str(error)}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the rows that are not there yet, then print the summary."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=FIELDS,
-        seeds=[0],
-        device="cpu",
-        dtype="float64",
-        settings={"chains": options.chains, "delta": DELTA, "failure": FAILURE, "d": D},
-    )
-    with parser.opened("--out", results):
-        todo = [key for key in cases() if not results.done(**key)]
-        for count, key in enumerate(todo, start=1):
-            try:
-                row = measure(key, options.chains)
-            except PreconditionError as error:
-                row = {**key, "status": str(error)}
-            results.add([row])
-            print(f"{count}/{len(todo)} {' '.join(str(value) for value in key.values())}", flush=True)
-    print("\n".join(summary(read_rows(options.out))))
-    return 0
+EXPERIMENT = Experiment(
+    name="optimality",
+    about=__doc__,
+    flags=[flag("--chains", type=integer(2, 10_000), default=CHAINS)],
+    key=KEY,
+    fields=FIELDS,
+    seeds=[0],
+    settings=lambda options: {"chains": options.chains, "delta": DELTA, "failure": FAILURE, "d": D},
+    cells=lambda options: cases(),
+    measure=_measure,
+    told=lambda key, rows: " ".join(str(value) for value in key.values()),
+    counted=True,
+    report=lambda options: print("\n".join(summary(read_rows(options.out)))),
+)
 
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

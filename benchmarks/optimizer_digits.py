@@ -13,18 +13,19 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.kit.jobs import completed
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import read_rows
 from dpzero_theory import datasets
-from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.cli import integer
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 
@@ -94,38 +95,16 @@ REMAKES = {
         KEY,
         lambda row: [_named(tuple(row[name] for name in KEY)) | one_run(*(row[name] for name in KEY))],
         varies=("cpu_s",),
-        upset=lambda row: bool(row["step_size"] >= 0.3),
     )
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.optimizer_digits", __doc__)
-    parser.add_argument("--seeds", type=integer(1, 100), default=5)
-    parser.add_argument("--workers", type=integer(1, 64), default=1)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "optimizer_digits")
-    return parser
+def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
+    return one_run(**at)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _report(options: Namespace) -> int:
     """Exit status 1 where the margin is not reached."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    grid = itertools.product(MODELS, METHODS, range(options.seeds), STEPS, STEP_SIZES, CLIPS)
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=("d", "accuracy", "cpu_s"),
-        seeds=range(options.seeds),
-        device="cpu",
-        dtype="float32",
-        settings={"epsilon": EPSILON, "delta": DELTA, "margin": MARGIN, "noise": "seeded"},
-    )
-    with parser.opened("--out", results):
-        jobs = [job for job in grid if not results.done(**_named(job))]
-        for job, found in completed(one_run, jobs, options.workers):
-            results.add([{**_named(job), **found}])
     table = read_rows(options.out)
     settings = table.groupby(["model", "method", "steps", "step_size", "clip"])["accuracy"].agg(["mean", "std"])
     best = settings.loc[settings.groupby(level=["model", "method"])["mean"].idxmax()]
@@ -136,6 +115,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{model}: DPZero exceeds DPGD-0th by {value:.3f}; the margin is {MARGIN}")
     return int(not (gain >= MARGIN).all())
 
+
+EXPERIMENT = Experiment(
+    name="optimizer_digits",
+    about=__doc__,
+    flags=[flag("--seeds", type=integer(1, 100), default=5)],
+    key=KEY,
+    fields=("d", "accuracy", "cpu_s"),
+    seeds=lambda options: range(options.seeds),
+    dtype="float32",
+    settings={"epsilon": EPSILON, "delta": DELTA, "margin": MARGIN, "noise": "seeded"},
+    check=one_thread,
+    cells=lambda options: map(
+        _named, itertools.product(MODELS, METHODS, range(options.seeds), STEPS, STEP_SIZES, CLIPS)
+    ),
+    measure=_measure,
+    workers=1,
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,13 +14,15 @@ import re
 import sys
 import unittest
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory.cli import Parser, output_folder
+from benchmarks.kit.experiment import Experiment
+from benchmarks.kit.rows import read_rows
 
 
 @dataclass(frozen=True)
@@ -115,34 +117,20 @@ def outcome(test: unittest.TestCase, peer: Peer) -> dict[str, str]:
     return {"outcome": "failed", "said": said[:200], "reason": reason}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.peers", __doc__ or "")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "peers")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
+@cache
+def _tests() -> dict[tuple[str, str], tuple[unittest.TestCase, Peer]]:
+    """Every test of the peers, with our accountant in place of theirs, by package and name."""
     logging.disable(logging.WARNING)
-    results = Results(
-        options.out,
-        key=("package", "version", "test"),
-        fields=("outcome", "said", "reason"),
-        seeds=(),
-        device="cpu",
-        dtype="float64",
-        settings={},
-    )
-    with parser.opened("--out", results):
-        for peer in PEERS:
-            tests = importlib.import_module(peer.module)
-            peer.install(tests)
-            for test in sorted(tests_of(tests), key=lambda test: test.id()):
-                key = {"package": peer.package, "version": version(peer.package), "test": test.id()}
-                if not results.done(**key):
-                    print(test.id(), file=sys.stderr)
-                    results.add([key | outcome(test, peer)])
+    found = {}
+    for peer in PEERS:
+        tests = importlib.import_module(peer.module)
+        peer.install(tests)
+        for test in sorted(tests_of(tests), key=lambda test: test.id()):
+            found[peer.package, test.id()] = test, peer
+    return found
+
+
+def _report(options: Namespace) -> int:
     rows = read_rows(options.out).fillna("")
     for package, found in rows.groupby("package"):
         counts = found["outcome"].value_counts()
@@ -152,6 +140,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"rows: {options.out}")
     return int(((rows["outcome"] == "failed") & (rows["reason"] == "")).any())
 
+
+EXPERIMENT = Experiment(
+    name="peers",
+    about=__doc__,
+    key=("package", "version", "test"),
+    fields=("outcome", "said", "reason"),
+    cells=lambda options: ({"package": of, "version": version(of), "test": test} for of, test in _tests()),
+    begun=lambda at: str(at["test"]),
+    measure=lambda options, at: outcome(*_tests()[at["package"], at["test"]]),
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,6 +18,7 @@ fixed (mode `fixed`) and r like log d (mode c).
 """
 
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
+from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
+from dpzero_theory.cli import Parser, input_folder
 
 __all__ = ["FIELDS", "KEY", "SWEEPS", "as_synthetic", "main", "select"]
 
@@ -156,46 +158,37 @@ def _again(row: Row) -> Iterator[dict[str, Any]]:
 REMAKES = {"selection": Remake(KEY, _again)}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.selection", __doc__ or "")
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS, help="folder of the sweeps' folders")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "selection")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Select anew from the rows that are there."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+def _check(parser: Parser, options: Namespace) -> None:
     if any(options.out.resolve() == (options.rows / name).resolve() for names in SWEEPS.values() for name in names):
         parser.error(f"--out must not be the folder of a sweep; got {str(options.out)!r}")
-    found: list[dict[str, Any]] = []
-    source: dict[str, str] = {}
+    options.found, options.source = [], {}
     with parser.refusals("--rows"):
         for sweep in SWEEPS:
             rows, names = load(options.rows, sweep)
-            source |= names
+            options.source |= names
             if rows is not None:
                 chosen = [row for what in MEASURED for output in OUTPUTS for row in select(rows, what, output)]
-                found += [{"sweep": sweep, **row} for row in chosen]
+                options.found += [{"sweep": sweep, **row} for row in chosen]
                 print(f"{sweep}: {len(rows):,} rows, {len(chosen):,} selected", flush=True)
-    if not found:
+    if not options.found:
         parser.error(f"--rows must be a folder with rows of {', '.join(SWEEPS)}; got {str(options.rows)!r}")
-    discard(options.out)
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=FIELDS,
-        seeds=sorted({row["seed"] for row in found}),
-        device="cpu",
-        dtype="float64",
-        settings={"rows": source},
-        figure="figures.synthetic",
-    )
-    with parser.opened("--out", results):
-        results.add(found)
-    return 0
 
+
+EXPERIMENT = Experiment(
+    name="selection",
+    about=__doc__,
+    flags=[flag("--rows", type=input_folder(), default=RESULTS, help="folder of the sweeps' folders")],
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: sorted({row["seed"] for row in options.found}),
+    settings=lambda options: {"rows": options.source},
+    figure="figures.synthetic",
+    fresh=True,
+    check=_check,
+    measure=lambda options, at: options.found,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,14 +13,16 @@ import math
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any, Self
 
-from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory.cli import Parser, input_folder, integer, output_folder
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import read_rows
+from dpzero_theory.cli import input_folder, integer
 
 HERE = Path(__file__).resolve().parents[1]
 COMMON = "import contextlib, inspect, io, sys, tempfile, time\nquiet = io.StringIO()\n"
@@ -126,38 +128,22 @@ def turns(work: str, other: Path, count: int) -> Iterator[dict[str, float]]:
                 yield {"seconds": seconds, "other": others, "wall_s": wall, "other_wall_s": others_wall}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.side_by_side", __doc__ or "")
-    parser.add_argument("--other", type=input_folder("pyproject.toml"), required=True, help="the other checkout")
-    parser.add_argument("--starts", type=integer(2, 1000), default=7)
-    parser.add_argument("--turns", type=integer(2, 1000), default=21, help="turns a start")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "side_by_side")
-    return parser
+def _revision(checkout: Path) -> str:
+    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
+    return run.stdout.strip() or "no revision"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
-    results = Results(
-        options.out,
-        key=("work", "start", "turn"),
-        fields=("seconds", "other", "wall_s", "other_wall_s"),
-        seeds=(),
-        device="cpu",
-        dtype="float64",
-        settings={"other": _revision(options.other), "turns": options.turns},
+def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
+    return [{"turn": turn, **found} for turn, found in enumerate(turns(at["work"], options.other, options.turns))]
+
+
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    return (
+        f"{at['work']}, start {at['start'] + 1}: {statistics.median(row['seconds'] / row['other'] for row in rows):.3f}"
     )
-    with parser.opened("--out", results):
-        for start in range(options.starts):
-            for work in WORK:
-                if not results.done(work=work, start=start, turn=options.turns - 1):
-                    rows: list[dict[str, Any]] = [
-                        {"work": work, "start": start, "turn": turn, **found}
-                        for turn, found in enumerate(turns(work, options.other, options.turns))
-                    ]
-                    results.add(rows)
-                    ratio = statistics.median(row["seconds"] / row["other"] for row in rows)
-                    print(f"{work}, start {start + 1} of {options.starts}: {ratio:.3f}", file=sys.stderr)
+
+
+def _report(options: Namespace) -> None:
     found = read_rows(options.out)
     for work in WORK:
         table = found[found["work"] == work]
@@ -167,13 +153,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         share = f"{mean:.3f} +- {error:.3f} of the other checkout's processor time"
         print(f"{work}: {share} ({len(medians)} starts of {options.turns} turns; {walls})")
     print(f"rows: {options.out}")
-    return 0
 
 
-def _revision(checkout: Path) -> str:
-    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
-    return run.stdout.strip() or "no revision"
+EXPERIMENT = Experiment(
+    name="side_by_side",
+    about=__doc__,
+    flags=[
+        flag("--other", type=input_folder("pyproject.toml"), required=True, help="the other checkout"),
+        flag("--starts", type=integer(2, 1000), default=7),
+        flag("--turns", type=integer(2, 1000), default=21, help="turns a start"),
+    ],
+    key=("work", "start", "turn"),
+    fields=("seconds", "other", "wall_s", "other_wall_s"),
+    settings=lambda options: {"other": _revision(options.other), "turns": options.turns},
+    cells=lambda options: ({"work": work, "start": start} for start in range(options.starts) for work in WORK),
+    keys=lambda options, at: [at | {"turn": options.turns - 1}],
+    measure=_measure,
+    told=_told,
+    report=_report,
+)
 
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,16 +8,19 @@ of cells whose setting is on an edge of the grid that costs more than 5%: there 
 """
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS, Results, discard, read_manifest, read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
+from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
+from dpzero_theory.cli import Parser, input_folder
 
 __all__ = ["interval", "main", "slope"]
 
@@ -61,38 +64,6 @@ def interval(slopes: Sequence[float]) -> tuple[float, float | None, float | None
     return mean, mean - half, mean + half
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.slopes", __doc__ or "")
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS / "selection", help="folder of selected rows")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "slopes")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Fit the slopes of the selected rows anew."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    if options.out.resolve() == options.rows.resolve():
-        parser.error(f"--out must not be the folder of --rows; got {str(options.out)!r}")
-    with parser.refusals("--rows"):
-        rows = read_rows(options.rows)
-        source = read_manifest(options.rows)["sha256"]
-    discard(options.out)
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=FIELDS,
-        seeds=sorted({int(seed) for seed in rows["seed"]}),
-        device="cpu",
-        dtype="float64",
-        settings={"rows": {options.rows.name: source}},
-        figure="figures.synthetic",
-    )
-    with parser.opened("--out", results):
-        results.add(_fits(rows))
-    return 0
-
-
 def _fits(selected: pd.DataFrame) -> list[dict[str, str | float | None]]:
     rows = selected[selected["measured"] == "gradient"]
     fits: list[dict[str, str | float | None]] = []
@@ -121,6 +92,35 @@ def _fits(selected: pd.DataFrame) -> list[dict[str, str | float | None]]:
 
 REMAKES = {"slopes": Remake(KEY, lambda row: _fits(read_rows(RESULTS / "selection")))}
 
+
+def _source(options: Namespace) -> dict[str, Any]:
+    return {"rows": {options.rows.name: read_manifest(options.rows)["sha256"]}}
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    if options.out.resolve() == options.rows.resolve():
+        parser.error(f"--out must not be the folder of --rows; got {str(options.out)!r}")
+    with parser.refusals("--rows"):
+        options.selected = read_rows(options.rows)
+
+
+EXPERIMENT = Experiment(
+    name="slopes",
+    about=__doc__,
+    flags=[
+        flag("--rows", type=input_folder(), default=RESULTS / "selection", help="folder of selected rows"),
+    ],
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: sorted({int(seed) for seed in options.selected["seed"]}),
+    settings=_source,
+    figure="figures.synthetic",
+    fresh=True,
+    check=_check,
+    measure=lambda options, at: _fits(options.selected),
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

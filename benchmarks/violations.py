@@ -19,6 +19,7 @@ import itertools
 import math
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -27,11 +28,11 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebval, chebvander
 from scipy.special import roots_jacobi
 
+from benchmarks.kit.experiment import Experiment
 from benchmarks.kit.remake import Remake
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import read_rows
 from benchmarks.optimality import member
 from dpzero_theory.check import Array, PreconditionError
-from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.synthetic.worst_case import WorstCase, run
@@ -313,25 +314,8 @@ def _row(hunt: str, part: str, case: int) -> dict[str, Any]:
 REMAKES = {"violations": Remake(KEY, lambda row: [_row(row["hunt"], row["part"], row["case"])], varies=("seconds",))}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.violations", __doc__)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "violations")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Hunt where there is no row yet; 1 if a ratio exceeds 1."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    results = Results(options.out, key=KEY, fields=FIELDS, seeds=[0], device="cpu", dtype="float64", compress=True)
-    with parser.opened("--out", results):
-        todo = [
-            (hunt, part, case) for hunt, part, case in _cases() if not results.done(hunt=hunt, part=part, case=case)
-        ]
-        for begin in range(0, len(todo), 100):
-            rows = [_row(*case) for case in todo[begin : begin + 100]]
-            results.add(rows)
-            print(f"{begin + len(rows)}/{len(todo)}", flush=True)
+def _report(options: Namespace) -> int:
+    """1 if a ratio exceeds 1."""
     table = read_rows(options.out)
     for part in PARTS:
         group = table[table["part"] == part]
@@ -342,6 +326,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     return int(bool((table["ratio"] > 1 + 1e-9).any()))
 
+
+EXPERIMENT = Experiment(
+    name="violations",
+    about=__doc__,
+    key=KEY,
+    fields=FIELDS,
+    seeds=[0],
+    compress=True,
+    cells=lambda options: (dict(zip(KEY, case, strict=True)) for case in _cases()),
+    measure=lambda options, at: _row(**at),
+    together=100,
+    told=lambda at, rows: "",
+    counted=True,
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,10 +1,12 @@
 """The device that a benchmark runs on."""
 
+from argparse import Namespace
+
 import torch
 
 from dpzero_theory.cli import Parser
 
-__all__ = ["chosen_device", "full_float32"]
+__all__ = ["chosen_device", "full_float32", "one_thread"]
 
 
 def chosen_device(parser: Parser, device: str) -> str:
@@ -21,3 +23,8 @@ def full_float32() -> None:
     """No TF32 in this process: differences over lambda would show its rounding."""
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
+
+
+def one_thread(parser: Parser, options: Namespace) -> None:
+    """An experiment's `check` where torch uses one thread."""
+    torch.set_num_threads(1)

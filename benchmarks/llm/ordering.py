@@ -71,8 +71,9 @@ def turned_round(lines: pd.DataFrame) -> str:
     parts, pairs = [], 0
     for name, group in lines[lines["paper"].notna()].groupby("task", sort=False):
         found = []
-        rows = zip(*(group[c].tolist() for c in ("row", "mean", "error", "paper")), strict=True)
-        for (one, mean, error, theirs), (other, less, its, above) in itertools.permutations(rows, 2):
+        columns = ([str(row) for row in group["row"]], *(group[c].astype(float) for c in ("mean", "error", "paper")))
+        for a, b in itertools.permutations(zip(*columns, strict=True), 2):
+            (one, mean, error, theirs), (other, less, its, above) = a, b
             pairs += 1
             if mean - less > math.hypot(error, its) and theirs < above:
                 found.append(f"{one} over {other}")

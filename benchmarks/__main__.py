@@ -1,0 +1,59 @@
+"""Every experiment by its name: python -m benchmarks [NAME [flags of NAME]]
+
+Without a name: what there is, a line for each. `python -m benchmarks NAME` is `python -m benchmarks.NAME`.
+"""
+
+import ast
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from dpzero_theory.cli import Parser
+
+__all__ = ["main", "scripts"]
+
+ROOT = Path(__file__).parent
+
+
+def scripts() -> dict[str, Path]:
+    """Every command below this folder by its name, without an import: some take seconds."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        if path != Path(__file__) and '\nif __name__ == "__main__":' in path.read_text():
+            found[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")] = path
+    return found
+
+
+def _first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+
+
+def _name(text: str) -> str:
+    if text not in scripts():
+        raise ArgumentTypeError(f"must be a name that `python -m benchmarks` lists; got {text[:40]!r}")
+    return text
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks", __doc__ or "")
+    parser.add_argument("name", nargs="?", type=_name, help="an experiment; then its flags")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the experiment that is named, or list them all."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    found = scripts()
+    if words and words[0] in found:
+        path = found[words[0]].relative_to(ROOT.parent).with_suffix("")
+        return int(import_module(".".join(path.parts)).main(words[1:]) or 0)
+    _parser().parse_args(words)
+    for name, path in found.items():
+        print(f"{name:24} {_first_line(path)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
