@@ -143,7 +143,11 @@ def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
     return values
 
 
-REMAKES = {"curvature": Remake(KEY, lambda row: [run(*(row[name] for name in KEY))], varies=("seconds",))}
+REMAKES = {
+    "curvature": Remake(
+        KEY, lambda row: [run(*(row[name] for name in KEY))], varies=("seconds",), elsewhere=1e-2
+    )  # of weights that Adam has trained in float32
+}
 
 
 def _check(parser: Parser, options: Namespace) -> None:

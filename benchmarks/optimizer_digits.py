@@ -95,6 +95,7 @@ REMAKES = {
         KEY,
         lambda row: [_named(tuple(row[name] for name in KEY)) | one_run(*(row[name] for name in KEY))],
         varies=("cpu_s",),
+        upset=lambda row: bool(row["step_size"] >= 0.3),
     )
 }
 

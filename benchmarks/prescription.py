@@ -289,7 +289,16 @@ def _again(row: Row) -> list[dict[str, Any]]:
     ]
 
 
-REMAKES = {f"prescription_{task}": Remake(KEY, _again, varies=("seconds",)) for task in ("digits", "digits_long")}
+REMAKES = {
+    f"prescription_{task}": Remake(
+        KEY,
+        _again,
+        varies=("seconds",),
+        elsewhere=1e-5,
+        upset=lambda row: bool(row["loss"] > row["loss_before"]),  # a run that has diverged
+    )
+    for task in ("digits", "digits_long")
+}
 
 
 def _parser() -> Parser:

@@ -33,7 +33,7 @@ from scipy.stats import ortho_group
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.jobs import Share, share
 from benchmarks.kit.peaks import peak, reset_peak
-from benchmarks.kit.remake import Remake, Row
+from benchmarks.kit.remake import SIX_DIGITS, Remake, Row
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, Several, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -193,7 +193,13 @@ def _again(row: Row) -> list[dict[str, Any]]:
 
 
 REMAKES = {
-    "rank": Remake(KEY, _again, varies=("cpu_s", "peak_mb"), upset=lambda row: row["step_size"] * (row["r"] + 2) > 1)
+    "rank": Remake(
+        KEY,
+        _again,
+        varies=("cpu_s", "peak_mb"),
+        elsewhere=SIX_DIGITS,
+        upset=lambda row: row["step_size"] * (row["r"] + 2) > 1,
+    )
 }
 
 

@@ -181,5 +181,5 @@ def test_laws_compose_with_each_other() -> None:
     alone = epsilon_of_history([gaussian], 1e-5).upper
     both = epsilon_of_history([gaussian, wide], 1e-5).upper
     assert both == pytest.approx(alone + 0.1, rel=1e-9)
-    assert both >= alone + 0.1
+    assert both >= (alone + 0.1) * (1 - 1e-12)  # each is the upper end of a bracket of its own
     assert delta_of_history([gaussian, wide], both).upper == pytest.approx(1e-5, rel=1e-6)

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["STANDARD_ERRORS", "Difference", "Remake", "Row", "plain"]
+__all__ = ["FOUR_DIGITS", "SIX_DIGITS", "STANDARD_ERRORS", "Difference", "Remake", "Row", "plain"]
 
 Row = dict[str, Any]
 STANDARD_ERRORS = 6.0
 """Of the difference between two draws of the operating system's noise."""
+FOUR_DIGITS, SIX_DIGITS = 1.001e-3, 1.001e-5
+"""Relative difference of rows that are written to so many digits where the last of them is another."""
 _ELSEWHERE = 1e-9
 """Relative difference allowed on another `arithmetic` than the rows', where a benchmark says nothing else."""
 
@@ -77,9 +79,7 @@ class Remake:
 
     def reason(self, elsewhere: bool) -> str:
         """Why a row that is near has come back."""
-        if elsewhere and self.elsewhere > self.tolerance:
-            return f"within {self.elsewhere:g} of itself, on another arithmetic than the row's"
-        return self.why
+        return "; ".join(filter(None, [self.why, f"within {self.elsewhere:g} elsewhere" if elsewhere else ""]))
 
     def _again(self, row: Row) -> Row | None:
         for made in self.make(row):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mpmath import mp
 from numpy.typing import NDArray
-from scipy import optimize, stats
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
@@ -196,19 +196,25 @@ def runnable_plans() -> list[dict[str, Any]]:
 
 
 def exact_cost(changes: dict[str, Any], multiplier: float, steps: int, delta: float) -> float | None:
-    """By hand, where there is a closed form: epsilon of so many releases."""
+    """By hand, where there is a closed form: epsilon of so many releases, to 30 digits rounded down to a float's."""
     sensitivity, q = (2 if changes["relation"] == "replace-one" else 1), changes["expected_batch"] / N
-    if changes["noise"] == "laplace":
-        up, down = (math.log(1 - q + q * math.exp(sign / multiplier)) for sign in (1, -1))
-        return steps * (up - down if sensitivity == 2 else up)
-    if q < 1:
-        return None
-    mu = math.sqrt(steps) * sensitivity / multiplier
+    with mp.workdps(30):
+        if changes["noise"] == "laplace":
+            up, down = (mp.log(1 - q + q * mp.exp(sign / mp.mpf(multiplier))) for sign in (1, -1))
+            return _below(steps * (up - down if sensitivity == 2 else up))
+        if q < 1:
+            return None
+        mu = mp.sqrt(steps) * sensitivity / multiplier
+        low, high = mp.mpf(0), mp.mpf(50)
+        for _ in range(80):
+            e = (low + high) / 2
+            spent = mp.ncdf(mu / 2 - e / mu) - mp.exp(e) * mp.ncdf(-mu / 2 - e / mu)
+            low, high = (e, high) if spent > delta else (low, e)
+        return _below(low)
 
-    def excess(e: float) -> float:
-        return float(stats.norm.cdf(mu / 2 - e / mu) - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu)) - delta
 
-    return float(optimize.brentq(excess, 0, 50, xtol=1e-12))
+def _below(value: Any) -> float:
+    return math.nextafter(float(value), 0)
 
 
 @pytest.mark.parametrize("changes", runnable_plans(), ids=lambda changes: " ".join(map(str, changes.values())))

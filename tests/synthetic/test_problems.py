@@ -186,7 +186,7 @@ def test_a_certificate_from_an_unfinished_search_is_still_a_bound(monkeypatch, s
 def test_gap_of_logistic_regression_is_a_public_bound(instance):
     problem, _, _, _, norm, x = instance
     assert problem.gap(np.zeros(problem.d)) == pytest.approx(math.log(2), rel=1e-15)
-    assert problem.gap(x) >= problem.loss(x)
+    assert problem.gap(x) >= problem.loss(x) * (1 - 1e-14)  # with one sample the two are equal but for rounding
     assert problem.gap(x) == pytest.approx(math.log1p(math.exp(norm * math.hypot(*x))), rel=1e-12)
 
 

@@ -86,7 +86,7 @@ def test_no_worse_than_a_stochastic_search_by_more_than_the_stated_shares(id: st
         closed, best = both(id, case, v)
         assert best.bound <= BOTH_SHARES * stochastic_minimum(id, case, float(v), 1e15), case
         assert_is_its_own_inequality(id, case, v, best)
-        assert best.bound <= closed.bound_at_steps
+        assert best.bound <= closed.bound_at_steps * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -105,7 +105,7 @@ def test_no_worse_than_the_closed_form_with_as_many_steps(id: str) -> None:
         closed, _ = both(id, case, v, 1)
         _, best = both(id, case, v, closed.steps)
         assert best.steps <= closed.steps
-        assert best.bound <= closed.bound_at_steps, case
+        assert best.bound <= closed.bound_at_steps * (1 + 1e-12), case
 
 
 def test_no_worse_than_the_closed_form_where_noise_is_negligible() -> None:
@@ -115,7 +115,7 @@ def test_no_worse_than_the_closed_form_where_noise_is_negligible() -> None:
     for id in ("theorem-1", "theorem-2"):
         closed, _ = both(id, case, v, 1)
         _, best = both(id, case, v, closed.steps)
-        assert best.bound <= closed.bound_at_steps
+        assert best.bound <= closed.bound_at_steps * (1 + 1e-12)
         assert_is_its_own_inequality(id, case, v, best)
 
 
