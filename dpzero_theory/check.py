@@ -8,14 +8,16 @@ meet raises `PreconditionError` instead; nothing is clamped.
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+_KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "an object", list: "a list"}
 
 
 class PreconditionError(ValueError):
@@ -32,6 +34,14 @@ def shown(value: object) -> str:
     """The value as messages have it: its repr, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def printable(text: str) -> str:
+    """The text with an escape for whatever is not a printable ASCII character: one line that shows what is there.
+
+    For text that a file brought: no line breaks, no control sequences of terminals, no letters that look like others.
+    """
+    return "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -106,6 +116,29 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
             raise ValueError(f"unknown setting {name}; {meant} (got {name}={shown(value)})")
     if missing := [name for name in required if name not in given]:
         raise ValueError(f"{', '.join(missing)} must be given: there is no default")
+
+
+def entries(name: str, value: object, types: Mapping[str, type], optional: Collection[str] = ()) -> dict[str, Any]:
+    """Return `value`, of JSON, if it is an object with entries of these names and types, the optional ones perhaps.
+
+    float takes integers too; no other type takes one for another, and bool is none of int. Raises ValueError.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object; got {shown(value)}")
+    for key in dict.fromkeys((*types, *value)):
+        if key not in types:
+            raise ValueError(f"{name} must have no entry {shown(key)}")
+        if key not in value and key not in optional:
+            raise ValueError(f"{name} must have an entry {key}")
+        kind = types[key]
+        if key in value and type(value[key]) is not kind and not (kind is float and type(value[key]) is int):
+            raise ValueError(f"{key} must be {_KINDS[kind]}; got {shown(value[key])}")
+    return value
+
+
+def types_of(kind: type) -> dict[str, type]:
+    """For `entries`: the fields of a dataclass and their types."""
+    return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 
 
 def real_array(

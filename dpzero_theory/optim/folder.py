@@ -46,6 +46,7 @@ from dpzero_theory.optim.transcript import (
     Transcript,
     TranscriptError,
     contents,
+    seen,
 )
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import content, opened, sync_folder
@@ -267,11 +268,12 @@ def require_fit(found: Content, account: Account, path: Path) -> None:
             f"{path}: the transcript has release {found.records[-1].release}, but the ledger counts only"
             f" {account.spent}: it was rolled back; {back}, never an older ledger"
         )
-    if account.state and not found.holds(account.state):
-        raise TranscriptError(
-            f"{path}: the transcript has {len(found.records)} records and is not the one of which the ledger has seen"
-            f" {account.state.partition(':')[0]}: it was cut off or replaced; {back}"
-        )
+    for spend in reversed(account.spends):
+        if spend.state is not None and spend.state != found.state_before(spend.release):
+            raise TranscriptError(
+                f"{path}: the transcript has {len(found.records)} records and is not the one of which the ledger has"
+                f" seen {seen(spend.state)}: it was cut off or replaced; {back}"
+            )
 
 
 def both(path: Path) -> tuple[Content, Account]:
@@ -283,7 +285,9 @@ def both(path: Path) -> tuple[Content, Account]:
     size = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
     before, found = read(path / LEDGER), contents(path / TRANSCRIPT)
     after = before if (path / LEDGER).stat().st_size == size else read(path / LEDGER)
-    require_fit(found, after._replace(state=before.state), path)
+    known = {spend.check for spend in before.spends}
+    spends = tuple(spend if spend.check in known else replace(spend, state=None) for spend in after.spends)
+    require_fit(found, after._replace(spends=spends), path)
     return found, after
 
 
@@ -331,8 +335,7 @@ def _transcript(path: Path) -> Transcript:
     try:
         return Transcript.open(path / TRANSCRIPT)
     except DamagedRecordError as error:
-        seen = read(path / LEDGER).state.partition(":")[0] if (path / LEDGER).exists() else "0"
-        if error.whole < int(seen or 0):
+        if (path / LEDGER).exists() and error.whole < seen(read(path / LEDGER).state):
             raise
         way = f"{error}, or cut it to its first {error.size} bytes: what it lacks stays paid for"
         raise TranscriptError(way) from None

@@ -396,8 +396,12 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        values = json.loads(text)
+        """Of `to_json`. Raises ValueError."""
+        kinds = {**check.types_of(cls), "step_sizes": list, "groups": list}
+        values = check.entries("the plan", json.loads(text), kinds, ("update", "weight_decay", "groups"))
         groups = tuple((pattern, step_size, smoothing) for pattern, step_size, smoothing in values.pop("groups", ()))
+        if not all(isinstance(pattern, str) for pattern, *_ in groups):
+            raise ValueError(f"groups must begin with patterns; got {check.shown(groups)}")
         return cls(**{**values, "step_sizes": tuple(values["step_sizes"]), "groups": groups})
 
     def require_same(self, other: "Plan", of: str = "the run that is resumed") -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpzero_theory.check import printable
 from dpzero_theory.optim.folder import both
 from dpzero_theory.optim.groups import described
 from dpzero_theory.optim.transcript import Content
@@ -44,11 +45,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Statement:
-    """facts: name and value. costs: the target's delta first. assumed: one sentence each."""
+    """facts: name and value. costs: the target's delta first. assumed: one sentence each. relation: of neighbours."""
 
     facts: dict[str, str]
     costs: tuple[Cost, ...]
     assumed: tuple[str, ...]
+    relation: str
 
     @property
     def claim(self) -> str:
@@ -125,7 +127,7 @@ def statement(content: Content, account: Account) -> Statement:
     pure = [0.0] if law.noise == "laplace" else []
     deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
     costs = tuple(Cost(d, _cost(settings, account.spent, d), _cost(settings, account.steps, d)) for d in deltas)
-    return Statement(facts, costs, _ASSUMED)
+    return Statement({name: printable(value) for name, value in facts.items()}, costs, _ASSUMED, plan.relation)
 
 
 def spending_curve(account: Account) -> list[tuple[int, float]]:

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import struct
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ from typing import NamedTuple, Self
 
 from torch import nn
 
-from dpzero_theory.check import choice
+from dpzero_theory import check
 from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.layers import streamed
@@ -95,15 +96,17 @@ class Header:
     def parse(cls, line: bytes) -> Self:
         """Raises ValueError, TypeError or KeyError for anything else."""
         values = json.loads(line)
-        if values.pop("format") != FORMAT:
-            raise ValueError(f"the format must be {FORMAT}")
+        if json.dumps(values, allow_nan=False).encode() != line:
+            raise ValueError("the line must be as this software writes it: no name twice, no other spaces")
+        later = ("private", "isolation", "layout", "losses", "records", "software")
+        check.entries("the header", values, {"format": str, **check.types_of(cls), "plan": dict}, later)
+        check.choice("format", values.pop("format"), (FORMAT,))
         header = cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})
-        words = {name: value for name, value in vars(header).items() if name not in ("plan", "private")}
-        if not (isinstance(header.private, bool) and all(isinstance(word, str) for word in words.values())):
-            raise ValueError("private must be true or false, the others words")
-        if not re.fullmatch("[0-9a-f]{32}", header.key):
-            raise ValueError("key must be 32 hexadecimal digits")
-        choice("precision", header.precision, PRECISIONS)
+        for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
+            word = getattr(header, name)
+            if not re.fullmatch(f"[0-9a-f]{{{digits}}}", word) and (name, word) != ("records", ""):
+                raise ValueError(f"{name} must be {digits} hexadecimal digits")
+        check.choice("precision", header.precision, PRECISIONS)
         return header
 
 
@@ -130,9 +133,10 @@ class Content(NamedTuple):
         """SHA-256 of the header line as it stands in the file (`Header.digest` when it was written)."""
         return self.checks[0].hex()
 
-    def holds(self, state: str) -> bool:
-        """Whether it goes on from where `Transcript.state` was this."""
-        return any(_state(count, self.checks[count]) == state for count in reversed(range(len(self.checks))))
+    def state_before(self, release: int) -> str:
+        """What `Transcript.state` was when this release had not yet been made, and all those before it had."""
+        count = bisect_left(self.records, release, key=lambda record: record.release)
+        return _state(count, self.checks[count])
 
 
 class Transcript:
@@ -254,12 +258,18 @@ def _state(count: int, check: bytes) -> str:
     return f"{count}:{check[:_CHECK].hex()}"
 
 
+def seen(state: str) -> int:
+    """How many records there were when `Transcript.state` was this; 0 for what is no state."""
+    found = re.match(r"(\d{1,18}):", state, re.ASCII)
+    return int(found[1]) if found else 0
+
+
 def _parse(path: Path, text: bytes) -> Content:
     line, end, _ = text.partition(b"\n")
     try:
         header = Header.parse(line)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        said = " ".join(str(error).split())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
+        said = check.printable(str(error))
         raise TranscriptError(f"{path}: no header of a transcript ({said:.200}): put the file back") from None
     layout, start = _layout(header.plan), len(line) + len(end)
     checks, size = [hashlib.sha256(text[:start]).digest()], layout.size + _CHECK

@@ -1,34 +1,65 @@
 """What a run's folder proves, without the data.  python -m dpzero_theory.optim.verify FOLDER
 
-Every number of the claim is computed again from the transcript and the ledger: that they belong together, that the
-noise on the lattice is no less than the multiplier that is accounted for, what is paid for and what was recorded, and
-epsilon of both the releases so far and the whole plan. Then the privacy statement is written (`optim.statement`) as
+Every number of the claim is computed again from the transcript and the ledger: that they belong together, that lattice
+and noise are those that are accounted for, what is paid for and what was recorded, and epsilon of both the releases so
+far and the whole plan. The numbers that were released are looked at as well: whether they are too small, too alike, too
+round or too large for noise of the stated law and any n records (`privacy.plausible`; a sound run is refused at most
+once in 10^12). Then the privacy statement is written (`optim.statement`) as
 text, JSON or one HTML page with the spending curve. With --initial, a file of the trainable parameters by name
 (`torch.save`; a checkpoint's are taken), the run is replayed, and with --final compared bit for bit: with all of it,
 or where FILE is a checkpoint with the run up to there. Where anything does not fit: exit status 1, and one line on
 standard error. Nothing is written elsewhere, and the run may go on meanwhile.
 
-What it cannot tell: whether the noise was random, the losses kept records apart, or the records were n.
+With --sign the folder's end and the claim are signed, if all of it holds (`optim.signature`; the extra `sign`). A
+signature that is there is checked; with --signer there must be one, by that key.
+
+What it cannot tell is in `CANNOT_TELL`, and at the end of each report.
 """
 
 import json
+import math
 import sys
+import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from dpzero_theory.cli import Parser, input_file, input_folder
-from dpzero_theory.optim.checkpoint import Checkpoint, is_checkpoint
-from dpzero_theory.optim.folder import OF_TRAINER, TRANSCRIPT, both
-from dpzero_theory.optim.identity import versions
-from dpzero_theory.optim.moves import Moves
-from dpzero_theory.optim.page import page
-from dpzero_theory.optim.statement import Statement, spending_curve, statement
-from dpzero_theory.optim.transcript import Content, TranscriptError, contents, require_initial
-from dpzero_theory.privacy.ledger import Account, LedgerError
+from dpzero_theory.check import printable
+from dpzero_theory.cli import Parser, extra, input_file, input_folder
+from dpzero_theory.privacy.ledger import Account
+from dpzero_theory.privacy.plausible import FALSE_ALARM, THOUSANDTH, Noise, look
+
+with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else nullcontext():
+    import torch
+    from torch import Tensor, nn
+
+    from dpzero_theory.optim.checkpoint import Checkpoint, is_checkpoint
+    from dpzero_theory.optim.folder import OF_TRAINER, TRANSCRIPT, both
+    from dpzero_theory.optim.identity import versions
+    from dpzero_theory.optim.isolation import ISOLATIONS
+    from dpzero_theory.optim.moves import Moves
+    from dpzero_theory.optim.page import page
+    from dpzero_theory.optim.signature import SIGNATURE, private_key, public_key, sign, signer
+    from dpzero_theory.optim.statement import Statement, spending_curve, statement
+    from dpzero_theory.optim.transcript import Content, contents, require_initial
+
+CANNOT_TELL = (
+    "that the noise came from the operating system and that nobody kept it, or that all of it is there: what the"
+    " records add may be as large, and hide that noise is missing",
+    "that batches were drawn as the sampling says, with its sample rate q, and were not shown",
+    "that what a record adds was clipped at the stated clip: no number of one record is in the files",
+    "that there were n records, one entry or one person each, and that the relation is the one that a reader needs",
+    "that the losses kept records apart, and did what their name says; isolation is what the run wrote",
+    "that the numbers were released by a run at all, with the software that the files name, and not written, put in"
+    " another order or taken from another run by somebody who computed every check again: a signature (--sign) says"
+    " who answers for that",
+    "that other runs on the same records are counted, or copies of this one",
+)
 
 
 class Finding(NamedTuple):
@@ -60,15 +91,33 @@ class Report(NamedTuple):
         return "; ".join(f"{f.name}: {f.value}" for f in self.findings if f.holds is False)
 
 
-def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
-    """What is found; files that cannot be read, or do not belong together, are a finding that does not hold."""
+_REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
+"""What files of any content make the library raise."""
+
+
+def verify(
+    folder: Path, initial: Recorded | None, final: Recorded | None, by: str = "", *, signed: bool = True
+) -> Report:
+    """What is found; files that cannot be read, or do not belong together, are a finding that does not hold.
+
+    by: the public key that must have signed, "" for any. signed: whether a signature is looked at.
+    """
+    found = _verified(folder, initial, final)
+    findings = list(found.findings)
+    if found.statement and signed:
+        findings += _signer(folder, found.statement, by)
+    shown = [f._replace(value=printable(f.value)) if isinstance(f.value, str) else f for f in findings]
+    return found._replace(findings=shown)
+
+
+def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) -> Report:
     try:
         content = contents(folder / TRANSCRIPT)
         if not content.header.private:
             return Report([Finding("private", "made from a seed, which whoever has it redraws", holds=False)])
         content, account = both(folder)
         claimed = statement(content, account)
-    except (TranscriptError, LedgerError, OSError, ValueError) as error:
+    except _REFUSALS as error:
         return Report([Finding("files", " ".join(str(error).split()), holds=False)])
     plan, header, cost = content.header.plan, content.header, claimed.costs[0]
     found = [
@@ -78,11 +127,15 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
     said = ("algorithm", "noise", "relation", "sampling", "n", "sample_rate", "steps", "clip", "noise_multiplier")
     found += [Finding(name, getattr(plan, name)) for name in said]
     found.append(Finding("update", claimed.facts["update"]))
-    found.append(Finding("isolation", header.isolation or "not looked at"))
+    known = None if header.isolation in ("", *ISOLATIONS) else False
+    found.append(Finding("isolation", header.isolation or "not looked at", known))
     law = plan.law
     if law is not None and law.lattice:
         least = law.scale(plan.noise_multiplier, plan.levels)
+        accounted = account.settings.mechanism
+        found.append(Finding("levels", f"{plan.levels}, accounted for as {accounted}", accounted == law.name))
         found.append(Finding("noise on the lattice", plan.scale, plan.scale >= least))
+        found.append(_numbers(content))
     found.append(Finding("releases paid for", account.spent, account.spent <= account.steps))
     made = len(content.records)
     found.append(Finding("releases recorded", made, made <= account.spent))
@@ -98,14 +151,47 @@ def verify(folder: Path, initial: Recorded | None, final: Recorded | None) -> Re
     return Report(found, claimed, account)
 
 
+def _numbers(content: Content) -> Finding:
+    """Whether what was released can be noise of the stated law and what n records add."""
+    plan, law = content.header.plan, content.header.plan.law
+    if law is None or not law.power or not plan.scalars or not content.records:
+        why = "releases are vectors and are not kept" if not plan.scalars else "no releases, or no test of this noise"
+        return Finding("released numbers", f"not tested: {why}")
+    sums = np.array([record.sums for record in content.records], dtype=np.int64)
+    most = plan.batches.most(plan.n, FALSE_ALARM / 8 / plan.steps)
+    fault, least = look(sums, Noise(law.power, plan.scale), plan.levels, most)
+    if fault:
+        return Finding("released numbers", f"{fault} (by chance once in 10^12 runs at most)", holds=False)
+    if least < THOUSANDTH:
+        said = "too few releases to tell a thousandth of the noise from all of it"
+        return Finding("released numbers", f"not tested: {said}")
+    part = math.floor(least * 1000) / 1000
+    return Finding("released numbers", f"can be noise as stated; {part:g} of it alone would be seen", holds=True)
+
+
+def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
+    """Who signed the folder as it is; nothing where nobody did and nobody need have."""
+    name = "signed by"
+    if not (folder / SIGNATURE).exists() and not (folder / SIGNATURE).is_symlink():
+        return [Finding(name, f"nobody: no {SIGNATURE}, though a signer is asked for", holds=False)] if by else []
+    if find_spec("cryptography") is None and not by:
+        return [Finding(name, "not looked at: needs cryptography: pip install 'dpzero-theory[sign]'")]
+    try:
+        key = signer(folder, claimed)
+    except (OSError, ValueError) as error:
+        return [Finding(name, " ".join(str(error).split()), holds=False)]
+    if by and key != by:
+        return [Finding(name, f"the key {key}, not {by}", holds=False)]
+    return [Finding(name, f"the key {key}", holds=True)]
+
+
 def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
     """Whether the initial weights are the run's, and the final ones those of the replay up to where they are of."""
     header = content.header
-    module = _module(initial.parameters)
     try:
-        weights = header.weights(module)
+        weights = header.weights(_module(initial.parameters))
         require_initial(header, weights)
-    except (TranscriptError, ValueError) as error:
+    except _REFUSALS as error:
         return [Finding("initial weights", " ".join(str(error).split()), holds=False)]
     found = [Finding("initial weights", "those that the run began with", holds=True)]
     if final is None:
@@ -117,12 +203,15 @@ def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> li
         return [*found, Finding("final weights", text, holds=False)]
     last = header.plan.steps if final.position is None else final.position
     moves = Moves(header.plan, weights)
-    for record in content.records:
-        if record.release < last:
-            moves.make(*record)
+    try:
+        for record in content.records:
+            if record.release < last:
+                moves.make(*record)
+    except _REFUSALS as error:
+        return [*found, Finding("final weights", f"no replay: {' '.join(str(error).split())}", holds=False)]
     values = weights.values()
     equal = set(final.parameters) == set(values) and all(
-        torch.equal(values[name], value) for name, value in final.parameters.items()
+        _same_bits(values[name], value) for name, value in final.parameters.items()
     )
     replay = "the replay" if final.position is None else f"the replay of the first {final.position} steps"
     return [*found, Finding("final weights", f"{'' if equal else 'not '}those of {replay}, bit for bit", equal)]
@@ -142,29 +231,58 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
     return root
 
 
-def _load(path: Path | None) -> Recorded | None:
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Numbers that are none too."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    first, second = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(first, second)
+
+
+def _load(name: str, path: Path | None) -> Recorded | None:
+    """The parameters in a file. Raises ValueError for any other file, whatever reading it raises."""
     if path is None:
         return None
-    state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    rule = f"{name} must be a file of torch.save with the trainable parameters by name, or a run's state_dict"
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"{rule}; got {path}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _recorded(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:
+        said = str(error) if type(error) is ValueError else f"not read, {type(error).__name__}"
+        raise ValueError(f"{rule}; got {path}: {printable(said):.120}") from None
+
+
+def _recorded(state: Any) -> Recorded:
+    """What was saved, of which a module can be made. Raises whatever it may for anything else."""
     if not isinstance(state, Mapping):
-        raise ValueError(f"{path} must hold the trainable parameters by name")
+        raise ValueError(f"it holds a {type(state).__name__}")
     found = Recorded(state)
     if is_checkpoint(state):
         checkpoint = Checkpoint.of(state)
         found = Recorded(checkpoint.weights, checkpoint.key, checkpoint.position)
-    if not found.parameters or not all(isinstance(value, Tensor) for value in found.parameters.values()):
-        raise ValueError(f"{path} must hold the trainable parameters by name")
+    if not found.parameters:
+        raise ValueError("it holds none")
+    for name, value in found.parameters.items():
+        plain = isinstance(value, Tensor) and (value.layout, value.device.type) == (torch.strided, "cpu")
+        if not (isinstance(name, str) and plain and value.is_floating_point()):
+            raise ValueError(f"{name!r:.60} is no tensor of floating-point numbers")
+        if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise ValueError(f"{name!r:.60} has fewer numbers than its shape says")
+    _module(found.parameters)
     return found
 
 
 def _shown(report: Report, form: str) -> str:
     """The report; as text nothing where there is a fault."""
     findings, claimed, account = report
-    curve = spending_curve(account) if account and form != "text" else []
+    curve = _curve(account) if account and form != "text" else []
     if form == "html":
         checks = [(f.name, str(f.value), f.holds) for f in findings]
         spent, target = (account.spent, account.target_epsilon) if account else (0, 0.0)
-        return page(claimed, checks, curve, spent, target)
+        return page(claimed, checks, curve, spent, target, CANNOT_TELL)
     if form == "json":
         values: dict[str, Any] = {"holds": not report.fault, "findings": [finding._asdict() for finding in findings]}
         if claimed:
@@ -178,12 +296,21 @@ def _shown(report: Report, form: str) -> str:
             ]
             values |= {"claim": claimed.claim, "statement": claimed.facts, "epsilon": costs}
             values |= {"assumed": claimed.assumed, "curve": curve}
-        return json.dumps(values, indent=2)
+        return json.dumps({**values, "cannot_tell": CANNOT_TELL}, indent=2)
     if report.fault or not claimed:
         return ""
     marks = {None: "", True: "holds"}
     lines = [f"{f.name:24} {f.value!s:64} {marks.get(f.holds, '')}".rstrip() for f in findings]
-    return "\n".join([claimed.text(), "", "checked", *lines])
+    untold = [line for said in CANNOT_TELL for line in textwrap.wrap(f"- {said}", 100, subsequent_indent="  ")]
+    return "\n".join([claimed.text(), "", "checked", *lines, "", "what this cannot tell", *untold])
+
+
+def _curve(account: Account) -> list[tuple[int, float]]:
+    """The spending curve; none where a number of releases of a strange plan cannot be accounted for."""
+    try:
+        return spending_curve(account)
+    except _REFUSALS:
+        return []
 
 
 def _parser() -> Parser:
@@ -191,6 +318,8 @@ def _parser() -> Parser:
     parser.add_argument("folder", type=input_folder(), help="of the run, or the Trainer's output folder")
     parser.add_argument("--initial", type=input_file, metavar="FILE", help="the trainable parameters at the start")
     parser.add_argument("--final", type=input_file, metavar="FILE", help="and at the end; needs --initial")
+    parser.add_argument("--sign", type=input_file, metavar="KEY", help="if all holds, sign it: a PEM file, Ed25519")
+    parser.add_argument("--signer", type=input_file, metavar="KEY", help="who must have signed: a public key, PEM")
     parser.add_argument("--format", choices=("text", "json", "html"), default="text")
     return parser
 
@@ -202,20 +331,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.final is not None and options.initial is None:
         parser.error("--final must come with --initial")
     with parser.refusals():
-        try:
-            initial, final = _load(options.initial), _load(options.final)
-        except Exception as error:
-            raise ValueError(f"--initial and --final must be files of torch.save; {error}") from None
+        initial, final = _load("initial", options.initial), _load("final", options.final)
+    with parser.refusals("--sign"):
+        key = private_key(options.sign) if options.sign else None
+    with parser.refusals("--signer"):
+        by = public_key(options.signer) if options.signer else ""
     inside = options.folder / OF_TRAINER
     folder = (
         inside if (inside / TRANSCRIPT).is_file() and not (options.folder / TRANSCRIPT).exists() else options.folder
     )
-    found = verify(folder, initial, final)
-    shown = _shown(found, options.format)
+    found = verify(folder, initial, final, by, signed=key is None)
+    if key and found.statement and not found.fault:
+        with parser.refusals("--sign"):
+            sign(folder, found.statement, key)
+        found = verify(folder, initial, final, by)
+    with parser.refusals("--format"):
+        shown = _shown(found, options.format)
     if shown:
         print(shown)
     if found.fault:
-        print(f"{parser.prog}: {options.folder}: DOES NOT HOLD: {found.fault}", file=sys.stderr)
+        print(f"{parser.prog}: {printable(str(options.folder))}: DOES NOT HOLD: {found.fault}", file=sys.stderr)
     return int(bool(found.fault))
 
 

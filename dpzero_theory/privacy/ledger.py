@@ -28,12 +28,22 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from dpzero_theory.check import choice, integer, real
+from dpzero_theory.check import choice, entries, integer, printable, real, types_of
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import Journal, content
 from dpzero_theory.privacy.step import Release
 
 _START = "0" * 64
+_ENTRIES: dict[str, dict[str, type]] = {
+    "budget": {"target_epsilon": float, "target_delta": float, "run": str, "inode": int},
+    "plan": {"settings": dict, "steps": int, "block": int},
+    "spend": {"release": int, "count": int, "by": str, "state": str},
+    "torn": {"release": int, "count": int, "bytes": int},
+    "moved": {"inode": int},
+}
+"""Of a line, by its kind."""
+_LATER = ("run", "inode", "by", "state")
+"""Those that a line may lack."""
 _ROUNDING = 1e-9  # relative: what a calibration to the target may lose between its inverse functions
 
 
@@ -101,11 +111,15 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class Spend:
-    """What one line paid for: releases release, ..., release + count - 1. check: of the line, equal in copies of it."""
+    """What one line paid for: releases release, ..., release + count - 1. check: of the line, equal in copies of it.
+
+    state: what the payer said of where it was; None for a line that was torn.
+    """
 
     release: int
     count: int
     check: str
+    state: str | None = None
 
 
 class Account(NamedTuple):
@@ -335,7 +349,7 @@ def read(path: str | os.PathLike[str]) -> Account:
         run=budget.get("run", ""),
         state=next((record["state"] for record, _ in reversed(paid) if "state" in record), ""),
         moves=len(later) - len(paid),
-        spends=tuple(Spend(record["release"], record["count"], check) for record, check in paid),
+        spends=tuple(Spend(record["release"], record["count"], check, _state(record)) for record, check in paid),
     )
     torn = text[lines[-1][2] :]
     if not torn:
@@ -343,6 +357,11 @@ def read(path: str | os.PathLike[str]) -> Account:
     count = min(account.block, account.steps - account.spent)
     check = hashlib.sha256(lines[-1][1].encode() + torn).hexdigest()
     return account._replace(spends=(*account.spends, Spend(account.spent, count, check)))
+
+
+def _state(record: dict[str, Any]) -> str | None:
+    found: str | None = record.get("state", "") if record["kind"] == "spend" else None
+    return found
 
 
 def _lines(path: Path, text: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
@@ -356,17 +375,19 @@ def _lines(path: Path, text: bytes) -> Iterator[tuple[dict[str, Any], str, int]]
             return
         try:
             kind = choice("kind", record["kind"], ("budget", "plan")[number - 1 : number] or ("spend", "torn", "moved"))
+            entries("the line", record, {"kind": str, **_ENTRIES[kind]}, _LATER)
             if kind == "budget":
                 real("target_epsilon", record["target_epsilon"], above=0.0)
                 real("target_delta", record["target_delta"], at_least=0.0, below=1.0)
             elif kind == "plan":
-                Settings(**record["settings"])
+                later = ("mechanism", "coordinates")
+                Settings(**entries("settings", record["settings"], types_of(Settings), later))
                 steps, block = integer("steps", record["steps"]), integer("block", record["block"])
             elif kind != "moved":
                 integer("release", record["release"], at_least=spent, at_most=spent)
                 spent += integer("count", record["count"], at_least=0, at_most=min(block, steps - spent))
-        except (ValueError, TypeError, KeyError) as error:
-            said = " ".join(str(error).split())
+        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+            said = printable(str(error))
             raise LedgerError(f"{path}, line {number}: not what a ledger says ({said}): put the file back") from None
         size += len(line) + 1
         yield record, check, size

@@ -71,14 +71,16 @@ class Mechanism(ABC):
     """One law of noise on a sum.
 
     name: of the law in a `Release`. noise: the family, the word that runs take. lattice: whether sums and noise are
-    integers. exactness: one sentence on what is drawn. coordinates: how many numbers of a record, clipped jointly, a
-    release may have. samplings: those it is accounted for, None for all. note: what a reader must know about the
-    certificate, empty where there is nothing.
+    integers. power: p where the mass of an integer x is proportional to exp(-|x|^p/(p scale^p)), 0 for other laws.
+    exactness: one sentence on what is drawn. coordinates: how many numbers of a record, clipped jointly, a release may
+    have. samplings: those it is accounted for, None for all. note: what a reader must know about the certificate, empty
+    where there is nothing.
     """
 
     name: str
     noise: ClassVar[str]
     lattice: ClassVar[bool]
+    power: ClassVar[int] = 0
     exactness: ClassVar[str]
     coordinates: ClassVar[int] = 2**16
     samplings: ClassVar[tuple[str, ...] | None] = None
@@ -155,6 +157,7 @@ class DiscreteGaussian(Mechanism):
     family: ClassVar[str] = "discrete-gaussian"
     noise = "gaussian"
     lattice = True
+    power = 2
     exactness = "integers with exactly the discrete Gaussian law"
     coordinates = 2**32
 
@@ -229,6 +232,7 @@ class _Laplace(Mechanism):
     name = "laplace"
     noise = "laplace"
     lattice = True
+    power = 1
     exactness = "integers with exactly the discrete Laplace law, by rational arithmetic"
     coordinates = 1
     samplings = ("full", "poisson")

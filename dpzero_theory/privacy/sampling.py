@@ -111,6 +111,10 @@ class Sampling(ABC):
         """Records in every batch, None where it is random. Raises ValueError for a q that gives no such batch."""
         return None
 
+    def most(self, n: int, chance: float) -> int:
+        """How many records are in a batch at most, but for a probability of `chance` > 0."""
+        return self.batch_size(n) or n
+
     def draw(self, source: random.Random, n: int) -> Indices:
         """The records of one batch. Only where `runnable`, and not `lasting`."""
         raise NotImplementedError(f"batches of sampling {self.word} cannot be drawn")
@@ -160,6 +164,9 @@ class Poisson(Sampling):
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
         return _poisson(noise, self.sample_rate, relation)
+
+    def most(self, n: int, chance: float) -> int:
+        return _most_drawn(n, self.sample_rate, chance)
 
     def meaning(self, n: int) -> str:
         return f"each record in each step independently with probability {self.sample_rate:g}; batches are secret"
@@ -245,6 +252,9 @@ class TruncatedPoisson(Poisson):
     def meaning(self, n: int) -> str:
         return f"{super().meaning(n)}; of more than {self.largest} records so many are kept at random"
 
+    def most(self, n: int, chance: float) -> int:
+        return min(self.largest, n)
+
     def batch_size(self, n: int | None) -> None:
         if n != self.n:
             raise ValueError(f"n must be {self.n} with sampling {self.word}; got {n}")
@@ -308,6 +318,9 @@ class CyclicPoisson(Sampling):
             f"cyclic Poisson: a record is drawn in one step of {self.groups} at most; certified for whoever knows its"
             " group, which does not depend on other records"
         )
+
+    def most(self, n: int, chance: float) -> int:
+        return _most_drawn(n, self.sample_rate, chance)
 
     def meaning(self, n: int) -> str:
         rate = self.groups * self.sample_rate
@@ -447,6 +460,9 @@ class RandomAllocation(Sampling):
             rule = f"expected_batch must be {self.taken} n over a whole number of steps with sampling {self.word}"
             raise ValueError(f"{rule}, as {least:.10g} or {most:.10g}; got {self.sample_rate * n:.10g}")
 
+    def most(self, n: int, chance: float) -> int:
+        return _most_drawn(n, self.sample_rate, chance)
+
     def drawer(self, source: random.Random, secret: bytes, n: int) -> Callable[[int], Indices]:
         return Allocation(secret, n, self.epoch, self.taken)
 
@@ -454,6 +470,19 @@ class RandomAllocation(Sampling):
 def passes(steps: int, sample_rate: float) -> int:
     """Most batches with a given record, once an epoch at most: ceil(T/floor(1/q)), fewer if incomplete ones count."""
     return -(-steps // _epoch(sample_rate))
+
+
+def _most_drawn(n: int, sample_rate: float, chance: float) -> int:
+    """The least b such that more of n records, each drawn by itself with probability q, have that probability at most.
+
+    Chernoff's bound for the Poisson law of mean m = q n, whose moments are larger: exp(b - m) (m/b)^b.
+    """
+    mean, low, high = sample_rate * n * (1 + 1e-9), 0, n
+    while low < high:
+        b = (low + high) // 2
+        beyond = b >= mean and b - mean + b * math.log(mean / b) <= math.log(chance)
+        low, high = (low, b) if beyond else (b + 1, high)
+    return high
 
 
 def _epoch(sample_rate: float) -> int:

@@ -89,7 +89,7 @@ def test_runs_of_two_relations_have_no_common_cost_and_one_that_goes_on_is_read(
         epsilon_of_runs([tmp_path / "a", tmp_path / "b"], 1e-5)
 
 
-HEADER = Header(plan(), "07" * 16, "", "nearest")
+HEADER = Header(plan(), "07" * 16, "00" * 32, "nearest")
 BUDGET = Budget(3.0, 1e-5, 1)
 
 

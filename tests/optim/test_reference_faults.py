@@ -347,6 +347,6 @@ def test_fault_n_weights_are_restored_exactly(dtype: torch.dtype) -> None:
 
 def test_the_header_names_everything_that_the_privacy_depends_on() -> None:
     chosen = Plan.for_target(n=N, **{**BUDGET, **STEP, **FULL})
-    text = Header(chosen, "00" * 16, "", "nearest").line().decode()
+    text = Header(chosen, "00" * 16, "00" * 32, "nearest").line().decode()
     for name in ("noise", "relation", "sampling", '"n"', "sample_rate", "steps", "clip", "noise_multiplier", "scale"):
         assert name in text

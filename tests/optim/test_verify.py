@@ -145,7 +145,7 @@ def test_the_trainers_output_folder_is_taken_for_the_folder_in_it(
     [
         (["none"], "folder must be a folder that can be read; got"),
         ([".", "--final", __file__], "--final must come with --initial"),
-        ([".", "--initial", __file__], "--initial and --final must be files of torch.save"),
+        ([".", "--initial", __file__], "--initial must be a file of torch.save with the trainable parameters by name"),
     ],
 )
 def test_bad_command_lines(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from dpzero_theory.privacy.ledger import LedgerError, read
 _FINDINGS = {
     "accounting": ("files", "private", "epsilon spent", "epsilon of the plan"),
     "steps": ("releases paid for", "releases recorded"),
-    "noise-size": ("noise on the lattice",),
+    "noise-size": ("levels", "noise on the lattice", "released numbers"),
 }
 """Of `verify`, by the check that they answer."""
 

@@ -1,0 +1,113 @@
+"""A run's folder taken apart and written again with every check computed anew: what a forger with the code can do."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+
+Place = tuple[str | int, ...]
+"""Where a value stands in an object of JSON: names and indices."""
+_CHECK = 8
+
+
+def dumped(values: Any) -> str:
+    """As JSON, whatever it is."""
+    return json.dumps(values)
+
+
+@dataclass
+class Folder:
+    """The header's values, the numbers of the releases, what they released, shape (T, K), and the ledger's lines."""
+
+    header: Any
+    releases: list[int]
+    sums: NDArray[np.int64]
+    lines: list[Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "Folder":
+        """The parts of a sound folder."""
+        line, _, rest = (path / TRANSCRIPT).read_bytes().partition(b"\n")
+        header = json.loads(line)
+        layout = struct.Struct(f"<I{_numbers(header['plan'])}q")
+        size = layout.size + _CHECK
+        found = [layout.unpack_from(rest, start) for start in range(0, len(rest) - size + 1, size)]
+        sums = np.array([sums for _, *sums in found], dtype=np.int64).reshape(len(found), _numbers(header["plan"]))
+        lines = [json.loads(line) for line in (path / LEDGER).read_text().splitlines()]
+        return cls(header, [release for release, *_ in found], sums, lines)
+
+    def copy(self) -> "Folder":
+        return deepcopy(self)
+
+    def write(self, path: Path, header: Callable[[Any], str] = dumped, line: Callable[[Any], str] = dumped) -> None:
+        """With every check, the run's digest and each payment's state computed anew. header, line: -> text."""
+        first = (header(self.header) + "\n").encode("utf-8", "surrogatepass")
+        check, checks, text = hashlib.sha256(first).digest(), [], first
+        checks.append(check[:_CHECK])
+        for release, sums in zip(self.releases, self.sums.tolist(), strict=True):
+            body = struct.pack(f"<I{len(sums)}q", release, *sums)
+            check = hashlib.sha256(check + body).digest()[:_CHECK]
+            checks.append(check)
+            text += body + check
+        (path / TRANSCRIPT).write_bytes(text)
+        before, ledger = "0" * 64, b""
+        for values in self.lines:
+            body_of = {name: value for name, value in values.items() if name != "check"}
+            if isinstance(body_of.get("run"), str):
+                body_of["run"] = hashlib.sha256(first).hexdigest()
+            if isinstance(body_of.get("state"), str) and isinstance(body_of.get("release"), int):
+                count = sum(release < body_of["release"] for release in self.releases)
+                body_of["state"] = f"{count}:{checks[count].hex()}"
+            said = line(body_of)
+            before = hashlib.sha256((before + said).encode("utf-8", "surrogatepass")).hexdigest()
+            ledger += f'{said[:-1]}, "check": "{before}"}}\n'.encode("utf-8", "surrogatepass")
+        (path / LEDGER).write_bytes(ledger)
+
+
+def _numbers(plan: Any) -> int:
+    return int(plan["directions_per_step"]) if plan["algorithm"] == "dpzero" else 0
+
+
+def places(values: Any, at: Place = ()) -> Iterator[Place]:
+    """Of every value in it but the whole."""
+    inside = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for name, value in inside:
+        yield (*at, name)
+        yield from places(value, (*at, name))
+
+
+def replaced(values: Any, place: Place, value: Any) -> Any:
+    """A copy with another value there; with `...` without it."""
+    found = deepcopy(values)
+    *path, last = place
+    inside = found
+    for name in path:
+        inside = inside[name]
+    if value is ...:
+        del inside[last]
+    else:
+        inside[last] = value
+    return found
+
+
+def value_at(values: Any, place: Place) -> Any:
+    for name in place:
+        values = values[name]
+    return values
+
+
+def twice(values: Any, place: Place, first: Any) -> str:
+    """As JSON, the name of that place twice: with `first`, and then with what it has. The place is in objects."""
+    mark = "@first@"
+    text = dumped(replaced(values, place, mark))
+    name, value = dumped(place[-1]), dumped(value_at(values, place))
+    return text.replace(f'{name}: "{mark}"', f"{name}: {dumped(first)}, {name}: {value}", 1)

@@ -1,0 +1,225 @@
+"""Whether released integers can be noise of the stated law plus what any records add: what can be told without them.
+
+A release is S_t = c_t + Z_t, K integers: c_t is what the records add, of L2 norm at most `most` times `levels`, and
+otherwise anything, also a function of all earlier releases; Z_t is noise, independent of the past and of c_t, with mass
+proportional to exp(-|x|^p/(p s^p)), p = 2 for the discrete Gaussian and 1 for the discrete Laplace law, s its scale. A
+test of such numbers may only use what holds for every c_t. The K numbers of a release count one after the other, as
+noise is drawn for each of them, so below t runs over N = T K numbers.
+
+**Small ones.** The mass of Z is symmetric and falls away from 0, so of all windows of 2 x + 1 integers the one about 0
+has most of it (Anderson's lemma, on a line): for every c and every guess g of S_t from the past,
+
+    P(|S_t - g| <= x | past) <= P(|Z| <= x) <= (2 x + 1) top,      top = P(Z = 0),
+
+that is |S_t - g| is at least |Z| in law, given the past. Hence E[f(|S_t - g|) | past] <= E f(|Z|) for f that falls, and
+multiplying over t, E prod_t f(|S_t - g_t|) <= (E f(|Z|))^N. With f(x) = exp(-lambda x^p) and r^-p = s^-p + p lambda,
+E f is norm(r)/norm(s), norm(s) the sum of exp(-|x|^p/(p s^p)) over the integers, so by Markov's inequality
+
+    P(mean of |S_t - g_t|^p <= m s^p) <= (exp((m s^p/r^p - m)/p) norm(r)/norm(s))^N  for every r <= s.
+
+r^p = m s^p is used: exp((1 - m)/p) norm(r)/norm(s); m = 0 gives P(Z = 0)^N. And the number of t with |S_t - g_t| <= x
+is at most binomial in law, with N and (2 x + 1) top: Chernoff's bound. Guesses are 0, an earlier number, its negative,
+the line through two earlier ones, the mean of all earlier ones.
+
+**Repeated ones.** S_t is one of the t earlier numbers or their negatives with probability at most 2 t top, given the
+past: the count has a moment generating function below that of the Poisson law of mean N (N - 1) top.
+
+**Digits.** For every c and k the residue of S_t modulo k has each value with probability 1/k +- top: the masses of two
+residue classes interlace, so they differ by at most the largest mass. In the same way its j-th binary digit is 1 with
+probability 1/2 +- 2^j top/2: sums over blocks of 2^j integers rise and fall once, and in an alternating sum of such a
+sequence what is left is at most its largest term. So numbers that are all equal modulo some k >= D, k at most twice the
+largest possible number, have probability at most the sum over k of (1/k + top)^(N - 1), N - 1 as the first is free.
+
+**Large ones.** ||S_t|| <= most levels + ||Z_t||, and with r > s the bound above holds for the mean of |Z|^p to be at
+least m s^p (norm(r)/norm(s) <= r/s, as norm(s)/s falls for the laws here).
+
+All of it together is wrong at most once in 10^12 runs. Each test has a share of that, and as a run may stop when it
+likes, what was made of N numbers has the share 1/(N (N + 1)). What passes is not thereby noise: what the records add
+may be larger, and hide it.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FALSE_ALARM = 1e-12
+THOUSANDTH = 1e-3
+_LAGS, _CELLS, _COORDINATES = 64, 2**22, 64
+_SLACK = 1e-9  # relative, for the rounding of means and norms
+_INT64 = 2**63
+_ROUND = (3, 5, 7, 9, *(10**power for power in range(1, 10)))
+"""Of which too many multiples are looked for."""
+
+Integers = NDArray[np.int64]
+
+
+class Noise(NamedTuple):
+    """The law of the module: power p, 1 or 2, and scale s > 0."""
+
+    power: int
+    scale: float
+
+    def log_norm(self, scale: float) -> float:
+        """log of the sum over the integers of exp(-|x|^p/(p scale^p))."""
+        if scale < 1e-3:
+            return 0.0
+        if self.power == 1:
+            return -math.log(math.tanh(0.5 / scale))
+        if scale < 1:
+            return math.log1p(2 * sum(math.exp(-0.5 * (x / scale) ** 2) for x in range(1, 40)))
+        waves = sum(math.exp(-2 * (math.pi * scale * j) ** 2) for j in (1, 2))  # Poisson summation
+        return math.log(math.sqrt(2 * math.pi) * scale) + math.log1p(2 * waves)
+
+    @property
+    def top(self) -> float:
+        """The probability of 0, the largest of all."""
+        return math.exp(-self.log_norm(self.scale))
+
+    def log_chance(self, count: int, mean: float) -> float:
+        """Of so many numbers' mean |Z|^p/s^p to be as far from 1 as `mean`, on its side: log of the bound."""
+        if mean > 1:
+            return count * ((1 - mean) + math.log(mean)) / self.power
+        radius = self.scale * mean ** (1 / self.power)
+        rest = (1 - mean) / self.power if mean else 0.0
+        return count * (rest + self.log_norm(radius) - self.log_norm(self.scale))
+
+
+class Looked(NamedTuple):
+    """fault: what cannot be, or "". least: noise of this part of the scale alone, or less, would have been seen."""
+
+    fault: str
+    least: float
+
+
+def look(sums: Integers, noise: Noise, levels: int, most: int) -> Looked:
+    """What is wrong with released integers, whatever the records were.
+
+    sums: (T, K), in the order of the releases. levels: the L2 norm of what a record adds, at most, >= 1. most: records
+    in a batch, at most, but for an eighth of the false alarms (`Sampling.most`).
+    """
+    releases, numbers = len(sums), sums.size
+    if not numbers:
+        return Looked("", 0.0)
+    log_alarm = math.log(FALSE_ALARM) - math.log(numbers * (numbers + 1.0))
+    least = _bisect(lambda mean: noise.log_chance(numbers, mean) - log_alarm - math.log(0.25), 0.0, 1.0)
+    least **= 1 / noise.power
+    log_large = log_alarm + math.log(0.125 / releases)
+    mean = _bisect(lambda mean: log_large - noise.log_chance(sums.shape[1], mean), 1.0, 1e9)
+    reach = most * levels + noise.scale * (mean * sums.shape[1]) ** (1 / noise.power)
+    norms = np.sqrt(np.square(sums.astype(np.float64)).sum(axis=1))
+    if norms.max() > reach * (1 + _SLACK):
+        large = f"one is {norms.max():.3g}, more than {most} records and the noise can add up to, {reach:.3g}"
+        return Looked(large, least)
+    for share, log_chance, said in _tests(sums, noise, reach):
+        if log_chance <= log_alarm + math.log(share):
+            return Looked(f"{said}, whatever the records add", least)
+    return Looked("", least)
+
+
+def _tests(sums: Integers, noise: Noise, reach: float) -> Iterator[tuple[float, float, str]]:
+    """Share of the false alarms, log of the bound, and what it says. The shares add up to 3/4; `look` has the rest."""
+    flat = sums.reshape(-1)
+    if 4 * reach >= _INT64:
+        flat = flat.astype(object)
+    mean = float(np.mean((np.abs(flat).astype(np.float64) / noise.scale) ** noise.power))
+    yield 0.25, *_small(flat.size, mean, noise, "they are")
+    guesses = list(_guesses(flat, sums.shape[1]))
+    for name, rest in guesses:
+        for log_chance, said in _nearness(np.sort(np.abs(rest).astype(np.float64)), noise, name):
+            yield 0.25 / len(guesses) / (math.log2(noise.scale + 1) + 3), log_chance, said
+    yield 0.125, *_repeated(flat, noise.top)
+    digits = list(_digits(flat, noise.top, 2 * reach))
+    for log_chance, said in digits:
+        yield 0.125 / len(digits), log_chance, said
+
+
+def _guesses(flat: Integers, coordinates: int) -> Iterator[tuple[str, Integers]]:
+    """What is left of the numbers without a guess from those before."""
+    yield "they are", flat
+    if 1 < coordinates <= _COORDINATES:
+        for k in range(coordinates):
+            yield f"the numbers {k + 1} of the releases are", flat[k::coordinates]
+    most = min(_LAGS, max(_CELLS // flat.size, 4), flat.size - 1)
+    for lag in range(1, most + 1):
+        yield f"they differ from those {lag} before by", flat[lag:] - flat[:-lag]
+        yield f"they and those {lag} before add up to", flat[lag:] + flat[:-lag]
+    for lag in sorted({1, coordinates}):
+        if flat.size > 2 * lag:
+            line = 2 * flat[lag:-lag] - flat[: -2 * lag]
+            yield "they differ from the line through two before by", flat[2 * lag :] - line
+    if flat.size > 1:
+        means = np.cumsum(flat.astype(np.float64))[:-1] / np.arange(1, flat.size)
+        yield "they differ from the mean of those before by", flat[1:] - np.rint(means).astype(flat.dtype)
+
+
+def _nearness(sizes: NDArray[np.float64], noise: Noise, name: str) -> Iterator[tuple[float, str]]:
+    """sizes: ascending."""
+    count = sizes.size
+    yield _small(count, float(np.mean((sizes / noise.scale) ** noise.power)), noise, name)
+    for window in (0, *(math.floor(noise.scale / 2**power) for power in range(1, int(math.log2(noise.scale + 1)) + 1))):
+        inside = int(np.searchsorted(sizes, window, side="right"))
+        chance = (2 * window + 1) * noise.top
+        yield _log_binomial(count, inside, chance), f"{name} {window} or less in {inside} of {count} cases"
+
+
+def _small(count: int, mean: float, noise: Noise, name: str) -> tuple[float, str]:
+    bound = noise.log_chance(count, mean * (1 + _SLACK)) if mean < 1 else 0.0
+    return bound, f"{name} {mean ** (1 / noise.power):.2g} of the noise's size ({count} numbers), too little for noise"
+
+
+def _repeated(flat: Integers, top: float) -> tuple[float, str]:
+    again = flat.size - len(set(np.abs(flat).tolist()))
+    expected = flat.size * (flat.size - 1.0) * top
+    bound = again - expected + again * math.log(expected / again) if again > expected > 0 else 0.0
+    return bound, f"{again} of {flat.size} are an earlier one again, or its negative"
+
+
+def _digits(flat: Integers, top: float, furthest: float) -> Iterator[tuple[float, str]]:
+    count, first = flat.size, int(flat[0])
+    divisor = math.gcd(*(int(number) - first for number in flat))
+    if divisor > 1:
+        yield _log_alike(divisor, furthest, top, count - 1), f"all differ by multiples of {divisor}"
+    digit = 0
+    while 2**digit * top <= 2**-8:
+        ones, doubt = int(np.count_nonzero(flat >> digit & 1)), 2.0**digit * top / 2
+        log_chance = min(
+            _log_binomial(count, ones, 0.5 + doubt), _log_binomial(count, count - ones, 0.5 + doubt)
+        ) + math.log(2)
+        yield log_chance, f"binary digit {digit} is 1 in {ones} of {count}"
+        digit += 1
+    for whole in _ROUND:
+        multiples = int(np.count_nonzero(flat % whole == 0))
+        yield _log_binomial(count, multiples, 1 / whole + top), f"{multiples} of {count} are multiples of {whole}"
+
+
+def _log_alike(least: int, most: float, top: float, count: int) -> float:
+    """log of the sum of (1/k + top)^count, k = least, ..., most: 1000 terms, then blocks [a, 2 a) by their first."""
+    terms = [count * math.log(1 / k + top) for k in range(least, least + 1000)]
+    start = least + 1000.0
+    while start <= most:
+        terms.append(math.log(start) + count * math.log(1 / start + top))
+        start *= 2
+    largest = max(terms)
+    return largest + math.log(sum(math.exp(term - largest) for term in terms))
+
+
+def _log_binomial(count: int, found: int, chance: float) -> float:
+    """log of Chernoff's bound on so many or more successes."""
+    part = found / count
+    if part <= chance:
+        return 0.0
+    other = (1 - part) * math.log((1 - part) / (1 - chance)) if part < 1 else 0.0
+    return -count * (part * math.log(part / chance) + other)
+
+
+def _bisect(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that rises passes 0; `low` where it is above 0 from there on."""
+    if rising(low) > 0:
+        return low
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return high
