@@ -13,7 +13,7 @@ name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)
 model = AutoModelForSequenceClassification.from_pretrained(name, num_labels=2)
 train, test = (Dataset.from_dict(reviews(n, n)).map(lambda row: tokenizer(row["text"])) for n in (200, 60))
-test = test.filter(lambda row: row["text"] not in train["text"])  # these texts are made of few words, and some are equal
+test = test.filter(lambda row: row["text"] not in train["text"])  # some are made alike
 private = {
     "target_epsilon": 2, "target_delta": 1e-5, "relation": "add-remove", "sampling": "poisson", "expected_batch": 50,
     "steps": 40, "clip": 1.0, "step_size": 1e-4, "smoothing": 1e-3, "directions_per_step": 4,
