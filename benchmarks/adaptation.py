@@ -17,7 +17,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.rows import RESULTS, Results, having, read_rows, write_atomically
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.models import LanguageModel
@@ -190,25 +192,22 @@ def summary(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.adaptation", __doc__)
-    parser.add_argument("--preset", choices=tuple(PRESETS), default="table")
-    parser.add_argument("--family", choices=tuple(FAMILIES), help="only this one")
-    parser.add_argument("--width", type=integer(16, 4096), help="only this one")
-    parser.add_argument("--method", choices=tuple(GRIDS), help="only this one")
-    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
-    parser.add_argument("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain")
-    parser.add_argument("--seeds", type=integer(1, 1000), default=2, help="runs of the chosen setting")
-    parser.add_argument("--runs", type=output_folder, default=Path("out/adaptation"), help="the runs' ledgers")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "adaptation", help="rows and their manifest")
-    parser.add_argument("--summary", action="store_true", help="print the rows' table and stop")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "adaptation",
+    __doc__,
+    flag("--preset", choices=tuple(PRESETS), default="table"),
+    flag("--family", choices=tuple(FAMILIES), help="only this one"),
+    flag("--width", type=integer(16, 4096), help="only this one"),
+    flag("--method", choices=tuple(GRIDS), help="only this one"),
+    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+    flag("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain"),
+    flag("--seeds", type=integer(1, 1000), default=2, help="runs of the chosen setting"),
+    flag("--runs", type=output_folder, default=Path("out/adaptation"), help="the runs' ledgers"),
+    flag("--out", type=output_folder, default=RESULTS / "adaptation", help="rows and their manifest"),
+    flag("--summary", action="store_true", help="print the rows' table and stop"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Make the runs that are not in the rows yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     if options.summary:
         with parser.refusals("--out"):
             print(summary(read_rows(options.out)))
@@ -255,6 +254,8 @@ def _make(results: Results, work: Work, case: Case, c: Configuration, runs: Path
         flush=True,
     )
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

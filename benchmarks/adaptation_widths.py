@@ -13,6 +13,7 @@ against log d (or log r) by least squares over the widths, for each seed; its in
 import math
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from benchmarks.adaptation import PRESETS, reported
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, discard, having, read_manifest, read_rows
 from benchmarks.pretrain import text
@@ -119,20 +121,17 @@ def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
     return "\n".join([*shown, *slopes(runs, ranks)])
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.adaptation_widths", __doc__)
-    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
-    parser.add_argument("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain")
-    parser.add_argument("--rows", type=input_folder(), default=RESULTS / "adaptation", help="of benchmarks.adaptation")
-    parser.add_argument("--out", type=output_folder, default=RESULTS, help="parent of the rows' two folders")
-    parser.add_argument("--summary", action="store_true", help="print the table and stop")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "adaptation_widths",
+    __doc__,
+    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+    flag("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain"),
+    flag("--rows", type=input_folder(), default=RESULTS / "adaptation", help="of benchmarks.adaptation"),
+    flag("--out", type=output_folder, default=RESULTS, help="parent of the rows' two folders"),
+    flag("--summary", action="store_true", help="print the table and stop"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Measure the models that runs began with and that are not in the rows yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     with parser.refusals("--rows"):
         runs, source = table(read_rows(options.rows)), read_manifest(options.rows)["sha256"]
     if not options.summary:
@@ -183,6 +182,8 @@ def _steps(runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 REMAKES = {STEPS: Remake(("width", "seed"), lambda row: _steps(table(read_rows(RESULTS / "adaptation"))))}
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

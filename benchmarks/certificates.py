@@ -14,11 +14,11 @@ setting with ten times its evaluations, 46,720 of a record. Directions, noise an
 synthetic or public, and nothing here is a private release. x_0 = 0.
 """
 
-import argparse
 import math
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import OK, RESULTS, Results
@@ -265,21 +266,16 @@ REMAKES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.certificates", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument(
-        "--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME[_PRESET])"
-    )
-    parser.add_argument("--seeds", type=integer(1, 1000), default=5)
-    parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "certificates",
+    __doc__,
+    flag("--preset", choices=PRESETS, default="smoke"),
+    flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME[_PRESET])"),
+    flag("--seeds", type=integer(1, 1000), default=5),
+    flag("--jobs", type=integer(1, 256), default=os.cpu_count() or 1),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Run the preset's cells that are not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     cells = PRESETS[options.preset]
     if not SENTENCES.exists():
         cells = [cell for cell in cells if cell.problem != "sst2"]
@@ -288,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(cells: Sequence[Cell], options: argparse.Namespace, parser: Parser) -> None:
+def _run(cells: Sequence[Cell], options: Namespace, parser: Parser) -> None:
     results = Results(
         options.out or FOLDERS[options.preset],
         key=KEY,
@@ -315,6 +311,8 @@ def _run(cells: Sequence[Cell], options: argparse.Namespace, parser: Parser) -> 
                 flush=True,
             )
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,12 +10,14 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.rows import Results, discard
 from dpzero_theory import params
 from dpzero_theory.cli import Parser, output_folder
@@ -162,17 +164,12 @@ def draw(folder: Path) -> Path:
     return folder / "rate_vs_dimension.png"
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.demo", __doc__)
-    parser.add_argument(
-        "--out", type=output_folder, default="out/demo", help="folder of rows and picture (default out/demo)"
-    )
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
+@command(
+    "demo",
+    __doc__,
+    flag("--out", type=output_folder, default="out/demo", help="folder of rows and picture (default out/demo)"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     start = time.perf_counter()
     calculator()
     train()
@@ -181,6 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\nThe figure is {picture}. {time.perf_counter() - start:.0f} s in all.")
     return 0
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

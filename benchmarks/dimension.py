@@ -18,6 +18,7 @@ import os
 import resource
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.remake import SIX_DIGITS, Remake
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
@@ -258,19 +260,16 @@ REMAKES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.dimension", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--seeds", type=integer(1, 1000), default=3)
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "dimension",
+    __doc__,
+    flag("--preset", choices=PRESETS, default="smoke"),
+    flag("--seeds", type=integer(1, 1000), default=3),
+    flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+    flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Run the cells that are not in the results yet, dimensions in ascending order."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count > GROUPS:
@@ -333,6 +332,8 @@ def _complete(results: Results, preset: Preset, d: int, seed: int) -> bool:
         for steps, step_size, clip in zip(lanes.steps, lanes.step_size, lanes.clip, strict=True)
     )
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -20,6 +20,7 @@ import itertools
 import math
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.equal_tasks import CLIPS, STEP_SIZES, TASKS, Work
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.rows import RESULTS, Results, having, read_rows
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.optim.plan import Plan
@@ -222,21 +224,18 @@ def committed() -> pd.DataFrame:
     return pd.concat([read_rows(RESULTS / folder) for folder in folders], ignore_index=True)
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.equal_evaluations", __doc__)
-    parser.add_argument("--preset", choices=tuple(PRESETS), default="directions")
-    parser.add_argument("--task", choices=tuple(TASKS), help="only this one")
-    parser.add_argument("--evaluations", type=integer(1, 10**9), help="only this number")
-    parser.add_argument("--data", type=input_folder(), help="folder of the local files of the tasks but digits")
-    parser.add_argument("--out", type=output_folder, help="default: in results, smoke: in out")
-    parser.add_argument("--summary", action="store_true", help="print the rows' table and stop")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "equal_evaluations",
+    __doc__,
+    flag("--preset", choices=tuple(PRESETS), default="directions"),
+    flag("--task", choices=tuple(TASKS), help="only this one"),
+    flag("--evaluations", type=integer(1, 10**9), help="only this number"),
+    flag("--data", type=input_folder(), help="folder of the local files of the tasks but digits"),
+    flag("--out", type=output_folder, help="default: in results, smoke: in out"),
+    flag("--summary", action="store_true", help="print the rows' table and stop"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Make the rows that are not there yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     preset = PRESETS[options.preset]
     folder = options.out or (Path("out") if options.preset == "smoke" else RESULTS) / preset.folder
     if options.summary:
@@ -301,6 +300,8 @@ def grown(values: tuple[float, ...], best: float) -> tuple[float, ...]:
         return (float(f"{values[0] ** 2 / values[1]:.2g}"), *values)
     return values
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

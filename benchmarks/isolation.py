@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.timing import median_ratio
 from benchmarks.optimizer_methods import SMALL
-from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.cli import integer
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 
@@ -129,41 +131,33 @@ def seconds(turns: int) -> dict[str, list[float]]:
     return times
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.isolation", __doc__)
-    parser.add_argument("--turns", type=integer(2, 1000), default=30)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "isolation", help="folder")
-    return parser
+def _measure(options: Namespace, at: Cell) -> Iterator[dict[str, Any]]:
+    times = seconds(options.turns)
+    for way in WAYS:
+        ratio, error = median_ratio(times[way], times["probed"])
+        row: dict[str, Any] = {"way": way, "turns": options.turns}
+        row |= {name: moved(way, value) for name, value in zip(MOVED, SMOOTHINGS, strict=True)}
+        row |= {"seconds": float(np.median(times[way])), "ratio": ratio, "ratio_error": error}
+        shown = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
+        print(", ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
+        yield shown
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what is not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    results = Results(
-        options.out,
-        key=("way",),
-        fields=(*MOVED, "turns", "seconds", "ratio", "ratio_error"),
-        seeds=[0],
-        device="cpu",
-        dtype="float32",
-        settings={"records": RECORDS, "length": LENGTH, "clip": 1.0, "directions": DIRECTIONS},
-    )
-    with parser.opened("--out", results):
-        if all(results.done(way=way) for way in WAYS):
-            return 0
-        times = seconds(options.turns)
-        for way in WAYS:
-            ratio, error = median_ratio(times[way], times["probed"])
-            row: dict[str, Any] = {"way": way, "turns": options.turns}
-            row |= {name: moved(way, at) for name, at in zip(MOVED, SMOOTHINGS, strict=True)}
-            row |= {"seconds": float(np.median(times[way])), "ratio": ratio, "ratio_error": error}
-            shown = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
-            results.add([shown])
-            print(", ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
-    return 0
+EXPERIMENT = Experiment(
+    name="isolation",
+    about=__doc__,
+    flags=[flag("--turns", type=integer(2, 1000), default=30)],
+    key=("way",),
+    fields=(*MOVED, "turns", "seconds", "ratio", "ratio_error"),
+    seeds=[0],
+    dtype="float32",
+    settings={"records": RECORDS, "length": LENGTH, "clip": 1.0, "directions": DIRECTIONS},
+    check=one_thread,
+    keys=lambda options, at: [{"way": way} for way in WAYS],
+    measure=_measure,
+)
 
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,14 +13,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
-from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory.cli import Parser, integer, output_folder
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import read_rows
+from dpzero_theory.cli import integer
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, Settings
 
 SETTINGS = Settings(n=1000, sample_rate=1.0, noise_multiplier=1e4, clip=1.0, relation="replace-one", sampling="full")
@@ -82,35 +84,23 @@ def one_round(path: Path, published: Path, rng: np.random.Generator) -> dict[str
     }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.ledger_kills", __doc__)
-    parser.add_argument("--kills", type=integer(1, 10**6), default=1000)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "ledger_kills")
-    return parser
+def _parts(options: Namespace) -> list[tuple[int, int]]:
+    """Steps of the plan and rounds, by part; the last is of a small plan."""
+    full = [(STEPS, min(BATCH, options.kills - start)) for start in range(0, options.kills, BATCH)]
+    return [*full, (SMALL_PLAN, BATCH // 4)]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
-    results = Results(
-        options.out,
-        key=("part", "round"),
-        fields=("steps", "delay_ms", "child", "damage", "counted", "published", "lost", "twice"),
-        seeds=(SEED,),
-        device="cpu",
-        dtype="integer",
-        settings={"kills": options.kills},
-    )
-    with parser.opened("--out", results), TemporaryDirectory() as folder:
-        full = [(STEPS, min(BATCH, options.kills - start)) for start in range(0, options.kills, BATCH)]
-        for part, (steps, rounds) in enumerate([*full, (SMALL_PLAN, BATCH // 4)]):
-            if results.done(part=part, round=0):
-                continue
-            path, published = Path(folder, f"ledger-{part}.jsonl"), Path(folder, f"published-{part}")
-            rng = np.random.default_rng([SEED, part])
-            Ledger.create(path, target_epsilon=1.0, target_delta=1e-6, settings=SETTINGS, steps=steps).close()
-            key = {"part": part, "steps": steps}
-            results.add([{**key, "round": k, **one_round(path, published, rng)} for k in range(rounds)])
+def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
+    part = at["part"]
+    steps, rounds = _parts(options)[part]
+    rng = np.random.default_rng([SEED, part])
+    with TemporaryDirectory() as folder:
+        path, published = Path(folder, f"ledger-{part}.jsonl"), Path(folder, f"published-{part}")
+        Ledger.create(path, target_epsilon=1.0, target_delta=1e-6, settings=SETTINGS, steps=steps).close()
+        return [{"steps": steps, "round": k, **one_round(path, published, rng)} for k in range(rounds)]
+
+
+def _report(options: Namespace) -> int:
     table = read_rows(options.out)
     last = table.groupby("part").last()
     lost, twice = int(table["lost"].sum()), int(table["twice"].sum())
@@ -126,6 +116,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     good = lost == twice == 0 and not unexpected.any() and (last["counted"] <= last["steps"]).all()
     return 0 if good and wasted <= 2 * len(table) else 1
 
+
+EXPERIMENT = Experiment(
+    name="ledger_kills",
+    about=__doc__,
+    flags=[flag("--kills", type=integer(1, 10**6), default=1000)],
+    key=("part", "round"),
+    fields=("steps", "delay_ms", "child", "damage", "counted", "published", "lost", "twice"),
+    seeds=(SEED,),
+    dtype="integer",
+    settings=lambda options: {"kills": options.kills},
+    cells=lambda options: ({"part": part} for part in range(len(_parts(options)))),
+    keys=lambda options, at: [at | {"round": 0}],
+    measure=_measure,
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,10 +16,12 @@ import csv
 import gzip
 import io
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.rows import OK, Results, read_manifest, read_rows, shown
 from dpzero_theory.cli import Parser, input_folder, output_folder
 
@@ -78,17 +80,14 @@ def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any
         yield {column: value or None for column, value in row.items()}
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.merge", __doc__ or "")
-    parser.add_argument("folders", nargs="+", type=input_folder("manifest.json"), help="folders of rows")
-    parser.add_argument("--out", type=output_folder, required=True, help="folder of the merged rows")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "merge",
+    __doc__,
+    flag("folders", nargs="+", type=input_folder("manifest.json"), help="folders of rows"),
+    flag("--out", type=output_folder, required=True, help="folder of the merged rows"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Merge; what is in --out already is kept."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     with parser.refusals("folders"):
         results = merge(options.folders, options.out)
         rows = list(_rows(options.folders, results.key))
@@ -99,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         results.add(row for row in rows if not results.done(**{name: row[name] for name in results.key}))
     return 0
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

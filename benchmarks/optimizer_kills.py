@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,8 +29,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory.cli import Parser, integer, output_folder
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import read_rows
+from dpzero_theory.cli import integer
 from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
@@ -144,59 +146,6 @@ def inspect(folder: Path) -> dict[str, int]:
     }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.optimizer_kills", __doc__)
-    parser.add_argument("--kills", type=integer(1, 10**6), default=500)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "optimizer_kills")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 1 if anything was lost, counted too little, or differs from the replay."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    fields = (
-        "delay_ms",
-        "child",
-        "torn",
-        "counted",
-        "written",
-        "told",
-        "under_counted",
-        "twice",
-        "contradicted",
-        "equal",
-    )
-    results = Results(
-        options.out,
-        key=("part", "round"),
-        fields=fields,
-        seeds=(SEED,),
-        device="cpu",
-        dtype="float32",
-        settings={"kills": options.kills, "steps": STEPS, "part": PART},
-    )
-    parts = [min(PART, options.kills - first) for first in range(0, options.kills, PART)]
-    with parser.opened("--out", results):
-        for part, kills in enumerate(parts):
-            if results.done(part=part, round=0):
-                continue
-            with TemporaryDirectory() as name:
-                results.add(run_part(Path(name) / "run", part, kills))
-                print(f"part {part}: {kills} kills", flush=True)
-    table = read_rows(options.out)
-    killed = table[table["child"] == -signal.SIGKILL]
-    bad = int(table[["under_counted", "twice", "contradicted"]].to_numpy().sum())
-    ends = table[table["equal"].notna()]
-    print(
-        f"{len(killed)} kills; under-counted, repeated or contradicted releases: {bad}; "
-        f"final weights equal to the replay: {int((ends['equal'] == 1).sum())} of {len(ends)}; "
-        f"paid for and never released: {int((ends['counted'] - ends['written']).sum())} of {int(ends['counted'].sum())}"
-    )
-    return int(bad > 0 or not (ends["equal"] == 1).all() or len(ends) != len(parts))
-
-
 def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
     """`kills` kills of one run, then the end without a kill; the last row says whether the replay gives the weights."""
     rng, checkpoints = np.random.default_rng([SEED, part]), part % 2 == 1
@@ -219,6 +168,52 @@ def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
     equal = (folder / "final").read_text() == fingerprint(again)
     return [*rows, {"part": part, "round": kills, "child": child, "torn": 0, **inspect(folder), "equal": int(equal)}]
 
+
+def _parts(options: Namespace) -> list[int]:
+    """Kills, by part."""
+    return [min(PART, options.kills - first) for first in range(0, options.kills, PART)]
+
+
+def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
+    with TemporaryDirectory() as name:
+        return list(run_part(Path(name) / "run", at["part"], _parts(options)[at["part"]]))
+
+
+def _report(options: Namespace) -> int:
+    """Exit status 1 if anything was lost, counted too little, or differs from the replay."""
+    table = read_rows(options.out)
+    killed = table[table["child"] == -signal.SIGKILL]
+    bad = int(table[["under_counted", "twice", "contradicted"]].to_numpy().sum())
+    ends = table[table["equal"].notna()]
+    print(
+        f"{len(killed)} kills; under-counted, repeated or contradicted releases: {bad}; "
+        f"final weights equal to the replay: {int((ends['equal'] == 1).sum())} of {len(ends)}; "
+        f"paid for and never released: {int((ends['counted'] - ends['written']).sum())} of {int(ends['counted'].sum())}"
+    )
+    return int(bad > 0 or not (ends["equal"] == 1).all() or len(ends) != len(_parts(options)))
+
+
+EXPERIMENT = Experiment(
+    name="optimizer_kills",
+    about=__doc__,
+    flags=[flag("--kills", type=integer(1, 10**6), default=500)],
+    key=("part", "round"),
+    fields=(
+        *("delay_ms", "child", "torn", "counted", "written", "told", "under_counted", "twice", "contradicted"),
+        "equal",
+    ),
+    seeds=(SEED,),
+    dtype="float32",
+    settings=lambda options: {"kills": options.kills, "steps": STEPS, "part": PART},
+    check=one_thread,
+    cells=lambda options: ({"part": part} for part in range(len(_parts(options)))),
+    keys=lambda options, at: [at | {"round": 0}],
+    measure=_measure,
+    told=lambda at, rows: f"part {at['part']}: {len(rows)} kills",
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

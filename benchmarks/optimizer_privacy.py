@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,8 +27,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.kit.rows import OK, RESULTS, Results, read_rows
-from dpzero_theory.cli import Parser, input_folder, integer, output_folder
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import OK, RESULTS, read_rows
+from dpzero_theory.cli import Parser, input_folder, integer
 from dpzero_theory.optim.checkpoint import Checkpoint
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
@@ -168,47 +171,49 @@ PARTS: dict[str, tuple[Callable[[int], float], int, float, float]] = {
 """Part: (work, cases, lowest and highest value that passes)."""
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.optimizer_privacy", __doc__)
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the cases; bounds are not judged")
-    parser.add_argument("--out", type=output_folder)
-    parser.add_argument("--worker", nargs=2, metavar=("FOLDER", "STEPS"), help="used by the ranks themselves")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 1 if a part is outside its bounds."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+def _check(parser: Parser, options: Namespace) -> None:
     if options.worker:
         with parser.refusals("--worker"):
             folder, steps = input_folder()(options.worker[0]), integer()(options.worker[1])
         work(folder, steps)
-        return 0
-    torch.set_num_threads(1)
-    results = Results(
-        options.out or (Path("out") if options.quick else RESULTS) / "optimizer_privacy",
-        key=("part",),
-        fields=("cases", "measured", "at_least", "at_most", "seconds"),
-        seeds=(SEED,),
-        device="cpu",
-        dtype="float64",
-        settings={"quick": options.quick, "records": RECORDS, "d": D},
-    )
-    with parser.opened("--out", results):
-        for part, (measure, full, low, high) in PARTS.items():
-            if results.done(part=part):
-                continue
-            started, cases = time.monotonic(), max(full // 100, 10) if options.quick else full
-            measured = measure(cases)
-            held = options.quick or low <= measured <= high
-            row = {"cases": cases, "measured": measured if np.isfinite(measured) else None}
-            bounds = {"at_least": low, "at_most": high, "seconds": round(time.monotonic() - started, 1)}
-            results.add([{"part": part, **row, **bounds, "status": OK if held else "outside its bounds"}])
-            print(f"{part}: {measured:.6g} in [{low:g}, {high:g}] over {cases} cases", flush=True)
-        table = read_rows(results.folder, failed=True)
-    return int((table["status"] != OK).any())
+        parser.exit()
+    one_thread(parser, options)
 
+
+def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
+    measure, full, low, high = PARTS[at["part"]]
+    started, cases = time.monotonic(), max(full // 100, 10) if options.quick else full
+    measured = measure(cases)
+    print(f"{at['part']}: {measured:.6g} in [{low:g}, {high:g}] over {cases} cases", flush=True)
+    return {
+        "cases": cases,
+        "measured": measured if np.isfinite(measured) else None,
+        "at_least": low,
+        "at_most": high,
+        "seconds": round(time.monotonic() - started, 1),
+        "status": OK if options.quick or low <= measured <= high else "outside its bounds",
+    }
+
+
+EXPERIMENT = Experiment(
+    name="optimizer_privacy",
+    about=__doc__,
+    flags=[
+        flag("--quick", action="store_true", help="a hundredth of the cases; bounds are not judged"),
+        flag("--worker", nargs=2, metavar=("FOLDER", "STEPS"), help="used by the ranks themselves"),
+    ],
+    folder=lambda options: (Path("out") if options.quick else RESULTS) / "optimizer_privacy",
+    key=("part",),
+    fields=("cases", "measured", "at_least", "at_most", "seconds"),
+    seeds=(SEED,),
+    settings=lambda options: {"quick": options.quick, "records": RECORDS, "d": D},
+    check=_check,
+    cells=lambda options: ({"part": part} for part in PARTS),
+    measure=_measure,
+    report=lambda options: int((read_rows(options.out, failed=True)["status"] != OK).any()),
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

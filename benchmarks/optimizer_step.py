@@ -25,7 +25,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,8 +34,9 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
-from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.kit.rows import RESULTS
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm.models import DTYPES
 from benchmarks.optimizer_methods import (
@@ -49,7 +51,7 @@ from benchmarks.optimizer_methods import (
     Step,
     classification_model,
 )
-from dpzero_theory.cli import Parser, Several, integer, output_folder
+from dpzero_theory.cli import Parser, Several, integer
 from dpzero_theory.sphere import DIRECTIONS
 
 __all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
@@ -246,60 +248,68 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.optimizer_step", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument(
-        "--sizes", nargs="+", action=Several, metavar="SIZE", help="only the preset's cases with these models"
-    )
-    parser.add_argument("--turns", type=integer(2, 1000), default=15)
-    parser.add_argument("--budget", type=integer(1, 10**9), default=300, help="seconds of a group of methods")
-    parser.add_argument("--threads", type=integer(1, 1024), default=1, help="of the processor")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the cases that are not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    device = chosen_device(parser, options.device)
+def _check(parser: Parser, options: Namespace) -> None:
+    options.device = chosen_device(parser, options.device)
     cases = PRESETS[options.preset]
     unknown = set(options.sizes or ()) - {case.size for case in cases}
     if unknown:
         parser.error(f"--sizes must be in preset {options.preset}; got {sorted(unknown)[0]!r}")
     torch.set_num_threads(options.threads)
-    name = "optimizer_step_lengths" if options.preset == "lengths" else "optimizer_step"
-    results = Results(
-        options.out or (Path("out") if "smoke" in options.preset else RESULTS) / name,
-        key=KEY,
-        fields=FIELDS,
-        seeds=[0],
-        device=device,
-        dtype="a column",
-        settings={"smoothing": SMOOTHING, "step_size": STEP_SIZE, "loss": "cross entropy of two classes"},
-    )
-    with parser.opened("--out", results):
-        for case in cases:
-            shared: dict[str, str | int] = {
-                "size": case.size,
-                "batch": case.batch,
-                "length": case.length,
-                "dtype": case.dtype,
-            }
-            known = [
-                results.done(**shared, device=device, threads=options.threads, method=method) for method in case.methods
-            ]
-            if all(known) or (options.sizes and case.size not in options.sizes):
-                continue
-            rows = measure(case, device, options.turns, options.budget)
-            results.add(row for row, done in zip(rows, known, strict=True) if not done)
-            for row in rows:
-                told = f"{row.get('seconds')} s, {row.get('ratio')} of two forwards, {row.get('peak_mb')} MB"
-                print(f"{case.size} batch {case.batch}: {row['method']} {row.get('status', told)}", flush=True)
-    return 0
+    options.cases = {(case.size, case.batch, case.length, case.dtype): case for case in cases}
 
+
+def _folder(options: Namespace) -> Path:
+    name = "optimizer_step_lengths" if options.preset == "lengths" else "optimizer_step"
+    return (Path("out") if "smoke" in options.preset else RESULTS) / name
+
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    for size, batch, length, dtype in options.cases:
+        if not options.sizes or size in options.sizes:
+            yield {"size": size, "batch": batch, "length": length, "dtype": dtype}
+
+
+def _keys(options: Namespace, at: Cell) -> Iterator[Cell]:
+    for method in options.cases[tuple(at.values())].methods:
+        yield {**at, "device": options.device, "threads": options.threads, "method": method}
+
+
+def _told(at: Cell, rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        told = f"{row.get('seconds')} s, {row.get('ratio')} of two forwards, {row.get('peak_mb')} MB"
+        lines.append(f"{at['size']} batch {at['batch']}: {row['method']} {row.get('status', told)}")
+    return "\n".join(lines)
+
+
+EXPERIMENT = Experiment(
+    name="optimizer_step",
+    about=__doc__,
+    flags=[
+        flag("--preset", choices=PRESETS, default="smoke"),
+        flag("--sizes", nargs="+", action=Several, metavar="SIZE", help="only the preset's cases with these models"),
+        flag("--turns", type=integer(2, 1000), default=15),
+        flag("--budget", type=integer(1, 10**9), default=300, help="seconds of a group of methods"),
+        flag("--threads", type=integer(1, 1024), default=1, help="of the processor"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+    ],
+    folder=_folder,
+    key=KEY,
+    fields=FIELDS,
+    seeds=[0],
+    device=lambda options: str(options.device),
+    dtype="a column",
+    settings={"smoothing": SMOOTHING, "step_size": STEP_SIZE, "loss": "cross entropy of two classes"},
+    check=_check,
+    cells=_cells,
+    keys=_keys,
+    measure=lambda options, at: measure(
+        options.cases[tuple(at.values())], options.device, options.turns, options.budget
+    ),
+    told=_told,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -30,6 +30,7 @@ import copy
 import math
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory import datasets, problem_file
@@ -301,25 +303,22 @@ REMAKES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.prescription", __doc__)
-    parser.add_argument("--task", choices=SETTINGS, default="digits")
-    parser.add_argument("--problem", type=input_file, help="written by python -m dpzero_theory.curvature")
-    parser.add_argument(
+@command(
+    "prescription",
+    __doc__,
+    flag("--task", choices=SETTINGS, default="digits"),
+    flag("--problem", type=input_file, help="written by python -m dpzero_theory.curvature"),
+    flag(
         "--data",
         type=input_folder("sst2_train.tsv", "sst2_test.tsv"),
         help="folder with sst2_train.tsv and sst2_test.tsv (minilm)",
-    )
-    parser.add_argument("--seeds", type=integer(1, 1000), default=3)
-    parser.add_argument("--out", type=output_folder, help="folder (default: benchmarks/results/prescription_TASK)")
-    parser.add_argument("--summary", action="store_true", help="print means of the rows and stop")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+    ),
+    flag("--seeds", type=integer(1, 1000), default=3),
+    flag("--out", type=output_folder, help="folder (default: benchmarks/results/prescription_TASK)"),
+    flag("--summary", action="store_true", help="print means of the rows and stop"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Run the choices that are not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     folder = options.out or RESULTS / f"prescription_{options.task.replace('-', '_')}"
     if options.summary:
         with parser.refusals("--out"):
@@ -362,6 +361,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
     return 0
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

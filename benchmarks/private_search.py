@@ -16,7 +16,8 @@ import itertools
 import math
 import random
 import sys
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +28,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.embeddings import sentence_embeddings
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.llm.records import load
 from benchmarks.llm.tasks import task
 from dpzero_theory import datasets
-from dpzero_theory.cli import Parser, input_folder, integer, output_folder
+from dpzero_theory.cli import Parser, input_folder, integer
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.search import Setting, plans_of_search
@@ -151,41 +154,27 @@ def searched(rows: pd.DataFrame, way: str) -> tuple[float, float]:
     return float(np.mean(found)), float(np.std(found))
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.private_search", __doc__ or "")
-    parser.add_argument("--task", choices=tuple(TASKS), required=True)
-    parser.add_argument("--data", type=input_folder("trec_train.label"), help="folder with trec_train.label (trec)")
-    parser.add_argument("--seeds", type=integer(1, 100), default=3)
-    parser.add_argument("--out", type=output_folder, help="default: results/private_search_TASK")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
-    options = parser.parse_args(argv)
+def _check(parser: Parser, options: Namespace) -> None:
     if options.task == "trec" and options.data is None:
         parser.error("--data must be given for trec")
-    torch.set_num_threads(1)
-    results = Results(
-        options.out or RESULTS / f"private_search_{options.task}",
-        key=("way", "setting", "seed"),
-        fields=("step_size", "clip", "noise_multiplier", "public", "accuracy"),
-        seeds=range(options.seeds),
-        device="cpu",
-        dtype="float32",
-        settings={"task": options.task, "epsilon": EPSILON, "delta": DELTA, "noise": "seeded"},
-    )
-    with parser.opened("--out", results):
-        work = TASKS[options.task](options.data)
-        for way in WAYS:
-            for number, plan in enumerate(plans_of(way, work)):
-                for seed in range(options.seeds):
-                    key: dict[str, Any] = {"way": way, "setting": number, "seed": seed}
-                    if not results.done(**key):
-                        given = SETTINGS[number]
-                        results.add([key | dict(given) | one_run(work, plan, seed)])
-            print(f"{way}: done", file=sys.stderr)
-    rows = read_rows(results.folder)
+    one_thread(parser, options)
+
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    options.work = TASKS[options.task](options.data)
+    options.plans = {way: plans_of(way, options.work) for way in WAYS}
+    for way in WAYS:
+        for number in range(len(options.plans[way])):
+            yield from ({"way": way, "setting": number, "seed": seed} for seed in range(options.seeds))
+
+
+def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
+    plan = options.plans[at["way"]][at["setting"]]
+    return dict(SETTINGS[at["setting"]]) | one_run(options.work, plan, at["seed"])
+
+
+def _report(options: Namespace) -> None:
+    rows = read_rows(options.out)
     alone = rows[rows["way"] == ONE].groupby("setting")["accuracy"].mean().max()
     for way in WAYS:
         mine = rows[rows["way"] == way]
@@ -193,9 +182,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         noise = float(mine["noise_multiplier"].iloc[0])
         print(f"{way:<24} accuracy {100 * mean:.1f} (a search varies by {100 * spread:.1f}), noise {noise:.2f}")
     print(f"{'the best setting, known':<24} accuracy {100 * alone:.1f} (chosen by the test records: not a way)")
-    print(f"rows: {results.folder}")
-    return 0
+    print(f"rows: {options.out}")
 
+
+EXPERIMENT = Experiment(
+    name="private_search",
+    about=__doc__,
+    flags=[
+        flag("--task", choices=tuple(TASKS), required=True),
+        flag("--data", type=input_folder("trec_train.label"), help="folder with trec_train.label (trec)"),
+        flag("--seeds", type=integer(1, 100), default=3),
+    ],
+    folder=lambda options: RESULTS / f"private_search_{options.task}",
+    key=("way", "setting", "seed"),
+    fields=("step_size", "clip", "noise_multiplier", "public", "accuracy"),
+    seeds=lambda options: range(options.seeds),
+    dtype="float32",
+    settings=lambda options: {"task": options.task, "epsilon": EPSILON, "delta": DELTA, "noise": "seeded"},
+    check=_check,
+    cells=_cells,
+    measure=_measure,
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

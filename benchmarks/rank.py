@@ -18,24 +18,23 @@ from seeds: no row is a private release.
 import math
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import digamma
 from scipy.stats import ortho_group
 
-from benchmarks.kit.device import chosen_device
+from benchmarks.kit.device import chosen_device, one_thread
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.jobs import Share, share
 from benchmarks.kit.peaks import peak, reset_peak
 from benchmarks.kit.remake import SIX_DIGITS, Remake, Row
-from benchmarks.kit.rows import RESULTS, Results
-from dpzero_theory.cli import Parser, Several, integer, output_folder
+from dpzero_theory.cli import Parser, Several, integer
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.synthetic import engine, padded
@@ -187,9 +186,12 @@ def _orthogonal(d: int) -> Array:
     return q
 
 
+def _of_key(key: Row) -> Cell:
+    return Cell(*(key[name] for name in CELL_KEY[:-2]))
+
+
 def _again(row: Row) -> list[dict[str, Any]]:
-    cell = Cell(*(row[name] for name in CELL_KEY[:-2]))
-    return run_cell(cell, GRID, row["records"], row["seed"])
+    return run_cell(_of_key(row), GRID, row["records"], row["seed"])
 
 
 REMAKES = {
@@ -203,63 +205,63 @@ REMAKES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.rank", __doc__ or "")
-    parser.add_argument("--experiments", nargs="+", action=Several, choices=EXPERIMENTS, default=DEFAULT)
-    parser.add_argument("--seeds", type=integer(1, 1000), default=5)
-    parser.add_argument("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)")
-    parser.add_argument("--records", type=integer(1, 10**6), default=1, help="records that a sample stands for")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "rank")
-    return parser
+def _check(parser: Parser, options: Namespace) -> None:
+    options.device = chosen_device(parser, options.device)
+    one_thread(parser, options)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the cells that are not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    device = chosen_device(parser, options.device)
-    torch.set_num_threads(1)
-    results = Results(
-        Path(options.out),
-        key=KEY,
-        fields=FIELDS,
-        seeds=range(options.seeds),
-        device=device,
-        dtype="float64",
-        settings={"samples": GRID.samples, "epsilon": EPSILON, "delta": DELTA, "tail": TAIL_TRACE, "noise": "seeded"},
-        cell=CELL_KEY,
-        figure="figures.dimension",
-        compress=True,
-    )
+def _cells(options: Namespace) -> Sequence[dict[str, Any]]:
     every = [
-        (cell, seed) for seed in range(options.seeds) for name in options.experiments for cell in EXPERIMENTS[name]
+        _cell_key(cell, options.records, seed)
+        for seed in range(options.seeds)
+        for name in options.experiments
+        for cell in EXPERIMENTS[name]
     ]
-    cells = options.share.of(every)
-    with parser.opened("--out", results):
-        for count, (cell, seed) in enumerate(cells, start=1):
-            if not _complete(results, cell, options.records, seed):
-                rows = run_cell(cell, GRID, options.records, seed, device)
-                results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
-                best = min(row["gradient_squared"] for row in rows if row["method"] == "dpzero")
-                told = f"best DPZero {best:.4g}, {rows[0]['cpu_s']} s, {rows[0]['peak_mb']} MB"
-                print(f"{count}/{len(cells)} {cell} seed {seed}: {told}", flush=True)
-    return 0
+    mine: Sequence[dict[str, Any]] = options.share.of(every)
+    return mine
 
 
-def _complete(results: Results, cell: Cell, records: int, seed: int) -> bool:
-    return all(
-        results.done(
-            **_cell_key(cell, records, seed),
-            method=method,
-            steps=int(steps),
-            step_size=float(f"{alpha:.6g}"),
-            clip=float(f"{clip:.6g}"),
-        )
-        for method in cell.methods
-        for steps, alpha, clip in _settings(lanes_of(cell, GRID, method, records))
-    )
+def _keys(options: Namespace, at: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    cell = _of_key(at)
+    for method in cell.methods:
+        for steps, alpha, clip in _settings(lanes_of(cell, GRID, method, options.records)):
+            values = {"steps": int(steps), "step_size": float(f"{alpha:.6g}"), "clip": float(f"{clip:.6g}")}
+            yield {**at, "method": method, **values}
 
+
+def _told(at: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    best = min(row["gradient_squared"] for row in rows if row["method"] == "dpzero")
+    told = f"best DPZero {best:.4g}, {rows[0]['cpu_s']} s, {rows[0]['peak_mb']} MB"
+    return f"{_of_key(at)} seed {at['seed']}: {told}"
+
+
+EXPERIMENT = Experiment(
+    name="rank",
+    about=__doc__,
+    flags=[
+        flag("--experiments", nargs="+", action=Several, choices=EXPERIMENTS, default=DEFAULT),
+        flag("--seeds", type=integer(1, 1000), default=5),
+        flag("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)"),
+        flag("--records", type=integer(1, 10**6), default=1, help="records that a sample stands for"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
+    ],
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: range(options.seeds),
+    device=lambda options: str(options.device),
+    settings={"samples": GRID.samples, "epsilon": EPSILON, "delta": DELTA, "tail": TAIL_TRACE, "noise": "seeded"},
+    cell=CELL_KEY,
+    figure="figures.dimension",
+    compress=True,
+    check=_check,
+    cells=_cells,
+    keys=_keys,
+    measure=lambda options, at: run_cell(_of_key(at), GRID, options.records, at["seed"], options.device),
+    told=_told,
+    counted=True,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,9 @@ seeds that the grid's best is reported with.
 
 import math
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -22,8 +24,10 @@ from torch.utils.data import TensorDataset
 from benchmarks.equal_evaluations import BATCH, DELTA, EPSILON, REPORTED, plain, reported
 from benchmarks.equal_tasks import TASKS, Work
 from benchmarks.heads import Module, accuracy, train
-from benchmarks.kit.rows import RESULTS, Results, read_rows
-from dpzero_theory.cli import Parser, input_folder, output_folder
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.rows import RESULTS, having, read_rows
+from dpzero_theory.cli import Parser, input_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.starting import Start, starting_values
 
@@ -86,51 +90,43 @@ def summary(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.starting", __doc__)
-    parser.add_argument("--data", type=input_folder(), help="folder of the local files of the tasks but digits")
-    parser.add_argument(
-        "--rows", type=input_folder(), default=RESULTS / "equal_evaluations", help="of benchmarks.equal_evaluations"
-    )
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "starting", help="rows and their manifest")
-    parser.add_argument("--summary", action="store_true", help="print the rows' table and stop")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Make the rows that are not there yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
-    if options.summary:
-        with parser.refusals("--out"):
-            print(summary(read_rows(options.out)))
-        return 0
-    torch.set_num_threads(1)
+def _check(parser: Parser, options: Namespace) -> None:
+    one_thread(parser, options)
     with parser.refusals("--rows"):
-        grid = read_rows(options.rows)
-    grid = reported(plain(grid))
-    results = Results(
-        options.out,
-        key=KEY,
-        fields=FIELDS,
-        seeds=REPORTED,
-        device="cpu",
-        dtype="float32",
-        settings={"epsilon": EPSILON, "delta": DELTA, "batch": BATCH, "noise": "seeded"},
-    )
-    with parser.opened("--out", results):
-        for name, of_task in grid.groupby("task"):
-            if name != "digits" and options.data is None:
-                parser.error("--data must be given for tasks other than digits")
-            work = TASKS[str(name)](options.data)
-            for evaluations, k in of_task[["evaluations", "directions"]].drop_duplicates().to_numpy(int).tolist():
-                part = of_task[(of_task["evaluations"] == evaluations) & (of_task["directions"] == k)]
-                cell = {"task": str(name), "evaluations": evaluations, "directions": k}
-                if not results.done(**cell, seed=REPORTED[0]):
-                    results.add(_rows(work, cell, part))
-    print(summary(read_rows(options.out)))
-    return 0
+        options.grid = reported(plain(read_rows(options.rows)))
+    if options.data is None and any(options.grid["task"] != "digits"):
+        parser.error("--data must be given for tasks other than digits")
+    options.work = cache(lambda name: TASKS[name](options.data))
 
+
+def _cells(options: Namespace) -> Iterator[Cell]:
+    for name, of_task in options.grid.groupby("task"):
+        for evaluations, k in of_task[["evaluations", "directions"]].drop_duplicates().to_numpy(int).tolist():
+            yield {"task": str(name), "evaluations": evaluations, "directions": k}
+
+
+EXPERIMENT = Experiment(
+    name="starting",
+    about=__doc__,
+    flags=[
+        flag("--data", type=input_folder(), help="folder of the local files of the tasks but digits"),
+        flag(
+            "--rows", type=input_folder(), default=RESULTS / "equal_evaluations", help="of benchmarks.equal_evaluations"
+        ),
+    ],
+    key=KEY,
+    fields=FIELDS,
+    seeds=REPORTED,
+    dtype="float32",
+    settings={"epsilon": EPSILON, "delta": DELTA, "batch": BATCH, "noise": "seeded"},
+    check=_check,
+    cells=_cells,
+    keys=lambda options, at: [at | {"seed": REPORTED[0]}],
+    measure=lambda options, at: _rows(options.work(at["task"]), at, having(options.grid, **at)),
+    summary=lambda folder: summary(read_rows(folder)),
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,7 +10,7 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ import pandas as pd
 
 from benchmarks import accounting_tables, adaptation_tables, newcomer, rank_tables, sentences, synthetic_tables
 from benchmarks.equal_evaluations import committed, gains, plain, reported
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.llm.grids import table
@@ -359,21 +360,17 @@ def _write(page: Path) -> None:
         print(page.relative_to(ROOT))
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.summary", __doc__ or "")
-    parser.add_argument("--write", action="store_true", help="put the tables into their pages")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    if _parser().parse_args(argv).write:
+@command("summary", __doc__, flag("--write", action="store_true", help="put the tables into their pages"))
+def _body(parser: Parser, options: Namespace) -> None:
+    if options.write:
         for page in PAGES:
             _write(page)
-        return 0
+        return
     for name, table_of in TABLES.items():
         print(f"<!-- {name} -->\n\n{table_of()}\n")
-    return 0
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

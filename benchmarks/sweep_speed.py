@@ -17,12 +17,12 @@ Each dimension is swept by `benchmarks.synthetic` in a new process in either che
 thread; its processor seconds and how many of the rows are the same to the last digit go to a second table.
 """
 
-import argparse
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from benchmarks import synthetic
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.synthetic import PAPER, Place, Preset, paper_lanes, run_methods
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
@@ -176,7 +177,7 @@ print("processor seconds", time.process_time() - started)
 """
 
 
-def _beside(parser: Parser, options: argparse.Namespace) -> int:
+def _beside(parser: Parser, options: Namespace) -> int:
     """The paper's grid in this checkout and the other, a row for each dimension."""
     name = "smoke" if options.preset == "smoke" else "paper"
     results = Results(
@@ -223,22 +224,19 @@ def _revision(checkout: Path) -> str:
     return run.stdout.strip() or "no revision"
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.sweep_speed", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
-    parser.add_argument("--threads", type=integer(1, 1024), default=torch.get_num_threads())
-    parser.add_argument("--repetitions", type=integer(1, 100), default=3)
-    parser.add_argument("--other", type=input_folder("pyproject.toml"), help="another checkout to compare with")
-    parser.add_argument("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "sweep_speed",
+    __doc__,
+    flag("--preset", choices=PRESETS, default="smoke"),
+    flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+    flag("--dtype", choices=("float64", "float32"), default="float64"),
+    flag("--threads", type=integer(1, 1024), default=torch.get_num_threads()),
+    flag("--repetitions", type=integer(1, 100), default=3),
+    flag("--other", type=input_folder("pyproject.toml"), help="another checkout to compare with"),
+    flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Measure what is not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     if options.other is not None:
         return _beside(parser, options)
     device = chosen_device(parser, options.device)
@@ -266,6 +264,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(f"{method} d={d}: {row['engine_s']} s, {row['ratio']} times the reference", flush=True)
     return 0
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -30,10 +30,10 @@ their directions, sorted products and seconds. All methods and five seeds on one
     python -m benchmarks.synthetic --preset paper --seeds 5 --device cuda --out out/synthetic
 """
 
-import argparse
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
@@ -46,6 +46,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.jobs import Share, completed, share
 from benchmarks.kit.remake import FOUR_DIGITS, Remake, Row
 from benchmarks.kit.rows import OK, RESULTS, Results
@@ -280,29 +281,24 @@ REMAKES = {
 }
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.synthetic", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--methods", nargs="+", action=Several, choices=METHODS, default=list(METHODS))
-    parser.add_argument("--modes", nargs="+", action=Several, choices=MODES, default=list(MODES))
-    parser.add_argument("--start", nargs="+", action=Several, choices=STARTS, default=["zero"])
-    parser.add_argument("--calibration", nargs="+", action=Several, choices=CALIBRATIONS, default=["paper"])
-    parser.add_argument("--seeds", type=integer(1, 1000), default=1)
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
-    parser.add_argument("--dpgd-products", choices=("float64", "float32"), default="float32")
-    parser.add_argument("--jobs", type=integer(1, 256), default=os.cpu_count() or 1)
-    parser.add_argument("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)")
-    parser.add_argument(
-        "--out", type=output_folder, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)"
-    )
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "synthetic",
+    __doc__,
+    flag("--preset", choices=PRESETS, default="smoke"),
+    flag("--methods", nargs="+", action=Several, choices=METHODS, default=list(METHODS)),
+    flag("--modes", nargs="+", action=Several, choices=MODES, default=list(MODES)),
+    flag("--start", nargs="+", action=Several, choices=STARTS, default=["zero"]),
+    flag("--calibration", nargs="+", action=Several, choices=CALIBRATIONS, default=["paper"]),
+    flag("--seeds", type=integer(1, 1000), default=1),
+    flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+    flag("--dtype", choices=("float64", "float32"), default="float64"),
+    flag("--dpgd-products", choices=("float64", "float32"), default="float32"),
+    flag("--jobs", type=integer(1, 256), default=os.cpu_count() or 1),
+    flag("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)"),
+    flag("--out", type=output_folder, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Run the cells of the preset that are not in the results yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     if options.out is not None and not options.out.resolve().name:
         parser.error(f"--out must have a name; got {str(options.out)!r}")
     options.device = chosen_device(parser, options.device)
@@ -321,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(cells: Sequence[Cell], preset: Preset, options: argparse.Namespace, parser: Parser) -> None:
+def _run(cells: Sequence[Cell], preset: Preset, options: Namespace, parser: Parser) -> None:
     place = Place(options.dtype, options.dpgd_products, options.device)
     folder = options.out or FOLDERS[options.preset]
     results = Results(
@@ -391,6 +387,8 @@ def _job(group: Sequence[Cell], preset: Preset, place: Place) -> tuple[list[dict
     }
     return rows, [{**asdict(cell), **spent} for cell in group]
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from benchmarks.kit.rows import RESULTS, Results, discard
 from dpzero_theory.cli import Parser, integer, output_folder
 
-__all__ = ["Cell", "Command", "Experiment", "Flag", "Rows", "flag"]
+__all__ = ["Cell", "Command", "Experiment", "Flag", "Rows", "command", "flag"]
 
 Cell: TypeAlias = dict[str, Any]
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | Mapping[str, Any]
@@ -42,16 +42,17 @@ class Command:
     """A command with a body of its own.
 
     name: below `benchmarks`. about: what `--help` says. work: the body, of the parser (for refusals) and the options
-    -> exit status, None for 0. flags: of the command line.
+    -> exit status, None for 0. flags, aliases: of the command line.
     """
 
     name: str
     about: str | None
     work: Callable[[Parser, Namespace], int | None]
     flags: Sequence[Flag] = ()
+    aliases: Mapping[str, str] | None = None
 
     def parser(self) -> Parser:
-        parser = Parser(f"benchmarks.{self.name}", self.about or "")
+        parser = Parser(f"benchmarks.{self.name}", self.about or "", self.aliases)
         for names, how in self.flags:
             parser.add_argument(*names, **how)
         return parser
@@ -59,6 +60,13 @@ class Command:
     def main(self, argv: Sequence[str] | None = None) -> int:
         parser = self.parser()
         return self.work(parser, parser.parse_args(argv)) or 0
+
+
+def command(
+    name: str, about: str | None, *flags: Flag, aliases: Mapping[str, str] | None = None
+) -> Callable[[Callable[[Parser, Namespace], int | None]], Command]:
+    """A decorator of the body of a command, which is the `Command` then."""
+    return lambda work: Command(name, about, work, flags, aliases)
 
 
 def _nothing(options: Namespace) -> dict[str, Any]:

@@ -12,10 +12,11 @@ really private the choice would have to be paid for. One record is one phrase, n
 """
 
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from tempfile import TemporaryDirectory
 
-from benchmarks.llm import __main__ as command
+from benchmarks.kit.experiment import command, flag
+from benchmarks.llm import __main__ as one_run
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import Row, table
 from benchmarks.llm.records import load
@@ -40,24 +41,21 @@ def recipe() -> Configuration:
     return found
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.llm.demo", __doc__)
-    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
-    parser.add_argument("--epsilon", type=number(above=0, at_most=1e4), default=2.0)
-    parser.add_argument(
+@command(
+    "llm.demo",
+    __doc__,
+    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+    flag("--epsilon", type=number(above=0, at_most=1e4), default=2.0),
+    flag(
         "--results",  # as it was called
         "--out",
         dest="out",
         type=output_folder,
         help="folder for the run and its rows (default: none are kept)",
-    )
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+    ),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Run `python -m benchmarks.llm` with the recipe; without --out the ledger and the transcript are thrown away."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     if options.data is not None:
         with parser.refusals("--data"):
             load(task("sst2"), "train", options.data)
@@ -71,10 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     print("python -m benchmarks.llm " + " ".join(flags), flush=True)
     if options.out is not None:
-        return command.main([*flags, f"--out={options.out}"])
+        return one_run.main([*flags, f"--out={options.out}"])
     with TemporaryDirectory() as folder:
-        return command.main([*flags, f"--out={folder}"])
+        return one_run.main([*flags, f"--out={folder}"])
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

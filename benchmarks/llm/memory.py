@@ -16,6 +16,7 @@ shared processor differs from one process to the next. What does not fit is a ro
 import statistics
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.kit.device import chosen_device, full_float32
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import OK, RESULTS, Results
 from benchmarks.kit.timing import median_ratio
@@ -197,32 +199,27 @@ class _Clock:
         self.seconds.append(self._last - before)
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.llm.memory", __doc__)
-    parser.add_argument("name", choices=PRESETS)
-    parser.add_argument(
+@command(
+    "llm.memory",
+    __doc__,
+    flag("name", choices=PRESETS),
+    flag(
         "--models",
         nargs="+",
         action=Several,
         type=model_name,
         help="some of the table's, or other sizes and configurations",
-    )
-    parser.add_argument("--methods", nargs="+", action=Several, choices=("forwards", *METHODS[1:]), help="some methods")
-    parser.add_argument("--weights", choices=SUBSETS, default="all")
-    parser.add_argument("--steps", type=integer(2, 10_000))
-    parser.add_argument("--length", type=integer(1, 2048), help="tokens in a record")
-    parser.add_argument("--batch-rows", type=integer(1, 10_000), help="records in one forward")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
-    parser.add_argument(
-        "--out", type=output_folder, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)"
-    )
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+    ),
+    flag("--methods", nargs="+", action=Several, choices=("forwards", *METHODS[1:]), help="some methods"),
+    flag("--weights", choices=SUBSETS, default="all"),
+    flag("--steps", type=integer(2, 10_000)),
+    flag("--length", type=integer(1, 2048), help="tokens in a record"),
+    flag("--batch-rows", type=integer(1, 10_000), help="records in one forward"),
+    flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
+    flag("--out", type=output_folder, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Measure the cells that are not in the results yet, and print them. Exit status 1 where one failed."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
     preset, failed = PRESETS[options.name], False
     results = Results(
@@ -267,6 +264,8 @@ def _shown(row: dict[str, Any]) -> str:
         f" (weights {row['weights_mib']:,} MiB)"
     )
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

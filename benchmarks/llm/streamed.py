@@ -14,6 +14,7 @@ run looks at the losses in ten passes over the weights, which is minutes at this
 import statistics
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.peaks import peak, reset_peak
 from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.llm import models
@@ -125,20 +127,17 @@ def _drawn(module: nn.Module, layers: str, folder: Path) -> _OneLayer:
     return _OneLayer(folder, layers)
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.llm.streamed", __doc__)
-    parser.add_argument("model", type=model_name, help="a size of sizes.toml, a causal one, or a folder")
-    parser.add_argument("--steps", type=integer(1, 10_000), default=3)
-    parser.add_argument("--length", type=integer(1, 2048), default=64, help="tokens in a record")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "llm_streamed")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "llm.streamed",
+    __doc__,
+    flag("model", type=model_name, help="a size of sizes.toml, a causal one, or a folder"),
+    flag("--steps", type=integer(1, 10_000), default=3),
+    flag("--length", type=integer(1, 2048), default=64, help="tokens in a record"),
+    flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
+    flag("--out", type=output_folder, default=RESULTS / "llm_streamed"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Measure the methods that are not in the results yet. Exit status 1 where one failed."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     device, failed = chosen_device(parser, options.device), False
     results = Results(
         options.out, key=KEY, fields=FIELDS, seeds=[0], dtype="a column",
@@ -159,6 +158,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{method}: {told}", flush=True)
     return int(failed)
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

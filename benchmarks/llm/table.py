@@ -10,11 +10,13 @@ the runs compared. Beside the rows, in FOLDER_summary, a row for each number of 
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.flags import model_name
@@ -86,31 +88,26 @@ def results_of(entry: Table, folder: Path, device: str, dtype: str) -> Results:
     return Results(folder, key=KEY, fields=FIELDS, seeds=entry.seeds, device=device, dtype=dtype)
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.llm.table", __doc__)
-    parser.add_argument("name", choices=names())
-    parser.add_argument("--preset", choices=PRESETS, default="smoke")
-    parser.add_argument("--model", type=model_name, help="folder or id instead of the table's models")
-    parser.add_argument("--tasks", nargs="+", action=Several, help="some of the table's tasks")
-    parser.add_argument(
-        "--rows", nargs="+", action=Several, help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]"
-    )
-    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--batch-rows", type=integer(1, 10_000), default=16)
-    parser.add_argument(
+@command(
+    "llm.table",
+    __doc__,
+    flag("name", choices=names()),
+    flag("--preset", choices=PRESETS, default="smoke"),
+    flag("--model", type=model_name, help="folder or id instead of the table's models"),
+    flag("--tasks", nargs="+", action=Several, help="some of the table's tasks"),
+    flag("--rows", nargs="+", action=Several, help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]"),
+    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+    flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+    flag("--batch-rows", type=integer(1, 10_000), default=16),
+    flag(
         "--out",
         type=output_folder,
         help="folder of rows, runs in it (default: out/llm_NAME, else benchmarks/results/llm_NAME; runs: out/llm)",
-    )
-    parser.add_argument("--report", action="store_true", help="print what is there and run nothing")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+    ),
+    flag("--report", action="store_true", help="print what is there and run nothing"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Run, print and resume."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     device = chosen_device(parser, options.device)
     with parser.refusals():
         entry = _narrowed(table(options.name, options.preset), options)
@@ -152,6 +149,8 @@ def _narrowed(entry: Table, options: Any) -> Table:
             values[name] = chosen
     return Table(**values)
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,6 +11,7 @@ The models lie in --models, for `python -m benchmarks.llm --model FOLDER` and `p
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
+from benchmarks.kit.experiment import command, flag
 from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.llm.models import random_model
 from benchmarks.pretrain import text
@@ -109,21 +111,18 @@ def _save(module: nn.Module, optimizer: torch.optim.Optimizer, step: int, second
     os.replace(new, place)
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.pretrain", __doc__)
-    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
-    parser.add_argument("--family", nargs="+", action=Several, choices=tuple(FAMILIES), default=list(FAMILIES))
-    parser.add_argument("--width", nargs="+", action=Several, type=integer(16, 4096), default=list(WIDTHS))
-    parser.add_argument("--tokens", type=integer(1, 10**12), default=3_000_000, help="read in all (default 3,000,000)")
-    parser.add_argument("--models", type=output_folder, default=Path("out/pretrained"), help="where the models are put")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "pretrain", help="rows and their manifest")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+@command(
+    "pretrain",
+    __doc__,
+    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+    flag("--family", nargs="+", action=Several, choices=tuple(FAMILIES), default=list(FAMILIES)),
+    flag("--width", nargs="+", action=Several, type=integer(16, 4096), default=list(WIDTHS)),
+    flag("--tokens", type=integer(1, 10**12), default=3_000_000, help="read in all (default 3,000,000)"),
+    flag("--models", type=output_folder, default=Path("out/pretrained"), help="where the models are put"),
+    flag("--out", type=output_folder, default=RESULTS / "pretrain", help="rows and their manifest"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
     """Make the models that are not there yet."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     logging.disable_progress_bar()
     results = Results(
         options.out,
@@ -184,6 +183,8 @@ def _measured(family: str, width: int, options: Any) -> dict[str, float]:
     d = sum(parameter.numel() for parameter in model.module.parameters())
     return {"d": d, "own_perplexity": round(own, 4), "questions_perplexity": round(questions, 4)}
 
+
+main, _parser = _body.main, _body.parser
 
 if __name__ == "__main__":
     sys.exit(main())
