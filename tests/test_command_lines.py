@@ -151,6 +151,7 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
         ("--false-alarm", ["--false-alarm", "0.5"]),
         ("--checks", ["--checks", "noise-size", "--checks", "none"]),
     ],
+    "benchmarks": [("name", ["no_such_name"]), ("name", ["kit.experiment"])],
     "benchmarks.accounting": [
         ("--count", ["--preset", "certify", "--count", "0"]),
         ("--workers", ["--preset", "certify", "--workers", "257"]),

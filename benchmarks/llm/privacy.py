@@ -1,7 +1,7 @@
 """The privacy of a run, stated completely; the accounting is the library's."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.llm.configuration import Configuration
 from dpzero_theory import check
@@ -80,4 +80,4 @@ def opacus_epsilon(privacy: Privacy) -> float:
 def search_epsilon(history: Sequence[Release], runs: int, delta: float) -> float:
     """epsilon if all `runs` runs of a search, each with this history, used the private records; an upper bound."""
     times = check.integer("runs", runs)
-    return epsilon_of_history([replace(unit, steps=unit.steps * times) for unit in history], delta).upper
+    return epsilon_of_history([unit.with_steps(unit.steps * times) for unit in history], delta).upper
