@@ -20,6 +20,7 @@ from dpzero_theory.privacy import truncation
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing, upper_crossing
 from dpzero_theory.privacy.certified.direction import CLOSED, GDP_ACCURACY, Parts, direction_curve, direction_delta
+from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.mixture import (
     FINE,
     NO_FINITE,
@@ -61,7 +62,10 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
     if len(relations) > 1:
         raise ValueError(f"history must have one relation; got {', '.join(relations)}")
     costs = [(r, MECHANISMS[r.mechanism].cost(r, delta)) for r in releases]
-    paired = [(cost.pairs, r.steps) for r, cost in costs if cost.pairs is not None]
+    paired: dict[tuple[FinitePair, FinitePair], int] = {}
+    for r, cost in costs:
+        if cost.pairs is not None:
+            paired[cost.pairs] = paired.get(cost.pairs, 0) + r.steps
 
     def reduced(finite: Finite, kept: Callable[[Cost], bool]) -> _Reduced:
         return _Reduced(
@@ -75,7 +79,7 @@ def _reductions(releases: Sequence[Release], delta: float) -> list[_Reduced]:
 
     found = [reduced(NO_FINITE, lambda cost: cost.gaussian)]
     if paired:
-        both = tuple(tuple((pairs[index], count) for pairs, count in paired) for index in (0, 1))
+        both = tuple(tuple((pairs[index], count) for pairs, count in paired.items()) for index in (0, 1))
         found.insert(0, reduced(both, lambda cost: cost.gaussian or cost.pairs is not None))
     return found
 

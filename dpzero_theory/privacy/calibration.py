@@ -54,7 +54,8 @@ def calibrate_noise_multiplier(
 
     Returns:
         A bracket with value = upper: at `upper` the certified upper end of delta(epsilon) is at most target_delta,
-        at `lower` the certified lower end exceeds it (pure laws at target_delta = 0: both of epsilon).
+        at `lower` the certified lower end exceeds it (pure laws at target_delta = 0: both of epsilon). On a coarse
+        lattice (discrete-gaussian:M) more noise may cost more: a smaller multiplier than `lower` may meet the target.
 
     Raises:
         ValueError: an argument outside its range.

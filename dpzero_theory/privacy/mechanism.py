@@ -19,7 +19,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.exponential import LEAST_NOISE, laplace_pairs
 from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.certified.integers import LEAST_NOISE as LEAST_SUMMED
-from dpzero_theory.privacy.certified.integers import WIDEST, WIDEST_OF_ONE, discrete_pairs
+from dpzero_theory.privacy.certified.integers import WIDEST, discrete_pairs
 from dpzero_theory.privacy.discrete import FINE, between, discrete_scale, least_multiplier, on_lattice
 from dpzero_theory.privacy.laplace import FINE as FINE_LAPLACE
 from dpzero_theory.privacy.laplace import laplace_multiplier, lattice_gap, least_epsilon, release_epsilon
@@ -196,8 +196,7 @@ class DiscreteGaussian(Mechanism):
 
     def cost(self, releases: Counted, delta: float) -> Cost:
         r, s = releases, releases.noise_multiplier
-        widest = WIDEST_OF_ONE if r.steps == 1 else WIDEST
-        if self._summed(r) and s >= LEAST_SUMMED and s * self.levels <= widest:
+        if self._summed(r) and s >= LEAST_SUMMED and s * self.levels <= WIDEST:
             pairs = discrete_pairs(s, r.sample_rate, r.relation, self.levels)
             return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
         found = between(s, self.levels, r.steps * r.coordinates)

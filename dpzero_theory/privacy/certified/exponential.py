@@ -66,7 +66,8 @@ def _split(p: Array, q: Array, least: Array, most: Array) -> FinitePair:
     up = np.clip(up, 0.0, p)
     loss, mass = np.concatenate([least, most]), np.concatenate([p - up, up])
     order = np.argsort(loss, kind="stable")
-    return FinitePair(loss[order], mass[order], 0.0, p * (1 - _ROUNDING), q * (1 + _ROUNDING))
+    exact = bool(np.all(most == least))
+    return FinitePair(loss[order], mass[order], 0.0, p * (1 - _ROUNDING), q * (1 + _ROUNDING), exact)
 
 
 @lru_cache(maxsize=8)

@@ -40,13 +40,14 @@ class Profile:
 @dataclass(frozen=True, eq=False)
 class FinitePair:
     """P's weights `mass` at the losses `loss`, and `infinite` beyond all of them, dominate; weights (`p`, `q`) under P
-    and Q on a partition are below."""
+    and Q on a partition are below. exact: whether both are the outputs themselves, but for rounding."""
 
     loss: Array
     mass: Array
     infinite: float
     p: Array
     q: Array
+    exact: bool = False
 
     @property
     def largest_loss(self) -> float:
@@ -114,12 +115,13 @@ _MOST_PRODUCTS = 2**20
 
 @lru_cache(maxsize=8)
 def product(pairs: tuple[tuple[FinitePair, int], ...]) -> FinitePair | None:
-    """The composition of so many releases of each pair, atom by atom; None where there are too many to list.
+    """The composition of so many releases of each pair, output by output; None where these are too many to list, or not
+    what the atoms are.
 
     Only its `delta` may be asked for: the losses are in no order.
     """
     atoms = math.fsum(count * math.log(max(len(pair.loss), len(pair.p))) for pair, count in pairs)
-    if atoms > math.log(_MOST_PRODUCTS):
+    if atoms > math.log(_MOST_PRODUCTS) or not all(pair.exact for pair, _ in pairs):
         return None
     loss, mass, p, q = np.zeros(1), np.ones(1), np.ones(1), np.ones(1)
     steps = sum(count for _, count in pairs)

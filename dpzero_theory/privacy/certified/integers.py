@@ -17,8 +17,8 @@ from dpzero_theory.privacy.certified.finite import FinitePair
 from dpzero_theory.privacy.relation import Relation
 
 LEAST_NOISE = 0.05
-WIDEST_OF_ONE, WIDEST = 2.0**10, 2.0**8
-"""The largest sigma of which the atoms are summed: of one release, and of more."""
+WIDEST = 2.0**8
+"""The largest sigma of which the atoms are summed."""
 _REACH = 37.5
 """e^(-37.5^2/2) is just a float."""
 _UNIT = 2.0**-53
@@ -30,7 +30,7 @@ _RARE = 1e-300
 def discrete_pairs(noise: float, sample_rate: float, relation: Relation, levels: int) -> tuple[FinitePair, FinitePair]:
     """The pairs (P, Q) and (Q, P) of one release, P with the record.
 
-    noise: s of the module, at least `LEAST_NOISE`, and at most `WIDEST_OF_ONE` / levels. sample_rate: q in (0, 1], of
+    noise: s of the module, at least `LEAST_NOISE`, and at most `WIDEST` / levels. sample_rate: q in (0, 1], of
     full or Poisson batches. levels: M >= 1.
     """
     sigma, q = noise * levels, sample_rate
@@ -63,4 +63,4 @@ def _pair(loss: Array, error: Array, p: Array, q: Array, beyond: float) -> Finit
     infinite = beyond + _RARE * float(np.sum(~there))
     wrong = [8 * _UNIT * (4 - np.log(mass)) for mass in (p, q)]
     order = np.argsort(loss + error, kind="stable")
-    return FinitePair((loss + error)[order], p[order], infinite, p * (1 - wrong[0]), q * (1 + wrong[1]))
+    return FinitePair((loss + error)[order], p[order], infinite, p * (1 - wrong[0]), q * (1 + wrong[1]), exact=True)
