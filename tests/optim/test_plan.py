@@ -295,3 +295,10 @@ def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: 
     ).close()
     assert verify([str(tmp_path / "run")]) == 1
     assert "accounts for mechanism laplace, but the lattice" in capsys.readouterr().err
+
+
+def test_the_claim_that_was() -> None:
+    """100 full steps, parameter 20 and one integer to the clip: 1.9477 was said, for the lattice of runs."""
+    kind = {"noise": "laplace", "steps": 100, "sampling": "full", "expected_batch": N, "relation": "add-remove"}
+    assert coarse(1, 20.0, **kind).epsilon(1e-5).lower == pytest.approx(1.96813, abs=1e-5)
+    assert coarse(2**30, 20.0, **kind).epsilon(1e-5).upper == pytest.approx(1.94772, abs=1e-5)
