@@ -82,12 +82,29 @@ class Ranks:
         total: Sums = shared.cpu().numpy()
         return total
 
+    def gathered(self, value: T) -> list[T]:
+        """What each rank has, on every rank."""
+        if self.count == 1:
+            return [value]
+        found: list[T | None] = [None] * self.count
+        dist.all_gather_object(found, value)
+        return found  # type: ignore[return-value]
+
     def require_equal(self, name: str, value: str) -> None:
         """Raise RuntimeError on every rank unless all have the same value."""
-        values = [value]
-        if self.count > 1:
-            found: list[object] = [None] * self.count
-            dist.all_gather_object(found, value)
-            values = [str(other) for other in found]
+        values = self.gathered(value)
         if len(set(values)) > 1:
             raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:60] for v in values)}")
+
+    def require_as_first(self, rule: str, value: str) -> None:
+        """Raise ValueError on every rank, naming those whose value is not that of rank 0, which is not shown."""
+        values = self.gathered(value)
+        others = [rank for rank, other in enumerate(values) if other != values[0]]
+        if others:
+            raise ValueError(f"{rule} on every rank; other ones than on rank 0 on {named(others)}")
+
+
+def named(ranks: list[int]) -> str:
+    """Ranks in a message."""
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

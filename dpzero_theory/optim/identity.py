@@ -24,6 +24,7 @@ from torch.utils.data import TensorDataset
 
 import dpzero_theory
 from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.records import each
 
 KEY_BYTES = 32
 RECORDS = 1000
@@ -71,18 +72,24 @@ def versions() -> str:
 def of_records(data: Any, key: bytes) -> str:
     """HMAC-SHA-256 of the records: all of a TensorDataset, else `RECORDS` of them; "" for what cannot be compared.
 
-    Records cannot that read differently each time, as with random augmentation, or that cannot be pickled.
+    Records cannot that read differently each time, by other draws than those of the global generators
+    (`records.each`), or that cannot be pickled. One that cannot be read has a digest as such.
 
     data: with a length. key: secret.
     """
     if isinstance(data, TensorDataset):
         return _digest(data.tensors, key)
     count = min(len(data), RECORDS)
+    first, second = (of_all(each(data, (i * len(data) // count for i in range(count))), key) for _ in range(2))
+    return first if first == second else ""
+
+
+def of_all(records: Iterable[Any], key: bytes) -> str:
+    """As `of_records`, of records that were read."""
     try:
-        first, second = (_digest((data[i * len(data) // count] for i in range(count)), key) for _ in range(2))
+        return _digest(records, key)
     except (pickle.PicklingError, TypeError, AttributeError):
         return ""
-    return first if first == second else ""
 
 
 def shared(data: Any, others: Any) -> int:
@@ -94,8 +101,8 @@ def shared(data: Any, others: Any) -> int:
         return len(data)
     key = new_key()
     try:
-        wanted = [_digest([others[i]], key) for i in range(min(len(others), RECORDS))]
-        known = {_digest([data[i]], key) for i in range(min(len(data), SEARCHED))}
+        wanted = [_digest([record], key) for record in each(others, range(min(len(others), RECORDS)))]
+        known = {_digest([record], key) for record in each(data, range(min(len(data), SEARCHED)))}
     except (pickle.PicklingError, TypeError, AttributeError, KeyError):
         return 0
     return sum(digest in known for digest in wanted)

@@ -2,19 +2,24 @@
 
 What is clipped is one record's difference, so a neighbouring data set may change no other record's. That holds if the
 losses give record i a number that depends on record i and the weights alone. `probe` evaluates a few records, spread
-over the data set, at x + lambda u and x - lambda u, and compares what a record gets:
+over the data set, at x + lambda u and x - lambda u, in micro-batches read and collated as the run does it (draws of
+the global generators made alike, `records.Alike`), and compares what a record gets:
 
     evaluated again, after others        randomness (dropout that stays on), a state kept between calls
     with other records beside it         batch statistics, contrast, ranks, sums over the batch
     in another order                     a dependence on the place in the batch
     among half as many, and alone        a dependence on the number of records, on padding
 
+A record whose loss raises counts as 0 in a run, and is left out here (`_evaluable`). What losses leave in buffers is
+put back after each evaluation (`untrained`), here as in the run.
+
 Refused is what changes by more than rounding can, and by any bit at all where the same operations ran on tensors of
 the same shapes (so that not even a tiny coupling through contents passes, where kernels are deterministic); and
-buffers that change. Rounding is taken to be below eps^(2/3) of the largest loss, eps of the coarsest type that any
-operation used. What cannot be seen: couplings that these records do not show (through rare values, after many calls,
-of sizes that were not tried), such as are below rounding and show only in another shape, values of the very first batch
-that are kept for good, and a data set that makes an entry out of several people's records.
+buffers that go on changing. Rounding is taken to be below eps^(2/3) of the largest loss, eps of the coarsest type that
+any operation used. What cannot be seen: couplings that these records do not show (through rare values, after many
+calls, of sizes that were not tried), such as are below rounding and show only in another shape, values of the very
+first batch or record that the losses, or a data set's cache, keep for good in plain attributes, and a data set that
+makes an entry out of several people's records.
 Refusals and warnings go by the losses of these records: they are for whoever holds the data, and no part of what may
 be seen.
 
@@ -30,25 +35,26 @@ be seen.
                  these records, and that all processes compute on equal hardware
 """
 
-import hashlib
+import copy
 import math
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from dpzero_theory.check import Array
-from dpzero_theory.optim.distributed import Ranks
+from dpzero_theory.optim.distributed import Ranks, named
 from dpzero_theory.optim.evaluation import Batch, Evaluation, Losses, on_host, shape_of
-from dpzero_theory.optim.identity import RECORDS
+from dpzero_theory.optim.identity import RECORDS, of_all
+from dpzero_theory.optim.layers import streamed
 from dpzero_theory.optim.module import Weights
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.records import Collate, Data, fetcher, sample
+from dpzero_theory.optim.records import Alike, Collate, Data, each, fetcher, length_of
 from dpzero_theory.optim.trace import Trace
 from dpzero_theory.privacy.schedule import Indices
 
@@ -58,6 +64,11 @@ _ONE_SHAPE = (
     "isolation 'exact' needs batches of one shape: pad and cut records to one length in the data set or in collate, or"
     " use micro_batch=1"
 )
+_DRAWS = "what is drawn at random must come from torch's, numpy's or Python's global generator"
+_ONE_BY_ONE = " (where reading draws at random, read records one by one: a data set without __getitems__)"
+_DEVIATIONS = 6  # of a Poisson batch's size, which hardly any batch exceeds
+_TRIED = 64  # records
+T = TypeVar("T")
 _SMALL = 0.1  # losses below it are compared as if they were this large
 _VISIBLE = 0.1  # of the clip
 
@@ -66,12 +77,14 @@ class Found(NamedTuple):
     """What a probe has found.
 
     rounding: the largest change of a loss that was taken for rounding, or the spacing of floating-point numbers there
-    if that is larger; 0 where isolation is exact. shapes: for `Evaluation`. bits: of the losses, for other processes.
+    if that is larger; 0 where isolation is exact. shapes: for `Evaluation`. values, coarsest: the losses of the first
+    records, and of `Trace`: for other processes.
     """
 
     rounding: float
     shapes: dict[int, str]
-    bits: str
+    values: Array
+    coarsest: float
 
 
 def examine(
@@ -83,80 +96,154 @@ def examine(
     ranks: Ranks,
     micro_batch: int,
     isolation: str,
+    points_at_once: int = 1,
 ) -> Evaluation:
     """How the run evaluates the losses, once the start has looked at them; after an exception the module is as it was.
 
-    isolation: of `ISOLATIONS`, for `probe`; empty to look at the shape of two records' losses alone. Raises ValueError.
+    isolation: of `ISOLATIONS`, for `probe`; empty to look at the shape of two records' losses alone. points_at_once:
+    must give the losses of two records that each point gives by itself. Layers that are streamed must be called as a
+    step calls them. Raises ValueError, or what the losses raise.
     """
-    fetch = fetcher(data, collate)
-    try:
-        if not isolation:
-            evaluation = Evaluation(losses, fetch)
-            with weights.shifted(0, plan.smoothing):
-                evaluation.losses(weights.module, evaluation.batch(np.arange(min(2, plan.n))))
+    evaluation = Evaluation(losses, fetcher(data, collate))
+    places, few = np.unique(np.arange(_TRIED) * plan.n // _TRIED), min(2, micro_batch)
+
+    def look() -> None:
+        if isolation:
+            found.append(probe(weights, losses, data, collate, plan, micro_batch, isolation))
+        else:
+            seen = _Look(weights, Evaluation(losses, Alike(data, collate)), plan.smoothing, exact=False)
+            first = _evaluable(lambda records: seen(records[:few]), seen, places)
             weights.require_used()
-            return evaluation
-        apart: list[Found] = []
-        ranks.every(lambda: apart.append(probe(weights, losses, data, collate, plan, micro_batch, isolation)))
-        if isolation == "exact":
-            ranks.require_equal("what the losses give the first records", apart[0].bits)
-        if ranks.rank == 0:
-            warn(apart[0], plan)
-        return Evaluation(losses, fetch, apart[0].shapes)
-    except BaseException:
-        weights.restore()
-        raise
+            found.append(Found(0.0, {}, first.values, first.trace.coarsest))
+        alone = _Look(weights, evaluation, plan.smoothing, exact=False)
+        if points_at_once > 1:
+            _evaluable(lambda records: _require_stackable(alone, records[:few], points_at_once), alone, places)
+        elif streamed(weights.module):
+            _evaluable(lambda records: alone.at_points(records[:few], 1), alone, places)
 
-
-def require_stackable(weights: Weights, evaluation: Evaluation, plan: Plan, points_at_once: int) -> None:
-    """Raise ValueError unless several points in one pass give the first records what each gives them by itself.
-
-    Equal up to rounding, as in `probe`; after an exception the module is as it was.
-    """
-    if points_at_once == 1:
-        return
-    batch = evaluation.batch(np.arange(min(2, plan.n)))
-    points = [(0, plan.smoothing), (0, -plan.smoothing)]
-    ask = partial(evaluation.where_they_are, batch=batch)
-    trace = Trace(0)
+    found: list[Found] = []
     try:
-        with trace:
-            apart = on_host(weights.evaluated(points, ask))
-        together = on_host(weights.evaluated(points, ask, 2))
+        ranks.every(look)
+        _require_same_losses(ranks.gathered((found[0].values, found[0].coarsest)), exact=isolation == "exact")
+        if isolation and ranks.rank == 0:
+            warn(found[0], plan)
+        return Evaluation(losses, fetcher(data, collate), found[0].shapes)
     except BaseException:
         weights.restore()
         raise
+    finally:
+        weights.untrained.settle()
+
+
+def _require_same_losses(found: list[tuple[Array, float]], *, exact: bool) -> None:
+    """Raise ValueError naming the ranks whose losses of the first records are others than those of rank 0."""
+    first, coarsest = found[0]
+
+    def same(values: Array, eps: float) -> bool:
+        if values.shape != first.shape:
+            return False
+        with np.errstate(invalid="ignore"):
+            gap = np.where(_equal(values, first), 0.0, np.abs(values - first)).max()
+        return bool(gap <= (0 if exact else _rounding(max(eps, coarsest), _largest(np.stack([values, first])))))
+
+    others = [rank for rank, (values, eps) in enumerate(found) if not same(values, eps)]
+    if others:
+        raise ValueError(
+            "losses, collate and the module must give a record the same loss on every rank; other ones than on rank 0"
+            f" on {named(others)}"
+        )
+
+
+def _require_stackable(look: "_Look", records: Indices, points_at_once: int) -> None:
+    """Raise ValueError unless several points in one pass give these records what each gives them by itself.
+
+    Equal up to rounding, as in `probe`.
+    """
+    apart, together, coarsest = look.at_points(records, points_at_once)
     with np.errstate(invalid="ignore"):
         gap = np.abs(np.where(_equal(together, apart), 0.0, together - apart)).max()
-    if not gap <= _rounding(trace.coarsest, _largest(np.concatenate([apart, together], axis=None))):
+    if not gap <= _rounding(coarsest, _largest(np.concatenate([apart, together], axis=None))):
         raise ValueError(f"points_at_once must be 1 for these losses: together they change by {gap:.1g}")
 
 
 def probe(weights: Weights, losses: Losses, data: Data, collate: Collate, plan: Plan, rows: int, mode: str) -> Found:
-    """Whether the losses keep records apart, in fewer than ten evaluations of at most `rows` records.
+    """Whether the losses keep records apart, in fewer than ten evaluations of a micro-batch as the run makes it.
 
-    rows: of a micro-batch. mode: of `ISOLATIONS`. Raises ValueError in one line that says what was found; the module's
-    buffers are then as they were.
+    rows: of a micro-batch. mode: of `ISOLATIONS`. Raises ValueError in one line that says what was found, or what the
+    losses raise (`_evaluable`); the module's buffers are then as they were.
     """
-    rows = min(rows, plan.n, rows if mode == "exact" else max(2, math.ceil(plan.expected_batch)))
+    largest = plan.batches.batch_size(plan.n)
+    if largest is None:
+        largest = math.ceil(plan.expected_batch + _DEVIATIONS * math.sqrt(plan.expected_batch))
+    rows = min(rows, plan.n, rows if mode == "exact" else max(2, largest))
     count = min(plan.n, 2 * rows)
-    fetch, lengths = sample(data, collate, np.arange(count) * plan.n // count)
+    fetch = Alike(data, collate)
+    evaluation = Evaluation(losses, fetch)
+    look = _Look(weights, evaluation, plan.smoothing, exact=mode == "exact" and rows > 1)
+    places = np.arange(count) * plan.n // count
+    long: dict[int, int] = {}
+    if type(data) is not TensorDataset:
+        read = dict(zip(places.tolist(), each(data, places.tolist()), strict=True))
+        long = {number: length_of(record) for number, record in read.items()}
+        same = of_all(each(data, places.tolist()), b"") == of_all(read.values(), b"")
+        if not (same or (_by_chance(data, places.tolist()) and fetch.hold(read))):
+            raise ValueError(f"{_RULE}; got data that give a record otherwise when it is read again: {_DRAWS}")
+        del read
+    found = _evaluable(
+        lambda records: _probed(look, fetch, records, [long.get(i, 0) for i in records], rows), look, places
+    )
+    if len(data) != plan.n:
+        raise ValueError(f"data must hold as many records at all times; got {plan.n} and then {len(data)}")
+    if found.shapes:
+        _require_one_shape(data, collate)
+    return found
+
+
+def _by_chance(data: Data, numbers: list[int]) -> bool:
+    """Whether a data set draws from a source that nobody can set, as the system's: then equal copies read differently.
+
+    One that goes by what was read before does not, if it keeps that itself.
+    """
+    try:
+        copies = [copy.deepcopy(data) for _ in range(2)]
+    except Exception:
+        return False
+    one, other = (of_all(each(each_copy, numbers), b"") for each_copy in copies)
+    return one != other
+
+
+def _evaluable(work: Callable[[Indices], T], look: "_Look", records: Indices) -> T:
+    """What `work` gives for these records or, where a loss or the reading raises, for those of which none does.
+
+    In a run such a record counts as 0, so it is left out here, and nothing is said. Raised is what every record raises
+    by itself, and what only several together do: that is how the losses, or `collate`, are made.
+    """
+    try:
+        return work(records)
+    except _RaisedError as error:
+        raised = error
+    kept = np.array([record for record in records if look.evaluates(record)], np.int64)
+    if 0 < len(kept) < len(records):
+        try:
+            return work(kept)
+        except _RaisedError as error:
+            raised = error
+    raise raised.error from raised.error.__cause__
+
+
+def _probed(look: "_Look", fetch: Alike, records: Indices, lengths: list[int], rows: int) -> Found:
     draw = np.random.default_rng(0)
-    order = draw.permutation(count)
+    order = draw.permutation(len(records))
     ends = [np.argmin(lengths), np.argmax(lengths)] if len(set(lengths)) > 1 else []
     order = np.concatenate([ends, order[~np.isin(order, ends)]]).astype(np.int64)
+    records = np.resize(records[order], max(len(records), rows))
     kept = draw.random(rows) < 0.5
     kept[:2] = [True, False][:rows]  # the shortest stays where the longest goes
-    look = _Look(weights, Evaluation(losses, fetch), plan.smoothing, rows, exact=mode == "exact" and rows > 1)
-    with _Buffers(weights) as buffers:
-        first = look(order[:rows])
-        weights.require_used()
-        buffers.settle()
-        shapes = look.together(first, order[rows:], kept) if rows > 1 else look.one_by_one(first, order[rows:])
-        buffers.require_unchanged()
-    if shapes:
-        _require_one_shape(data, collate)
-    return Found(look.rounding, shapes, hashlib.sha256(first.values.tobytes()).hexdigest())
+    first = look(records[:rows])
+    look.weights.require_used()
+    others = records[rows:]
+    shapes = look.together(first, others, kept, fetch) if rows > 1 else look.one_by_one(first, others)
+    return Found(look.rounding, shapes, first.values, first.trace.coarsest)
 
 
 def warn(found: Found, plan: Plan) -> None:
@@ -169,6 +256,14 @@ def warn(found: Found, plan: Plan) -> None:
             " a larger smoothing",
             stacklevel=2,
         )
+
+
+class _RaisedError(Exception):
+    """The losses, or the reading of a batch, have raised something: `error` says it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class _Seen(NamedTuple):
@@ -186,9 +281,8 @@ class _Look:
     exact: whether all bits must be the same, those of intermediate results too.
     """
 
-    def __init__(self, weights: Weights, evaluation: Evaluation, smoothing: float, rows: int, *, exact: bool) -> None:
-        self._weights, self._evaluation, self._smoothing = weights, evaluation, smoothing
-        self._rows, self._exact = rows, exact
+    def __init__(self, weights: Weights, evaluation: Evaluation, smoothing: float, *, exact: bool) -> None:
+        self.weights, self._evaluation, self._smoothing, self._exact = weights, evaluation, smoothing, exact
         self._steady = weights.parameters[0].device.type == "cpu"
         self._begun = False
         self.rounding = 0.0
@@ -198,41 +292,80 @@ class _Look:
         trace = Trace(len(records) if self._exact else 0)
         try:
             batch = batch or self._evaluation.batch(records)
-            with self._weights.shifted(0, side * self._smoothing), trace:
-                values = self._evaluation.losses(self._weights.module, batch)
+            with self.weights.shifted(0, side * self._smoothing), trace:
+                values = self._evaluation.losses(self.weights.module, batch)
         except Exception as error:
             said = " ".join(str(error).split())
             if not self._begun or said.startswith(("losses must", "the losses must")):
-                raise
-            found = f"{type(error).__name__}: {said:.200}"
-            raise ValueError(f"{_RULE} in every batch; got {found}, with {len(records)} of them") from error
+                raise _RaisedError(error) from error
+            found = ValueError(
+                f"{_RULE} in every batch; got {type(error).__name__}: {said:.200}, with {len(records)} of them"
+            )
+            found.__cause__ = error
+            raise _RaisedError(found) from error
         self._begun = True
         return _Seen(records, batch, values, trace)
 
+    def at_points(self, records: Indices, at_once: int) -> tuple[Array, Array, float]:
+        """The losses at both points, one after the other and in one pass, and `Trace.coarsest` of the former."""
+        trace = Trace(0)
+        points = [(0, self._smoothing), (0, -self._smoothing)]
+        try:
+            ask = partial(self._evaluation.where_they_are, batch=self._evaluation.batch(records))
+            with trace:
+                apart = on_host(self.weights.evaluated(points, ask))
+            together = on_host(self.weights.evaluated(points, ask, 2)) if at_once > 1 else apart
+            return apart, together, trace.coarsest
+        except Exception as error:
+            raise _RaisedError(error) from error
+
+    def evaluates(self, record: int) -> bool:
+        """Whether a record by itself has a loss at both points."""
+        try:
+            batch = self._evaluation.batch(np.array([record]))
+            for side in (1, -1):
+                with self.weights.shifted(0, side * self._smoothing):
+                    self._evaluation.losses(self.weights.module, batch)
+        except Exception:
+            return False
+        return True
+
     def one_by_one(self, first: _Seen, others: Indices) -> dict[int, str]:
         """Compare where a micro-batch is one record."""
-        for record in others:
+        for record in others[:-1]:
             self(np.array([record]))
-        self._repeated(first, self(first.records))
+        self._twice(first, others[-1:] if len(others) else first.records)
         return {}
 
-    def together(self, first: _Seen, others: Indices, kept: NDArray[np.bool_]) -> dict[int, str]:
+    def _twice(self, first: _Seen, before: Indices) -> _Seen:
+        """Evaluate some records, and the first ones again with what that has left in buffers, which must not go on."""
+        with self.weights.untrained.left() as require_unchanged:
+            seen = self(before)
+            require_unchanged()
+            again = self(first.records)
+            require_unchanged()
+        every = np.arange(len(first.records))
+        self._compare(again, first, every, every, "when it is evaluated again, after others")
+        self._steady = self._steady or _equal(first.values, again.values).all()
+        return seen
+
+    def together(self, first: _Seen, others: Indices, kept: NDArray[np.bool_], fetch: Alike) -> dict[int, str]:
         """Compare where a micro-batch has several records; the shapes that are exact, if that is asked for."""
         records, rows = first.records, len(first.records)
         every, stayed, went = np.arange(rows), np.flatnonzero(kept), np.flatnonzero(~kept)
         beside = self(_exchanged(records, kept, others))
         below = self(records, -1, first.batch)
         beside_below = self(_exchanged(records, ~kept, others), -1)
-        turned = self(records[::-1])
-        again = self(records)
-        shapes = self._shape(first, [beside, below, beside_below, turned, again]) if self._exact else {}
-        self._repeated(first, again)
-        self._compare(beside, first, stayed, stayed, "with other records beside it")
-        self._compare(beside_below, below, went, went, "with other records beside it")
-        self._compare(turned, first, every[::-1], every, "in another place of the batch")
+        turned = self._twice(first, records[::-1])
+        shapes = self._shape(first, [beside, below, beside_below, turned]) if self._exact else {}
+        hint = _ONE_BY_ONE if fetch.by_place else ""
+        self._compare(beside, first, stayed, stayed, f"with other records beside it{hint}")
+        self._compare(beside_below, below, went, went, f"with other records beside it{hint}")
+        if not fetch.by_place:
+            self._compare(turned, first, every[::-1], every, "in another place of the batch")
         if not self._exact:
-            for places in (stayed, every[:1]):
-                how = f"among {len(places)} of {rows} records, with the padding of these"
+            for places in (every[: len(stayed)] if fetch.by_place else stayed, every[:1]):
+                how = f"among {len(places)} of {rows} records, with the padding of these{hint}"
                 self._compare(self(records[places]), first, every[: len(places)], places, how)
             largest = _largest(first.values)
             single = bool((first.values.astype(np.float32) == first.values).all())
@@ -243,11 +376,6 @@ class _Look:
             if not first.trace.first_difference(seen.trace, places, places):
                 shapes[len(places)] = shape_of(seen.batch.content)
         return shapes
-
-    def _repeated(self, first: _Seen, again: _Seen) -> None:
-        every = np.arange(len(first.records))
-        self._compare(again, first, every, every, "when it is evaluated again, after others")
-        self._steady = self._steady or _equal(first.values, again.values).all()
 
     def _compare(self, seen: _Seen, reference: _Seen, here: Indices, there: Indices, how: str) -> None:
         """Raise ValueError unless records in places `here` have what they had in places `there` of the reference."""
@@ -288,56 +416,14 @@ class _Look:
         return {len(first.records): shape}
 
 
-class _Buffers:
-    """The module's buffers and frozen parameters, which the losses must leave as they are: they are handed out."""
-
-    def __init__(self, weights: Weights) -> None:
-        self._module = weights.module
-
-    def __enter__(self) -> Self:
-        self._before = self._now()
-        self.settle()
-        return self
-
-    def settle(self) -> None:
-        """What is there now must stay; the first evaluation may have made what it keeps."""
-        self._settled = self._now()
-
-    def require_unchanged(self) -> None:
-        """Raise ValueError naming a buffer that was changed."""
-        for name, (buffer, _, version) in self._now().items():
-            _, before, begun = self._settled.get(name, (buffer, None, version))
-            if before is None and version == begun:
-                continue
-            if before is None or before.shape != buffer.shape or not _equal(before, buffer).all():
-                raise ValueError(f"losses must not change what is handed out with the module; got a change of {name}")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            for buffer, before, _ in self._before.values():
-                if before is not None and before.shape == buffer.shape:
-                    buffer.copy_(before)
-
-    def _now(self) -> dict[str, tuple[Tensor, Tensor | None, int]]:
-        """Each tensor, a copy of it if it is a buffer, and how often it was written."""
-        frozen = {name: p for name, p in self._module.named_parameters() if not p.requires_grad}
-        found: dict[str, tuple[Tensor, Tensor | None, int]] = {
-            name: (p, None, 0 if p.is_inference() else p._version) for name, p in frozen.items()
-        }
-        for path, part in self._module.named_modules():
-            for name, buffer in part.named_buffers(recurse=False):
-                saved = name not in part._non_persistent_buffers_set
-                if saved and buffer.layout == torch.strided and not buffer.is_meta:
-                    found[f"{path}.{name}".lstrip(".")] = buffer, buffer.detach().clone(), 0
-        return found
-
-
 def _require_one_shape(data: Data, collate: Collate) -> None:
     """Raise ValueError unless the records, or `RECORDS` of them, are of one shape each by itself."""
     fetch, count = fetcher(data, collate), min(len(data), RECORDS)
-    if len({shape_of(fetch(np.array([index * len(data) // count]))) for index in range(count)}) > 1:
+    shapes = set()
+    for index in range(count):
+        with suppress(Exception):  # a record that cannot be read counts as 0
+            shapes.add(shape_of(fetch(np.array([index * len(data) // count]))))
+    if len(shapes) > 1:
         raise ValueError(_ONE_SHAPE)
 
 

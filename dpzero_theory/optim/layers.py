@@ -51,6 +51,10 @@ class Tensors:
         raise ValueError(f"checkpoint must hold {names[0]}, which it does not")
 
 
+class LayerError(RuntimeError):
+    """The values of a layer cannot be read or written, which is no record's doing."""
+
+
 class Asked(BaseException):
     """A layer was called that has not answered yet, with these arguments."""
 
@@ -100,10 +104,10 @@ class Layers:
 
     @contextmanager
     def held(self, index: int) -> Iterator[Callable[..., Any]]:
-        """A layer's own forward, with its values in memory."""
+        """A layer's own forward, with its values in memory. Raises LayerError."""
         layer = self.layers[index]
         try:
-            for parameter, values in self.values(index).items():
+            for parameter, values in self._read(index).items():
                 parameter.data = values
             self.changed()
             yield layer.forward
@@ -111,6 +115,15 @@ class Layers:
             for parameter in layer.parameters:
                 parameter.data = absent(parameter.shape, parameter.dtype, self.device)
             self.changed()
+
+    def _read(self, index: int) -> Values:
+        try:
+            return self.values(index)
+        except (MemoryError, torch.OutOfMemoryError):  # beside what the records of a batch need
+            raise
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise LayerError(f"layer {index} cannot be read: {said:.200}") from error
 
     def asked(self, function: Callable[[], object], answers: Sequence[Any]) -> tuple[Any, Any]:
         """What the function's forward gives to the first layer that has not answered. Raises ValueError."""

@@ -36,6 +36,7 @@ from dpzero_theory.optim.shards import (
 )
 from dpzero_theory.optim.shifted import Place, Scratch, Shift, Shifted, extent, storages
 from dpzero_theory.optim.stacked import Unread, at_all, stack_of
+from dpzero_theory.optim.untrained import Untrained
 
 _BLOCK = 1 << 17  # coordinates of a vector at a time
 _HASHED = 1 << 24  # values in a block of the fingerprint
@@ -83,6 +84,7 @@ class Weights:
                     self._low[index] = torch.zeros(count, dtype=torch.int16, device=parameter.device)
         self._unread = {place.name for group in self._places.values() for place in group}
         self._scratch = Scratch()
+        self.untrained = Untrained(module, parameters=not self.collective, passed_over=self._passed_over)
         self._mode: Shifted | None = None
         self._found: tuple[bool, list[nn.Module]] = False, []
 
@@ -90,9 +92,10 @@ class Weights:
     def shifted(self, number: int, shift: float) -> Iterator[None]:
         """Evaluate at x + shift u_number: without gradients, in eval mode (dropout off), the weights unwritten.
 
+        What an evaluation leaves in buffers is put back, and it may not write frozen parameters (`untrained`).
         Outputs must be used up inside: a view of a weight (not a result computed from it) that leaves the context is
         a view of x. In half precision x + shift u is rounded to nearest, so coordinates with |shift u| below half a
-        spacing may not move. Raises ValueError when a trainable parameter is written inside.
+        spacing may not move. Raises ValueError when a parameter is written inside.
 
         An interrupt (Ctrl-C) that falls into its own few lines is made good by `restore`.
         """
@@ -105,12 +108,13 @@ class Weights:
         return Shift(self.directions, number, scale, self._low, [smoothing for _, smoothing in self.factors])
 
     @contextmanager
-    def _reading(self, reads: Callable[[dict[int, list[Place]]], Shifted]) -> Iterator[None]:
+    def _reading(self, reads: Callable[..., Shifted]) -> Iterator[None]:
         if self._mode is not None:
             raise ValueError("shifted contexts must not be nested")
         self._reshard()
-        mode = reads(self._storages())
-        self._found = torch.is_grad_enabled(), [part for part in self.module.modules() if part.training]
+        self.untrained.begin()
+        mode = reads(self._storages(), guarded=self.untrained.guarded)
+        self._found = torch.is_grad_enabled(), [part for part in self.untrained.parts if part.training]
         try:
             self._mode = mode
             if self._found[1]:
@@ -158,6 +162,7 @@ class Weights:
         self._reshard()
         for part in training:
             part.training = True
+        self.untrained.put_back(written=self._mode.written)
         self._mode = None
 
     def move_(self, amounts: Sequence[tuple[int, float]], through: Through | None = None) -> None:
@@ -221,6 +226,10 @@ class Weights:
     def _present(self) -> Iterator[Tensor]:
         """The parameters in order, each with its values in memory while it is the one."""
         return iter(self.parameters)
+
+    def _passed_over(self, parameter: nn.Parameter) -> bool:
+        """Whether other memory than before is no change of a frozen parameter."""
+        return False
 
     def _reshard(self) -> None:
         if self.collective:

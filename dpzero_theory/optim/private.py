@@ -44,8 +44,8 @@ from dpzero_theory.check import choice, integer, settings, shown
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.evaluation import Losses
 from dpzero_theory.optim.folder import Budget, Folder, begun_with, require_new, resolved
-from dpzero_theory.optim.identity import layout, of_losses
-from dpzero_theory.optim.isolation import ISOLATIONS, examine, require_stackable
+from dpzero_theory.optim.identity import layout, new_key, of_losses, of_records
+from dpzero_theory.optim.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.records import Collate, Data, require_data
 from dpzero_theory.optim.run import Run
@@ -162,6 +162,7 @@ def make_private_with_epsilon(
     _require_folder(folder)
     require_module(module)
     require_data(data)
+    Ranks().require_as_first("data must hold as many records", str(len(data)))
     public = isinstance(target["clip"], str) and target["clip"] == "public"
     if public and public_data is None:
         raise ValueError("public_data must be given with clip='public': records that are not private")
@@ -243,13 +244,17 @@ def _make(
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")
+    ranks = Ranks()
+    ranks.require_as_first("data must hold as many records", str(len(data)))
     if len(data) != plan.n:
         raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
-    ranks = Ranks()
     if folder is not None and not resume:
         ranks.lead(lambda: require_new(resolved(Path(folder))))
     first = ranks.lead(lambda: plan)
     ranks.every(lambda: plan.require_same(first, "rank 0"))
+    ranks.require_as_first(
+        "micro_batch, points_at_once and isolation must be the same", f"{micro_batch} {points_at_once} {isolation}"
+    )
     ranks.share_(module)
     plan = first
     private = budget is not None
@@ -257,9 +262,13 @@ def _make(
     header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=private, isolation=looked))
     weights = header.weights(module)
     plan.rule.require_weights(weights, plan.n)
-    evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, looked)
-    require_stackable(weights, evaluation, plan, points_at_once)
-    found = replace(header, fingerprint=weights.fingerprint(), layout=layout(weights), losses=of_losses(losses))
+    found = replace(header, losses=of_losses(losses))
+    if ranks.count > 1:
+        ranks.require_as_first("losses must be the same function", found.losses)
+        key = ranks.lead(new_key)  # for this comparison alone: rank 0's records are compared under that of the folder
+        ranks.require_as_first("data must hold the same records in the same order", of_records(data, key))
+    evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, looked, points_at_once)
+    found = replace(found, fingerprint=weights.fingerprint(), layout=layout(weights))
     files: Folder | None = None
 
     def lead() -> Header:

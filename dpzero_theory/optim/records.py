@@ -1,11 +1,15 @@
 """The records of a run: what is taken as data, and how numbers of records become a batch."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import torch
-from torch.utils.data import TensorDataset, default_collate
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from dpzero_theory.privacy.schedule import Indices
 
@@ -35,7 +39,7 @@ def require_data(data: object, name: str = "data") -> None:
             count = len(data)  # type: ignore[arg-type]
         except TypeError:
             map_style = False
-    if not map_style or arrays or isinstance(data, Mapping | str | bytes):
+    if not map_style or arrays or isinstance(data, Mapping | str | bytes | IterableDataset):
         raise ValueError(
             f"{name} must be a map-style data set: len(data) records, data[0] the first (arrays: TensorDataset(X, y) of"
             f" tensors; a DataLoader: its dataset); got {type(data).__name__}"
@@ -48,39 +52,122 @@ def fetcher(data: Data, collate: Collate) -> Fetch:
     """How the batch of some records is made."""
     if collate is None and isinstance(data, TensorDataset):
         return lambda records: data[torch.from_numpy(records)]
-    join, many = default_collate if collate is None else collate, getattr(data, "__getitems__", None)
-    return lambda records: join(many(records.tolist()) if many else [data[i] for i in records.tolist()])
+    join, read = default_collate if collate is None else collate, _reader(data)
+    return lambda records: join(read(records.tolist()))
 
 
-def sample(data: Data, collate: Collate, records: Indices) -> tuple[Fetch, list[int]]:
-    """As `fetcher` for some of the records alone, numbered in the order given, and how long each of them is.
+def _reader(data: Data) -> Callable[[list[int]], list[Any]]:
+    """Records by their numbers: many at a time if the data set has a way, as a `DataLoader` asks for it."""
+    many: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
+    return many or (lambda numbers: [data[i] for i in numbers])
 
-    They are read once: what a data set draws at random is drawn once. Lengths are in numbers or characters.
+
+class Alike:
+    """The batch of some records, read as `fetcher` does, with equal draws of torch's, numpy's and Python's generators.
+
+    Where records are read one by one, those of a record are its own, wherever it stands. Where they are read many at a
+    time, those of a batch begin alike, so records in equal places have equal draws if each draws as often; by_place:
+    whether that was so. A data set that draws by other means is read once, see `hold`.
     """
-    if isinstance(data, TensorDataset):
-        return fetcher(TensorDataset(*data[torch.from_numpy(records)]), collate), [0] * len(records)
-    many = getattr(data, "__getitems__", None)
-    kept = _Kept(many(records.tolist()) if many else [data[i] for i in records.tolist()])
-    return fetcher(kept, collate), [_length(kept[i]) for i in range(len(records))]
+
+    def __init__(self, data: Data, collate: Collate) -> None:
+        self.by_place = False
+        self._held: Mapping[int, Any] = {}
+        whole = collate is None and isinstance(data, TensorDataset)
+        self._together = whole or hasattr(data, "__getitems__")
+        self._read: Callable[[list[int]], Any] = (
+            (lambda numbers: data[torch.tensor(numbers)]) if whole else _reader(data)
+        )
+        self._join: Callable[[Any], Any] = (
+            (lambda batch: batch) if whole else default_collate if collate is None else collate
+        )
+
+    def __call__(self, records: Indices) -> Any:
+        numbers = records.tolist()
+        with _drawing_alike() as draws:
+            if self._together:
+                draws.begin(0)
+                found = self._read(numbers)
+                self.by_place |= draws.begun
+            else:
+                found = [self._one(number, draws) for number in numbers]
+        return self._join(found)  # with draws of its own, which mix records
+
+    def hold(self, records: Mapping[int, Any]) -> bool:
+        """Hand out these as they are, by their numbers; whether that can be, as records are read one by one."""
+        self._held = {} if self._together else records
+        return not self._together
+
+    def _one(self, number: int, draws: "_Draws") -> Any:
+        if number in self._held:
+            return copy.copy(self._held[number])
+        draws.begin(number)
+        return self._read([number])[0]
 
 
-class _Kept:
-    """Records in memory, handed out as copies: some collate functions take entries away."""
-
-    def __init__(self, records: Sequence[Any]) -> None:
-        self._records = records
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int, /) -> Any:
-        return copy.copy(self._records[index])
+class Unread:
+    """What stands for a record that cannot be read."""
 
 
-def _length(value: Any) -> int:
+def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
+    """Records by themselves, each with draws of its own as by `Alike`; `Unread` for one whose reading raises."""
+    read = _reader(data)
+    with _drawing_alike() as draws:
+        for number in numbers:
+            draws.begin(number)
+            try:
+                found = read([number])[0]
+            except Exception:
+                found = Unread()
+            yield found
+
+
+class _Draws:
+    """The global generators of torch, numpy and Python."""
+
+    @staticmethod
+    def begin(seed: int) -> None:
+        """Of this seed from now on."""
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        torch.default_generator.manual_seed(seed)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was drawn since `begin(0)`."""
+        now = self.states()
+        self.begin(0)
+        return not _same(now, self.states())
+
+    @staticmethod
+    def states() -> tuple[Any, Any, Tensor]:
+        return random.getstate(), np.random.get_state(), torch.default_generator.get_state()  # noqa: NPY002
+
+
+@contextmanager
+def _drawing_alike() -> Iterator[_Draws]:
+    """The global generators, which afterwards are as they were."""
+    python, numbers, torches = _Draws.states()
+    try:
+        yield _Draws()
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)  # noqa: NPY002
+        torch.default_generator.set_state(torches)
+
+
+def _same(one: tuple[Any, Any, Tensor], other: tuple[Any, Any, Tensor]) -> bool:
+    numbers = zip(one[1], other[1], strict=True)
+    return (
+        one[0] == other[0] and all(map(np.array_equal, *zip(*numbers, strict=True))) and torch.equal(one[2], other[2])
+    )
+
+
+def length_of(value: Any) -> int:
+    """In numbers or characters."""
     if isinstance(value, Mapping):
-        return sum(map(_length, value.values()))
+        return sum(map(length_of, value.values()))
     if isinstance(value, (list, tuple)):
-        return sum(map(_length, value))
+        return sum(map(length_of, value))
     size = value.numel() if isinstance(value, torch.Tensor) else getattr(value, "size", None)
     return len(value) if isinstance(value, str | bytes) else size if isinstance(size, int) else 1

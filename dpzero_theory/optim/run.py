@@ -19,8 +19,9 @@ A run is one thread's at a time. What would step, move weights, take or load a c
 of these is done, in another thread or in a signal's handler, is refused at once, and what is being done goes on as if
 nobody had asked. What is spent and what is left may be asked for at any time.
 
-Nothing else that depends on the records leaves a step: no loss is kept or logged. The callback of `run` sees what was
-released. A batch's size is secret too: watch no timings.
+Nothing else that depends on the records leaves a step: no loss is kept or logged, one that raises counts as 0 without
+a word, and what evaluations leave in buffers is put back. The callback of `run` sees what was released. A batch's size
+is secret too: watch no timings.
 """
 
 import math
@@ -39,6 +40,7 @@ from dpzero_theory.optim.contributions import Sums
 from dpzero_theory.optim.distributed import Ranks
 from dpzero_theory.optim.estimator import two_point_difference
 from dpzero_theory.optim.evaluation import Evaluation, on_host
+from dpzero_theory.optim.layers import LayerError
 from dpzero_theory.optim.moves import Moves
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.sampler import Batches
@@ -80,6 +82,7 @@ class Run:
     ) -> None:
         self.plan: Plan = header.plan
         self.weights = header.weights(module)
+        self.weights.untrained.begin()
         self._moves = Moves(self.plan, self.weights)
         self.private = kept and noise.private and batches.private
         self._header, self._evaluation = header, evaluation
@@ -95,8 +98,9 @@ class Run:
     def step(self) -> Record:
         """One release and one move of the weights.
 
-        Raises BudgetSpentError when all T are made, ValueError where the losses are not one for each record,
-        LedgerError, TranscriptError.
+        A record whose loss raises counts as 0 (`_counted`).
+
+        Raises BudgetSpentError when all T are made, LayerError, LedgerError, TranscriptError.
         """
         return self._alone(self._step)
 
@@ -107,6 +111,7 @@ class Run:
             record = self.step()
             if callback is not None:
                 callback(record)
+        self.weights.untrained.settle()
         self._require_equal_weights()
 
     def catch_up(self) -> None:
@@ -238,6 +243,7 @@ class Run:
     def _taken(self) -> dict[str, torch.Tensor]:
         self._catch_up()
         self._ranks.lead(lambda: self._transcript.sync() if self._transcript else None)
+        self.weights.untrained.settle()
         position = self._position or 0  # known, after catching up
         kept = self.weights.state_dict()
         return Checkpoint(self._header.key, position, self.weights.values(), kept, self._moves.state_dict()).tensors()
@@ -254,6 +260,7 @@ class Run:
         self._position, self._current = 0, self.plan.scalars == 0
 
     def _leave(self) -> None:
+        self.weights.untrained.settle()
         for file in (self._ledger, self._transcript):
             if file is not None:
                 file.close()
@@ -309,7 +316,7 @@ class Run:
         slots: Sums = np.zeros((len(parts), plan.directions_per_step), rule.dtype)
         idle = -len(parts) % self._ranks.count if self.weights.collective else 0
         for index in range(self._ranks.rank, len(parts) + idle, self._ranks.count):
-            differences = self._differences(release, parts[index % len(parts)])
+            differences = self._counted(release, parts[index % len(parts)])
             if index < len(parts):
                 slots[index] = plan.contributions(differences, self.weights.d, norm)
         slots = self._ranks.add(slots)
@@ -318,13 +325,37 @@ class Run:
             return total
         return np.array([math.fsum(column) for column in slots.T])
 
-    def _differences(self, release: int, records: Indices) -> NDArray[np.float64]:
-        """Shape (records, K)."""
+    def _counted(self, release: int, records: Indices) -> NDArray[np.float64]:
+        """As `_differences`, but 0 for a record whose loss or reading raises, as if its losses were NaN.
+
+        Where something raises the records are evaluated one by one, so that nothing shows, and no other one is left
+        out. Not where a forward needs all ranks: one that ends early on this rank leaves the others waiting.
+        """
+        try:
+            return self._differences(release, records, self._points_at_once)
+        except LayerError:
+            raise
+        except Exception:
+            if self.weights.collective:
+                raise
+        return np.concatenate([self._by_itself(release, records[i : i + 1]) for i in range(len(records))])
+
+    def _by_itself(self, release: int, record: Indices) -> NDArray[np.float64]:
+        """Of one record, shape (1, K)."""
+        try:
+            return self._differences(release, record)
+        except LayerError:
+            raise
+        except Exception:
+            return np.zeros((1, self.plan.directions_per_step))
+
+    def _differences(self, release: int, records: Indices, points_at_once: int = 1) -> NDArray[np.float64]:
+        """Shape (records, K). Raises what the losses do."""
         batch, smoothing, count = self._evaluation.batch(records), self.plan.smoothing, self.plan.directions_per_step
         numbers = range(release * count, (release + 1) * count)
         points = [(number, shift) for number in numbers for shift in (smoothing, -smoothing)]
         ask = partial(self._evaluation.where_they_are, batch=batch)
-        found = on_host(self.weights.evaluated(points, ask, self._points_at_once))
+        found = on_host(self.weights.evaluated(points, ask, points_at_once))
         pairs = zip(found[::2], found[1::2], strict=True)
         return np.stack([two_point_difference(plus, minus, smoothing) for plus, minus in pairs], axis=1)
 

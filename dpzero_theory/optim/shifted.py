@@ -9,6 +9,7 @@ refused.
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,6 +23,15 @@ from dpzero_theory.optim.precision import join
 from dpzero_theory.optim.shards import is_sharded, piece
 
 _EMBEDDING = torch.ops.aten.embedding.default
+_aten = torch.ops.aten
+_UNSAID = {
+    id(getattr(_aten, name).default)
+    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats",
+                 "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
+}  # fmt: skip
+"""Operations that may write the statistics of batch normalisation without saying so."""
+_TRAINING = 5
+"""The place of the argument that says whether batch normalisation is in training."""
 _ROWS_SHARE = 8
 """An embedding is shifted row by row where at most one in so many of its rows is looked up."""
 
@@ -47,7 +57,7 @@ def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
         held, origin = piece(parameter)
         if held.numel() and not is_absent(held):
             place = Place(name, index, held, origin, *extent(held), _array(held))
-            found.setdefault(_storage(held), []).append(place)
+            found.setdefault(storage_of(held), []).append(place)
     for places in found.values():
         places.sort(key=lambda place: place.start)
         for one, other in itertools.pairwise(places):
@@ -152,12 +162,21 @@ class Shifted(TorchDispatchMode):
     """Hands shifted copies of the trainable parameters to every operation that reads them.
 
     places: as of `storages`, replaced where parameters have other memory; names are removed from `unread` as their
-    parameters are read. Operations raise ValueError where they would write a parameter, or read parts of its elements.
+    parameters are read. guarded: of `Untrained`. written: whether a buffer that is put back was, or may have been.
+    Operations raise ValueError where they would write a parameter, or read parts of its elements.
     """
 
-    def __init__(self, shift: Shift, places: dict[int, list[Place]], scratch: Scratch, unread: set[str]) -> None:
+    def __init__(
+        self,
+        shift: Shift,
+        places: dict[int, list[Place]],
+        scratch: Scratch,
+        unread: set[str],
+        guarded: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._shift, self.places, self._scratch, self._unread = shift, places, scratch, unread
+        self._guarded, self.written = guarded, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -167,6 +186,8 @@ class Shifted(TorchDispatchMode):
             return func(*args, **kwargs)
         if func._schema.is_mutable:
             self._refuse_writes(func, args, kwargs)
+        elif id(func) in _UNSAID:
+            self.written |= len(args) <= _TRAINING or args[_TRAINING] is not False
         if func is _EMBEDDING and (place := self._few_rows(args[0], args[1])):
             return func(*self._looked_up(place, args[1]))
         if kwargs:
@@ -197,7 +218,7 @@ class Shifted(TorchDispatchMode):
 
     def _touched(self, value: Tensor) -> list[Place]:
         """The parameters that a tensor overlaps."""
-        places = self.places.get(_storage(value))
+        places = self.places.get(storage_of(value))
         if not places:
             return []
         start, stop = extent(value)
@@ -273,11 +294,21 @@ class Shifted(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[number] if number < len(args) else kwargs.get(argument.name)
                 for tensor in value if isinstance(value, (list, tuple)) else [value]:
-                    if isinstance(tensor, Tensor) and (places := self._touched(tensor)):
-                        raise ValueError(f"the losses must not write trainable parameter {places[0].name}; got {func}")
+                    if isinstance(tensor, Tensor):
+                        self._refuse_write(func, tensor)
+
+    def _refuse_write(self, func: Any, tensor: Tensor) -> None:
+        if places := self._touched(tensor):
+            raise ValueError(f"the losses must not write trainable parameter {places[0].name}; got {func}")
+        guarded = self._guarded.get(storage_of(tensor))
+        if guarded:
+            raise ValueError(
+                f"losses must not change what is handed out with the module; got a write of {guarded} by {func}"
+            )
+        self.written |= guarded is not None
 
 
-def _storage(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
     """The identity of a tensor's memory; 0 for one without (sparse)."""
     try:
         return int(tensor.untyped_storage()._cdata)

@@ -97,6 +97,9 @@ class StreamedWeights(Weights):
         self._newest = hashlib.sha256(f"{self._newest} {words}".encode()).hexdigest()
         self._ages[self._newest] = len(self._made)
 
+    def _passed_over(self, parameter: nn.Parameter) -> bool:
+        return parameter in self._of  # read for each call of its layer
+
     def _present(self) -> Iterator[Tensor]:
         with ExitStack() as stack:
             held: int | None = None

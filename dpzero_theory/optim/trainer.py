@@ -335,6 +335,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     def _save_run(self) -> None:
         """A checkpoint, there whole or not at all; then the oldest beyond `save_total_limit` go."""
+        self.run.weights.untrained.settle()
         state = None if self.args.save_only_model else self.run.state_dict()
         if not self.args.should_save:
             return

@@ -32,6 +32,9 @@ def train(folder: Path, kind: str) -> torch.Tensor:
         with pytest.raises(ValueError, match=r"^clip must be that of rank 0, 1.0; got 2.0"):
             make_from_seed_not_private(module, losses, rows, plan(clip=clip), seed=3)
         return module.weight.detach()
+    if kind == "other records":
+        other_records(folder)
+        return module.weight.detach()
     if kind == "other weights":
         module.weight.data += dist.get_rank()
     if kind == "public clip":
@@ -45,6 +48,50 @@ def train(folder: Path, kind: str) -> torch.Tensor:
     run.run()
     assert run.releases_left == 0
     return module.weight.detach()
+
+
+def scaled(by: float) -> Any:
+    """Losses of equal source, whose difference is in what they close over."""
+    return lambda module, batch: by * losses(module, batch)
+
+
+def other_records(folder: Path) -> None:
+    """Refused on every rank, naming rank 1, before anything is there; also when a run goes on."""
+    rank, rows = dist.get_rank(), data(torch.float32)
+    turned = TensorDataset(*(tensor.flip(0) if rank else tensor for tensor in rows.tensors))
+    listed = [rows[i] for i in range(len(rows))]
+    swapped = [*listed[1:3], listed[0], *listed[3:]] if rank else listed
+    fewer = listed[rank:]
+    other = losses if rank else scaled(1.0)
+    data_rule = r"^data must hold the same records in the same order on every rank; .* on rank 1$"
+    cases: list[tuple[str, Any, Any, dict[str, Any]]] = [
+        (data_rule, losses, turned, {}),
+        (data_rule, losses, swapped, {}),
+        (r"^data must hold (as many records on every rank; .* 1$|the plan's n = 40 records)", losses, fewer, {}),
+        (r"^losses must be the same function on every rank; .* on rank 1$", other, rows, {}),
+        (r"must give a record the same loss on every rank; .* on rank 1$", scaled(1.0 + rank), rows, {}),
+        (r"^micro_batch, points_at_once and isolation must be the same on every rank", losses, rows,
+         {"micro_batch": 8 + rank}),
+    ]  # fmt: skip
+    place = folder / "other"
+    for private in (True, False):
+        for rule, function, records, options in cases:
+            with pytest.raises(ValueError, match=rule):
+                started(function, records, place, private=private, **options)
+            assert not place.exists()
+    started(losses, rows, place, private=True).close()
+    for rule, function, records, options in cases:
+        with pytest.raises(ValueError, match=rule):
+            started(function, records, place, private=True, resume=True, **options)
+    started(losses, rows, place, private=True, resume=True).close()
+
+
+def started(function: Any, records: Any, place: Path, *, private: bool, **options: Any) -> Any:
+    module = Logistic(torch.float32)
+    if private:
+        settings = {**BUDGET, **STEP, **FULL, **options}
+        return make_private_with_epsilon(module, function, records, folder=place, **settings)
+    return make_from_seed_not_private(module, function, records, plan(), seed=3, **options)
 
 
 def public_clip(folder: Path) -> torch.Tensor:

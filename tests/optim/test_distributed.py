@@ -24,7 +24,7 @@ def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
 
     A public clip is that of rank 0's weights, and on resumption of its folder.
     """
-    ranks = on_ranks(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "public clip")
+    ranks = on_ranks(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "public clip", "other records")
     for kind in KINDS:
         alone = train(tmp_path, kind)
         assert alone.abs().min() > 0

@@ -142,7 +142,7 @@ def test_an_interrupted_catching_up_is_begun_again_from_the_initial_weights(
     final, refusals = parameters(run.weights.module), []
     run = made(module(), tmp_path, steps=8, resume=True)
     found = instructions(lambda: work(run))
-    found = found[:: len(found) // 30]
+    found = found[:: len(found) // 50]  # what refuses is a fortieth of them, in one piece
     for instruction in found:
         run.close()
         model = module()

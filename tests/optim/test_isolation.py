@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.transcript import read
 from dpzero_theory.optim.verify import verify
 from tests.optim import small
@@ -27,6 +27,9 @@ from tests.optim.zoo import (
     Encoder,
     N,
     Pooled,
+    Together,
+    after,
+    centred,
     contrast,
     cross_entropy,
     in_training,
@@ -79,13 +82,29 @@ def test_losses_that_do_not_mix_records_are_accepted(tmp_path: Path, name: str) 
     assert read(tmp_path / "run" / "transcript.bin")[0].isolation == "probed"
 
 
-@pytest.mark.parametrize("batch", [1, 3, 16])
-def test_a_start_evaluates_no_more_records_than_a_batch_has(tmp_path: Path, batch: int) -> None:
-    """Also where micro-batches could be larger."""
-    _, sizes = started(table(), tmp_path, **{**POISSON, "expected_batch": batch})
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({**POISSON, "expected_batch": 1}, 7),
+        ({**POISSON, "expected_batch": 3}, 14),
+        ({**POISSON, "expected_batch": 16}, 40),
+        ({**POISSON, "expected_batch": 16, "micro_batch": 20}, 20),
+        ({**POISSON, "expected_batch": 3, "sampling": "fixed-size"}, 3),
+        ({**POISSON, "expected_batch": 1, "sampling": "fixed-size"}, 2),
+    ],
+)
+def test_a_start_evaluates_as_many_records_as_a_micro_batch_may_have(
+    tmp_path: Path, changes: dict[str, Any], most: int
+) -> None:
+    """A Poisson batch may have 6 standard deviations more than are expected. Losses may mix many records only."""
+    _, sizes = started(table(), tmp_path / "run", **changes)
     assert len(sizes) < MOST
-    assert max(sizes) <= max(2, batch)
-    assert sum(sizes) < MOST * max(2, batch)
+    assert max(sizes) == most
+    assert sum(sizes) < MOST * most
+    if most > 2:
+        many = table(losses=after(lambda v: v - v.mean() if len(v) >= most else v))
+        with pytest.raises(ValueError, match="a number of its own"):
+            started(many, tmp_path / "other", **changes)
 
 
 def test_what_a_refused_start_has_put_into_buffers_is_taken_back(tmp_path: Path) -> None:
@@ -94,6 +113,48 @@ def test_what_a_refused_start_has_put_into_buffers_is_taken_back(tmp_path: Path)
     with pytest.raises(ValueError, match="losses must"):
         started((lambda: module, in_training, TABLE, None), tmp_path / "run")
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("isolation", ["probed", "exact"])
+def test_records_are_looked_at_as_the_run_reads_them(tmp_path: Path, isolation: str) -> None:
+    """Centred by the batch that it is read in, one record moved the sum of the others by many clips."""
+    with pytest.raises(ValueError, match="a number of its own"):
+        started(table(data=Together(TABLE, centred)), tmp_path / "run", isolation=isolation, micro_batch=16)
+    rows = list(TABLE)
+    rows[5] = (100 + rows[5][0], rows[5][1])  # the record that two neighbours differ in
+    moved = []
+    for change in (centred, list):
+        settings = small.plan(n=N, expected_batch=N, smoothing=1e-2)
+        totals = [
+            make_from_seed_not_private(
+                in_all_places(), cross_entropy, Together(data, change), settings, seed=3, micro_batch=N
+            )._total(0, np.arange(N))
+            for data in (TABLE, rows)
+        ]
+        moved.append(abs(int(totals[0][0] - totals[1][0])) / settings.levels)
+    assert moved[0] > 10
+    assert moved[1] <= 2
+
+
+def in_all_places() -> nn.Module:
+    torch.manual_seed(0)
+    return net()
+
+
+def test_a_data_set_keeps_its_length(tmp_path: Path) -> None:
+    class Shrinking(Together):
+        def __len__(self) -> int:
+            return N - (next(copy.copy(readings)) > N)
+
+    readings = count()
+
+    def noted(records: list[Any]) -> list[Any]:
+        next(readings)
+        return records
+
+    with pytest.raises(ValueError, match=f"^data must hold as many records at all times; got {N} and then {N - 1}"):
+        started(table(data=Shrinking(TABLE, noted)), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_probe_cannot_see(tmp_path: Path) -> None:

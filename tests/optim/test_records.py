@@ -1,6 +1,6 @@
 """What is taken as data, and the batch of some of its records."""
 
-from itertools import count
+import random
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from dpzero_theory.optim.records import fetcher, require_data, sample
+from dpzero_theory.optim.records import Alike, Unread, each, fetcher, length_of, require_data
 
 PLACES = np.array([1, 4, 7])
 
@@ -61,28 +61,40 @@ def test_what_is_no_map_style_data_set_is_refused_in_one_line(bad: object) -> No
 class Drawn(Rows):
     """Reads differently each time."""
 
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        return index, next(DRAWS)
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002
 
 
-def taken_apart(records: Any) -> list[int]:
-    return [record.pop("value") for record in records]
+class DrawnTogether(Drawn):
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, float]]:
+        return [self[i] for i in indices]
 
 
-DRAWS = count()
+def states() -> list[Any]:
+    return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index] # noqa: NPY002
 
 
-def test_a_sample_is_read_once_and_numbered_anew() -> None:
-    fetch, _ = sample(Drawn(), None, np.array([7, 2]))
-    assert fetch(np.array([1, 0, 1]))[0].tolist() == [2, 7, 2]
-    assert fetch(np.array([1]))[1].tolist() == fetch(np.array([1]))[1].tolist()
-    tensors, _ = sample(TensorDataset(torch.arange(10.0)), None, np.array([7, 2]))
-    assert tensors(np.array([1, 0]))[0].tolist() == [2.0, 7.0]
+@pytest.mark.parametrize("kind", [Drawn, DrawnTogether])
+def test_what_is_drawn_is_drawn_alike(kind: type[Drawn]) -> None:
+    """For a record that is read by itself wherever it stands, else in the same place; nobody else's draws change."""
+    read, before = Alike(kind(), None), states()
+    first, again = read(np.array([7, 2, 5])), read(np.array([7, 3, 5]))
+    assert first[1][[0, 2]].tolist() == again[1][[0, 2]].tolist()
+    assert read.by_place == (kind is DrawnTogether)
+    assert (read(np.array([5, 7]))[1][1] == first[1][0]) == (kind is Drawn)
+    assert list(each(kind(), [7, 2])) == [next(each(kind(), [number])) for number in (7, 2)]
+    assert states() == before
+    assert not Alike(Batched(), None).by_place
+    found = fetcher(kind(), None)
+    assert found(PLACES)[1].tolist() != found(PLACES)[1].tolist()
 
 
-def test_a_collate_function_may_take_records_apart() -> None:
-    fetch, _ = sample([{"value": 3}, {"value": 4}], taken_apart, np.array([1, 0]))
-    assert [fetch(np.array([0, 1])) for _ in range(2)] == [[4, 3], [4, 3]]
+def test_records_are_read_as_a_run_reads_them() -> None:
+    assert [value.tolist() for value in Alike(Batched(), None)(PLACES)] == [[1, 4, 7], [1, 16, 49]]
+    tensors = TensorDataset(torch.arange(10.0))
+    assert Alike(tensors, None)(PLACES)[0].tolist() == [1.0, 4.0, 7.0]
+    assert list(each(Batched(), [4, 2])) == [(4, 16), (2, 4)]
+    assert isinstance(next(each([1, 2], [5])), Unread)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +109,4 @@ def test_a_collate_function_may_take_records_apart() -> None:
     ],
 )
 def test_how_long_records_are(record: Any, length: int) -> None:
-    assert sample([record], None, np.array([0]))[1] == [length]
+    assert length_of(record) == length

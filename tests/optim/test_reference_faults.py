@@ -2,6 +2,7 @@
 
 import logging
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -88,8 +89,11 @@ def test_fault_b_losses_that_are_not_one_for_each_record_are_refused(tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_fault_b_losses_that_are_reduced_only_later_are_refused(tmp_path: Path) -> None:
-    """On some paths only, here after the start, which makes eight evaluations."""
+def test_fault_b_losses_that_are_reduced_only_later_count_as_nothing(tmp_path: Path) -> None:
+    """On some paths only, here after the start, which makes eight evaluations. A refusal would show whose path it was.
+
+    What is released is then the noise: within 8 standard deviations, and no clipped sum of a batch is in it.
+    """
     calls = count(1)
 
     def sometimes(module: nn.Module, batch: Any) -> torch.Tensor:
@@ -97,10 +101,8 @@ def test_fault_b_losses_that_are_reduced_only_later_are_refused(tmp_path: Path) 
         return found if next(calls) <= 8 else found.mean()
 
     run = make_private_with_epsilon(Logistic(), sometimes, data(), **{**BUDGET, **STEP, **FULL}, folder=tmp_path)
-    before = weights(run)
-    with pytest.raises(ValueError, match="losses must be a tensor"):
-        run.step()
-    assert torch.equal(weights(run), before)
+    assert not run._total(0, np.arange(N)).any()
+    assert abs(run.step().sums[0]) < 8 * run.plan.scale
     assert run.releases_left == STEP["steps"] - 1
 
 
@@ -335,14 +337,16 @@ def test_fault_n_weights_are_restored_exactly(dtype: torch.dtype) -> None:
     run.run()
     assert torch.equal(module.weight, before)
 
-    def failing(module: nn.Module, batch: Any) -> torch.Tensor:
-        raise RuntimeError("out of memory")
+    for error in (RuntimeError("out of memory"), KeyboardInterrupt()):
 
-    run = make_from_seed_not_private(module, float32_losses, data(dtype), plan(step_size=0.0), seed=SEED)
-    run._evaluation._losses = failing
-    with pytest.raises(RuntimeError, match="out of memory"):
-        run.step()
-    assert torch.equal(module.weight, before)
+        def failing(module: nn.Module, batch: Any, error: BaseException = error) -> torch.Tensor:
+            raise error
+
+        run = make_from_seed_not_private(module, float32_losses, data(dtype), plan(step_size=0.0), seed=SEED)
+        run._evaluation._losses = failing
+        with nullcontext() if isinstance(error, Exception) else pytest.raises(KeyboardInterrupt):
+            run.step()
+        assert torch.equal(module.weight, before)
 
 
 def test_the_header_names_everything_that_the_privacy_depends_on() -> None:

@@ -8,6 +8,8 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 
+from safetensors.torch import load_file  # noqa: E402
+
 from benchmarks.kit.interrupts import instructions, interrupt  # noqa: E402
 from dpzero_theory.optim.trainer import DPZeroTrainer  # noqa: E402
 from dpzero_theory.optim.transcript import replay  # noqa: E402
@@ -212,3 +214,40 @@ def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
         again = model()
         replay(folder / "_dpzero" / "transcript.bin", again)
         assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_a_trainer_hands_out_nothing_of_the_records(tmp_path: Path) -> None:
+    """A record whose labels raise, and a layer that keeps the first batch in a buffer: not in any file, nor in the end.
+
+    The safetensors of checkpoints, those of the best model and of `save_model`.
+    """
+    rows = [dict(row) for row in ROWS]
+    rows[5]["labels"] = 99
+
+    def remembers(part: Any, arguments: Any, output: Any) -> None:
+        if not part.seen.any():
+            part.seen.copy_(output.detach().flatten(0, 1).mean(0))
+        part.largest = torch.maximum(part.largest, output.max())
+
+    trained = made(
+        tmp_path / "out", evaluated=[{**row, "input_ids": [11, 11, 11]} for row in ROWS], save_steps=2, eval_steps=2,
+        eval_strategy="steps", load_best_model_at_end=True, metric_for_best_model="loss",
+    )  # fmt: skip
+    trained.train_dataset = rows
+    embeddings = trained.model.bert.embeddings
+    embeddings.register_buffer("seen", torch.zeros(8))
+    embeddings.register_buffer("largest", torch.tensor(0.0))
+    embeddings.register_forward_hook(remembers)
+    held = [(embeddings.seen, torch.zeros(8)), (embeddings.largest, torch.tensor(0.0))]
+    trained.get_eval_dataloader = lambda *unused: []  # type: ignore[method-assign]
+    trained._evaluate = lambda *unused, **named: {"eval_loss": 1.0}
+    assert trained.train().global_step == PRIVATE["steps"]
+    trained.save_model(str(tmp_path / "last"))
+    assert main([str(tmp_path / "out")]) == 0
+    files = [*tmp_path.rglob("model.safetensors")]
+    assert len(files) >= 3
+    for file in files:
+        saved = load_file(file)
+        assert not saved["bert.embeddings.seen"].any()
+        assert not saved["bert.embeddings.largest"].any()
+    assert all(torch.equal(now, before) for now, before in held)

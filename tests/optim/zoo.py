@@ -1,6 +1,7 @@
 """A zoo of modules and losses that mix records (`COUPLED`), and of such as do not (`SOUND`)."""
 
 import math
+import os
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -50,6 +51,84 @@ class Jittered(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return X[index] + self.by * torch.randn(D), Y[index]
+
+
+class FromTheSystem(Dataset[Any]):
+    """Records that read differently each time, whatever the generators' seeds."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return X[index] + int.from_bytes(os.urandom(2), "big") / 2**16, Y[index]
+
+
+class Together(Dataset[Any]):
+    """Records of another data set, read many at a time and changed together, as by `datasets.Dataset.set_transform`."""
+
+    def __init__(self, rows: Any, change: Callable[[list[Any]], list[Any]]) -> None:
+        self.rows, self.change = rows, change
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.change([self.rows[index]])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return self.change([self.rows[i] for i in indices])
+
+
+class CenteredTable(TensorDataset):
+    """Tensors that are indexed by a batch at once, and centred by it."""
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return (x - x.mean(0) if x.ndim > 1 else x), y
+
+
+class Stateful(Dataset[Any]):
+    """Records that go by what was read before: change(record, how often it was read, the record before)."""
+
+    def __init__(self, change: Callable[[Tensor, int, Tensor], Tensor]) -> None:
+        self.change, self.read, self.last = change, [0] * N, torch.zeros(D)
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        found = self.change(X[index], self.read[index], self.last)
+        self.last = X[index]
+        self.read[index] += 1
+        return found, Y[index]
+
+
+def centred(records: list[Any]) -> list[Any]:
+    mean = torch.stack([x for x, _ in records]).mean(0)
+    return [(x - mean, y) for x, y in records]
+
+
+def sorted_by_length(records: list[Any]) -> list[Any]:
+    return sorted(records, key=lambda record: len(record[0]))
+
+
+def padded_together(records: list[Any]) -> list[Any]:
+    return list(zip(*padded(records), strict=True))
+
+
+def noisy_together(records: list[Any]) -> list[Any]:
+    return [(x + 0.1 * torch.randn(D), y) for x, y in records]
+
+
+class LastState(nn.Module):
+    """A recurrent network whose last state is that of the padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.body, self.head = nn.Embedding(WORDS, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.body(self.words(ids))[1][0])
 
 
 def padded(records: Any, to: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -387,6 +466,30 @@ COUPLED: dict[str, Case] = {
     "padding in the attention": text(lambda: Attention(masked=False)),
     "attention among records": table(lambda: net(Apply(lambda x: F.scaled_dot_product_attention(x, x, x)))),
     "not a number where one is large": table(losses=after(lambda v: v * (math.nan if (v > 2.2).any() else 1))),
+    "centred by the batch as it is read": table(data=Together(TABLE, centred)),
+    "tensors centred as they are read": table(data=CenteredTable(X, Y)),
+    "padded as it is read, in the mean": (
+        lambda: Pooled(masked=False),
+        text_losses,
+        Together(Texts(), padded_together),
+        None,
+    ),
+    "padded as it is read, a recurrent network": (LastState, text_losses, Together(Texts(), padded_together), None),
+    "padded by collate, a recurrent network": text(LastState),
+    "sorted as it is read": (
+        lambda: Pooled(masked=True),
+        text_losses,
+        Together(Texts(), sorted_by_length),
+        padded,
+    ),
+    "sorted by collate": text(lambda: Pooled(masked=True), lambda records: padded(sorted_by_length(records))),
+    "centred by collate": (net, cross_entropy, TABLE, lambda records: default_collate(centred(records))),
+    "random draws and centred as it is read": table(
+        data=Together(TABLE, lambda records: centred(noisy_together(records)))
+    ),
+    "records that count readings": table(data=Stateful(lambda x, times, last: x * (1 + 1e-3 * times))),
+    "records that are others every second time": table(data=Stateful(lambda x, times, last: x + times % 2)),
+    "records that have something of the one before": table(data=Stateful(lambda x, times, last: x - 0.1 * last)),
     "a collate function that draws": (
         net,
         cross_entropy,
@@ -440,4 +543,8 @@ SOUND: dict[str, Case] = {
     "an encoder over nested tensors": text(lambda: Encoder(nested=True)),
     "packed sequences": text(Packed),
     "a data set that draws": table(data=Jittered(0.1)),
+    "a data set that draws from the system": table(data=FromTheSystem()),
+    "a data set that draws for many": table(data=Together(TABLE, noisy_together)),
+    "read many at a time": table(data=Together(TABLE, list)),
+    "padded as it is read": (lambda: Pooled(masked=True), text_losses, Together(Texts(), padded_together), None),
 }

@@ -1,0 +1,211 @@
+"""A record whose loss, or whose reading, raises counts as 0, and nothing that may be seen shows it."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from dpzero_theory.optim.layers import LayerError
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
+from dpzero_theory.optim.transcript import read
+from dpzero_theory.privacy.ledger import read as ledger
+from tests.optim import layered
+from tests.optim.small import BUDGET, FULL, POISSON, STEP, Logistic, N, data, losses, plan
+
+BAD = 7
+"""The number of the record that raises, whose first feature is 99."""
+
+
+def records() -> list[Any]:
+    rows = [(features.clone(), label) for features, label in data()]
+    rows[BAD][0][0] = 99.0
+    return rows
+
+
+def raises_in(place: str, error: type[Exception] = KeyError) -> tuple[Any, Any, Any]:
+    """Losses, data set and collate function that raise for that record alone."""
+
+    class Rows(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if place == "reading" and index == BAD:
+                raise error("private words")
+            return super().__getitem__(index)
+
+    class Many(Rows):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self[i] for i in indices]
+
+    def joined(rows: Any) -> Any:
+        if place == "collate" and any(row[0][0] == 99 for row in rows):
+            raise error("private words")
+        return default_collate(rows)
+
+    def raising(module: Any, batch: Any) -> Tensor:
+        there = bool((batch[0].numpy()[:, 0] == 99).any())  # which is no operation on tensors
+        side = {"one point": 1, "the other": -1}.get(place)
+        if there and (place == "losses" or (side and side * module.weight[0].clone().numpy() > 0)):
+            raise error("private words")
+        found = losses(module, batch)
+        return found.sum() if there and place == "shape" else found
+
+    return raising, (Many if place == "reading" and error is OSError else Rows)(records()), joined
+
+
+PLACES = [
+    ("losses", KeyError), ("losses", MemoryError), ("losses", torch.OutOfMemoryError), ("losses", AssertionError),
+    ("reading", IndexError), ("reading", OSError), ("collate", RuntimeError), ("one point", ValueError),
+    ("the other", ValueError), ("shape", ValueError),
+]  # fmt: skip
+WAYS: dict[str, dict[str, Any]] = {
+    "probed": {},
+    "exact": {"isolation": "exact", "micro_batch": 16},
+    "one by one": {"micro_batch": 1},
+    "several points": {"directions_per_step": 2, "points_at_once": 4},
+    "vectors": {"algorithm": "dpgd-0th"},
+    "laplace": {"noise": "laplace", "target_delta": 0.0},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("place", "error"), PLACES, ids=lambda value: getattr(value, "__name__", value))
+def test_a_run_goes_on_and_shows_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], way: str, place: str, error: type[Exception]
+) -> None:
+    raising, rows, joined = raises_in(place, error)
+    if way == "several points" and place in ("one point", "the other"):
+        pytest.skip("torch.vmap refuses numpy, for every record")
+    settings = {**BUDGET, **STEP, **FULL, "folder": tmp_path / "run", "micro_batch": 8, **WAYS[way]}
+    with warnings.catch_warnings(action="error"):
+        run = make_private_with_epsilon(Logistic(), raising, rows, collate=joined, **settings)
+        run.run()
+    assert capfd.readouterr() == ("", "")
+    paid = ledger(tmp_path / "run" / "ledger.jsonl")
+    assert paid.spent == len(read(tmp_path / "run" / "transcript.bin")[1]) == STEP["steps"]
+    run.close()
+    assert b"private words" not in b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
+    again = make_private_with_epsilon(Logistic(), raising, rows, collate=joined, **settings, resume=True)
+    assert again.releases_left == 0
+
+
+@pytest.mark.parametrize("way", ["probed", "exact", "one by one", "several points", "vectors"])
+@pytest.mark.parametrize(("place", "error"), PLACES, ids=lambda value: getattr(value, "__name__", value))
+def test_a_record_that_raises_is_worth_nothing_and_the_others_what_they_are(
+    way: str, place: str, error: type[Exception]
+) -> None:
+    """The sum over all records is that of the others, up to rounding: of a clip 1, by 1e-9."""
+    options = dict(WAYS[way])
+    settings = {key: options.pop(key) for key in list(options) if key in ("directions_per_step", "algorithm")}
+    if way == "several points" and place in ("one point", "the other"):
+        pytest.skip("torch.vmap refuses numpy, for every record")
+    raising, rows, joined = raises_in(place, error)
+    options = {"micro_batch": 8, **options}
+    run = make_from_seed_not_private(Logistic(), raising, rows, plan(**settings), seed=3, collate=joined, **options)
+    sound = make_from_seed_not_private(Logistic(), losses, data(), plan(**settings), seed=3, **options)
+    every = np.arange(N)
+    found, expected = run._total(0, every), sound._total(0, every[every != BAD])
+    levels = run.plan.levels if way != "vectors" else abs(expected).max()
+    assert np.abs(found - expected).max() <= 1e-9 * levels * N
+    assert np.abs(expected).max() > 1e-3 * levels
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_program_ends_the_run(tmp_path: Path, kind: type[BaseException]) -> None:
+    calls: list[int] = []
+
+    def ends(module: Any, batch: Any) -> Tensor:
+        calls.append(1)
+        if len(calls) > 15:
+            raise kind
+        return losses(module, batch)
+
+    run = make_private_with_epsilon(Logistic(), ends, data(), **BUDGET, **STEP, **FULL, folder=tmp_path / "run")
+    with pytest.raises(kind):
+        run.run()
+
+
+def failing(what: Callable[[], object]) -> Any:
+    def broken(module: Any, batch: Any) -> Tensor:
+        what()
+        return losses(module, batch)
+
+    return broken
+
+
+def test_losses_that_raise_for_every_record_are_refused_as_they_raise(tmp_path: Path) -> None:
+    """A mistake in the losses, of which nothing is written or spent."""
+    for isolation in ("probed", "exact"):
+        with pytest.raises(ZeroDivisionError):
+            make_private_with_epsilon(
+                Logistic(), failing(lambda: 1 / 0), data(), **BUDGET, **STEP, **FULL, folder=tmp_path / "run",
+                isolation=isolation,
+            )  # fmt: skip
+    with pytest.raises(ZeroDivisionError):
+        make_from_seed_not_private(Logistic(), failing(lambda: 1 / 0), data(), plan(), seed=3)
+    ragged = [(features[: 3 + i % 3], label) for i, (features, label) in enumerate(data())]
+    with pytest.raises(RuntimeError, match="equal size"):
+        make_private_with_epsilon(
+            Logistic(), lambda m, b: losses(m, (nn.functional.pad(b[0], (0, 6 - b[0].shape[1])), b[1])), ragged,
+            **BUDGET, **STEP, **FULL, folder=tmp_path / "run",
+        )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_records_that_cannot_be_read_by_the_start_are_no_reason_to_stop(tmp_path: Path) -> None:
+    """All but a few of them."""
+
+    class Rows(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if index % 8:
+                raise OSError("gone")
+            return super().__getitem__(index)
+
+    for way, options in (("probed", {}), ("exact", {"isolation": "exact"})):
+        settings = {**BUDGET, **STEP, **POISSON, **options}
+        run = make_private_with_epsilon(Logistic(), losses, Rows(data()), folder=tmp_path / way, **settings)
+        run.run()
+        run.close()
+
+
+def test_streamed_layers(tmp_path: Path) -> None:
+    """A record that raises in a layer, or behind all of them; a layer that cannot be read is no record's doing."""
+    checkpoint = layered.saved(tmp_path / "checkpoint")
+    settings = Plan.for_target(
+        n=6, target_epsilon=8, target_delta=1e-5, relation="add-remove", clip=1.0, **layered.SETTINGS
+    )
+    totals = []
+    for place in ("layer", "losses", ""):
+        model = layered.in_files(checkpoint, torch.float32)
+        bad = layered.DATA.tensors[0][2]
+
+        def inside(module: Any, arguments: Any, place: str = place) -> None:
+            if place == "layer" and len(arguments[0]) > inside.rows:  # type: ignore[attr-defined]
+                raise RuntimeError("of the third record")
+
+        def raising(module: Any, batch: Any, place: str = place, bad: Tensor = bad) -> Tensor:
+            if place and bool((batch[0] == bad).all(1).any()) and place == "losses":
+                raise RuntimeError("of the third record")
+            return layered.losses(module, batch)
+
+        inside.rows = 100  # type: ignore[attr-defined]
+        model.blocks[1][1].register_forward_pre_hook(inside)
+        run = make_from_seed_not_private(model, raising, layered.DATA, settings, seed=3)
+        inside.rows = 2  # type: ignore[attr-defined]
+        every = np.arange(6)
+        totals.append(run._total(0, every if place else every[every != 2]))
+        if place == "layer":
+            inside.rows = 100  # type: ignore[attr-defined]
+            totals.append(run._total(0, every))
+    rounding = 1e-3 * settings.levels  # of float32 losses over 2 lambda
+    assert abs(totals[0] - totals[1]) <= rounding  # several records at once raised, each by itself did not
+    assert abs(totals[2] - totals[3]) <= rounding
+    for path in (tmp_path / "checkpoint").iterdir():
+        path.unlink()
+    with pytest.raises(LayerError, match="layer 0 cannot be read"):
+        run.step()
