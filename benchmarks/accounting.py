@@ -258,8 +258,6 @@ _BRACKETS: dict[str, Any] = {
     "why": "a multiplier is known to about 1e-10, and delta moves up to a thousand times as much",
     "elsewhere": 1e-6,
 }
-_SEARCHED = {**_BRACKETS, "elsewhere": 1e-3}
-"""Brackets whose parameters are searched for: each is certified, and last digits choose among them."""
 REMAKES = {
     "accounting_lemma": Remake(
         ("epsilon", "delta"),
@@ -272,12 +270,12 @@ REMAKES = {
         ("setting",), lambda row: [corners.answer(_columns(row, "sampling", "relation"))], **_BRACKETS
     ),
     "accounting_allocation": Remake(
-        ("setting",), lambda row: [allocation.answer({name: row[name] for name in allocation.OF_SETTING})], **_SEARCHED
+        ("setting",), lambda row: [allocation.answer({name: row[name] for name in allocation.OF_SETTING})], **_BRACKETS
     ),
     "accounting_allocation_k": Remake(
         ("setting",),
         lambda row: [allocation_k.answer({name: row[name] for name in allocation_k.OF_SETTING})],
-        **_SEARCHED,
+        **_BRACKETS,
     ),
     "accounting_rows": Remake(five.KEY, lambda row: [five.again(row)], **_BRACKETS),
 }

@@ -1,5 +1,10 @@
 """Updates in a whole run: replayed, interrupted, in checkpoints and in `verify`."""
 
+import json
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +110,34 @@ def test_an_update_is_held_to_on_resumption(tmp_path: Path) -> None:
     private(tmp_path / "run", update="momentum:0.9").close()
     with pytest.raises(ValueError, match=r"update must be that of the run that is resumed, 'momentum:0\.9'"):
         private(tmp_path / "run", update="momentum:0.5", resume=True)
+
+
+OLDEST = {
+    "OPENBLAS_CORETYPE": "Prescott",
+    "ATEN_CPU_CAPABILITY": "default",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4",
+    "MKL_CBWR": "COMPATIBLE",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F",
+}
+"""Kernels of BLAS, torch, numpy, MKL and the C library that every x86 processor has."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels are chosen by the names of x86 processors")
+def test_another_processor_replays_the_same_bits(tmp_path: Path) -> None:
+    """The C library's pow gives 0.99901^118, of the last step, with another last bit there: Adam is not to use it."""
+    settings = {"update": "adam:0.9,0.99901", "step_size": 1.0, "weight_decay": 0.9, "directions_per_step": 2}
+    run = private(tmp_path / "run", Logistic(), direction="sphere", steps=118, **settings)
+    run.run()
+    run.close()
+    asked = (
+        "import sys; from tests.optim.small import Logistic; from dpzero_theory.optim.transcript import replay; "
+        "module = Logistic(); replay(sys.argv[1], module); print(module.weight.tolist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", asked, str(tmp_path / "run" / TRANSCRIPT)],
+        env=os.environ | OLDEST,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == weights(run).tolist()
