@@ -7,6 +7,8 @@
     python -m benchmarks.accounting --preset rows       five settings of the field beside seven other accountants
     python -m benchmarks.accounting --preset allocation random allocation: epsilon's bracket, its time, and draws
     python -m benchmarks.accounting --preset allocation_k    K steps of one epoch of t: epsilon's bracket
+    python -m benchmarks.accounting --preset ask        calibrate, then ask, at 2,000 random settings of all kinds
+    python -m benchmarks.accounting --preset lattice    discrete noise of one release against direct sums
 
 Results: results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
 """
@@ -20,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import allocation, allocation_k, corners, five
+from benchmarks import allocation, allocation_k, ask, corners, five
 from benchmarks.independent import independent_delta, lattice_delta
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.remake import Remake, Row
@@ -277,11 +279,21 @@ REMAKES = {
         lambda row: [allocation_k.answer({name: row[name] for name in allocation_k.OF_SETTING})],
         **_BRACKETS,
     ),
+    "accounting_ask": Remake(
+        ("setting",),
+        lambda row: [ask.answer(_columns(row, "sampling", "relation", "mechanism"))],
+        varies=("seconds", "ask_seconds", "excess"),
+        tolerance=1e-3,
+        why="brackets of multipliers, as wide as that at most",
+    ),
+    "accounting_lattice": Remake(
+        ("setting",), lambda row: [ask.lattice_answer({name: row[name] for name in ask.OF_LATTICE})], **_BRACKETS
+    ),
     "accounting_rows": Remake(five.KEY, lambda row: [five.again(row)], **_BRACKETS),
 }
 
 
-PRESETS = ("compare", "certify", "lemma", "corners", "rows", "allocation", "allocation_k")
+PRESETS = ("compare", "certify", "lemma", "corners", "rows", "allocation", "allocation_k", "ask", "lattice")
 
 
 def _parser() -> Parser:
@@ -290,7 +302,9 @@ def _parser() -> Parser:
     parser.add_argument("--out", type=output_folder, help="folder of the results (default: benchmarks/results/...)")
     parser.add_argument("--skip", action="append", default=[], choices=tuple(five.PEERS), help="leave one out")
     parser.add_argument(
-        "--count", type=integer(1, 10**6), help="settings of certify (300), corners (1,000) or allocation (116)"
+        "--count",
+        type=integer(1, 10**6),
+        help="settings of certify (300), corners (1,000), allocation (116), ask (2,000) or lattice (200)",
     )
     parser.add_argument("--workers", type=integer(1, 256), default=2, help="processes of these")
     return parser
@@ -313,6 +327,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         allocation.run(parser, out, options.count or allocation.COUNT, options.workers)
     elif options.preset == "allocation_k":
         allocation_k.run(parser, out, options.workers)
+    elif options.preset == "ask":
+        ask.run_ask(parser, out, options.count or ask.COUNT, options.workers)
+    elif options.preset == "lattice":
+        ask.run_lattices(parser, out, options.count or ask.LATTICES, options.workers)
     elif options.preset == "rows":
         five.run_rows(parser, out, options.skip)
     else:

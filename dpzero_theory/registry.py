@@ -33,6 +33,11 @@ class Registry(Mapping[str, T]):
         """Values that are made when asked for: NAME:ARGUMENTS is member(ARGUMENTS). They are not iterated over."""
         self._families[name] = member
 
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The names of families, in the order of registration."""
+        return tuple(self._families)
+
     def __getitem__(self, name: str) -> T:
         if name in self:
             return self._values[name]

@@ -26,7 +26,6 @@ from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
 """Of noise on a lattice, in its points: what 64 bits hold, with its tail."""
-_MARGIN = 1e-9  # relative, of the target: so that `get_epsilon`, computed the other way round, does not exceed it
 
 
 class Target(TypedDict, total=False):
@@ -188,7 +187,7 @@ class Plan:
         goal = check.real("target_epsilon", target_epsilon, above=0.0)
         try:
             multiplier = calibrate_noise_multiplier(
-                target_epsilon=goal * (1 - _MARGIN),
+                target_epsilon=goal,
                 target_delta=target_delta,
                 steps=steps,
                 sampling=sampling,

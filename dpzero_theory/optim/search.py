@@ -39,6 +39,7 @@ from dpzero_theory.privacy.step import Release
 VARIED = ("clip", "step_size", "smoothing", "direction")
 """What settings may differ in: nothing that changes what a run costs."""
 _FILE = "search.json"
+_TRIES = 4
 
 
 class Setting(TypedDict, total=False):
@@ -191,11 +192,15 @@ def plans_of_search(
     else:
         noise = calibrate_selection(runs, **drawn).value
     one = epsilon_of_history([unit.with_noise(noise)], delta).upper
-    plans = []
-    for setting in settings:
-        arguments: Target = {**target, **setting, "target_epsilon": one}
-        plans.append(Plan.for_target(n=n, **arguments))
-    spent = max(_cost(plan.settings.release(times * plan.steps), delta, runs) for plan in plans)
+    for _ in range(_TRIES):
+        plans = []
+        for setting in settings:
+            arguments: Target = {**target, **setting, "target_epsilon": one}
+            plans.append(Plan.for_target(n=n, **arguments))
+        spent = max(_cost(plan.settings.release(times * plan.steps), delta, runs) for plan in plans)
+        if spent <= total:
+            break
+        one *= (total / spent) ** 2  # the noise for it may be a little less than that for all
     check.precondition(
         spent <= total, f"target_epsilon must be met by the search; got {total!r}, which costs {spent!r}"
     )

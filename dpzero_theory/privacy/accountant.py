@@ -29,8 +29,10 @@ from dpzero_theory.privacy.certified.mixture import (
     Mixture,
     mixture_curve,
     mixture_delta,
+    rough_start,
 )
 from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.sketch import rough_epsilon
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.relation import Relation
@@ -38,6 +40,8 @@ from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 _CLOSE_TO_PURE = 0.1
 """Share of another delta that delta near pure epsilon is, below which that one is asked for."""
+_LOOKS, _AIM = 6, 1e-3
+"""Evaluations of it, at most, in a search for epsilon, and by which share of delta it ends below the target."""
 
 
 @dataclass(frozen=True)
@@ -223,32 +227,72 @@ def epsilon_of_history(history: Steps, delta: float) -> Bracket:
     Raises:
         ValueError: an argument outside its range.
     """
+    return _history_epsilon(history, delta)
+
+
+def excess(history: Steps, target_epsilon: float, target_delta: float) -> float:
+    """By how much, relative, a history costs more than (target_epsilon, target_delta): <= 0 where it does not.
+
+    What it costs is what whoever asks is told: the upper end of `epsilon_of_history` at target_delta, and that of
+    `delta_of_history` at target_epsilon (not for target_delta = 0). Both hold where either does, but they are found by
+    two searches, whose ends are apart by their errors. Every plan is measured so: by calibration, and by the searches
+    for steps, batches and records; the ledger asks for the former. Arguments and errors as theirs; target_epsilon > 0.
+    """
+    beyond = [_history_epsilon(history, target_delta, below=False).upper / target_epsilon - 1]
+    if target_delta > 0:
+        beyond.append(delta_of_history(history, target_epsilon).upper / target_delta - 1)
+    return max(beyond)
+
+
+def _history_epsilon(history: Steps, delta: float, *, below: bool = True) -> Bracket:
+    """below: whether the lower end is sought."""
     target = check.real("delta", delta, at_least=0, below=1)
     made = releases_of(history)
     reductions = _reductions(made, target)
     if reductions[-1].gaussian or reductions[-1].epsilon == math.inf:
         check.real("delta", delta, above=0, below=1)
     *by_pairs, last = _telling(reductions)
-    found = [*_by_pairs(by_pairs if target > 0 else [], target), _reduced_epsilon(last, target)]
+    found = [*_by_pairs(by_pairs if target > 0 else [], target, below), _reduced_epsilon(last, target, below)]
     upper = min(bracket.upper for bracket in found)
     lower = min(max(bracket.lower for bracket in found), upper)
+    if target > 0:
+        upper = max(_close_to_pure(reductions, target, upper), lower)
     return Bracket(lower, upper, upper, found[0].method, notes(made))
 
 
-def _by_pairs(reductions: Sequence[_Reduced], target: float) -> Iterator[Bracket]:
+def _by_pairs(reductions: Sequence[_Reduced], target: float, below: bool) -> Iterator[Bracket]:
     """Of those that are certified at this delta; near pure epsilon delta falls to 0 at once, below what is resolved."""
     for reduced in reductions:
         with suppress(OverflowError):
-            yield _reduced_epsilon(reduced, target)
+            yield _reduced_epsilon(reduced, target, below)
 
 
-def _reduced_epsilon(reduced: _Reduced, target: float) -> Bracket:
+def _close_to_pure(reductions: Sequence[_Reduced], target: float, upper: float) -> float:
+    """The upper end of epsilon, or a smaller one, at which `_near_pure` is at most the target, about the least."""
+    pure, best = reductions[-1].epsilon, upper
+    if not math.exp(min(upper - pure, 0.0)) > 1 - _CLOSE_TO_PURE:
+        return upper
+    gap = target
+    for _ in range(_LOOKS):
+        if not 0 < gap < _CLOSE_TO_PURE:
+            break
+        epsilon = _up(pure + math.log1p(-gap))
+        found = _near_pure(reductions, epsilon) if epsilon > 0 else 1.0
+        if found <= target:
+            best = min(best, epsilon)
+        if not 0 < found < 1 or target * (1 - 2 * _AIM) < found <= target:
+            break
+        gap *= target / found * (1 - _AIM)
+    return best
+
+
+def _reduced_epsilon(reduced: _Reduced, target: float, below: bool) -> Bracket:
     if not reduced.gaussian and reduced.finite == NO_FINITE:
         lower = min(reduced.least, reduced.epsilon)
         return Bracket(lower, reduced.epsilon, reduced.epsilon, CLOSED)
 
     def paired(delta: float) -> Bracket:
-        return _paired_epsilon(reduced.gaussian, delta, reduced.finite)
+        return _paired_epsilon(reduced.gaussian, delta, reduced.finite, below)
 
     ratio = reduced.ratio
     found = paired(_down(target * math.exp(-ratio)) if ratio > 0 else target)
@@ -256,9 +300,9 @@ def _reduced_epsilon(reduced: _Reduced, target: float) -> Bracket:
     if ratio + reduced.epsilon > 0:
         upper = _up(found.upper + 2 * ratio + reduced.epsilon)
     lower = found.lower
-    if reduced.below != reduced.gaussian:
+    if below and reduced.below != reduced.gaussian:
         lower = _paired_epsilon(reduced.below, _up(target * math.exp(ratio)), reduced.finite).lower
-    elif ratio >= MARGIN / 2:  # else it holds at delta (1 + MARGIN) too, so at delta e^G
+    elif below and ratio >= MARGIN / 2:  # else it holds at delta (1 + MARGIN) too, so at delta e^G
         lower = _exceeding(lambda x: _paired_delta(reduced.gaussian, x, reduced.finite), lower, target, ratio)
     return Bracket(max(_down(lower) - 2 * ratio, reduced.least, 0.0), upper, upper, found.method)
 
@@ -313,7 +357,7 @@ def delta_curve(at: Callable[[float], tuple[Sequence[Release], float]], *, near:
     return Curve(bracket, lambda x, _: (bracket(x, 0.0).log_value, None))
 
 
-def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite) -> Bracket:
+def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite, below: bool = True) -> Bracket:
     if truncation.truncated(releases):
         at_zero = _paired_delta(releases, 0.0, finite)
         if at_zero.upper <= delta:
@@ -322,19 +366,19 @@ def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite) -
             lambda x, _: _paired_delta(releases, x, finite),
             lambda x, _: (_paired_delta(releases, x, finite).log_value, None),
         )
-        start = at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / delta))
+        rarely = _paired_epsilon([truncation.attained(r) for r in releases], delta, finite, below)
+        start = rarely.upper or at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / delta))
         upper, point, _ = upper_crossing([curve], start, -10.0, delta)
-        lower = _paired_epsilon([truncation.attained(r) for r in releases], delta, finite).lower
-        return Bracket(min(lower, upper), upper, upper, point.method)
+        return Bracket(min(rarely.lower, upper), upper, upper, point.method)
     if mixture := allocated(releases, finite):
-        lower, upper, method = _allocated_epsilon(mixture, delta)
+        lower, upper, method = _allocated_epsilon(mixture, delta, below)
         return Bracket(lower, upper, upper, method)
     gdp = total_gdp(releases)
-    above, below = compositions(releases), compositions(releases, attained=True)
-    lower, upper, method = _epsilon(above, gdp, delta)
-    if below != above:
-        lower = _epsilon(below, gdp, delta)[0]
-    return Bracket(lower, upper, upper, method)
+    dominating, attained = compositions(releases), compositions(releases, attained=True)
+    lower, upper, method = _epsilon(dominating, gdp, delta, below and attained == dominating)
+    if below and attained != dominating:
+        lower = _epsilon(attained, gdp, delta, below)[0]
+    return Bracket(min(lower, upper), upper, upper, method)
 
 
 def allocated(releases: Sequence[Release], finite: Finite = NO_FINITE) -> Mixture | None:
@@ -355,20 +399,19 @@ def allocated(releases: Sequence[Release], finite: Finite = NO_FINITE) -> Mixtur
     )
 
 
-def _allocated_epsilon(mixture: Mixture, target: float) -> tuple[float, float, str]:
+def _allocated_epsilon(mixture: Mixture, target: float, below: bool) -> tuple[float, float, str]:
     at_zero = mixture_delta(0.0, mixture, target=target)
     if at_zero.upper <= target:
         return 0.0, 0.0, at_zero.method
-    if at_zero.value <= target:
-        start = 1e-3 * at_zero.value
-    else:
-        start = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target))
+    start, slope = rough_start(mixture, target) if at_zero.value > target else (0.0, -10.0)
+    if not start > 0:
+        start, slope = (1e-3 * at_zero.value, -10.0)
     curve = mixture_curve(lambda epsilon: (epsilon, mixture), target, rough=FINE if mixture.runs else ROUGH)
-    lower, upper, point = crossing([curve], start, -10.0, target)
+    lower, upper, point = crossing([curve], start, slope, target, below=below)
     return lower, upper, point.method
 
 
-def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[float, float, str]:
+def _epsilon(compositions: Sequence[Parts], gdp: float, target: float, below: bool) -> tuple[float, float, str]:
     if not any(compositions):
         found = float(epsilon_from_gdp(gdp, target))
         slack = GDP_ACCURACY * max(found, gdp * gdp)
@@ -377,16 +420,18 @@ def _epsilon(compositions: Sequence[Parts], gdp: float, target: float) -> tuple[
     def curve(parts: Parts) -> Curve:
         return direction_curve(lambda epsilon: (epsilon, parts, gdp))
 
-    curves, scale = [], 0.0
-    for parts in compositions:
+    curves: list[Curve] = []
+    for number, parts in enumerate(compositions):
         at_zero = direction_delta(0.0, parts, gdp)
-        if at_zero.upper > target:
-            curves.append(curve(parts))
-            scale = max(scale, at_zero.value)
+        if at_zero.upper > target:  # and of those after it the crossing asks where it is
+            curves = [curve(one) for one in compositions[number:]]
+            break
     if not curves:
         return 0.0, 0.0, at_zero.method
-    start = scale * math.sqrt(2 * math.log(1 + scale / target))
-    lower, upper, point = crossing(curves, start, -10.0, target)
+    start, slope = rough_epsilon(target, parts, gdp)
+    if not start > 0:
+        start, slope = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target)), -10.0
+    lower, upper, point = crossing(curves, start, slope, target, below=below)
     return lower, upper, point.method
 
 

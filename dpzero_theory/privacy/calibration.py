@@ -1,17 +1,19 @@
 """The smallest noise multiplier for a privacy target."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import allocated, compositions, delta_curve, delta_of_history, notes
+from dpzero_theory.privacy.accountant import allocated, compositions, delta_curve, delta_of_history, excess, notes
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
 from dpzero_theory.privacy.certified.direction import direction_curve
 from dpzero_theory.privacy.certified.exponential import LEAST_NOISE
 from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
+from dpzero_theory.privacy.certified.sketch import rough_epsilon
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.sampling import Sampling
@@ -24,6 +26,12 @@ _LOUD = 1e6
 """A noise multiplier that every mechanism accounts for."""
 _PURE_ACCURACY = 1e-10
 """Relative, of a pure law's multiplier."""
+_CLOSE = 1e-4
+"""Relative, of a pure law's multiplier: how close to it any other must be to be of no use."""
+_LOOKS, _ROUGH = 12, 1e-3
+"""Evaluations of a rough epsilon, at most, in a first search for noise, and how near, relative, that is enough."""
+_LEAST_STEP = 1e-12
+"""Relative, of noise that is added."""
 
 
 def calibrate_noise_multiplier(
@@ -53,9 +61,10 @@ def calibrate_noise_multiplier(
         coordinates: K >= 1, as in `Release`.
 
     Returns:
-        A bracket with value = upper: at `upper` the certified upper end of delta(epsilon) is at most target_delta,
-        at `lower` the certified lower end exceeds it (pure laws at target_delta = 0: both of epsilon). On a coarse
-        lattice (discrete-gaussian:M) more noise may cost more: a smaller multiplier than `lower` may meet the target.
+        A bracket with value = upper: at `upper` `epsilon_of_history` at target_delta says at most target_epsilon, and
+        `delta_of_history` at target_epsilon at most target_delta (`accountant.excess`); at `lower` the certified lower
+        end of delta exceeds it (pure laws at target_delta = 0: both of epsilon). On a coarse lattice
+        (discrete-gaussian:M) more noise may cost more: a smaller multiplier than `lower` may meet the target.
 
     Raises:
         ValueError: an argument outside its range.
@@ -76,8 +85,31 @@ def calibrate_noise_multiplier(
     ).with_noise(1.0)
     pure = law.multiplier(unit, epsilon)
     if pure is not None:
-        return _pure(unit, epsilon, check.real("target_delta", target_delta, at_least=0, below=1), pure)
-    delta = check.real("target_delta", target_delta, above=0, below=1)
+        delta = check.real("target_delta", target_delta, at_least=0, below=1)
+        found = _pure(unit, epsilon, delta, pure)
+    else:
+        delta = check.real("target_delta", target_delta, above=0, below=1)
+        found = _composed(unit, epsilon, delta)
+    return settled(found, lambda noise: excess([unit.with_noise(noise)], epsilon, delta))
+
+
+def settled(found: Bracket, beyond: Callable[[float], float]) -> Bracket:
+    """A bracket of a noise multiplier whose value meets the target by the answer that whoever asks is given.
+
+    found: from a search along the noise, whose upper end may be short of that by the errors of both. beyond: by how
+    much, relative, the target is missed with a multiplier, as `accountant.excess`. Noise is added until it is not:
+    first as much as that, then twice as much each time. So `upper` over `lower` says how far both sides are apart.
+    """
+    value, more = found.upper, 0.0
+    while (missed := beyond(value)) > 0:
+        more = max(2 * more, missed, _LEAST_STEP)
+        value *= 1 + more
+    return replace(found, value=value, upper=value)
+
+
+def _composed(unit: Release, epsilon: float, delta: float) -> Bracket:
+    """Of a law without pure epsilon."""
+    law = MECHANISMS[unit.mechanism]
     cost = law.cost(unit, delta)
     if not cost.gaussian or cost.multipliers not in (None, (1.0, 1.0)):
         return _on_lattice(unit, epsilon, delta)
@@ -91,7 +123,7 @@ def _on_lattice(unit: Release, epsilon: float, delta: float) -> Bracket:
     """Of Gaussian noise on a lattice so coarse that it is not accounted for as continuous noise of its multiplier."""
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
-    start, slope = _central_limit(unit, epsilon, delta)
+    start, slope = _rough(unit, epsilon, delta)
     if unit.terms.gdp > 0:
         start = unit.terms.gdp / float(gdp_from_epsilon(epsilon, delta))
     curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon), near=delta)
@@ -108,6 +140,9 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
     _require_noise(unit, delta)
     if multiplier <= LEAST_NOISE:
         return replace(closed, lower=0.0)
+    less = multiplier * (1 - _CLOSE)
+    if MECHANISMS[unit.mechanism].cost(unit.with_noise(less), delta).least > epsilon:
+        return replace(closed, lower=less)
     least = delta_of_history([unit.with_noise(LEAST_NOISE)], epsilon)
     if least.upper <= delta:
         return Bracket(0.0, LEAST_NOISE, LEAST_NOISE, least.method, notes([unit]))
@@ -135,16 +170,16 @@ def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
         return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
-    start, slope = _central_limit(unit, epsilon, delta)
+    start, slope = _rough(unit, epsilon, delta)
     if unit.terms.run is not None:
         curve = mixture_curve(lambda noise: (epsilon, _mixture(unit.with_noise(noise))), delta, rough=COARSE)
         lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
         return Bracket(lower, upper, upper, point.method, notes([unit]))
     if unit.terms.truncated > 0:
         curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon))
-        upper, point, _ = upper_crossing([curve], start, slope, delta, roomy=True)
-        lower = min(_gaussian(attained(unit), epsilon, delta).lower, upper)
-        return Bracket(lower, upper, upper, point.method, notes([unit]))
+        rarely = _gaussian(attained(unit), epsilon, delta)
+        upper, point, _ = upper_crossing([curve], rarely.upper, slope, delta, roomy=True)
+        return Bracket(min(rarely.lower, upper), upper, upper, point.method, notes([unit]))
     if unit.terms.finite:
         curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon), near=delta)
         lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
@@ -179,16 +214,31 @@ def _central_pure(unit: Release, epsilon: float, delta: float) -> float:
     return unit.sensitivity * unit.sample_rate * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))
 
 
-def _central_limit(unit: Release, epsilon: float, delta: float) -> tuple[float, float]:
-    """A first guess: the multiplier s at which mu = q sqrt(T (e^{1/s^2} - 1)) (s per sensitivity) would do.
+def _rough(unit: Release, epsilon: float, delta: float) -> tuple[float, float]:
+    """(about the multiplier, d log delta / d log of it there) at which the target is met, by `rough_epsilon`.
 
-    mu is taken from delta = Phi(mu/2 - epsilon/mu), close below the exact one, and the slope of log delta in log s
-    from the same Gaussian.
+    Secants from the multiplier s with mu = q sqrt(T (e^{1/s^2} - 1)), s per sensitivity, and delta = Phi(mu/2 -
+    epsilon/mu), close below the exact one.
     """
     z = -float(ndtri(delta))
     root = math.sqrt(z * z + 2 * epsilon)
     gdp = 2 * epsilon / (root + z) if z > 0 else root - z
     turns = unit.terms.releases
     rate, steps = (unit.terms.pairs[0].sample_rate, turns) if turns else (unit.sample_rate, unit.steps)
-    start = unit.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / steps))
-    return start, -1 - abs((epsilon / gdp) ** 2 - gdp**2 / 4)
+    noise = unit.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / steps))
+    slope = -1 - abs((epsilon / gdp) ** 2 - gdp**2 / 4)
+    if not unit.terms.pairs:
+        return noise, slope
+    before, missed, fall = 0.0, 0.0, -1.0
+    for _ in range(_LOOKS):
+        found, of_epsilon = rough_epsilon(delta, compositions([unit.with_noise(noise)])[0])
+        if not found > 0:
+            break
+        last, missed = missed, math.log(found / epsilon)
+        if before > 0 and noise != before and (missed - last) / math.log(noise / before) < 0:
+            fall = (missed - last) / math.log(noise / before)
+        slope = -of_epsilon * fall
+        if abs(missed) < _ROUGH:
+            break
+        before, noise = noise, noise * math.exp(min(max(-missed / fall, -1.0), 1.0))
+    return noise, min(slope, -1.0)

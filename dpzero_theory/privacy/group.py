@@ -28,9 +28,9 @@ from fractions import Fraction
 from typing import Any
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier, settled
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import CyclicPoisson, FixedSize, TruncatedPoisson
 from dpzero_theory.privacy.step import Release, Steps, releases_of
@@ -149,6 +149,19 @@ def group_epsilon(history: Steps, delta: float, *, size: int, n: int | None = No
     return replace(bracket, notes=(*bracket.notes, f"{vacuous} (`group_noise` says how much does)"))
 
 
+def group_excess(
+    history: Steps, target_epsilon: float, target_delta: float, *, size: int, n: int | None = None
+) -> float:
+    """By how much, relative, the upper ends of both exceed a target; otherwise as `accountant.excess`."""
+    made = releases_of(history)
+    if _size(made, size, n) == 1:
+        return excess(made, target_epsilon, target_delta)
+    beyond = [group_epsilon(made, target_delta, size=size, n=n).upper / target_epsilon - 1]
+    if target_delta > 0:
+        beyond.append(group_delta(made, target_epsilon, size=size, n=n).upper / target_delta - 1)
+    return max(beyond)
+
+
 def group_noise(
     *, target_epsilon: float, target_delta: float, size: int, n: int | None = None, **releases: Any
 ) -> Bracket:
@@ -164,9 +177,13 @@ def group_noise(
     if k == 1:
         return one
     unit = Release(one.value, **releases)
+
+    def beyond(noise: float) -> float:
+        return group_excess([unit.with_noise(noise)], target_epsilon, target_delta, size=k, n=n)
+
     if unit.sample_rate == 1:
         more = k * one.upper * (1 + _ROUNDING)
-        return replace(one, lower=k * one.lower, value=more, upper=more)
+        return settled(replace(one, lower=k * one.lower, value=more, upper=more), beyond)
 
     def meets(noise: float) -> bool:
         return group_delta([unit.with_noise(noise)], target_epsilon, size=k, n=n).upper <= target_delta
@@ -174,7 +191,7 @@ def group_noise(
     value = smallest_real(meets, one.value, 2 * k * k * one.value, 1e-4)
     check.precondition(value is not None, f"target must be met with noise {2 * k * k * one.value:g}; got groups of {k}")
     assert value is not None
-    return _bracket(k, Bracket(0.0, value, value, "search"), one)
+    return _bracket(k, settled(Bracket(0.0, value, value, "search"), beyond), one)
 
 
 def _size(history: Sequence[Release], size: int, n: int | None) -> int:

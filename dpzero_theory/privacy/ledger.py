@@ -44,7 +44,7 @@ _ENTRIES: dict[str, dict[str, type]] = {
 """Of a line, by its kind."""
 _LATER = ("run", "inode", "by", "state")
 """Those that a line may lack."""
-_ROUNDING = 1e-9  # relative: what a calibration to the target may lose between its inverse functions
+_ROUNDING = 1e-9  # relative: what a closed form for the multiplier may lose; a calibrated one costs the target at most
 
 
 class LedgerError(RuntimeError):

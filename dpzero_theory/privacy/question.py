@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.calibration import settled
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
 from dpzero_theory.privacy.step import Release
@@ -65,14 +66,25 @@ class Question:
                 return group_epsilon([self.release()], self.delta, size=self.group, n=self.n)
             case "delta":
                 assert self.epsilon is not None
-                found = group_delta([self.release()], self.epsilon, size=self.group, n=self.n)
-                return replace(found, value=found.upper)
+                return self._delta(self.epsilon)
             case "steps":
                 return most_steps(**target, **noise, **drawn, sample_rate=self.sample_rate, **group, n=self.n)
             case "batch":
                 return largest_batch(**target, **noise, **steps, **drawn, **sizes, **group)
             case _:
                 return fewest_records(**target, **noise, **steps, **drawn, **sizes, **group)
+
+    def _delta(self, epsilon: float) -> Bracket:
+        """One at which epsilon, asked for, is no more: as much above the certified delta as two searches are apart."""
+        history = [self.release()]
+
+        def beyond(delta: float) -> float:
+            if not 0 < delta < 1:
+                return 0.0
+            return group_epsilon(history, delta, size=self.group, n=self.n).upper / epsilon - 1
+
+        found = group_delta(history, epsilon, size=self.group, n=self.n)
+        return settled(found, beyond) if epsilon > 0 else replace(found, value=found.upper)
 
     def _drawn(self) -> dict[str, str]:
         return {"sampling": self.sampling, "relation": self.relation}

@@ -13,7 +13,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.privacy.group import group_delta, group_epsilon
+from dpzero_theory.privacy.group import group_delta, group_epsilon, group_excess
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, sampling_of
 from dpzero_theory.privacy.step import MOST_STEPS, Release
@@ -191,6 +191,19 @@ class _Goal:
                 return found
         return group_delta(history, self.epsilon, size=self.group, n=n)
 
+    def _met(self, number: int, way: int, first: int, most: int) -> int | None:
+        """The number, or one near it that way, that meets the target by what whoever asks is told (`excess`).
+
+        It does but for the errors of two searches, or is a few away. None outside first to most.
+        """
+        step = way
+        while first <= number <= most:
+            history, n = [self.release(number)], self.records(number)
+            if group_excess(history, self.epsilon, self.delta, size=self.group, n=n) <= 0:
+                return number
+            number, step = number + step, 2 * step
+        return None
+
     def refuse(self, number: int, rule: str) -> NoReturn:
         made, n = [self.release(number)], self.records(number)
         real = group_epsilon(made, self.delta, size=self.group, n=n).upper
@@ -198,13 +211,13 @@ class _Goal:
 
     def largest(self, first: int, most: int, guess: float) -> Bracket | None:
         """The largest number that holds, of first to most; None where first does not."""
-        value = last_integer(self.excess, first, most, guess)
-        if value is None:
+        last = last_integer(self.excess, first, most, guess)
+        if last is None or (value := self._met(last, -1, first, most)) is None:
             return None
-        upper: int | None = value
-        if value < most and self.excess(value + 1, least=True) <= 0:
-            upper = last_integer(lambda number: self.excess(number, least=True), value + 1, most, value + 1)
-        return Bracket(value, value, upper or value, "search")
+        upper: int | None = last
+        if last < most and self.excess(last + 1, least=True) <= 0:
+            upper = last_integer(lambda number: self.excess(number, least=True), last + 1, most, last + 1)
+        return Bracket(value, value, upper or last, "search")
 
     def smallest(self, first: int, most: int, guess: float) -> Bracket | None:
         """The smallest number that holds, of first to most; None where most does not."""
@@ -216,8 +229,9 @@ class _Goal:
         beyond = last_integer(missed, first, most, guess)
         if beyond == most:
             return None
-        value = first if beyond is None else beyond + 1
-        lower = value
+        lower = first if beyond is None else beyond + 1
+        if (value := self._met(lower, 1, first, most)) is None:
+            return None
         if beyond is not None and missed(beyond, least=True) > 0:
             below = last_integer(lambda number: missed(number, least=True), first, beyond, beyond)
             lower = first if below is None else below + 1

@@ -13,10 +13,12 @@ MARGIN = 1e-14
 _TRIES = 60
 """Evaluations after which a search for an end gives up."""
 _MENDS = 6
-"""Evaluations after which an end that holds is near enough."""
+"""Evaluations that hold, and are not far from the target, after which an end is near enough."""
 _ROUGH, _LOOKS = 2.0, 20
 """In log delta, of a first search, and its most evaluations."""
 _FINE = 5e-10
+_NEXT = 1e-11
+"""Relative in x, of an end and where it does not hold, between which a curve falls at once."""
 _NEAR = 0.2
 """In log delta, of questions that can have the same contour."""
 _SHARE = 0.1
@@ -26,8 +28,8 @@ _SECANT = 1e-6
 """In log delta, of a first search by estimates."""
 _JUMP = 1e-3
 """How near, relative in x, a search by rough estimates, which may jump, gets to the target."""
-_AIM = 0.03
-"""Share of how near an end is sought by which it is aimed at on the side that holds."""
+_AIM, _AIM_CLOSE = 0.03, 0.5
+"""Share of how near an end is sought by which it is aimed at on the side that holds; without other room."""
 _WANTED, _WIDEST = 2e-4, 0.02
 """Width that an end's bracket may have: relative in x, and at most, relative in delta."""
 _RELATIVE = 1e-8
@@ -143,7 +145,7 @@ def _end(
             chord = (found - previous[1]) / math.log(x / previous[0])
             slope *= min(max(chord / slope, 0.05), 20.0) if chord / slope > 0 else 1.0
         if found <= 0:
-            good, mends = (x, point, slope), mends + 1
+            good, mends = (x, point, slope), mends + (found > -_WIDEST)
             if found >= -near or mends >= _MENDS:
                 return good
         else:
@@ -155,7 +157,7 @@ def _end(
         new = x * math.exp(min(max(change, -1.0), 1.0))
         if good is not None and bad is not None and not min(good[0], bad) < new < max(good[0], bad):
             new = math.sqrt(good[0] * bad)
-            if abs(good[0] / bad - 1) < 1e-13:
+            if abs(good[0] / bad - 1) < _NEXT:
                 return good
         if found > 0:
             least, factor = 2 * least, 1.0 if measured else 1.3 * factor
@@ -184,7 +186,7 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
         return max(math.log(point.upper) - log_target + room, -math.inf if point.upper <= target else 5e-324)
 
     fine = _near(slope) if roomy else _FINE
-    room = (2 if roomy else 0) * _FINE + _AIM * fine
+    room = 2 * _FINE + _AIM * fine if roomy else _AIM_CLOSE * fine
     x *= math.exp(min(max((log_target - room - log_delta) / slope, -0.7), 0.7))
     # from its own start, so that anyone who evaluates delta at `upper` again finds the same bracket
     wanted = min(_WANTED * abs(slope), _WIDEST)
@@ -222,7 +224,13 @@ def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float 
 
 
 def crossing(
-    curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool = False
+    curves: Sequence[Curve],
+    start: float,
+    slope: float,
+    target: float,
+    *,
+    roomy: bool = False,
+    below: bool = True,
 ) -> tuple[float, float, Bracket]:
     """Bracket of the least x at which every curve is at most `target`.
 
@@ -233,6 +241,7 @@ def crossing(
         target: 0 < target < 1, above the limit of every curve at infinity and below that of one of them at 0.
         roomy: leave room at `upper`, so that a search along another variable through the same point, which stops
             when it is this near to the target, does not go beyond the point.
+        below: whether the lower end is sought; else it is 0, for less.
 
     Returns:
         (lower, upper, bracket at upper); every curve's upper end is at most `target` at `upper`, and one curve's
@@ -240,7 +249,8 @@ def crossing(
     """
     tops = list(_tops(curves, start, slope, target, roomy=roomy))
     last = max((top for _, top in tops), key=lambda top: top.x)
-    return max(_below(curve, top, target) for curve, top in tops), last.x, last.point
+    lower = max(_below(curve, top, target) for curve, top in tops) if below else 0.0
+    return lower, last.x, last.point
 
 
 def upper_crossing(

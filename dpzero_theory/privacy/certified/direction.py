@@ -45,6 +45,8 @@ _SAME = 1e-9
 _SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
 _FAILURES = 2
 """Of a method at nearby questions, after which it is left out."""
+_FAR_OFF = 2.0
+"""A question this many times further is not nearby."""
 _WANTED, _WANTED_OF_FEW, _FEW_STEPS = 1e-3, 1e-4, 10
 """Relative width of delta at which a grid has points enough: of many steps, and of few."""
 
@@ -278,6 +280,13 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
 
     failures: dict[str, int] = {}
     known: dict[float, tuple[float, float | None]] = {}
+    place = 0.0  # where the failures were
+
+    def move(x: float) -> None:
+        nonlocal place
+        if not place / _FAR_OFF < x < place * _FAR_OFF:
+            failures.clear()
+            place = x
 
     def bracket(x: float, wanted: float) -> Bracket:
         useless: dict[str, int] = {}
@@ -292,6 +301,7 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
     def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
         if x in known:
             return known.pop(x)
+        move(x)
         epsilon, parts, gdp = parts_at(x)
         if parts and epsilon < _largest_loss(parts, gdp):
             if failures.get("contour", 0) < _FAILURES:
@@ -322,6 +332,7 @@ def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> 
         return direction_delta(*parts_at(x), small=enough).upper
 
     def rough(x: float) -> float | None:
+        move(x)
         epsilon, parts, gdp = parts_at(x)
         if not (parts and _rare(parts) and epsilon < _largest_loss(parts, gdp)):
             return None

@@ -22,7 +22,7 @@ from dpzero_theory.privacy.certified.finite import FinitePair, product
 from dpzero_theory.privacy.certified.grid import grid_delta_beside
 from dpzero_theory.privacy.certified.modulus import coefficient_delta
 from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.sketch import reach_of
+from dpzero_theory.privacy.certified.sketch import reach_of, rough_epsilon
 from dpzero_theory.privacy.certified.subset import subset_pairs, told
 from dpzero_theory.privacy.certified.tilting import cumulant
 from dpzero_theory.privacy.gaussian import delta_from_gdp
@@ -266,3 +266,17 @@ def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *
         return mixture_delta(*at(x), target=target, accuracy=rough).log_value, None
 
     return Curve(bracket, estimate)
+
+
+def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:
+    """(about epsilon, d log delta / d log epsilon there) at delta = target, by the sum's variance: for a search."""
+    variance = mixture.gdp**2
+    for run in mixture.runs:
+        square = min(run.noise_multiplier**-2, 4.0)
+        spread = 4 * math.sinh(square) if mixture.replaced else math.expm1(square)
+        variance += run.epochs * run.taken**2 * spread / run.epoch
+    for pair, count in mixture.finite[0]:
+        total = float(np.sum(pair.mass))
+        mean = float(pair.mass @ pair.loss) / total
+        variance += count * float(pair.mass @ (pair.loss - mean) ** 2) / total
+    return rough_epsilon(target, mixture.parts[0] if mixture.parts else (), math.sqrt(variance))

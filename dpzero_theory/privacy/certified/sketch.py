@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtri_exp
+from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.cells import Cells, Span, cells
@@ -23,6 +23,8 @@ _LEAST, _MOST = -1e4, -1.0
 """Range of logs of the probability of large losses."""
 FEW = 50
 """Batches with the record, on average, from which no losses are rare."""
+_LOUD = 0.5
+"""Noise over the shift from which many rare losses may be far from a Gaussian."""
 FAR = 40.0
 """How much less likely, in logs, are outputs that are left out altogether."""
 
@@ -92,6 +94,56 @@ def reach_of(log_cut: float, steps: float) -> float:
 def rough_log_delta(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0) -> float:
     """Log of about delta(epsilon), mostly too large by a small factor; always finite."""
     return balance(epsilon, everything(parts, gdp), 0.02)[1]
+
+
+def rough_epsilon(target: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0) -> tuple[float, float]:
+    """(about epsilon, d log delta / d log epsilon there) at delta = target; the larger of two, each sharp somewhere.
+
+    That of a Gaussian of the losses' variance, which many of them come near; and that of one batch with the record,
+    where it is seldom in any: with probability p in one, delta = p delta'(x) where e^epsilon = 1 + q (e^x - 1).
+    """
+    variance, found = gdp * gdp, (0.0, -1.0)
+    for pair, steps in parts:
+        q = pair.sample_rate
+        if pair.noise >= _LOUD:
+            variance += steps * q * q * _spread(pair)
+        used = -math.expm1(steps * math.log1p(-q)) if q < 1 else 1.0
+        if target < used / 2:
+            x, fall = _gaussian_epsilon(1 / pair.noise, target / used)
+            near = math.log1p(q * math.expm1(x)) if x < 600 else x + math.log(q)
+            found = max(found, (near, fall * near / (-math.expm1(-near) + q * math.exp(-near))))
+    if variance > 0:
+        all_of_them, fall = _gaussian_epsilon(math.sqrt(variance), target)
+        found = max(found, (all_of_them, fall * all_of_them))
+    return found[0], min(found[1], -1e-3)
+
+
+def _spread(pair: Pair) -> float:
+    """About the variance of the loss over q^2, for small q: that of the ratio of densities."""
+    square, half = 1 / pair.noise**2, 0.5 / pair.noise
+    if pair.kind == "replace":
+        return 4 * math.sinh(square)
+    if pair.kind == "fixed-size":
+        return 2 * float(math.exp(square) * ndtr(3 * half) - 2 * ndtr(half) + ndtr(-half))
+    return math.expm1(square)
+
+
+def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
+    """(epsilon, d log delta / d epsilon) of mu-GDP at delta = target, to about 1e-3, by Newton's method."""
+    epsilon, fall = mu * (mu / 2 - float(ndtri(target))), -1.0
+    for _ in range(8):
+        if not epsilon > 0:
+            return 0.0, -1.0
+        first, second = (float(log_ndtr(side * mu / 2 - epsilon / mu)) for side in (1, -1))
+        share = math.exp(min(epsilon + second - first, 0.0))
+        if not share < 1:
+            return epsilon, fall
+        fall = -share / (1 - share)
+        step = (first + math.log1p(-share) - math.log(target)) / fall
+        epsilon -= step
+        if abs(step) < 1e-3 * epsilon:
+            break
+    return epsilon, fall
 
 
 def rough_cut(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> tuple[float, float]:

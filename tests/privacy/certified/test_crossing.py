@@ -88,3 +88,25 @@ def test_a_curve_that_is_too_small_to_resolve_is_followed_upwards() -> None:
     lower, upper, _ = crossing([Curve(known.bracket, estimate)], 100.0, -10.0, 1e-5)
     assert lower < root(3.0, 1e-5) < upper
     assert upper / lower - 1 < 1e-6
+
+
+@pytest.mark.parametrize("bias", [1e-4, 1e-2, 1e2, 1e12])
+def test_an_end_is_found_from_far_on_either_side(bias: float) -> None:
+    """Estimates that are wrong by orders of magnitude, on a curve that falls slowly."""
+    known = curve(9.0, 1e-4, bias, power=0.3)
+    lower, upper, _ = crossing([known], 1.0, -10.0, 1e-8)
+    assert root(9.0, 1e-8, 0.3) * (1 - 1e-3) < lower < root(9.0, 1e-8, 0.3) < upper < root(9.0, 1e-8, 0.3) * (1 + 1e-3)
+
+
+def test_an_end_beside_a_fall_is_found() -> None:
+    """Nothing is left beyond x = 2, where delta falls to nothing at once."""
+    known = curve(1.0)
+
+    def bracket(x: float, *_: Any) -> Bracket:
+        return known.bracket(x, 0.0) if x < 2 else Bracket(0.0, 0.0, 0.0, "none")
+
+    def estimate(x: float, tau: float | None) -> tuple[float, float | None]:
+        return (-x, tau) if x < 2 else (-math.inf, tau)
+
+    lower, upper, _ = crossing([Curve(bracket, estimate)], 1.0, -10.0, 1e-5)
+    assert 2 * (1 - 1e-6) < lower < 2 <= upper < 2 * (1 + 1e-6)

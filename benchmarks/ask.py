@@ -1,0 +1,272 @@
+"""Calibrate, then ask: random settings over the whole range, of every sampling, relation and mechanism.
+
+At each the noise is calibrated, and whoever then asks for epsilon at the target's delta, or for delta at the target's
+epsilon, must be told no more than the target. T up to 10^6, q from 1e-9 to 1, epsilon from 1e-3 to 50, delta from
+1e-12 to 1e-2, all log-uniform; whatever is registered takes part. And discrete noise on lattices of 1 to 2^28 integers
+to a clip is held against direct sums over its outputs.
+"""
+
+import math
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from benchmarks.kit.jobs import fill
+from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.timing import timed
+from dpzero_theory.check import Array
+from dpzero_theory.cli import Parser
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.mechanism import MECHANISMS
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
+from dpzero_theory.privacy.step import Release
+
+__all__ = [
+    "COUNT",
+    "OF_LATTICE",
+    "SEED",
+    "answer",
+    "lattice_answer",
+    "lattices",
+    "report",
+    "run_ask",
+    "run_lattices",
+    "settings",
+]
+
+SEED = 20_261_123
+COUNT = 2000
+LATTICES = 200
+SECONDS = 20.0
+"""Processor seconds after which a setting is given up, and its row says so."""
+_SELDOM = ("random-allocation", "truncated-poisson")
+"""Samplings that are drawn a quarter as often as others: a question takes seconds."""
+_MOST_LEVELS = 28
+_CHUNK, _MOST_TERMS = 2**20, 2**27
+_LOUD = 1e6
+"""A noise multiplier that every mechanism accounts for."""
+_NEEDED = 1.01
+"""Times delta: the least chance that a record is used, so that noise is needed."""
+
+_Draw = np.random.Generator
+_ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
+    "": lambda rng, q: ("", q),
+    "[:K]": lambda rng, q: _allocation(rng, q),
+    ":B": lambda rng, q: _cyclic(rng, q),
+    ":B/n": lambda rng, q: _truncated(rng, q),
+}
+"""What follows a sampling's name, by the form that the sampling says it has, and its rate."""
+
+
+def _allocation(rng: _Draw, q: float) -> tuple[str, float]:
+    taken = int(rng.integers(1, 5))
+    epoch = max(round(taken / q), taken)
+    return ("" if taken == 1 else f":{taken}"), taken / epoch
+
+
+def _cyclic(rng: _Draw, q: float) -> tuple[str, float]:
+    groups = int(10 ** rng.uniform(0, min(3.0, -math.log10(q))))
+    return f":{groups}", min(q, 1 / groups)
+
+
+def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
+    """At most some standard deviations more than a batch has on average."""
+    n = int(10 ** rng.uniform(1, 8))
+    rate = min(max(q, 0.01 / n), 1 - 1 / n)
+    batch = n * rate + rng.uniform(0, 8) * math.sqrt(n * rate)
+    return f":{min(math.ceil(batch), n)}/{n}", rate
+
+
+def _mechanism(name: str, rng: _Draw) -> str:
+    """A family's member has so many integers to a clip."""
+    return f"{name}:{2 ** int(rng.integers(0, 13))}" if name in MECHANISMS.families else name
+
+
+def settings(count: int) -> list[dict[str, Any]]:
+    """Those that are not accounted, or need no noise at all, are drawn again."""
+    rng = np.random.default_rng(SEED)
+    found: list[dict[str, Any]] = []
+    laws = [*MECHANISMS, *(name for name in MECHANISMS.families if name not in MECHANISMS)]
+    kinds = [kind for kind in SAMPLINGS.values() for _ in range(1 if kind.name in _SELDOM else 4)]
+    while len(found) < count:
+        kind = kinds[int(rng.integers(len(kinds)))]
+        arguments, rate = _ARGUMENTS[kind.arguments](rng, float(10 ** rng.uniform(-9, 0)))
+        row: dict[str, Any] = {
+            "steps": int(10 ** rng.uniform(0, 6)),
+            "sample_rate": 1.0 if kind.name == "full" else rate,
+            "epsilon": float(10 ** rng.uniform(-3, math.log10(50))),
+            "delta": float(10 ** rng.uniform(-12, -2)),
+            "sampling": f"{kind.name}{arguments}",
+            "relation": str(list(Relation)[int(rng.integers(len(Relation)))]),
+            "mechanism": _mechanism(laws[int(rng.integers(len(laws)))], rng),
+        }
+        try:
+            release = _release(row, _LOUD)
+        except ValueError:
+            continue
+        if release.step.sampling.chance(release.steps)[0] > _NEEDED * row["delta"]:
+            found.append({"setting": len(found) + 1} | row)
+    return found
+
+
+def _batches(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("relation", "mechanism")} | {
+        "sampling": sampling_of(row["sampling"], row["sample_rate"])
+    }
+
+
+def _release(row: dict[str, Any], noise: float) -> Release:
+    return Release(noise, row["steps"], **_batches(row))
+
+
+class _TooLong(BaseException):
+    """No Exception, so that none that is handled on the way is taken for it."""
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise _TooLong
+
+
+def answer(setting: dict[str, Any]) -> dict[str, Any]:
+    """The row of a setting: `exception` is its name and message where there was one, and `too_long` where it took more
+    than `SECONDS` of processor time."""
+    row = dict(setting)
+    goal = {"target_epsilon": row["epsilon"], "target_delta": row["delta"]}
+    signal.signal(signal.SIGVTALRM, _stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        known = timed(lambda: calibrate_noise_multiplier(**goal, steps=row["steps"], **_batches(row)))
+        noise = known.found.value
+        row |= {"noise_multiplier": noise, "noise_lower": known.found.lower, "seconds": known.cpu_seconds}
+        asked = timed(lambda: epsilon_of_history(_release(row, noise), row["delta"]).upper)
+        delta = delta_of_history(_release(row, noise), row["epsilon"]).upper
+        excess = max(asked.found / row["epsilon"] - 1, delta / row["delta"] - 1)
+        row |= {"epsilon_answered": asked.found, "delta_answered": delta, "ask_seconds": asked.cpu_seconds}
+        row |= {"excess": excess, "exception": "none", "too_long": False}
+    except _TooLong:
+        row |= {"exception": "none", "too_long": True}
+    except Exception as error:  # what this benchmark counts
+        row |= {"exception": f"{type(error).__name__}: {error}".splitlines()[0][:120], "too_long": False}
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return row | {"status": "ok"}
+
+
+def run_ask(parser: Parser, out: Path, count: int, workers: int) -> None:
+    """Calibrate and ask at every setting."""
+    fields = (
+        *("steps", "sample_rate", "epsilon", "delta", "sampling", "relation", "mechanism"),
+        *("noise_multiplier", "noise_lower", "epsilon_answered", "delta_answered", "excess"),
+        *("seconds", "ask_seconds", "exception", "too_long"),
+    )
+    rows = Results(out, key=("setting",), fields=fields, seeds=[SEED], device="cpu", dtype="float64")
+    with parser.opened("--out", rows) as results:
+        fill(results, answer, settings(count), workers)
+    report(out)
+
+
+def report(out: Path) -> None:
+    """Exceptions, what costs more than asked, and times, on standard output."""
+    rows = read_rows(out)
+    asked = rows[rows["excess"].notna()]
+    failed = rows[rows["exception"] != "none"]
+    print(f"{len(rows)} settings, {len(failed)} exceptions, {int(rows['too_long'].sum())} longer than {SECONDS:g} s")
+    print(f"{int((asked['excess'] > 0).sum())} calibrated multipliers cost more than asked, of {len(asked)}")
+    quantiles = ", ".join(f"{share:.0%} {asked['seconds'].quantile(share):.2g}" for share in (0.5, 0.9, 0.99, 1.0))
+    print(f"processor seconds of a calibration: {quantiles}")
+
+
+OF_LATTICE = ("setting", "mechanism", "relation", "noise_multiplier", "epsilon_share")
+
+
+def lattices(count: int) -> list[dict[str, Any]]:
+    """One release with full batches, of discrete laws; levels from 1 to 2^28, the ends among them."""
+    rng = np.random.default_rng(SEED + 1)
+    found: list[dict[str, Any]] = []
+    for number in range(count):
+        power = (0.0, float(_MOST_LEVELS))[number] if number < 2 else rng.uniform(0, _MOST_LEVELS)
+        found.append(
+            {
+                "setting": number + 1,
+                "mechanism": f"{_LATTICE_LAWS[number % len(_LATTICE_LAWS)]}:{round(2**power)}",
+                "relation": str(list(Relation)[int(rng.integers(len(Relation)))]),
+                "noise_multiplier": float(10 ** rng.uniform(-1, 1)),
+                "epsilon_share": float(rng.uniform(0.02, 0.98)),
+            }
+        )
+    return found
+
+
+_LATTICE_LAWS = tuple(name for name in MECHANISMS.families if MECHANISMS[f"{name}:1"].lattice)
+
+
+def _above(law: str, first: int, scale: float) -> float:
+    """The sum over the integers from `first` on of e^{-|x|/scale}, or of e^{-(x/scale)^2/2}.
+
+    Term by term, as far as any counts; of more terms than `_MOST_TERMS` a Laplace tail is a geometric series, and a
+    Gaussian one the integral from half an integer before, which is off by a share of 1/(24 scale^2) of it at most where
+    it counts.
+    """
+    last = math.ceil((80 if law == "laplace" else 40) * scale) + max(first, 0)
+    if last - first <= _MOST_TERMS:
+        starts = range(first, last + 1, _CHUNK)
+        return math.fsum(
+            float(np.sum(_mass(law, np.arange(start, min(start + _CHUNK, last + 1), dtype=np.float64) / scale)))
+            for start in starts
+        )
+    if law != "laplace":
+        return math.sqrt(2 * math.pi) * scale * float(ndtr((0.5 - first) / scale))
+    if first > 0:
+        return math.exp(-first / scale) / -math.expm1(-1 / scale)
+    return 2 * _above(law, 1, scale) + 1 - _above(law, 1 - first, scale)
+
+
+def _mass(law: str, x: Array) -> Array:
+    return np.exp(-np.abs(x)) if law == "laplace" else np.exp(-0.5 * x * x)
+
+
+def direct_delta(law: str, shift: int, scale: float, epsilon: float) -> tuple[float, float]:
+    """(sum over the integers k of max(0, P(k - shift) - e^epsilon P(k)), its error), P the discrete law.
+
+    The ratio of the two rises in k, so that there is a gain from one integer on.
+    """
+    middle = epsilon * scale if law == "laplace" else epsilon * scale**2 / shift
+    first = math.floor((shift + middle) / 2 if law == "laplace" else middle + shift / 2) + 1
+    whole = 2 * _above(law, 1, scale) + 1
+    gained, lost = (_above(law, first - by, scale) / whole for by in (shift, 0))
+    return gained - math.exp(epsilon) * lost, 1e-11 * gained
+
+
+def lattice_answer(setting: dict[str, Any]) -> dict[str, Any]:
+    """The row: the bracket of delta of one release, and the direct sum."""
+    row, law = dict(setting), MECHANISMS[setting["mechanism"]]
+    levels, noise = int(setting["mechanism"].partition(":")[2]), setting["noise_multiplier"]
+    shift, scale = Relation.of(setting["relation"]).sensitivity * levels, noise * levels
+    mu = shift / scale
+    epsilon = setting["epsilon_share"] * (mu if law.noise == "laplace" else 3 * mu + mu * mu / 2)
+    release = Release(noise, 1, sampling="full", relation=setting["relation"], mechanism=setting["mechanism"])
+    found = delta_of_history(release, epsilon)
+    direct, error = direct_delta(law.noise, shift, scale, epsilon)
+    contained = found.lower <= direct + error and direct - error <= found.upper
+    row |= {"levels": levels, "epsilon": epsilon, "delta_lower": found.lower, "delta_upper": found.upper}
+    return row | {"direct": direct, "error": error, "contained": contained, "status": "ok"}
+
+
+def run_lattices(parser: Parser, out: Path, count: int, workers: int) -> None:
+    """One release of each discrete law against its direct sum."""
+    fields = (
+        *("mechanism", "levels", "relation", "noise_multiplier", "epsilon_share", "epsilon"),
+        *("delta_lower", "delta_upper", "direct", "error", "contained"),
+    )
+    rows = Results(out, key=("setting",), fields=fields, seeds=[SEED + 1], device="cpu", dtype="float64")
+    with parser.opened("--out", rows) as results:
+        fill(results, lattice_answer, lattices(count), workers)
+    found = read_rows(out)
+    print(f"{len(found)} releases on lattices, {int(found['contained'].sum())} direct sums in their bracket")
