@@ -1,6 +1,6 @@
 """Experiments on a loop: the same run with one thing changed.
 
-A run is `quiet` with almost no noise (a 1e-20th of the claim's multiplier, so that every number is still drawn) and
+A run is `quiet` with almost no noise (the least share of the claim that the loop takes, so that numbers are still drawn) and
 `frozen` with weights that stay where they are. With equal seeds two quiet runs are equal, so what differs between runs
 on neighbouring data is what one record does, exactly, and what differs between a quiet and a noisy run is the noise.
 Where equal seeds give no equal runs, since batches come from elsewhere, all records are used in every step (batch = n).
@@ -21,7 +21,8 @@ from dpzero_theory.audit.loop import Loop, LoopFailed, Outcome, still
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_QUIET = (1e-20, 1e-9, 0.0)
+_QUIET = (1e-20, 1e-9, 1e-7, 0.0)
+"""Shares of the claimed noise that are tried for quiet runs, the first that the loop takes."""
 _SAME = 1e-5
 """Of the largest number: what quiet noise and rounding leave."""
 _SEED, _NOISE_SEED, _DIRECTIONS = 11, 1000, range(1100, 1132)

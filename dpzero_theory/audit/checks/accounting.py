@@ -1,6 +1,5 @@
 """Whether the arithmetic of the claim holds, and the loop runs what was accounted."""
 
-from dataclasses import replace
 from typing import Any
 
 from dpzero_theory.audit import datasets
@@ -38,7 +37,7 @@ def _spent(lab: Lab) -> float:
     """What the releases cost that are made, which may be fewer than are claimed."""
     release, made = lab.claim.release(), lab.base.releases
     steps = release.steps if made is None or lab.loop.one_step else min(len(made), release.steps)
-    return epsilon_of_history([replace(release, steps=steps)], lab.claim.delta).lower
+    return epsilon_of_history([release.with_steps(steps)], lab.claim.delta).lower
 
 
 def steps(lab: Lab, level: float) -> Verdict:
