@@ -90,7 +90,13 @@ def calibrate_noise_multiplier(
     else:
         delta = check.real("target_delta", target_delta, above=0, below=1)
         found = _composed(unit, epsilon, delta)
-    return settled(found, lambda noise: excess([unit.with_noise(noise)], epsilon, delta))
+
+    def beyond(noise: float) -> float:
+        if not noise < math.inf:
+            raise ValueError(f"target_epsilon must be within the accountant's reach; got {epsilon:g} at {delta:g}")
+        return excess([unit.with_noise(noise)], epsilon, delta)
+
+    return settled(found, beyond)
 
 
 def settled(found: Bracket, beyond: Callable[[float], float]) -> Bracket:

@@ -122,7 +122,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "step sizes": ({"steps": 10**9, "step_size": lambda step: 0.1}, "steps must be an integer with 1 <= steps <= 1000"),
     "epsilon": ({"target_epsilon": 1e308}, "target_epsilon must"),
     "epsilon, poisson": ({"target_epsilon": 1e6, **POISSON}, "target_epsilon .*must"),
-    "small epsilon, poisson": ({"target_epsilon": 1e-12, **POISSON}, "target_epsilon must be at least"),
     "small epsilon, laplace": (
         {"target_epsilon": 1e-8, "target_delta": 0.0, "noise": "laplace"},
         "target_epsilon must be met with a noise",

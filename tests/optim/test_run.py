@@ -295,7 +295,7 @@ def test_a_release_that_was_paid_for_but_not_written_is_skipped(tmp_path: Path) 
     run = private(tmp_path)
     steps(run, 2)
     assert run._ledger is not None
-    run._ledger.spend(run.plan.settings)
+    run._pay(run._ledger)
     run.close()
     again = private(tmp_path, resume=True)
     assert again.step().release == 3
