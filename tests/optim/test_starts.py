@@ -18,7 +18,7 @@ from dpzero_theory.privacy.selection import Runs
 from tests.optim.small import BUDGET as TARGET
 from tests.optim.small import FULL, STEP, Logistic, data, losses, plan, private
 
-HEADER = Header(plan(), "07" * 16, "", "nearest")
+HEADER = Header(plan(), "07" * 16, "00" * 32, "nearest")
 BUDGET = Budget(3.0, 1e-5, 1)
 OF_HUB = "_*"
 """What `Trainer.push_to_hub` leaves out of an output folder, of all that a start writes."""

@@ -113,9 +113,11 @@ def test_whoever_asks_beside_a_step_is_told_the_truth_or_refused(tmp_path: Path)
 
     def asking(ask: Callable[[], object]) -> Callable[[], None]:
         def work() -> None:
-            for _ in range(10):
+            answered = 0
+            while answered < 10:  # on a busy machine many are refused until the run is over
                 try:
                     ask()
+                    answered += 1
                 except TranscriptError as error:
                     refused.append(str(error))
                 time.sleep(2e-3)
