@@ -1,9 +1,10 @@
 """Experiments on a loop: the same run with one thing changed.
 
 A run is `quiet` with almost no noise (the least share of the claim that the loop takes, so that numbers are still
-drawn) and `frozen` with weights that stay where they are. With equal seeds two quiet runs are equal, so what differs between runs
-on neighbouring data is what one record does, exactly, and what differs between a quiet and a noisy run is the noise.
-Where equal seeds give no equal runs, since batches come from elsewhere, all records are used in every step (batch = n).
+drawn) and `frozen` with weights that stay where they are. With equal seeds two quiet runs are equal, so what differs
+between runs on neighbouring data is what one record does, exactly, and what differs between a quiet and a noisy run is
+the noise. Where equal seeds give no equal runs, since batches come from elsewhere, all records are used in every step
+(batch = n).
 
 Everything is computed when a check first asks for it, and once.
 """
