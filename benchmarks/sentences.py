@@ -1,6 +1,7 @@
 """Sentences of docs/results that hold numbers: what committed rows, or the calculator, say in words."""
 
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
 
-__all__ = ["TABLES", "audit_bounds", "effective_rank", "optimality", "price_of_directions"]
+__all__ = ["TABLES", "audit_bounds", "effective_rank", "forged_folders", "optimality", "price_of_directions"]
 
 
 def optimality() -> str:
@@ -99,6 +100,20 @@ def audit_bounds() -> str:
     )
 
 
+def forged_folders(folder: Path = RESULTS / "forged_folders") -> str:
+    """What verify and a resumption made of folders that were forged, damaged and stepped by threads."""
+    rows = read_rows(folder)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in rows["kind"].value_counts().sort_index().items())
+    wrong = {name: int(rows[name].sum()) for name in ("accepted", "wedged", "traceback", "unclear")}
+    untold = rows[rows["told"] == 0]
+    return _paragraphs(
+        f"""Of {len(rows):,} folders ({kinds}; `python -m benchmarks.forged_folders`) {wrong["accepted"]} were accepted
+        of those where it can be told that something is wrong, {wrong["wedged"]} were wedged, {wrong["traceback"]} ended
+        in a traceback and {wrong["unclear"]} in anything but one clear line. {len(untold)} were changed in a way that
+        cannot be told, or lost nothing; of these {int(untold["held"].sum())} were accepted."""
+    )
+
+
 def _paragraphs(*texts: str) -> str:
     """Each filled to the width of the pages."""
     filled = (textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False) for text in texts)
@@ -110,4 +125,5 @@ TABLES = {
     "price_of_directions": price_of_directions,
     "effective_rank": effective_rank,
     "audit_bounds": audit_bounds,
+    "forged_folders": forged_folders,
 }
