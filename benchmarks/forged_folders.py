@@ -255,7 +255,10 @@ def _true(folder: Path, whole: dict[str, bytes], made: int) -> bool:
     start = before.find(b"\n") + 1
     size = (len(before) - start) // made
     kept = start + (len(now) - start) // size * size
-    return now[:kept] == before[:kept] and ledger.read(folder / LEDGER).spent >= made
+    try:
+        return now[:kept] == before[:kept] and ledger.read(folder / LEDGER).spent >= made
+    except REFUSALS:
+        return False
 
 
 @contextlib.contextmanager

@@ -87,7 +87,7 @@ def choice(name: str, value: object, options: Collection[str]) -> str:
     """Return `value` if it is one of `options`; raises ValueError otherwise."""
     if isinstance(value, str) and value in options:
         return value
-    raise ValueError(f"{name} must be one of {', '.join(options)}; got {shown(value)}")
+    raise ValueError(f"{name} must be one of {', '.join(map(printable, options))}; got {shown(value)}")
 
 
 _OTHER_WORDS = {

@@ -37,7 +37,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from dpzero_theory.check import choice
+from dpzero_theory.check import choice, printable
 from dpzero_theory.optim.identity import KEY_BYTES, new_key, of_records, versions
 from dpzero_theory.optim.transcript import (
     Content,
@@ -382,4 +382,4 @@ def _require_begun_with(found: Header, given: Header) -> None:
         ("losses", found.losses, given.losses),
     ):
         if begun != now:
-            raise ValueError(f"{name} must be as in the run that is resumed, {begun}; got {now}")
+            raise ValueError(f"{name} must be as in the run that is resumed, {printable(begun)}; got {now}")
