@@ -1,10 +1,10 @@
-"""Tables of docs/results/accounting.md: five settings of the field, the corners, random allocation, private search."""
+"""Tables of docs/results/accounting.md: five settings, corners, what is asked, random allocation, private search."""
 
 import math
 
 import pandas as pd
 
-from benchmarks import allocation, allocation_k, five, private_search
+from benchmarks import allocation, allocation_k, ask, five, private_search
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
 
@@ -63,6 +63,26 @@ def corners() -> str:
     )
 
 
+def asked() -> str:
+    """What is calibrated and then asked for, by sampling, and discrete noise against direct sums."""
+    rows = read_rows(RESULTS / "accounting_ask")
+    kinds = rows.assign(kind=rows["sampling"].str.partition(":")[0]).groupby("kind")
+    lines = []
+    for name, group in (*((str(kind), group) for kind, group in kinds), ("all", rows)):
+        told = group[group["excess"].notna()]
+        cells = [f"{len(group)}", f"{int((group['exception'] != 'none').sum())}", f"{int(group['too_long'].sum())}"]
+        cells.append(f"{int((told['excess'] > 0).sum())}")
+        medians = [f"{-told['excess'].median():.1g}", _seconds(told["seconds"].median())] if len(told) else ["", ""]
+        lines.append([name, *cells, *medians])
+    header = ["sampling", "settings", "exceptions", f"longer than {ask.SECONDS:g} s", "above the target"]
+    sums = read_rows(RESULTS / "accounting_lattice")
+    return (
+        markdown([*header, "room left, median", "time of a calibration, median"], lines)
+        + f"\n\nOne release of discrete noise on lattices of {sums['levels'].min():,} to {sums['levels'].max():,}"
+        + f" integers to the clip: {int(sums['contained'].sum())} of {len(sums)} direct sums are in their bracket."
+    )
+
+
 def random_allocation() -> str:
     """Widths and times of epsilon's brackets, and what draws say of them."""
     rows = read_rows(RESULTS / "accounting_allocation")
@@ -117,6 +137,7 @@ def _known(rows: pd.DataFrame) -> str:
 TABLES = {
     "five_settings": five_settings,
     "corners": corners,
+    "asked": asked,
     "random_allocation": random_allocation,
     "random_allocation_k": random_allocation_k,
     "private_search": private_search_ways,

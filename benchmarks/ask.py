@@ -44,7 +44,7 @@ __all__ = [
 SEED = 20_261_123
 COUNT = 2000
 LATTICES = 200
-SECONDS = 20.0
+SECONDS = 8.0
 """Processor seconds after which a setting is given up, and its row says so."""
 _SELDOM = ("random-allocation", "truncated-poisson")
 """Samplings that are drawn a quarter as often as others: a question takes seconds."""
