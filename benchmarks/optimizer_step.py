@@ -139,9 +139,9 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
             "ratio_high": _rounded(max(ratios)),
             "wall_ratio": _rounded(statistics.median(wall / other for (_, wall), (_, other) in pairs)),
             "peak_mb": round(megabytes, 1),
-            "peak_to_inference": _rounded(megabytes / inference),
+            "peak_to_inference": _share(megabytes, inference),
             "largest_mb": round(largest, 1),
-            "peak_less_largest_to_inference": _rounded((megabytes - largest) / inference),
+            "peak_less_largest_to_inference": _share(megabytes - largest, inference),
         }
         if method == PRIVATE:
             public = [busy for busy, _ in samples[method][PUBLIC]]
@@ -246,6 +246,11 @@ def _release(device: str) -> None:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def _share(megabytes: float, inference: float) -> float | None:
+    """Memory in times of an inference's, None where an inference needed no new page that could be seen."""
+    return _rounded(megabytes / inference) if inference > 0 else None
 
 
 def _check(parser: Parser, options: Namespace) -> None:

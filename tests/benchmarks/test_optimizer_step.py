@@ -52,6 +52,13 @@ def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by["four-pass"]["peak_less_largest_to_inference"] == pytest.approx((110 - largest) / 100, rel=1e-3)
 
 
+def test_a_peak_that_was_not_seen_leaves_its_ratios_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inference whose memory was there already has a peak of 0 MB: a missing value is empty, not an error."""
+    monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda *case: 0.0)
+    rows = measure(Case("tiny", 2, 8, methods=(BASE, "rademacher")), "cpu", 2, 1e9)
+    assert [row["peak_to_inference"] for row in rows] == [None, None]
+
+
 def test_every_method_of_every_preset_is_known() -> None:
     assert {method for cases in PRESETS.values() for case in cases for method in case.methods} == set(METHODS)
     assert all(case.methods[0] == BASE for cases in PRESETS.values() for case in cases)
