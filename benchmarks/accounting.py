@@ -32,7 +32,7 @@ from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.accountant import compositions, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.comparison import ACCOUNTANTS, compare
 from dpzero_theory.privacy.gaussian import (
     delta_from_gdp,

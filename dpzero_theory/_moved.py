@@ -10,6 +10,30 @@ from types import ModuleType
 
 MOVED = {
     "dpzero_theory.privacy.release": "dpzero_theory.privacy.step",
+    "dpzero_theory.privacy.certified.allocation": "dpzero_theory.privacy.certified.allocations.allocation",
+    "dpzero_theory.privacy.certified.cells": "dpzero_theory.privacy.certified.laws.cells",
+    "dpzero_theory.privacy.certified.characteristic": "dpzero_theory.privacy.certified.analytic.characteristic",
+    "dpzero_theory.privacy.certified.contour": "dpzero_theory.privacy.certified.analytic.contour",
+    "dpzero_theory.privacy.certified.convolution": "dpzero_theory.privacy.certified.grids.convolution",
+    "dpzero_theory.privacy.certified.decay": "dpzero_theory.privacy.certified.analytic.decay",
+    "dpzero_theory.privacy.certified.direction": "dpzero_theory.privacy.certified.router",
+    "dpzero_theory.privacy.certified.epoch": "dpzero_theory.privacy.certified.allocations.epoch",
+    "dpzero_theory.privacy.certified.exponential": "dpzero_theory.privacy.certified.laws.exponential",
+    "dpzero_theory.privacy.certified.finite": "dpzero_theory.privacy.certified.laws.finite",
+    "dpzero_theory.privacy.certified.grid": "dpzero_theory.privacy.certified.grids.grid",
+    "dpzero_theory.privacy.certified.integers": "dpzero_theory.privacy.certified.laws.integers",
+    "dpzero_theory.privacy.certified.mixture": "dpzero_theory.privacy.certified.allocations.mixture",
+    "dpzero_theory.privacy.certified.modulus": "dpzero_theory.privacy.certified.allocations.modulus",
+    "dpzero_theory.privacy.certified.pairs": "dpzero_theory.privacy.certified.laws.pairs",
+    "dpzero_theory.privacy.certified.quadrature": "dpzero_theory.privacy.certified.analytic.quadrature",
+    "dpzero_theory.privacy.certified.rare": "dpzero_theory.privacy.certified.analytic.rare",
+    "dpzero_theory.privacy.certified.signed": "dpzero_theory.privacy.certified.grids.signed",
+    "dpzero_theory.privacy.certified.single": "dpzero_theory.privacy.certified.analytic.single",
+    "dpzero_theory.privacy.certified.sketch": "dpzero_theory.privacy.certified.laws.sketch",
+    "dpzero_theory.privacy.certified.subset": "dpzero_theory.privacy.certified.allocations.subset",
+    "dpzero_theory.privacy.certified.tilting": "dpzero_theory.privacy.certified.analytic.tilting",
+    "dpzero_theory.privacy.certified.variation": "dpzero_theory.privacy.certified.analytic.variation",
+    "dpzero_theory.privacy.certified.zeroed": "dpzero_theory.privacy.certified.laws.zeroed",
 }
 """Old path -> new path."""
 

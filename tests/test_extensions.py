@@ -19,7 +19,7 @@ from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.transcript import replay
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.laplace import laplace_multiplier, release_epsilon
 from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism

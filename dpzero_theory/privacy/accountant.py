@@ -18,10 +18,7 @@ from dataclasses import dataclass, replace
 from dpzero_theory import check
 from dpzero_theory.privacy import truncation
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing, upper_crossing
-from dpzero_theory.privacy.certified.direction import CLOSED, GDP_ACCURACY, Parts, direction_curve, direction_delta
-from dpzero_theory.privacy.certified.finite import FinitePair
-from dpzero_theory.privacy.certified.mixture import (
+from dpzero_theory.privacy.certified.allocations.mixture import (
     FINE,
     NO_FINITE,
     ROUGH,
@@ -31,8 +28,11 @@ from dpzero_theory.privacy.certified.mixture import (
     mixture_delta,
     rough_start,
 )
-from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.sketch import rough_epsilon
+from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing, upper_crossing
+from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
+from dpzero_theory.privacy.certified.router import CLOSED, GDP_ACCURACY, Parts, direction_curve, direction_delta
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.relation import Relation

@@ -9,11 +9,11 @@ from scipy.special import ndtri
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import allocated, compositions, delta_curve, delta_of_history, excess, notes
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.allocations.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
-from dpzero_theory.privacy.certified.direction import direction_curve
-from dpzero_theory.privacy.certified.exponential import LEAST_NOISE
-from dpzero_theory.privacy.certified.mixture import COARSE, Mixture, mixture_curve
-from dpzero_theory.privacy.certified.sketch import rough_epsilon
+from dpzero_theory.privacy.certified.laws.exponential import LEAST_NOISE
+from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
+from dpzero_theory.privacy.certified.router import direction_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.sampling import Sampling

@@ -19,8 +19,8 @@ from dpzero_theory.privacy.accountant import (
     total_gdp,
 )
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.tilting import cumulant
+from dpzero_theory.privacy.certified.analytic.tilting import cumulant
+from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.sampling import FixedSize
 from dpzero_theory.privacy.step import Release, Steps
 

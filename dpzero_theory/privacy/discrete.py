@@ -1,7 +1,7 @@
 """Discrete Gaussian noise under any sampling: the continuous Gaussian noises that cost as much, from above and below.
 
 Two bounds that hold for every sampling, every adaptive use and K coordinates a release. They are sharp where the noise
-is wide beside the lattice; with less noise `certified.integers` sums over the lattice. Lengths are in units of the
+is wide beside the lattice; with less noise `certified.laws.integers` sums over the lattice. Lengths are in units of the
 lattice, M of them to a clip; the noise has the parameter sigma = s M, s the noise multiplier of a `Release`.
 
 **From above.** Let DG(sigma; m) have P[x] proportional to exp(-(x - m)^2/(2 sigma^2)) on the integers, m an integer,

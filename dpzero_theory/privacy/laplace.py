@@ -1,6 +1,6 @@
 """Discrete Laplace noise: pure epsilon-DP of T releases, full batch or Poisson, for both relations.
 
-At delta > 0 they cost less than that, `certified.exponential`.
+At delta > 0 they cost less than that, `certified.laws.exponential`.
 
 A record moves the integer sum by at most `levels`, so with noise of parameter b (lattice units) one record in the
 batch changes the probability of a value by a factor of at most e^a, a = levels/b. Let M(0), M(v), M(w) be the laws

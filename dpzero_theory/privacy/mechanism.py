@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.exponential import LEAST_NOISE, laplace_pairs
-from dpzero_theory.privacy.certified.finite import FinitePair
-from dpzero_theory.privacy.certified.integers import LEAST_NOISE as LEAST_SUMMED
-from dpzero_theory.privacy.certified.integers import WIDEST, discrete_pairs
+from dpzero_theory.privacy.certified.laws.exponential import LEAST_NOISE, laplace_pairs
+from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.integers import LEAST_NOISE as LEAST_SUMMED
+from dpzero_theory.privacy.certified.laws.integers import WIDEST, discrete_pairs
 from dpzero_theory.privacy.discrete import FINE, between, discrete_scale, least_multiplier, on_lattice
 from dpzero_theory.privacy.laplace import FINE as FINE_LAPLACE
 from dpzero_theory.privacy.laplace import laplace_multiplier, lattice_gap, least_epsilon, release_epsilon

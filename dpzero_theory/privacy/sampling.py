@@ -20,9 +20,9 @@ import numpy as np
 from scipy.special import bdtrc
 
 from dpzero_theory import check
-from dpzero_theory.privacy.certified.allocation import Run
-from dpzero_theory.privacy.certified.pairs import Pair
-from dpzero_theory.privacy.certified.zeroed import LEAST_NOISE, zeroed_pairs
+from dpzero_theory.privacy.certified.allocations.allocation import Run
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.zeroed import LEAST_NOISE, zeroed_pairs
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.privacy.terms import Terms

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from dpzero_theory.privacy.certified.allocation import Run
-from dpzero_theory.privacy.certified.finite import FinitePair
-from dpzero_theory.privacy.certified.pairs import Pair
+from dpzero_theory.privacy.certified.allocations.allocation import Run
+from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import pytest
 from benchmarks import allocation
 from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.privacy.bracket import Bracket
-from tests.privacy.certified.test_allocation import brute_force
-from tests.privacy.certified.test_epoch import SIDES, integral
+from tests.privacy.certified.allocations.test_allocation import brute_force
+from tests.privacy.certified.allocations.test_epoch import SIDES, integral
 
 
 @pytest.mark.parametrize(

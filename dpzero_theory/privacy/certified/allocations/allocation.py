@@ -1,0 +1,355 @@
+"""Random allocation (balls in bins), Gaussian noise that is not small: certified brackets of delta(epsilon).
+
+On evenly spaced grids of the ratio and its logarithm: sharp where no ratio is large and delta is above rounding.
+`mixture` asks here first, and `epoch` for the rest: the replacement of a record, little noise, other releases beside.
+
+In each epoch of t steps every record takes part in exactly one step, uniformly random and independent of the other
+records. Lengths are in clips; s = `noise_multiplier`.
+
+Pair of one epoch. P = (1/t) sum_i N(e_i, s^2 I_t) (record present) against Q = N(0, s^2 I_t), with density ratio
+S = (1/t) sum_i Y_i, Y_i = exp((2 x_i - 1)/(2 s^2)), under Q independent with mean 1 (Feldman and Shenfeld, "Privacy
+amplification by random allocation", arXiv 2502.08202; "Efficient privacy loss accounting for subsampling and random
+allocation", arXiv 2602.17284). It dominates every adaptive use: there Y_i has a shift of norm at most 1, chosen from
+the outputs before i, so given these it is log-normal with mean 1 and no more variance: smaller in convex order.
+Replace the Y_i by independent ones with shift 1 from the last to the first: E_Q f(S) can only rise for every convex
+f, and f = (S - a)_+ and (1 - a S)_+ are the hockey-stick divergences of the two directions. Data with constant
+contributions attain it. If only the first r steps of an epoch are released, S = 1 - r/t + (1/t) sum_{i<=r} Y_i.
+A longer epoch is smaller in convex order, so that t may be any lower bound on the epoch's length.
+Pairs of epochs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10).
+
+A history of several such runs composes in the same way. A run with epochs of one step is plain Gaussian noise, which
+stands for the history's full batches and fixed orders.
+
+Upper end. Y is spread to the two neighbouring points of a grid h Z, keeping its mean (larger in convex order), the sum
+of t is a power of the transform, and each atom of ratio S is split between two neighbouring ratios e^{jH}, keeping
+its masses under P and Q, which dominates too. Composition is again a power. Added to delta: tails cut off (by
+exact normal tails, then Chernoff's bound on the laws that are transformed) and the rounding of the transforms.
+
+Lower end. The cell numbers floor(Y/h) are a function of the output, and so are their sums K over an epoch and the
+sums of round(log of K's ratio / H) over epochs, all modulo the transforms' lengths: for every set A of these,
+delta >= P(A) - e^epsilon Q(A), both laws computed by themselves, minus rounding. No tail is cut.
+
+Cell masses are 4-point Gauss-Legendre sums over cells at most s/50 wide: relative error below 1e-13 = `_RHO` each,
+hence a factor (1 +- _RHO) for every step. Densities' ratios are computed to `_KAPPA` relative: a shift of epsilon.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.grids.convolution import chernoff, compose, transform
+from dpzero_theory.privacy.certified.laws.logarithms import log_law, log_sum
+from dpzero_theory.privacy.gaussian import delta_from_gdp
+
+_LEAST_NOISE = 0.5
+"""Smallest noise multiplier for which the quadrature is certified; below it amplification is not claimed."""
+
+_RHO = 1e-13
+_KAPPA = 1e-13
+_LOG_TAIL = math.log(1e-14)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+_FINE = 2e-3
+_LONGEST = 2**19
+_WIDE = 0.05
+"""A spacing, in standard deviations of a ratio, that is too wide."""
+_LARGEST = 2**21
+
+
+@dataclass(frozen=True)
+class Run:
+    """`steps` releases with noise `noise_multiplier`, from the start of an epoch of `epoch` steps or more.
+
+    taken: the number of steps of an epoch that the record is in.
+    """
+
+    noise_multiplier: float
+    epoch: int
+    steps: int
+    taken: int = 1
+
+    @property
+    def epochs(self) -> int:
+        """Epochs begun: the record is in at most `taken` batches of each."""
+        return -(-self.steps // self.epoch)
+
+    @property
+    def plain_gdp(self) -> float:
+        """mu of the same releases if every epoch's step were known."""
+        return math.sqrt(self.epochs) / self.noise_multiplier
+
+
+@dataclass(frozen=True)
+class _Law:
+    """A law on the integers first, first + 1, ..., and bounds on its error and on the mass cut off."""
+
+    first: int
+    mass: Array
+    error: float
+
+
+@dataclass(frozen=True)
+class _Laws:
+    """The two laws for the upper end (ratio times Q is P) and the two for the lower one, on a grid of spacing h."""
+
+    upper: tuple[_Law, _Law]
+    lower: tuple[_Law, _Law]
+    spacing: float
+
+
+def light(run: Run) -> bool:
+    """Whether the grid of this module is fine enough: with little noise its few large ratios make it coarse."""
+    s = run.noise_multiplier
+    if s < _LEAST_NOISE:
+        return False
+    high = 1 - s * float(ndtri(math.exp(_LOG_TAIL) / (4 * min(run.epoch, run.steps) * run.epochs)))
+    deviation = math.sqrt(math.expm1(1 / s**2))
+    return 2 * math.exp((2 * high - 1) / (2 * s * s)) < _WIDE * deviation * _LONGEST
+
+
+def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Array, Array]:
+    """First cell, masses under N(0,s^2) and N(1,s^2) of the cells of Y in [low, high], and N(0,s^2) spread to the grid.
+
+    low and high bound x; cells are [kh, (k+1)h), the outer ones cut there in the spread law and extended in the masses.
+    """
+    half = 1 / (2 * s * s)
+    first = math.floor(math.exp(low / s**2 - half) / h)
+    last = math.floor(math.exp(high / s**2 - half) / h)
+    inner = s * s * np.log(np.arange(first + 1, last + 1) * h) + 0.5
+    edges = np.maximum.accumulate(np.clip(np.concatenate([[low], inner, [high]]), low, high))
+    parts = np.maximum(np.ceil(np.diff(edges) * 50 / s), 1).astype(np.int64)
+    index = np.repeat(np.arange(last - first + 1), parts)
+    width = np.repeat(np.diff(edges) / parts, parts)
+    within = np.arange(len(index)) - np.repeat(np.cumsum(parts) - parts, parts)
+    left = np.repeat(edges[:-1], parts) + within * width
+    count = last - first + 1
+    q, p, spread = np.zeros(count), np.zeros(count), np.zeros(count + 1)
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+        x = left + width * (1 + node) / 2
+        scale = weight * width / (2 * s * math.sqrt(2 * math.pi))
+        mass = scale * np.exp(-((x / s) ** 2) / 2)
+        share = np.clip(np.exp((2 * x - 1) * half) / h - (index + first), 0.0, 1.0)
+        q += np.bincount(index, mass, count)
+        p += np.bincount(index, scale * np.exp(-(((x - 1) / s) ** 2) / 2), count)
+        spread += np.bincount(index, mass * (1 - share), count + 1)
+        spread += np.bincount(index + 1, mass * share, count + 1)
+    q[0] += ndtr(low / s)
+    p[0] += ndtr((low - 1) / s)
+    q[-1] += ndtr(-high / s)
+    p[-1] += ndtr((1 - high) / s)
+    return first, q, p, spread
+
+
+def _size(length: int) -> int:
+    if not 1 <= length <= _LARGEST:
+        raise OverflowError("a grid would need too many points")
+    return max(1 << (length + 1).bit_length(), 64)
+
+
+def _count(index: NDArray[np.int64], mass: Array, length: int) -> Array:
+    return np.asarray(np.bincount(index, mass, length), dtype=np.float64)
+
+
+def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) -> _Laws:
+    """Laws of the grid sum of `released` steps of an epoch of t, under P and Q."""
+    # a step's cut: each of the steps may be cut at either end, under N(0) or N(1)
+    z = -float(ndtri(math.exp(log_tail) / (4 * released)))
+    low, high = -s * z, 1 + s * z
+    deviation = math.sqrt(math.expm1(1 / s**2))
+    largest = math.exp((2 * high - 1) / (2 * s * s))
+    longest = _LONGEST * _FINE / resolution
+    h = deviation * max(resolution, 24 * math.sqrt(released) / longest)
+    h = max(h, 2 * largest / longest)
+    first, q, p, spread = _cells(s, h, low, high)
+    points = np.arange(first, first + len(spread), dtype=np.float64)
+    biased = spread * points * h
+    log_spread, log_biased = log_law(spread), log_law(biased)
+    centre = float(np.sum(points * spread))
+    offsets = points - centre
+    fastest = 60 * h / (deviation * math.sqrt(released))
+    rates = np.geomspace(min(fastest / 60, 20 / len(points)), fastest, 16)
+
+    def above(rate: float) -> float:
+        return log_sum(log_biased, rate, offsets) + (released - 1) * log_sum(log_spread, rate, offsets)
+
+    def below(rate: float) -> float:
+        return released * log_sum(log_spread, -rate, offsets)
+
+    end = released * centre + chernoff(above, rates, log_tail)
+    begin = released * centre - chernoff(below, rates, log_tail)
+    start = max(math.floor(begin), released * first)
+    size = _size(min(math.ceil(end), released * int(points[-1])) - start + 1)
+    part = released / t
+    cut = 3 * math.exp(log_tail)
+    found: list[tuple[_Law, _Law]] = []
+    for base_law, other_law, tail in ((spread, biased, cut), (q, p, 0.0)):
+        base, other = transform(base_law, first, size), transform(other_law, first, size)
+        under_q, error_q = compose([(base, released)], start)
+        under_p, error_p = compose([(base, released - 1), (part * other + (1 - part) * base, 1)], start)
+        found.append((_Law(start, under_p, error_p + tail), _Law(start, under_q, error_q + tail)))
+    return _Laws(found[0], found[1], h)
+
+
+def _on_loss_grid(laws: _Laws, t: int, released: int, width: float, floor: int) -> list[_Law]:
+    """(upper P, upper Q, lower P, lower Q) on the grid of losses jH, H = `width`, j >= floor."""
+    rest = 1 - released / t
+    grid = laws.upper[0].first + np.arange(len(laws.upper[0].mass), dtype=np.float64)
+    ratio = rest + grid * laws.spacing / t
+    inside = ratio > math.exp(floor * width) * (1 + 1e-9)
+    position = np.log(np.where(inside, ratio, 1.0)) / width
+    below = np.floor(position).astype(np.int64)
+    # share of Q's mass that goes to the higher ratio, so that both masses are kept
+    share = np.clip(np.expm1((position - below) * width) / math.expm1(width), 0.0, 1.0)
+    to_high = np.clip(share * np.exp((below + 1 - position) * width), 0.0, 1.0)
+    count = int(below[inside].max()) - floor + 2
+    found = []
+    for law, high in ((laws.upper[0], to_high), (laws.upper[1], share)):
+        mass = _count((below - floor)[inside], (law.mass * (1 - high))[inside], count)
+        mass += _count((below - floor)[inside] + 1, (law.mass * high)[inside], count)
+        outside = float(np.sum(law.mass[~inside]))
+        found.append(_Law(floor, mass, law.error + outside))
+    middle = np.log(np.maximum(rest + (grid + released / 2) * laws.spacing / t, math.exp(floor * width))) / width
+    index = np.minimum(np.rint(middle).astype(np.int64) - floor, count - 1)
+    return found + [_Law(floor, _count(index, law.mass, count), law.error) for law in laws.lower]
+
+
+@dataclass(frozen=True)
+class _Composed:
+    """The four composed laws on the losses (first + k) * width."""
+
+    width: float
+    laws: tuple[_Law, ...]
+    rounding: float
+    shift: float
+
+
+@lru_cache(maxsize=4)
+def _composed(runs: tuple[Run, ...], resolution: float) -> _Composed:
+    kinds: list[tuple[Run, int, int]] = []
+    for run in runs:
+        epochs, remainder = divmod(run.steps, run.epoch)
+        kinds += [(run, run.epoch, epochs)] if epochs else []
+        kinds += [(run, remainder, 1)] if remainder else []
+    total = sum(count for _, _, count in kinds)
+    log_tail = _LOG_TAIL - math.log(total)
+    found = [
+        (_epoch(run.noise_multiplier, run.epoch, released, resolution, log_tail), run.epoch, released, count)
+        for run, released, count in kinds
+    ]
+    # of the ratio of an epoch, added up
+    variance = math.fsum(
+        count * min(math.expm1(1 / run.noise_multiplier**2) * released / run.epoch**2, 1.0)
+        for run, released, count in kinds
+    )
+    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST)
+    gridded = []
+    for laws, t, released, count in found:
+        least = 1 - released / t + laws.upper[0].first * laws.spacing / t
+        floor = math.floor(math.log(max(least, 1e-12)) / width) - 1
+        gridded.append((_on_loss_grid(laws, t, released, width, floor), count))
+    logs = [[log_law(law.mass) for law in four[:2]] for four, _ in gridded]
+    points = [four[0].first + np.arange(len(four[0].mass), dtype=np.float64) for four, _ in gridded]
+    fastest = 60 * width / math.sqrt(variance)
+    rates = np.geomspace(min(fastest / 60, 20 / max(map(len, points))), fastest, 16)
+
+    def moment(rate: float, which: int) -> float:
+        return math.fsum(
+            count * log_sum(log[which], rate, at) for (_, count), log, at in zip(gridded, logs, points, strict=True)
+        )
+
+    end = math.ceil(chernoff(lambda rate: moment(rate, 0), rates, _LOG_TAIL))
+    start = -math.ceil(chernoff(lambda rate: moment(-rate, 1), rates, _LOG_TAIL))
+    size = _size(end - start + 1)
+    composed = []
+    for which in range(4):
+        spectra = [(transform(four[which].mass, four[which].first, size), count) for four, count in gridded]
+        mass, error = compose(spectra, start)
+        each = sum(count * four[which].error for four, count in gridded)
+        tail = 2 * math.exp(_LOG_TAIL) if which < 2 else 0.0
+        composed.append(_Law(start, mass, error + each * math.exp(each) + tail))
+    # every sum on the grids has at most this many terms
+    terms = max(len(laws.upper[0].mass) for laws, *_ in found)
+    steps = sum(run.steps for run in runs)
+    return _Composed(width, tuple(composed), math.expm1(steps * _RHO + total * terms * 2.0**-52), total * _KAPPA)
+
+
+def _upper(epsilon: float, losses: Array, law: _Law, composed: _Composed) -> float:
+    """sum of (1 - e^{epsilon - loss})_+ and all errors; losses rise or fall with the law's points."""
+    beyond = losses > epsilon - composed.shift
+    gain = -np.expm1(epsilon - composed.shift - losses[beyond])
+    found = float(np.sum(law.mass[beyond] * gain)) * (1 + composed.rounding) * math.exp(composed.shift)
+    return min(found * (1 + 1e-12) + law.error * (1 + composed.rounding), 1.0)
+
+
+def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> float:
+    """The largest P(A) - e^epsilon Q(A) over the tails A = {k, k+1, ...}, less all errors."""
+    scale = math.exp(min(epsilon, 700.0))
+    gain = (1 - composed.rounding) * first.mass - scale * (1 + composed.rounding) * second.mass
+    best = float(np.max(np.cumsum(gain[::-1])))
+    slack = len(gain) * 2.0**-52 * float(np.sum(gain[gain > 0]))
+    return max(best - slack - first.error - scale * second.error, 0.0)
+
+
+def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float = _FINE) -> Bracket:
+    """Certified bracket of the smallest delta of a history of random allocations, the larger of both directions.
+
+    Args:
+        epsilon: epsilon >= 0.
+        runs: at least one. With a noise multiplier below 0.5 the upper end is that without amplification.
+        resolution: spacing of both grids in standard deviations, at least; for speed.
+
+    Returns:
+        lower, value and upper: the exact delta is in [lower, upper], and `value` is an estimate.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+    eps = check.real("epsilon", epsilon, at_least=0)
+    checked = tuple(
+        Run(
+            check.real("noise_multiplier", run.noise_multiplier, above=0),
+            check.integer("epoch", run.epoch, at_most=10**9),
+            check.integer("steps", run.steps, at_most=10**12),
+        )
+        for run in runs
+    )
+    if not checked:
+        raise ValueError("runs must have one run at least; got none")
+    width = check.real("resolution", resolution, above=0, at_most=0.1)
+    # one batch an epoch and every epoch's step known: a mixture of such runs, so an upper bound (joint convexity)
+    gdp = math.hypot(*(run.plain_gdp for run in checked))
+    fixed = min(float(delta_from_gdp(eps, gdp)) * (1 + 1e-11), 1.0)
+    single = max(largest_output(eps, run) for run in checked)
+    if min(run.noise_multiplier for run in checked) < _LEAST_NOISE:
+        return _answer(single, fixed, fixed)
+    try:
+        composed = _composed(checked, width)
+    except OverflowError:
+        return _answer(single, fixed, fixed)
+    p, q, low_p, low_q = composed.laws
+    losses = composed.width * (p.first + np.arange(len(p.mass), dtype=np.float64))
+    backward = [_Law(0, law.mass[::-1], law.error) for law in (low_q, low_p)]
+    lower = max(_lower(eps, low_p, low_q, composed), _lower(eps, backward[0], backward[1], composed), single)
+    upper = max(_upper(eps, losses, p, composed), _upper(eps, -losses, q, composed))
+    # both grids add h^2/6 to the variance for the upper end and take h^2/12 from it for the lower one
+    return _answer(lower, min(lower + (upper - lower) / 3, fixed), min(upper, fixed))
+
+
+def largest_output(epsilon: float, run: Run) -> float:
+    """A lower bound: P(A) - e^epsilon Q(A) for the set A of first epochs with some x_i > c, at a good c."""
+    s, t, released = run.noise_multiplier, run.epoch, min(run.steps, run.epoch)
+    c = 0.5 + s * s * (epsilon + math.log(t))
+    present = released / t * float(ndtr((1 - c) / s))
+    absent = released * math.exp(min(epsilon, 700.0) + float(log_ndtr(-c / s)))
+    return max(present - absent - 1e-12 * (present + absent), 0.0) if epsilon <= 700 else 0.0
+
+
+def _answer(lower: float, value: float, upper: float) -> Bracket:
+    return Bracket(lower, value, max(upper, 5e-324), "random allocation")

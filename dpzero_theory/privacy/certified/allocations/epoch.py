@@ -1,0 +1,265 @@
+"""One epoch of random allocation: its testing region between two polygons, for any ratio and however small a chance.
+
+Notation of `allocation`: Y_i = exp((2 x_i - 1)/(2 s^2)), and Y'_i = exp((-2 x_i - 1)/(2 s^2)) for replace-one, 1 for
+the removal of the record. The divergence at a ratio a is E_R (S - a S')_+, S and S' the averages: the positive part
+of a sum of t independent Z_i = Y_i - a Y'_i. Statements and proofs: derivation.md, section 9.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import ndtr
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.grids.signed import SignedGrid, Weights
+from dpzero_theory.privacy.certified.laws.finite import FinitePair, Profile, region
+
+_CDF = 4e-15
+"""Relative error of a normal distribution function, with room."""
+_LEAST_NOISE = 0.1
+_MOST_WEIGHTS = 200_000
+_AT_ONCE = 7_000
+"""Weights of one law at all losses that are added at once: what is added stays in a processor's cache."""
+_MISPLACED = 2e-13
+"""Share of a tail that the rounding of a cell's end may put into the neighbouring cell."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One direction: with the record the outputs have ratio Y_i where `up`, without it Y'_i where `down`."""
+
+    up: int
+    down: int
+
+    @property
+    def means(self) -> tuple[int, ...]:
+        """Of a step's x: under R, and under P and Q of the record's step where that is another."""
+        return (0, *([1] if self.up else []), *([-1] if self.down else []))
+
+
+def difference(low: Array, high: Array) -> tuple[Array, Array]:
+    """Phi(high) - Phi(low), and a bound on its error."""
+    side = high > -low
+    first, second = np.where(side, -high, low), np.where(side, -low, high)
+    top = ndtr(second)
+    return top - ndtr(first), _CDF * top
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Z = Y - a Y' + `more`, of one step, for several a; `more` is what the steps that are not released add."""
+
+    side: Side
+    s: float
+    a: Array
+    more: Array
+
+    def at(self, part: slice) -> "_Step":
+        """For some of the a."""
+        return replace(self, a=self.a[part], more=self.more[part])
+
+    @property
+    def unit(self) -> Array:
+        """The unit of length of Z: 1, or Y where Y = a Y' if that is larger."""
+        if not self.side.up:
+            return np.ones(len(self.a))
+        at = np.sqrt(self.a) * math.exp(-1 / (2 * self.s**2)) if self.side.down else self.a
+        return np.maximum(at, 1.0)
+
+    def edges(self, z: Array) -> Array:
+        """x with Z = z units, rising in z; -inf or inf where there is none. Near enough: see `_MISPLACED`."""
+        s, a, side = self.s, self.a[:, None], self.side
+        z = self.unit[:, None] * z - self.more[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if side.up and side.down:
+                product = a * math.exp(-1 / s**2)
+                root = np.sqrt(z * z + 4 * product)
+                return np.asarray(s * s * np.log(np.where(z > 0, (z + root) / 2, 2 * product / (root - z))) + 0.5)
+            if side.up:
+                return np.asarray(s * s * np.log(np.maximum(z + a, 0.0)) + 0.5)
+            return np.asarray(-s * s * np.log(np.maximum((1 - z) / a, 0.0)) - 0.5)
+
+
+def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
+    """The law of Z for x in [low, high], spread to the grid with its mean kept; every error raises it."""
+    s, side = step.s, step.side
+    points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
+    edges = np.clip(step.edges(points), low, high)
+    (r, r_error), (p, p_error), (q, q_error) = (
+        difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s) for mean in (0, side.up, -side.down)
+    )
+    empty = edges[:, 1:] <= edges[:, :-1]
+    unit = step.unit[:, None]
+    factor = step.more[:, None] / unit - points[:-1]
+    excess = (p + p_error - step.a[:, None] * np.maximum(q - q_error, 0.0)) / unit
+    excess += factor * np.where(factor < 0, np.maximum(r - r_error, 0.0), r + r_error)
+    up = np.where(empty, 0.0, np.maximum(excess, 0.0) / np.diff(points))
+    down = np.where(empty, 0.0, np.maximum(r + r_error - up, 0.0))
+    law = np.zeros((len(step.a), len(points)))
+    law[:, :-1] += down
+    law[:, 1:] += up
+    # what belongs to the cell above
+    misplaced = np.where(empty, 0.0, r_error * (_MISPLACED / _CDF))
+    law[:, 2:] += misplaced[:, :-1]
+    law[:, -1] += misplaced[:, -1]
+    # below the first point, raised to it
+    law[:, 0] += ndtr(edges[:, 0] / s)
+    return Weights.of(law.T)
+
+
+def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Weights, float]:
+    """The laws under R and the others of `Side.means` of the point nearest to Z, and the relative error of a weight."""
+    points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
+    s = step.s
+    edges = step.edges((points[1:] + points[:-1]) / 2)
+    edges = np.where(edges < low + 1e-3 * s, -np.inf, np.where(edges > high - 1e-3 * s, np.inf, edges))
+    ends = np.full((len(step.a), 1), np.inf)
+    edges = np.concatenate([-ends, edges, ends], axis=1)
+    laws, error = [], 0.0
+    for mean in step.side.means:
+        mass, wrong = difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s)
+        laws.append(mass)
+        error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
+    return Weights.of(np.stack(laws).transpose(2, 0, 1)), error
+
+
+Chain = dict[int, tuple[int, int]]
+"""Numbers, each the sum of two earlier ones, or of 1: {sum: (one, other)}, in order."""
+
+
+def _windows(number: int, width: int) -> Chain:
+    """To `number`, doubled for every digit, by the odd numbers in windows of `width` binary digits."""
+    digits = bin(number)[2:]
+    windows, place = [], 0
+    while (place := digits.find("1", place)) >= 0:
+        ones = digits[place : place + width].rstrip("0")
+        place += len(ones)
+        windows.append((int(ones, 2), len(digits) - place))
+    largest = max(window for window, _ in windows)
+    found: Chain = {2: (1, 1)} if largest > 1 else {}
+    found |= {odd: (odd - 2, 2) for odd in range(3, largest + 1, 2)}
+    total, place = windows[0]
+    for window, after in [*windows[1:], (0, 0)]:
+        for _ in range(place - after):
+            found[2 * total] = (total, total)
+            total *= 2
+        if window:
+            found[total + window] = (total, window)
+        total, place = total + window, after
+    return found
+
+
+def chain(number: int) -> Chain:
+    """From 1 to `number`, by few sums that are not doublings."""
+    return min((_windows(number, width) for width in range(1, 6)), key=_cost)
+
+
+def _cost(sums: Chain) -> int:
+    return sum(1 + (one != other) for one, other in sums.values())
+
+
+def _sums(
+    step: _Step, grid: SignedGrid, low: float, high: float, released: int
+) -> tuple[tuple[Array, Array, Array], float]:
+    """Of the sum of `released` terms: (weights above at positive points, mean lost, laws of events), error of those."""
+    first, wrong = _events(step, grid, low, high)
+    above = {1: (_spread(step, grid, low, high), np.zeros(len(step.a)))}
+    events = {1: first}
+    for total, (m, n) in chain(released).items():
+        weights, lost = grid.add(above[m][0], above[n][0])
+        above[total] = weights, above[m][1] + above[n][1] + lost
+        if m == n:
+            events[total] = grid.add(events[m], events[n][:1], nearest=True)[0]
+            continue
+        # the record is in one of the first m terms, or of the other n
+        share = np.array([1.0, m / total, m / total])[: len(step.side.means), None]
+        joint = grid.add(events[m] * share, events[n][:1], nearest=True)[0]
+        other = grid.add(events[m][:1], events[n][1:] * (1 - share[1:]), nearest=True)[0]
+        joint.at[:, :, 1:] += other.at
+        joint.zero[1:] += other.zero
+        events[total] = joint
+    weights, lost = above[released]
+    return (weights.at[:, 0], lost, events[released].rising()), wrong
+
+
+def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, reach: float, ratio: float) -> Profile:
+    """The profile of `released` steps of an epoch at the losses `loss` >= 0.
+
+    reach: z; outputs with an x beyond z s of its means, 2 released Phi(-z) in probability, are left out. ratio: spacing
+    h of the grid; the width is of second order in it.
+    """
+    s, a = noise, np.exp(loss)
+    variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)
+    deviation = math.sqrt(variance * (2 if side.up and side.down else 1))
+    low, high = -side.down - s * reach, side.up + s * reach
+    largest = math.exp((2 * high - 1) / (2 * s * s)) if side.up else -math.expm1(-(2 * high + 1) / (2 * s * s))
+    top = deviation * reach * math.sqrt(released)
+    top = max(top if side.up else min(top, released), largest)
+    least = ratio * min(deviation, 1.0)
+    grid = SignedGrid(least, ratio, max(math.ceil(math.log(1.2 * top / least) / ratio), 2))
+    if grid.count * len(loss) > _MOST_WEIGHTS or 2 * loss[-1] > 600:
+        raise OverflowError("the noise is too little for the grid")
+    step = _Step(side, s, a, (epoch - released) / released * -np.expm1(loss))
+    size = math.ceil(len(a) / math.ceil(grid.count * len(a) / _AT_ONCE))
+    sums = [_sums(step.at(slice(k, k + size)), grid, low, high, released) for k in range(0, len(a), size)]
+    positive, lost, laws = (np.concatenate([one[0][k] for one in sums], axis=-1) for k in range(3))
+    wrong = max(one[1] for one in sums)
+    upper = (np.tensordot(grid.points, positive, axes=1) + lost) * step.unit
+    part = released / epoch
+    laws = np.moveaxis(laws[::-1].cumsum(axis=0), 1, 0)
+    p, q = (part * law + (1 - part) * laws[0] for law in (laws[side.up], laws[-1 if side.down else 0]))
+    best = np.argmax(p - a * q, axis=0)[None]
+    rounding = 8 * (grid.count + 16) * 2.0**-53
+    return Profile(
+        loss,
+        upper / epoch * math.exp(2 * released * rounding),
+        np.take_along_axis(p, best, 0)[0],
+        np.take_along_axis(q, best, 0)[0],
+        2 * released * float(ndtr(-reach)),
+        math.expm1(released * (wrong + 2 * rounding)),
+    )
+
+
+_STEP = 2.5
+"""Spacing of the losses in standard deviations of an epoch's loss, over that of the grid."""
+_MOST = 300
+
+
+def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
+    """Losses from 0 to beyond the largest that matters; from `near` standard deviations on they are further apart."""
+    both = side.up and side.down
+    variance = math.expm1(1 / s**2) * released / epoch**2
+    deviation = math.sqrt(math.log1p(variance * (4 if both else 1)))
+    spread = math.sqrt(math.log1p(variance))
+    largest = (2 * (1 + s * reach) - 1) / (2 * s * s)
+    top = math.log1p(math.exp(largest - math.log(epoch)) + reach * math.sqrt(variance)) if side.up else 0.0
+    top += reach * spread + spread**2 / 2 if side.down else 0.0
+    found = [0.0]
+    while found[-1] < top and len(found) < _MOST:
+        found.append(
+            found[-1] + _STEP * ratio * min(deviation + max(found[-1] - near * deviation, 0.0), max(deviation, 1 / s))
+        )
+    return np.array(found)
+
+
+def epoch_pairs(
+    noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
+) -> tuple[FinitePair, FinitePair]:
+    """The pairs (P, Q) and (Q, P) of one epoch of random allocation, the first `released` of its steps done.
+
+    With `replaced` the record's contributions change their sign, else P is with the record. reach, ratio: see
+    `profile`; near: how far, in deviations of an epoch's loss, the losses are equally spaced.
+
+    Raises:
+        OverflowError: the grid would be too long.
+    """
+    if noise < _LEAST_NOISE:
+        raise OverflowError("the noise is too little for the grid")
+    sides = (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1))
+    found = [
+        profile(side, noise, epoch, released, _losses(side, noise, epoch, released, reach, near, ratio), reach, ratio)
+        for side in sides
+    ]
+    forward = region(found[0], found[-1])
+    return forward, forward if replaced else region(found[1], found[0])

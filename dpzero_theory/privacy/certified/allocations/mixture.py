@@ -1,0 +1,282 @@
+"""Histories with random allocations or Laplace noise among other releases: delta(epsilon), on one grid of losses.
+
+A history of random allocations and plain Gaussian releases goes to `allocation` where that is sharp; every other, and
+the replacement of a record, by `epoch`: the finite pairs of its epochs and of its Laplace releases and the pairs of the
+other releases are laws on one grid of losses, and their transforms are multiplied.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.allocations.allocation import Run, allocation_delta, largest_output, light
+from dpzero_theory.privacy.certified.allocations.epoch import epoch_pairs
+from dpzero_theory.privacy.certified.allocations.modulus import coefficient_delta
+from dpzero_theory.privacy.certified.allocations.subset import subset_pairs, told
+from dpzero_theory.privacy.certified.analytic.tilting import cumulant
+from dpzero_theory.privacy.certified.crossing import Curve
+from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
+from dpzero_theory.privacy.certified.laws.finite import FinitePair, product
+from dpzero_theory.privacy.certified.laws.logarithms import log_law, log_sum
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_epsilon
+from dpzero_theory.privacy.gaussian import delta_from_gdp
+
+Parts = tuple[tuple[Pair, int], ...]
+Finite = tuple[tuple[tuple[FinitePair, int], ...], ...]
+"""For each direction, finite pairs with their numbers of releases."""
+NO_FINITE: Finite = ((), ())
+
+_CUT = 1e-4
+"""Share of delta that may be of outputs that are left out."""
+_NARROW = 0.03
+"""Relative width of a bracket of delta that needs no other."""
+_RESOLVED = 1e-8
+"""The least delta that `allocation`'s rounding, which is absolute, leaves sharp."""
+_FAR = 10.0
+_LEAST = 1e-280
+"""A delta of which only the bound without amplification is said."""
+_SHORTEST, _LONGEST = 2**14, 2**18
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Random allocations beside releases with dominating pairs, finite pairs and a `gdp`-GDP mechanism.
+
+    parts, attained: compositions of the pairs, and of pairs that data attain; one, or one for each direction.
+    replaced: the record's contributions change their sign, else they are there or not; both directions are the same.
+    """
+
+    runs: tuple[Run, ...]
+    parts: tuple[Parts, ...]
+    attained: tuple[Parts, ...]
+    gdp: float
+    replaced: bool
+    finite: Finite = NO_FINITE
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Spacings: of the signed grid, and of `allocation`'s grids; points of the grid of losses for one release."""
+
+    ratio: float
+    resolution: float
+    points: int = 450
+
+
+FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15, 1e-2, 100)
+
+
+@lru_cache(maxsize=8)
+def _epochs(runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float) -> Finite:
+    """The pairs of all epochs with their numbers, for each direction."""
+    if not runs:
+        return NO_FINITE
+    near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
+    found: tuple[list[tuple[FinitePair, int]], ...] = ([], [])
+    for run in runs:
+        whole, rest = divmod(run.steps, run.epoch)
+        for released, count in ((run.epoch, whole), (rest, 1)):
+            if released and count:
+                pairs = epoch_pairs(
+                    run.noise_multiplier, run.epoch, released, replaced=replaced, reach=reach, near=near, ratio=ratio
+                )
+                for direction, pair in zip(found, pairs, strict=True):
+                    direction.append((pair, count))
+    return tuple(map(tuple, found))
+
+
+def _on_grid(
+    epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy, directions: Sequence[int] = (0, 1)
+) -> Bracket:
+    """The larger of the directions; what is left out is `_CUT` of `delta`."""
+    steps = max(math.fsum(run.steps for run in mixture.runs), 1)
+    log_cut = math.log(delta) + math.log(_CUT)
+    reach = math.ceil(2 * reach_of(log_cut, steps)) / 2
+    epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio)
+    lower = value = upper = 0.0
+    for index in directions[: 1 if mixture.replaced and len(mixture.parts) == len(mixture.attained) == 1 else 2]:
+        others, below = (each[min(index, len(each) - 1)] for each in (mixture.parts, mixture.attained))
+        listed = None if epochs[index] or others or mixture.gdp else product(mixture.finite[index])
+        if listed is not None:
+            ends = listed.delta(epsilon)
+            lower, value, upper = map(max, (lower, value, upper), ends)
+            continue
+        own = [(pair.trimmed(math.exp(log_cut) / count), count) for pair, count in mixture.finite[index]]
+        finite = (*epochs[index], *own)
+        found = _composed(epsilon, finite, others, mixture.gdp, log_cut, accuracy)
+        upper = max(upper, found.upper)
+        if below != others:
+            found = _composed(epsilon, finite, below, mixture.gdp, log_cut, accuracy)
+        lower, value = max(lower, found.lower), max(value, found.value)
+    return _bracket(lower, value, upper)
+
+
+def _composed(
+    epsilon: float,
+    finite: Sequence[tuple[FinitePair, int]],
+    parts: Parts,
+    gdp: float,
+    log_cut: float,
+    accuracy: Accuracy,
+) -> Bracket:
+    """One direction."""
+    everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
+    if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
+        return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
+    steps = sum(count for _, count in everything)
+    if steps == 1 and gdp == 0 and finite:
+        return _bracket(*finite[0][0].delta(epsilon))
+    points = min(max(2 ** math.ceil(math.log2(accuracy.points * math.sqrt(steps))), _SHORTEST), _LONGEST)
+    return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points)
+
+
+def _bracket(lower: float, value: float, upper: float) -> Bracket:
+    return Bracket(lower, min(max(value, lower), upper), upper, "random allocation")
+
+
+def _far(found: Bracket, target: float) -> bool:
+    """Whether delta is certainly not near the target, so that it is enough to know on which side it is."""
+    return found.upper < target / _FAR or found.lower > target * _FAR
+
+
+def mixture_delta(
+    epsilon: float, mixture: Mixture, *, target: float | None = None, accuracy: Accuracy = FINE
+) -> Bracket:
+    """Certified bracket of delta(epsilon), the larger of both directions.
+
+    Args:
+        epsilon: epsilon >= 0.
+        mixture: with one run or one finite pair at least.
+        target: the delta that is sought, if it is known: what is left out is small beside it.
+        accuracy: of the grids.
+    """
+    if any(run.taken > 1 for run in mixture.runs):
+        above = mixture_delta(epsilon, _above(mixture), target=target, accuracy=accuracy)
+        below = mixture_delta(epsilon, _below(mixture), target=target, accuracy=accuracy)
+        upper = _of_one_epoch(epsilon, mixture, above.upper, target, accuracy)
+        return _bracket(min(below.lower, upper), above.value, upper)
+    found = _delta(epsilon, mixture, target, accuracy)
+    return found if mixture.runs else replace(found, method="grid")
+
+
+def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float | None, accuracy: Accuracy) -> float:
+    """The upper end, or a smaller one for one epoch alone: of a record that is there or not by `modulus`, and of the
+    other direction that of the allocations that dominate."""
+    run, told = mixture.runs[0], _above(mixture)
+    alone = not any((*mixture.parts, *mixture.finite, mixture.gdp)) and [one.epochs for one in mixture.runs] == [1]
+    if not alone or mixture.replaced or not told.runs or upper < _LEAST:
+        return upper
+    with contextlib.suppress(OverflowError):
+        removed = coefficient_delta(epsilon, run.noise_multiplier, run.epoch, run.taken)
+        if removed < upper:
+            return min(upper, max(removed, _on_grid(epsilon, told, target or upper, accuracy, (1,)).upper))
+    return upper
+
+
+def _above(mixture: Mixture) -> Mixture:
+    """Runs of more than one step an epoch as allocations of one that dominate; blocks of one step are full batches."""
+    runs = [each for run in mixture.runs for each in (told(run) if run.taken > 1 else [run])]
+    sensitivity = 2 if mixture.replaced else 1
+    known = [sensitivity * run.plain_gdp for run in runs if run.epoch == 1]
+    return replace(mixture, runs=tuple(run for run in runs if run.epoch > 1), gdp=math.hypot(mixture.gdp, *known))
+
+
+def _below(mixture: Mixture) -> Mixture:
+    """Such runs as finite pairs that they dominate; whatever data attain of the rest."""
+    found: tuple[list[tuple[FinitePair, int]], ...] = tuple(list(each) for each in mixture.finite)
+    for run in mixture.runs:
+        whole, rest = divmod(run.steps, run.epoch)
+        for released, count in ((run.epoch, whole), (rest, 1)):
+            if run.taken > 1 and released and count:
+                pairs = subset_pairs(run.noise_multiplier, run.epoch, run.taken, released, replaced=mixture.replaced)
+                for direction, pair in zip(found, pairs, strict=True):
+                    direction.append((pair, count))
+    plain = tuple(run for run in mixture.runs if run.taken == 1)
+    return replace(mixture, runs=plain, parts=mixture.attained, finite=tuple(map(tuple, found)))
+
+
+def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy) -> Bracket:
+    lower, upper = max((0.0, *(largest_output(epsilon, run) for run in mixture.runs if not mixture.replaced))), 1.0
+    plain = not any(mixture.parts) and not any(mixture.finite)
+    full = Run(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
+    if plain:
+        known = math.hypot(mixture.gdp, *((2 if mixture.replaced else 1) * run.plain_gdp for run in mixture.runs))
+        upper = min(float(delta_from_gdp(epsilon, known)) * (1 + 1e-11) + 5e-324, 1.0)
+    resolved = target is None or (target >= _RESOLVED and epsilon < math.log(target) + 25)
+    if plain and not mixture.replaced and resolved and all(light(run) for run in mixture.runs):
+        runs = (*mixture.runs, full) if full else mixture.runs
+        found = allocation_delta(epsilon, runs, resolution=accuracy.resolution)
+        if found.upper <= (1 + _NARROW) * found.lower or (target and _far(found, target)):
+            return found
+        lower, upper = max(lower, found.lower), min(upper, found.upper)
+    if upper < _LEAST:
+        return _bracket(lower, upper, upper)
+    guess = target or max(lower, min(upper, 1e-6))
+    try:
+        while True:
+            found = _on_grid(epsilon, mixture, guess, accuracy)
+            lower, upper = max(lower, found.lower), min(upper, found.upper)
+            if target or found.lower > guess / 10:
+                break
+            guess = found.lower or guess**4
+            if guess < _LEAST:
+                break
+        # a delta that is far above its lower end: what is left out may be too little for the grid
+        while not target and upper > 10 * max(guess, _LEAST):
+            found = _on_grid(epsilon, mixture, upper, accuracy)
+            guess, lower, upper = upper, max(lower, found.lower), min(upper, found.upper)
+            if upper > guess / 2:
+                break
+        return _bracket(lower, found.value, upper)
+    except OverflowError:
+        upper = min(upper, _chernoff(epsilon, mixture))
+        return _bracket(lower, upper, upper)
+
+
+def _chernoff(epsilon: float, mixture: Mixture) -> float:
+    """delta(epsilon) <= prod E e^{tau L} e^{-tau epsilon} at the best of some tau, worst direction; without runs."""
+    worst = float(bool(mixture.runs))
+    for index in (0, 1):
+        finite, best = mixture.finite[index], 0.0
+        for tau in np.geomspace(1.0, 4.0**10, 11):
+            total = mixture.gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+            with contextlib.suppress(OverflowError):
+                for pair, count in mixture.parts[min(index, len(mixture.parts) - 1)]:
+                    total += count * sum(cumulant(pair, float(tau)))
+                total += math.fsum(count * log_sum(log_law(one.mass), float(tau), one.loss) for one, count in finite)
+                best = min(best, total)
+        infinite = math.fsum(count * one.infinite for one, count in finite)
+        worst = max(worst, min((math.exp(best) + infinite) * (1 + 1e-9) + 5e-324, 1.0))
+    return worst
+
+
+def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
+    """The curve of `mixture_delta` over x, where at(x) = (epsilon, mixture); rough: for estimates."""
+
+    def bracket(x: float, _: float) -> Bracket:
+        return mixture_delta(*at(x), target=target)
+
+    def estimate(x: float, _: float | None) -> tuple[float, float | None]:
+        return mixture_delta(*at(x), target=target, accuracy=rough).log_value, None
+
+    return Curve(bracket, estimate)
+
+
+def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:
+    """(about epsilon, d log delta / d log epsilon there) at delta = target, by the sum's variance: for a search."""
+    variance = mixture.gdp**2
+    for run in mixture.runs:
+        square = min(run.noise_multiplier**-2, 4.0)
+        spread = 4 * math.sinh(square) if mixture.replaced else math.expm1(square)
+        variance += run.epochs * run.taken**2 * spread / run.epoch
+    for pair, count in mixture.finite[0]:
+        total = float(np.sum(pair.mass))
+        mean = float(pair.mass @ pair.loss) / total
+        variance += count * float(pair.mass @ (pair.loss - mean) ** 2) / total
+    return rough_epsilon(target, mixture.parts[0] if mixture.parts else (), math.sqrt(variance))

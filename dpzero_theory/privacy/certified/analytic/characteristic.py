@@ -1,0 +1,150 @@
+"""chi(t) = M(tau + i t)/M(tau) of the tilted losses: values with error bounds, and bounds for all larger t."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build, decay
+from dpzero_theory.privacy.certified.analytic.tilting import Tilted, cumulant_error
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+
+_UNIT = 2.0**-53
+_SLAB = 8_000
+"""Complex numbers of a factor that are made at once: few enough to stay near the processor."""
+_DIRECT = 20_000
+"""Products of (node in t) and (node in x) up to which each has its own sine."""
+_MANY = 20_000
+"""Steps from which rounding matters more than the number of nodes."""
+_CHUNK = 32
+"""Terms of one inner product before it is added to a running sum: bounds the growth of rounding errors."""
+_TILE = 32, 48
+"""Shape of one product of matrices: from 32 by 64 on a BLAS gives it to several threads, which wait for each other."""
+
+
+def shift_angles(pair: Pair) -> list[float]:
+    """Heights of the shifted line, in units of s^2: at most 4/s, so that moduli grow by at most e^8."""
+    return [min(2.4, scale / pair.noise) for scale in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)]
+
+
+def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.complex128], Array]:
+    """log of chi(t) e^{-i t mean} on the real line of x, and a bound on the relative error of chi(t); t equispaced."""
+    keep = part.weights > 1e-26 / part.steps
+    v, d = part.weights[keep], part.centred[keep]
+    error, loss_error = part.law.mass_error[keep], part.law.loss_error[keep]
+    bound = np.minimum(t * float(v @ (np.abs(d) * error)), 2 * float(v @ error)) + t * float(v @ loss_error)
+    bound += 2 * quadrature + 2 * float(np.sum(part.weights[~keep]))
+    if len(t) * len(d) > _DIRECT:
+        change = _equispaced(v, d, t, excess=True)
+        size = float(v @ np.abs(d))
+        bound += np.minimum(t * size, 2.0) * 2 * (_CHUNK + len(d) / _CHUNK + 40) * _UNIT + 4 * _UNIT * t * size
+    else:
+        half = 0.5 * t[:, None] * d
+        sine = np.sin(half)
+        change = -2 * (sine**2 @ v) + 2j * ((sine * np.cos(half)) @ v)
+    log_chi, relative = _log_one_plus(change, bound)
+    return log_chi, relative + float(v @ error) * np.abs(change) * np.exp(-log_chi.real)
+
+
+def log_far(
+    part: Tilted, tau: float, t: Array, log_tolerance: float, budget: float = math.inf
+) -> tuple[NDArray[np.complex128], Array]:
+    """The same on the shifted line that makes the integrand smallest at t[0]; t equispaced.
+
+    With many steps as chi e^{-i t mean} - 1 = sum_i w_i (e^{i t d_i} - 1), d_i = L_i - mean, where rounding of the
+    weights multiplies |e^{i t d} - 1| <= min(t |d|, 2) only; with few steps as sum_i w_i e^{i t d_i}, which needs
+    fewer nodes (derivation.md, section 7). Laws on half-lines (kind `fixed-size`) stay on the real line.
+
+    Raises:
+        OverflowError: more than `budget` products of a node in t and one in x would be needed.
+    """
+    pair = part.law.pair
+    angle = 0.0
+    if len(pair.branches) == 1 and not pair.partial:
+        angles = shift_angles(pair)
+        angle = angles[int(np.argmin(decay(pair, tau, angles, t[:1])[:, 0]))]
+    many = part.steps > _MANY
+    contour = Contour(tau, 0.0 if many else float(t[0]), float(t[-1]), angle)
+    law = build(pair, contour, log_tolerance)
+    loss, log_mass, loss_error, mass_error = law.shifted()
+    # |exp(i t L)| decreases in t on this line, so the weights at the first t bound all of them
+    exponent = log_mass + tau * loss - part.cumulant
+    if not many:
+        exponent = exponent + 1j * t[0] * (loss - part.mean)
+    size = np.exp(exponent.real)
+    keep = size > np.max(size) * (1e-20 / part.steps)
+    if len(t) * int(keep.sum()) > budget:
+        raise OverflowError("too many nodes")
+    weights, rate = np.exp(exponent[keep]), loss[keep] - part.mean
+    relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * _UNIT
+    reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0
+    bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * _UNIT * np.abs(rate))))
+    # with many steps the weights sum to 1 but for the error of the quadrature, which so enters twice
+    bound += 2 * float(np.sum(size[~keep])) + 2 * math.exp(law.quadrature_error(contour) - part.cumulant)
+    if many:
+        change = _equispaced(weights, rate, t, excess=True)
+        return _log_one_plus(change, bound + cumulant_error(part, tau) * np.abs(change))
+    chi = _equispaced(weights, rate, t - t[0], excess=False)
+    modulus = np.maximum(np.abs(chi), 1e-300)
+    return np.log(modulus) + 1j * np.angle(chi), bound / modulus
+
+
+def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:
+    """log(1 + change), and a bound on the relative error of 1 + change given the absolute one of change."""
+    size = np.abs(change)
+    near = size < 0.5
+    small = np.where(near, change, 0.0)
+    log_near = 0.5 * np.log1p(2 * small.real + np.abs(small) ** 2) + 1j * np.angle(1 + small)
+    log_chi = np.where(near, log_near, np.log(np.maximum(np.abs(1 + change), 1e-300)) + 1j * np.angle(1 + change))
+    return log_chi, (bound + 8 * _UNIT * size) * np.exp(-log_chi.real)
+
+
+def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[np.complex128]:
+    """exp(i angle), with `excess` less 1 and accurate near it."""
+    if not excess:
+        return np.asarray(np.exp(1j * angle), dtype=np.complex128)
+    sine, cosine = np.sin(angle.real / 2), np.cos(angle.real / 2)
+    result = np.empty(angle.shape, dtype=np.complex128)
+    np.multiply(sine, 2 * cosine, out=result.imag)
+    np.multiply(sine, -2 * sine, out=result.real)
+    if np.iscomplexobj(angle):
+        growth = np.expm1(-angle.imag)
+        result.real += growth * (1 + result.real)
+        result.imag += growth * result.imag
+    return result
+
+
+def _equispaced(
+    v: Array | NDArray[np.complex128], d: Array | NDArray[np.complex128], t: Array, *, excess: bool
+) -> NDArray[np.complex128]:
+    """sum_i v_i exp(i t_k d_i), or with `excess` sum_i v_i (exp(i t_k d_i) - 1), for equispaced t, by blocks.
+
+    With t_k = t_0 + (a B + b) h, x = i b h d and y = i (t_0 + a B h) d: exp(x + y) = exp(x) exp(y), and
+    exp(x + y) - 1 = (exp(x) - 1) exp(y) + (exp(y) - 1).
+    """
+    step = float(t[1] - t[0]) if len(t) > 1 else 0.0
+    rows = max(math.isqrt(len(t)), 1)
+    within = step * np.arange(rows)[:, None]
+    starts = t[0] + step * rows * np.arange(-(-len(t) // rows))
+    product = np.zeros((rows, len(starts)), dtype=np.complex128)
+    slab = _CHUNK * max(_SLAB // (_CHUNK * rows), 1)
+    for begin in range(0, len(d), slab):
+        rate, weight = d[begin : begin + slab], v[begin : begin + slab, None]
+        inner = _turned(within * rate, excess=excess)
+        beyond = weight * _turned(rate[:, None] * starts, excess=excess)
+        outer = weight + beyond if excess else beyond
+        for first in range(0, len(rate), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            _add_product(product, inner[:, part], outer[part])
+            if excess:
+                product += np.sum(beyond[part], axis=0)
+    return np.asarray(product.T.ravel()[: len(t)])
+
+
+def _add_product(total: NDArray[np.complex128], left: NDArray[np.complex128], right: NDArray[np.complex128]) -> None:
+    high, wide = _TILE
+    for row in range(0, total.shape[0], high):
+        for column in range(0, total.shape[1], wide):
+            rows, columns = slice(row, row + high), slice(column, column + wide)
+            total[rows, columns] += left[rows] @ right[:, columns]

@@ -1,0 +1,355 @@
+"""delta(epsilon) of a composition of subsampled Gaussian releases, with a certified bracket.
+
+With L the privacy loss under P, M(z) = E_P exp(z L) and z = tau + i t on a contour tau > 0,
+
+    delta(epsilon) = (1/2 pi) Integral  prod_j M_j(z)^{T_j} exp(-z epsilon) / (z (z + 1)) dt,
+
+summed by the trapezoid rule in t at the saddle tau, with M from the nodes of `quadrature.build`. The companion
+text derivation.md derives the formula and every error term: aliasing, truncation in t, quadrature in x and
+rounding. All of them are inside the returned bracket.
+
+Where this needs too many nodes (few steps, rare events) `grid` answers instead.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.analytic.characteristic import log_far, log_near
+from dpzero_theory.privacy.certified.analytic.decay import Decay
+from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
+from dpzero_theory.privacy.certified.analytic.tilting import Tilted, cumulant_error, glanced, saddle, tilt, tilt_all
+from dpzero_theory.privacy.certified.laws.logarithms import log_c
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+
+_UNIT = 2.0**-53
+_TOLERANCE, _TOLERANCE_OF_FEW, _FEW_STEPS = 1e-14, 1e-11, 50
+_COARSEST = 1e-3
+"""Largest error that is sought, as a share of an estimate of delta."""
+_NEAR = 400
+_ROUGH = 4000
+"""Most nodes in t of an estimate."""
+_ESTIMATE = -23.0
+"""Log of the error of a characteristic function, times steps, in an estimate."""
+_MAX_NODES = 3_000_000
+_HALVINGS = 30
+_REAL_LINE = 1000.0
+_LOOKS = 40
+"""Points of a search for where nothing more is summed, and of the search between two of them."""
+
+
+def delta_bracket(
+    epsilon: float,
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float = 0.0,
+    *,
+    contour: float | None = None,
+    budget: float = 1e9,
+    log_error: float = -math.inf,
+) -> Bracket:
+    """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
+
+    Args:
+        epsilon: epsilon >= 0.
+        parts: at least one pair with sample_rate < 1, and its number of steps.
+        gdp: mu >= 0 of full-batch releases in the same composition.
+        contour: tau, that of a nearby question for speed; found where it is None.
+        budget: largest number of (node in t) x (node in x) products.
+        log_error: log of an error, absolute, that is small enough.
+
+    Raises:
+        OverflowError: outside the range of the method (the loss needs too many nodes).
+    """
+    nodes = affordable(epsilon, parts, gdp, contour=contour, budget=budget, log_error=log_error)
+    tau, t = nodes.tau, nodes.t
+    found = _summand(epsilon, parts, gdp, nodes, budget)
+    z = np.asarray(tau + 1j * t, dtype=np.complex128)
+    terms = np.asarray(np.exp(found.exponent) / (z * (z + 1)), dtype=np.complex128)
+    terms[0] /= 2
+    size = np.abs(terms)
+    total = nodes.step / math.pi * float(np.sum(terms.real))
+    with np.errstate(over="ignore"):
+        grown = np.expm1(np.minimum(found.relative, 700.0))
+        rounding = nodes.step / math.pi * float(np.sum(size * grown) + 64 * _UNIT * np.sum(size))
+    last = float(t[-1])
+    log_tail = nodes.log_tail - math.log(math.pi * last)
+    spread = (rounding + math.exp(log_tail)) * 1.001
+    low = total - spread - _aliases(nodes, found.log_scale) * 1.001
+    high = total + spread
+    scale_error = math.expm1(min(found.common, 1.0))
+    if not (math.isfinite(low) and math.isfinite(high)) or found.common > 1:
+        raise OverflowError("rounding errors exceed the answer")
+    scale = math.exp(found.log_scale)
+    lower = max(scale * low * (1 - scale_error if low > 0 else 1 + scale_error), 0.0)
+    upper = min(scale * high * (1 + scale_error) + 5e-324, 1.0)
+    middle = max(total, low, 1e-300)
+    value = min(max(scale * middle, lower), upper)
+    return Bracket(lower, value, upper, "contour")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Where the integrand is summed: t = 0, step, ..., count step on the contour tau; the error terms' parameters.
+
+    ends: indices at which the blocks of t end: the first on the real line of x, then octaves on shifted lines. shift,
+    log_second: of the alias bound beyond tau; log_tail: of |chi| from the last node on. size: about the nodes in x.
+    """
+
+    tau: float
+    size: int
+    step: float
+    period: float
+    shift: float
+    log_second: float
+    log_tail: float
+    ends: list[int]
+    log_tolerance: float
+
+    @property
+    def count(self) -> int:
+        return self.ends[-1]
+
+    @property
+    def t(self) -> Array:
+        return np.asarray(self.step * np.arange(self.count + 1.0))
+
+
+def affordable(
+    epsilon: float,
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float,
+    *,
+    contour: float | None = None,
+    budget: float = 1e9,
+    log_error: float = -math.inf,
+) -> Nodes:
+    """The nodes of `delta_bracket`, which takes the same arguments. Raises OverflowError where that does for them."""
+    nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
+    if nodes is None or nodes.count * nodes.size > budget:
+        raise OverflowError("too many nodes")
+    return nodes
+
+
+@lru_cache(maxsize=8)
+def _planned(
+    epsilon: float, parts: tuple[tuple[Pair, int], ...], gdp: float, contour: float | None, log_error: float
+) -> Nodes | None:
+    """The nodes for a target error of a small share of an estimate of delta; None outside the range of the method."""
+    with suppress(OverflowError):
+        return _plan(epsilon, parts, gdp, contour, log_error)
+    return None
+
+
+def _plan(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, contour: float | None, log_error: float
+) -> Nodes:
+    tau = contour or saddle(epsilon, parts, gdp)
+    steps_total = sum(steps for _, steps in parts)
+    log_tolerance = math.log(1e-13 / steps_total)
+    tilted = tilt_all(parts, tau, log_tolerance)
+    variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
+    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+    if not variance > 0:
+        raise OverflowError("a tilted loss that is one value")
+    # relative to S_0 = exp(log_scale)
+    estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
+    target = (_TOLERANCE if steps_total > _FEW_STEPS else _TOLERANCE_OF_FEW) * estimate
+    target = max(target, math.exp(min(log_error - log_scale, math.log(_COARSEST * estimate))))
+
+    decay = Decay(tilted, tau, gdp)
+    period = float(np.logaddexp(0, -log_scale - math.log(target))) / tau
+    shift, log_second = _second_alias(epsilon, parts, gdp, tau, variance, log_scale + math.log(target), log_tolerance)
+    period = max(period, float(np.logaddexp(0, log_second - log_scale - math.log(target))) / shift)
+    step = 2 * math.pi / period
+    stop, log_tail = _truncate(decay, target, step, _MAX_NODES * step)
+    count = math.ceil(stop / step)
+    ends = [count if count <= _NEAR else (_NEAR if steps_total > 50 else 64)]
+    while ends[-1] < count:
+        ends.append(min(2 * ends[-1], count))
+    return Nodes(
+        tau, sum(len(p.law.loss) for p in tilted), step, period, shift, log_second, log_tail, ends, log_tolerance
+    )
+
+
+@dataclass(frozen=True)
+class _Summand:
+    """Log of prod M_j^{T_j} exp(-z epsilon) over S_0 at the nodes, the errors of its entries, and that of S_0."""
+
+    exponent: NDArray[np.complex128]
+    relative: Array
+    log_scale: float
+    common: float
+
+
+def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, nodes: Nodes, budget: float) -> _Summand:
+    tau, t, ends, square = nodes.tau, nodes.t, nodes.ends, gdp**2
+    near = Contour(tau, 0.0, ends[0] * nodes.step)
+    laws = [build(pair, near, nodes.log_tolerance) for pair, _ in parts]
+    tilted = [tilt(law, steps, tau) for law, (_, steps) in zip(laws, parts, strict=True)]
+    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + square * tau * (tau + 1) / 2 - tau * epsilon
+    exponent = np.zeros(len(t), dtype=np.complex128)
+    relative = np.zeros(len(t))
+    drift = square * (tau + 0.5) - epsilon
+    drift_error = 4 * _UNIT * (square * (tau + 0.5) + epsilon)
+    common = 0.0
+    for part in tilted:
+        quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
+        # the longest, on which the budget may not suffice, first
+        blocks = [
+            log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance, budget)
+            for begin, end in reversed(list(itertools.pairwise(ends)))
+        ]
+        blocks.append(log_near(part, t[: ends[0] + 1], quadrature))
+        log_chi, error = (np.concatenate(column[::-1]) for column in zip(*blocks, strict=True))
+        exponent += part.steps * log_chi
+        relative += part.steps * (np.log1p(error) + 8 * _UNIT * np.abs(log_chi))
+        drift += part.steps * part.mean
+        drift_error += 4 * _UNIT * part.steps * abs(part.mean)
+        common += part.steps * cumulant_error(part, tau) + 8 * _UNIT * abs(part.steps * part.cumulant)
+    exponent += -square * t**2 / 2 + 1j * t * drift
+    relative += t * drift_error + 8 * _UNIT * (2 + square * t**2)
+    common += 8 * _UNIT * (tau * epsilon + square * tau * (tau + 1) + 1)
+    return _Summand(exponent, relative, log_scale, common)
+
+
+def _aliases(nodes: Nodes, log_scale: float) -> float:
+    """A bound on the aliases of the trapezoid rule on either side, over S_0."""
+    period, tau, shift = nodes.period, nodes.tau, nodes.shift
+    first = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
+    return first + math.exp(nodes.log_second - log_scale - period * shift) / -math.expm1(-period * shift)
+
+
+def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau: float) -> float:
+    """Log of c(tau) prod M_j(tau)^{T_j} e^{-tau epsilon}, c as in `log_c`, for laws tilted by tau."""
+    return log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon + math.fsum(p.steps * p.cumulant for p in tilted)
+
+
+def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
+    """By how much `_log_alias_moment` may be too small."""
+    room = 0.0
+    for part in tilted:
+        quadrature = part.law.quadrature_error(Contour(tau)) - part.cumulant
+        room += part.steps * (math.exp(min(quadrature, 700.0)) + 1e-12 * abs(part.cumulant)) + 1e-6
+    return room
+
+
+def delta_estimate(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0, *, contour: float | None = None
+) -> tuple[float, float] | None:
+    """(log delta(epsilon), tau) without a certificate, several times faster; None where few nodes do not suffice.
+
+    For the steps of a root search whose answer `delta_bracket` then certifies.
+    """
+    tau = contour or saddle(epsilon, parts, gdp)
+    steps_total = sum(steps for _, steps in parts)
+    tilted = tilt_all(parts, tau, math.log(1e-13 / steps_total))
+    variance = math.fsum(p.steps * p.variance for p in tilted) + gdp**2
+    log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+    scale = math.sqrt(variance)
+    target = 1e-16 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
+    period = max(float(np.logaddexp(0, -log_scale - math.log(target))) / tau, 16 * scale, 30 / (tau + 0.5))
+    if 16 * scale < 30 / (tau + 0.5):  # near a wall of the cumulant
+        log_target = log_scale + math.log(target)
+        shift, log_second = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
+        period = max(period, float(np.logaddexp(0, log_second - log_target)) / shift)
+    step = 2 * math.pi / period
+    stop = 9 / scale
+    while stop <= _ROUGH * step:
+        t: Array = step * np.arange(math.ceil(stop / step) + 1.0)
+        if stop > 9 / scale:
+            near = Contour(tau, 0.0, float(t[-1]))
+            tilted = [tilt(build(pair, near, _ESTIMATE - math.log(steps)), steps, tau) for pair, steps in parts]
+        exponent = -(gdp**2) * t**2 / 2 + 1j * t * (gdp**2 * (tau + 0.5) - epsilon)
+        for part in tilted:
+            exponent = exponent + part.steps * (log_near(part, t, 0.0)[0] + 1j * t * part.mean)
+        z = tau + 1j * t
+        terms = np.exp(exponent) / (z * (z + 1))
+        terms[0] /= 2
+        total = float(np.sum(terms.real))
+        if not step / math.pi * total > 1e6 * target:
+            return None
+        if abs(terms[-1]) < 1e-9 * total:
+            return log_scale + math.log(step / math.pi * total), tau
+        stop *= 3
+    return None
+
+
+def _alias_shift(
+    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, tau: float, variance: float, log_target: float
+) -> tuple[float, float]:
+    """(shift, about the log moment at tau + shift) whose alias bound asks for about the smallest period."""
+    best = (math.inf, 0.0, 0.0)
+    shift = min(7 / math.sqrt(variance), tau + 0.5)
+    for _ in range(_HALVINGS):
+        log_moment = _log_alias_moment(epsilon, glanced(parts, tau + shift), gdp, tau + shift)
+        period = float(np.logaddexp(0, log_moment - log_target)) / shift
+        if period > best[0]:
+            break
+        best = (period, shift, log_moment)
+        if log_moment < log_target + 50:
+            break
+        shift /= 2
+    return best[1], best[2]
+
+
+def _second_alias(
+    epsilon: float,
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float,
+    tau: float,
+    variance: float,
+    log_target: float,
+    log_tolerance: float,
+) -> tuple[float, float]:
+    """(shift, log of an upper bound on the moment at tau + shift), the shift that of `_alias_shift`, or less where a
+    moment there needs too many nodes."""
+    shift, _ = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
+    for _ in range(_HALVINGS):
+        with suppress(OverflowError):
+            tilted = tilt_all(parts, tau + shift, log_tolerance)
+            room = _alias_room(tilted, tau + shift)
+            return shift, _log_alias_moment(epsilon, tilted, gdp, tau + shift) + room
+        shift /= 2
+    raise OverflowError("no moment beyond tau")
+
+
+def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[float, float]:
+    """The t beyond which nothing is summed, the first whose tail bound is below `target`, and the log of |chi| there.
+
+    Raises:
+        OverflowError: there is none up to `limit`.
+    """
+
+    def first(grid: Array, log_chi: Array) -> tuple[float, float]:
+        enough = log_chi <= math.log(target) + np.log(math.pi * grid)
+        at = int(np.argmax(enough))
+        return (float(grid[at]), float(log_chi[at])) if enough.any() else (math.inf, 0.0)
+
+    found = first(decay.t, decay.coarse)
+    if found[0] > _NEAR * step:
+        found = first(decay.t, decay.fine)
+    found = max(found[0], step), found[1]
+    if found[0] <= _NEAR * step:
+        return found
+    partial = any(part.law.pair.partial for part in decay.parts)
+    if not partial and any(len(part.law.pair.branches) > 1 for part in decay.parts):
+        limit = min(limit, max(_REAL_LINE, 2 * _NEAR * step))
+    if limit > _NEAR * step and not partial:
+        grid = np.geomspace(_NEAR * step, limit, _LOOKS)
+        shifted = first(grid, decay.shifted(grid))
+        before = grid[grid < shifted[0]]
+        if shifted[0] < math.inf and len(before) > 0:
+            grid = np.geomspace(before[-1], shifted[0], _LOOKS)
+            shifted = first(grid, decay.shifted(grid))
+        found = min(found, shifted)
+    if found[0] > limit:
+        raise OverflowError("too many nodes")
+    return found

@@ -1,0 +1,352 @@
+"""A finite law that stands for the privacy loss of a `Pair`, with every error of the replacement bounded.
+
+`build` puts composite 16-point Gauss-Legendre panels on the line, so that M(z) = E_P exp(z L) becomes a finite
+sum over nodes. `LossLaw` bounds, for z = tau + i t: the quadrature error (Bernstein ellipses), the mass left out
+beyond the panels (Gaussian tails), the rounding error of every node, and the total variation of the tilted
+density of L. The derivations are in derivation.md, sections 4 to 6.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, losses, rounding
+
+_ORDER = 16
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)
+_RHO = np.array([1.3, 1.6, 2.0, 2.6, 3.4, 4.5, 6.0, 8.0, 11.0, 15.0])[:, None]
+_UNIT = 2.0**-53
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_MAX_PANELS = 3_000
+_SMALL_POWER = 1.0
+"""Log of (1 - q)^a, a < 0, up to which it is a good bound of A^a."""
+
+
+def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, float]]:
+    """(log c, beta) with A^a B^b <= sum c exp(beta x / s^2) at z = tau (each power at least 1 or at most 0)."""
+    q, s = pair.sample_rate, pair.noise
+    keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
+
+    def terms(power: float, sign: float) -> list[tuple[float, float]]:
+        if power <= 0 and (power * keep < _SMALL_POWER or (q < 1 and power < -_MAX_PANELS / 4 * s)):
+            return [(power * keep, 0.0)]  # A >= 1 - q
+        return [(keep, 0.0), (take - power / (2 * s * s), sign * power)]  # Jensen
+
+    a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
+    first = terms(a, 1.0)
+    if b == 0:
+        return first
+    second = terms(b, -1.0)
+    return [(c1 + c2, b1 + b2) for c1, b1 in first for c2, b2 in second]
+
+
+def log_moment_floor(pair: Pair, tau: float) -> float:
+    """A lower bound on log M(tau), tau > 0 or tau <= -1, or about that for a part of a pair.
+
+    M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
+    """
+    if pair.partial:
+        return max(_log_peak(pair, branch, tau) for branch in pair.branches)
+    if pair.kind == "add" or tau < 0:
+        return 0.0
+    c = 1 + tau
+    return max(0.0, c * math.log(pair.sample_rate) + (c * c - c) / (2 * pair.noise**2) - math.log(2))
+
+
+def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
+    """About log M(tau), mostly below: the largest of the masses of 400 cells."""
+    s = pair.noise
+    a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
+    low = max(branch.start, min(-b, 0.0) - 12 * s)
+    high = min(branch.stop, max(low, 0.0, a) + max(-b, 0.0) + 12 * s)
+    x = np.linspace(low, high, 401)
+    log_f = -x * x / (2 * s * s) + a * pair.log_mixture(x)
+    if b:
+        log_f = log_f + b * pair.log_mixture(-x)
+    return float(np.max(log_f)) + math.log((x[1] - x[0]) / s) - _LOG_SQRT_2PI
+
+
+def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tuple[float, float]:
+    """An interval outside which the tilted integrand has mass below exp(log_tolerance) for each moment term."""
+    s = pair.noise
+    low, high = 0.0, 1.0
+    for log_c, beta in _moment_terms(pair, branch, tau):
+        k = math.sqrt(2 * max(log_c + beta * beta / (2 * s * s) - log_tolerance, 1.0))
+        low, high = min(low, beta - s * k), max(high, beta + s * k)
+    return max(low, branch.start), high if branch.stop == math.inf else branch.stop
+
+
+def _argument(pair: Pair, x: Array, angle: Array) -> Array:
+    """arg A(x + i s^2 angle), for 0 <= angle < pi: increasing in x, unimodal in the angle."""
+    u = (2 * x - 1) / (2 * pair.noise**2)
+    odds = np.exp(np.clip(math.log(pair.sample_rate) - math.log1p(-pair.sample_rate) + u, -700.0, 700.0))
+    result: Array = np.arctan2(odds * np.sin(angle), 1 + odds * np.cos(angle))
+    return result
+
+
+def _largest_argument(pair: Pair, x: Array, angle: Array) -> Array:
+    """max of arg A(x + i s^2 phi) over 0 <= phi <= angle."""
+    u = (2 * x - 1) / (2 * pair.noise**2)
+    odds = np.exp(np.clip(math.log(pair.sample_rate) - math.log1p(-pair.sample_rate) + u, -700.0, 700.0))
+    return np.where(np.cos(angle) >= -odds, _argument(pair, x, angle), np.arcsin(np.minimum(odds, 1.0)))
+
+
+def _log_dip(pair: Pair, x: Array, angle: Array) -> Array:
+    """Log of a lower bound on |A(y + i s^2 phi)| / A(y) for y <= x and |phi| <= angle < pi.
+
+    |A(y + i s^2 phi)|^2 = A(y)^2 (1 - 4 p (1 - p) sin^2(phi/2)) with p = `posterior`, increasing in y.
+    """
+    p = np.minimum(pair.posterior(x, pair.log_mixture(x)), 0.5)
+    result: Array = 0.5 * np.log1p(-4 * p * (1 - p) * np.sin(angle / 2) ** 2)
+    return result
+
+
+def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], contour: "Contour") -> Array:
+    """Log of a bound on the Gauss-Legendre error of each panel, for all z of `contour`."""
+    s, tau = pair.noise, contour.tau
+    low, high = panels
+    centre, radius = (low + high) / 2, (high - low) / 2
+    reach = radius * (_RHO + 1 / _RHO) / 2
+    left, right = centre - reach, centre + reach
+    spread = radius * (_RHO - 1 / _RHO) / 2 / s**2
+    widest = spread + contour.angle
+    analytic = widest < 3.0
+    widest = np.minimum(widest, 3.0)
+    turned = contour.angle - spread
+    nearest = np.maximum(np.maximum(left, -right), 0.0)
+    log_sup = (-(nearest**2) + (widest * s**2) ** 2) / (2 * s * s) - _LOG_SQRT_2PI - math.log(s)
+
+    def largest(power: float, slope: float, smallest_x: Array, largest_x: Array) -> Array:
+        """sup of log |A(x + i y)^(power + i slope t)| over the ellipse and over t."""
+        if power > 0:
+            modulus = pair.log_mixture(largest_x)
+        else:
+            modulus = pair.log_mixture(smallest_x) + _log_dip(pair, largest_x, widest)
+        if contour.t_high == 0:
+            return power * modulus
+        least = np.minimum(_argument(pair, smallest_x, np.maximum(turned, 0.0)), _argument(pair, smallest_x, widest))
+        growth = _largest_argument(pair, largest_x, np.clip(-turned, 0.0, 3.0))
+        phase = np.where(turned >= 0, -contour.t_low * least, contour.t_high * growth)
+        return power * modulus + abs(slope) * phase
+
+    log_sup = log_sup + largest(branch.a + branch.a_slope * tau, branch.a_slope, left, right)
+    if branch.b_slope:
+        log_sup = log_sup + largest(branch.b_slope * tau, branch.b_slope, -right, -left)
+    bound = log_sup - 2 * _ORDER * np.log(_RHO) - np.log1p(-(_RHO**-2)) + math.log(64 / 15)
+    result: Array = np.log(radius) + np.min(np.where(analytic, bound, np.inf), axis=0)
+    return result
+
+
+@dataclass(frozen=True)
+class Contour:
+    """z = tau + i t with t_low <= t <= t_high, and x on the line at height s^2 angle (downwards for `add`)."""
+
+    tau: float
+    t_low: float = 0.0
+    t_high: float = 0.0
+    angle: float = 0.0
+
+
+def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
+    """Log of the factor by which moving x to the shifted line can raise the moduli of Gaussian and mixtures."""
+    powers = (branch.a + branch.a_slope * contour.tau, branch.b_slope * contour.tau)
+    cosine = math.log(math.cos(contour.angle / 2))
+    return (contour.angle * pair.noise) ** 2 / 2 + sum(min(power, 0.0) * cosine for power in powers)
+
+
+def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
+    """Panels of two standard deviations of the noise at most, their error unknown: for what guides a search.
+
+    Raises:
+        OverflowError: more than 3,000 panels would be needed.
+    """
+    panels = []
+    for branch in pair.branches:
+        start, stop = support(pair, branch, tau, log_tolerance + log_moment_floor(pair, tau))
+        count = math.ceil((stop - start) / (2 * pair.noise))
+        if count > _MAX_PANELS:
+            raise OverflowError("too many quadrature panels")
+        edges = np.linspace(start, stop, count + 1)
+        panels.append((edges[:-1], edges[1:]))
+    return LossLaw(pair, Contour(tau), tuple(panels))
+
+
+def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
+    """Panels refined until the error of M(z) on the contour is about exp(log_tolerance) M(tau).
+
+    Raises:
+        OverflowError: more than 3,000 panels would be needed.
+    """
+    panels = []
+    log_tolerance += log_moment_floor(pair, contour.tau)
+    for branch in pair.branches:
+        start, stop = support(pair, branch, contour.tau, log_tolerance - _shift_cost(pair, branch, contour))
+        count = math.ceil((stop - start) / pair.noise)
+        if count > _MAX_PANELS:
+            raise OverflowError("too many quadrature panels")
+        edges = np.linspace(start, stop, count + 1)
+        low, high = edges[:-1], edges[1:]
+        good: list[tuple[Array, Array]] = []
+        while True:
+            bad = _panel_errors(pair, branch, (low, high), contour) > log_tolerance - math.log(count)
+            good.append((low[~bad], high[~bad]))
+            if not bad.any():
+                break
+            count += int(bad.sum())
+            if count > _MAX_PANELS:
+                raise OverflowError("too many quadrature panels")
+            middle = (low[bad] + high[bad]) / 2
+            low, high = np.concatenate([low[bad], middle]), np.concatenate([middle, high[bad]])
+        low, high = (np.concatenate(ends) for ends in zip(*good, strict=True))
+        order = np.argsort(low)
+        panels.append((low[order], high[order]))
+    return LossLaw(pair, contour, tuple(panels))
+
+
+def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
+    """Log of a bound on |M(tau + i t')| for all t' >= t, one row for each angle of the shifted line.
+
+    On the line at angle theta the modulus of the integrand is at most
+    N(0,s^2)(x) e^{theta^2 s^2/2} |A|^a |B|^b exp(-t arg A - t arg B), bounded cell by cell by monotonicity.
+    """
+    s = pair.noise
+    (branch,) = pair.branches
+    a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
+    log_tolerance = -60.0 + log_moment_floor(pair, tau)
+    start, stop = support(pair, branch, tau, log_tolerance)
+    x = np.linspace(start, stop, 401)
+    left, right = x[:-1], x[1:]
+    edges = np.where(left > 0, -left, right) / s, np.where(left > 0, -right, left) / s
+    log_mass = log_ndtr(edges[0]) + np.log(-np.expm1(np.minimum(log_ndtr(edges[1]) - log_ndtr(edges[0]), -1e-300)))
+    rows = []
+    for angle in angles:
+        turn, modulus = np.zeros(400), log_mass + (angle * s) ** 2 / 2
+        for power, low, high in ((a, left, right), (b, -right, -left)):
+            if power == 0:
+                continue
+            dip = _log_dip(pair, high, np.asarray(angle)) if power < 0 else 0.0
+            modulus = modulus + power * (pair.log_mixture(high if power > 0 else low) + dip)
+            turn = turn + _argument(pair, low, np.asarray(angle))
+        inside = np.logaddexp.reduce(modulus - t[:, None] * turn, axis=1)
+        outside = log_tolerance + math.log(8) + _shift_cost(pair, branch, Contour(tau, angle=angle))
+        rows.append(np.logaddexp(inside, outside) + 1e-9)
+    return np.array(rows)
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """Nodes of the loss law of `pair`: P is close to sum_i exp(log_mass_i) [loss = loss_i]."""
+
+    pair: Pair
+    contour: Contour
+    panels: tuple[tuple[Array, Array], ...]
+
+    def _at_nodes(self, of: Callable[[Pair, Branch, Array, Array], tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+        """What `of` says of x and its log width at the nodes of each branch."""
+        parts = []
+        for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True):
+            centre, radius = (low + high) / 2, (high - low) / 2
+            x = (centre[:, None] + radius[:, None] * _POINTS).ravel()
+            width = np.log((radius[:, None] * _WEIGHTS).ravel() / self.pair.noise) - _LOG_SQRT_2PI
+            parts.append(of(self.pair, branch, x, width))
+        return parts
+
+    @cached_property
+    def _values(self) -> tuple[Array, Array]:
+        parts = self._at_nodes(losses)
+        if self.pair.atom > 0:
+            parts.append((np.zeros(1), np.log(np.array([self.pair.atom]))))
+        loss, log_mass = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return loss, log_mass
+
+    @cached_property
+    def _errors(self) -> tuple[Array, Array]:
+        parts = self._at_nodes(rounding)
+        if self.pair.atom > 0:
+            parts.append((np.zeros(1), np.full(1, 24 * _UNIT)))
+        loss_error, mass_error = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return loss_error, mass_error
+
+    def refined(self, width: float) -> "LossLaw":
+        """The same with panels of at most `width`."""
+        panels = []
+        for low, high in self.panels:
+            pieces = np.maximum(np.ceil((high - low) / width), 1).astype(np.int64)
+            part = np.repeat((high - low) / pieces, pieces)
+            start = np.repeat(low, pieces) + part * (
+                np.arange(len(part)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+            )
+            panels.append((start, np.append(start[1:], high[-1])))
+        return LossLaw(self.pair, self.contour, tuple(panels))
+
+    @property
+    def loss(self) -> Array:
+        """L_i."""
+        return self._values[0]
+
+    @property
+    def log_mass(self) -> Array:
+        """log p_i."""
+        return self._values[1]
+
+    @property
+    def loss_error(self) -> Array:
+        """Bound on the rounding error of L_i, absolute."""
+        return self._errors[0]
+
+    @property
+    def mass_error(self) -> Array:
+        """Bound on the rounding error of p_i, relative."""
+        return self._errors[1]
+
+    def shifted(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128], Array, Array]:
+        """(loss, log_mass, loss_error, mass_error) on the shifted line; the errors as for the real nodes."""
+        pair, s = self.pair, self.pair.noise
+        q, angle = pair.sample_rate, self.contour.angle
+        if angle == 0:
+            real = self.loss.astype(np.complex128), self.log_mass.astype(np.complex128)
+            return (*real, self.loss_error, self.mass_error)
+        (branch,), ((low, high),) = pair.branches, self.panels
+        height = angle * math.copysign(1.0, branch.a_slope)
+        centre, radius = (low + high) / 2, (high - low) / 2
+        x = (centre[:, None] + radius[:, None] * _POINTS).ravel()
+        log_a = pair.log_mixture_shifted(x, height)
+        gaussian = -((x + 1j * s * s * height) ** 2) / (2 * s * s)
+        width = np.log((radius[:, None] * _WEIGHTS).ravel() / s) - _LOG_SQRT_2PI
+        loss = branch.a_slope * log_a
+
+        def error(y: Array, log_mixture: NDArray[np.complex128]) -> Array:
+            u = (2 * y - 1) / (2 * s * s)
+            post = np.exp(np.minimum(math.log(q) + u - log_mixture.real, 2.0))
+            coarse = np.where(u > -math.log(q), abs(math.log(q)), 0.0)
+            size: Array = 64 * _UNIT * (np.abs(log_mixture) + (2 + np.abs(u)) * post + coarse)
+            return size
+
+        loss_error = error(x, log_a)
+        if branch.b_slope:
+            log_b = pair.log_mixture_shifted(-x, -height)
+            loss = loss + branch.b_slope * log_b
+            loss_error = loss_error + error(-x, log_b)
+        mass_error = _UNIT * (24 + 8 * np.abs(gaussian) + 4 * np.abs(width) + 4 * np.abs(branch.a * log_a))
+        return loss, gaussian + width + branch.a * log_a, loss_error, mass_error + branch.a * loss_error
+
+    def quadrature_error(self, contour: Contour) -> float:
+        """Log of a bound on |M(z) - sum p_i exp(z L_i)| for all z of `contour` (at this law's angle)."""
+        pair, s = self.pair, self.pair.noise
+        logs = []
+        for branch, panels in zip(pair.branches, self.panels, strict=True):
+            logs.append(_panel_errors(pair, branch, panels, contour))
+            low, high = panels[0][0], panels[1][-1]
+            for log_c, beta in _moment_terms(pair, branch, contour.tau):
+                scale = log_c + beta * beta / (2 * s * s) + _shift_cost(pair, branch, contour)
+                tails = [scale + log_ndtr((beta - high) / s)] if branch.stop == math.inf else []
+                if branch.start == -math.inf:
+                    tails.append(scale + log_ndtr((low - beta) / s))
+                logs.append(np.array(tails))
+        return float(np.logaddexp.reduce(np.concatenate(logs)))

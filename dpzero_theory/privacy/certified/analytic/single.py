@@ -1,0 +1,83 @@
+"""delta(epsilon) of one release, in closed form with a bracket of its rounding.
+
+For epsilon >= 0 the best event is a half-line in x, {L > epsilon}, and any half-line E gives the lower bound
+P(E) - e^epsilon Q(E). Let E hold {L > epsilon} and no loss below epsilon - r: what E holds besides costs at most
+(1 - e^-r) e^epsilon Q(E), so that much more is an upper bound.
+"""
+
+import math
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.laws.pairs import Pair, inverse, losses, rounding
+
+_UNIT = 2.0**-53
+_MOST = 700.0
+METHOD = "one release"
+
+
+def _loss(pair: Pair, x: float) -> tuple[float, float]:
+    """The loss at x and a bound on its rounding."""
+    (branch,) = pair.branches
+    at, width = np.array([x]), np.zeros(1)
+    loss, _ = losses(pair, branch, at, width)
+    error, _ = rounding(pair, branch, at, width)
+    return float(loss[0]), float(error[0]) + 4 * _UNIT * abs(float(loss[0]))
+
+
+def single_delta(epsilon: float, pair: Pair) -> Bracket:
+    """Certified bracket of delta(epsilon) of one release of a pair of kind remove, add or replace.
+
+    Args:
+        epsilon: epsilon >= 0, below the largest loss.
+        pair: its dominating pair.
+
+    Raises:
+        OverflowError: rounding exceeds the answer.
+    """
+    (branch,) = pair.branches
+    q, s, sign = pair.sample_rate, pair.noise, branch.a_slope
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = float(inverse(pair, branch, np.array([sign * epsilon]))[0])
+    if not math.isfinite(x):
+        raise OverflowError("no event")
+    # outwards until the event certainly holds every loss above epsilon
+    move = 4 * _UNIT * max(abs(x), s)
+    for _ in range(60):
+        loss, error = _loss(pair, x)
+        if loss + error <= epsilon:
+            break
+        x, move = x - sign * move, 2 * move
+    else:
+        raise OverflowError("no event")
+    excess = epsilon - loss + error
+
+    def terms(of: tuple[tuple[float, float], ...]) -> tuple[Array, Array]:
+        """Logs of the masses of E under (log weight, mean), and their relative errors."""
+        weights, means = np.array(of).T
+        z = sign * (means - x) / s
+        log_mass = weights + log_ndtr(z)
+        return log_mass, _UNIT * (32 + 8 * np.minimum(z, 0.0) ** 2 + 4 * np.abs(z) + 4 * np.abs(weights))
+
+    keep, take = math.log1p(-q) if q < 1 else -math.inf, math.log(q)
+    still = ((0.0, 0.0),)
+    used = tuple(term for term in ((keep, 0.0), (take, 1.0)) if term[0] > -math.inf)
+    other = tuple((weight, -mean) for weight, mean in used)
+    first, second = {"remove": (used, still), "add": (still, used), "replace": (used, other)}[pair.kind]
+    (log_p, p_error), (log_q, q_error) = terms(first), terms(second)
+    log_q = log_q + epsilon
+    top = float(np.max(log_p))
+    p, q_mass = np.exp(log_p - top), np.exp(np.minimum(log_q - top, _MOST))
+    spread = float(p @ p_error + q_mass @ (q_error + 8 * _UNIT * (1 + epsilon + abs(top)))) + 16 * _UNIT * float(
+        p.sum()
+    )
+    value = float(p.sum() - q_mass.sum())
+    low, high = value - spread, value + spread - math.expm1(-excess) * 1.01 * float(q_mass.sum())
+    if not (low > 0 and high < 2 * low):
+        raise OverflowError("rounding errors exceed the answer")
+    lower, upper = (math.exp(max(top + math.log(v), -800.0)) for v in (low, high))
+    value = math.exp(top + math.log((low + high) / 2))
+    return Bracket(lower * (1 - 1e-14), value, min(upper * (1 + 1e-14) + 5e-324, 1.0), METHOD)

@@ -1,0 +1,359 @@
+"""delta(epsilon) of few or rare subsampled releases on a grid of losses, with a certified bracket.
+
+The loss law of few steps is nearly discrete (the record is in no batch, in one, in two...), so that its
+characteristic function hardly decays and the contour of `subsampled` needs too many nodes. Here the line of x is
+cut where the loss crosses the multiples of a spacing H, and the composition is a power of a Fourier transform
+under the tilt e^{tau L}, which keeps rounding errors relative to the answer. The companion text derivation.md
+derives the bracket in section 5; its width is of second order in H.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.grids.convolution import best_rate, compose, dot, norm, transform
+from dpzero_theory.privacy.certified.laws.cells import Cells, Span
+from dpzero_theory.privacy.certified.laws.finite import FinitePair
+from dpzero_theory.privacy.certified.laws.logarithms import log_c, log_law, log_sum
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.sketch import (
+    FAR,
+    Sketch,
+    Slice,
+    everything,
+    reach_of,
+    rough_cut,
+    saddle,
+    split,
+)
+
+_UNIT = 2.0**-53
+_LOG_TAIL = math.log(1e-15)
+_CUT = 1e-9
+"""Share of delta, about, that may be left out and added to the upper end."""
+_ROUNDED = 1e-6
+_LOST = 1e-3
+"""Shares of the upper and lower end that rounding may have before extended precision is used, five times slower."""
+_GAP = 12.0
+"""Log of the most that Chernoff's bound may exceed delta by; beyond, large losses are counted apart."""
+_RARE, _SHARP = 1e-10, 1.1
+"""The largest delta at which finite pairs' large losses are counted apart, if its ends' ratio exceeds the latter."""
+_LEAST_MASS, _LARGEST = 1e-250, 300.0
+"""Of a law over its scale, below which its weights are lost to underflow; log of a number whose square is none."""
+_CELLS = 2**17
+"""Cells for the losses of one step, at most."""
+
+
+@dataclass(frozen=True)
+class _Finite:
+    """`steps` releases of a finite pair, but for what is beyond all its losses."""
+
+    pair: FinitePair
+    steps: int
+
+    @property
+    def largest_loss(self) -> float:
+        return self.pair.largest_loss + 1e-12 * abs(self.pair.largest_loss)
+
+    def sketch(self, size: int) -> Sketch:
+        return Sketch(self.pair.loss, log_law(self.pair.mass), self.steps)
+
+    def cells(self, tau: float, width: float, lowest: float) -> Cells:
+        return self.pair.cells(tau, width, lowest)
+
+
+def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array]:
+    """(lowest, highest) sum of losses that matters under the tilted law, and Chernoff's best rates for its tails."""
+    laws = [(k.steps, k.loss, *k.tilted(tau)) for k in sketches]
+    mean = math.fsum(steps * centre for steps, _, centre, _ in laws)
+    variance = math.fsum(steps * float(weights @ (loss - centre) ** 2) for steps, loss, centre, weights in laws)
+    if not (math.isfinite(variance) and variance > 0):
+        raise OverflowError("losses that a sketch does not resolve")
+    centred = [(steps, log_law(weights), loss - centre) for steps, loss, centre, weights in laws]
+    rates = np.geomspace(0.02, 50, 24) / math.sqrt(variance)
+
+    def moment(rate: float) -> float:
+        return math.fsum(steps * log_sum(log_weights, rate, loss) for steps, log_weights, loss in centred)
+
+    up, best_up = best_rate(moment, rates, _LOG_TAIL)
+    down, best_down = best_rate(lambda rate: moment(-rate), rates, _LOG_TAIL)
+    return mean - down, mean + up, np.array([best_up, best_down])
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """The composed tilted law at (first + k) H, k >= 0, with total 1 and its scale apart.
+
+    `error` bounds the rounding of the weights in Euclidean norm, `tail` the mass that lies beyond and is folded in.
+    """
+
+    first: int
+    mass: Array
+    log_scale: float
+    error: float
+    tail: float
+
+
+def _compose(
+    laws: Sequence[tuple[int, Array, float, int]],
+    width: float,
+    bottom: float,
+    size: int,
+    rates: Array,
+    *,
+    extended: bool,
+) -> _Sum:
+    """The sum of the laws (first, mass, its log scale, steps) on `size` points from `bottom`; tails by Chernoff."""
+    start = math.floor(bottom / width)
+    totals = [float(np.sum(mass)) for _, mass, _, _ in laws]
+    if not min(totals) > _LEAST_MASS:
+        raise OverflowError("a tilt at which a law underflows")
+    spectra = [
+        (transform(mass / total, first, size, extended=extended), steps)
+        for (first, mass, _, steps), total in zip(laws, totals, strict=True)
+    ]
+    law, error = compose(spectra, start)
+    tails = [-float(rates[0]) * width * (start + size), float(rates[1]) * width * start]
+    for (first, mass, _, steps), total in zip(laws, totals, strict=True):
+        points = (first + np.arange(len(mass), dtype=np.float64)) * width
+        for k, rate in enumerate((float(rates[0]), -float(rates[1]))):
+            tails[k] += steps * log_sum(log_law(mass / total), rate, points)
+    log_scale = math.fsum(
+        steps * (math.log(total) + scale) for (_, _, scale, steps), total in zip(laws, totals, strict=True)
+    )
+    return _Sum(start, law, log_scale, error / math.sqrt(size), sum(math.exp(min(tail, 0.0)) for tail in tails))
+
+
+def grid_delta(
+    epsilon: float,
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float = 0.0,
+    *,
+    points: int = 2**18,
+) -> Bracket:
+    """Certified bracket of delta(epsilon) for the composition of `parts` (pair, steps) and a `gdp`-GDP mechanism.
+
+    Args:
+        epsilon: epsilon >= 0.
+        parts: at least one pair with sample_rate < 1, and its number of steps.
+        gdp: mu >= 0 of full-batch releases in the same composition.
+        points: length of the transforms, a power of two; the width of the bracket falls as its square.
+
+    Raises:
+        OverflowError: outside the range of the method.
+    """
+    whole = everything(parts, gdp)
+    steps = sum(count for _, count in whole)
+    log_cut, rough = rough_cut(epsilon, parts, gdp)
+    for _ in range(2):
+        enough = rough + math.log(_CUT)
+        if split(epsilon, whole, enough)[0] - rough < _GAP:
+            span = Span(reach_of(enough, steps), reach_of(enough, steps))
+            terms = [_bracket(epsilon, [Slice(pair, count, span) for pair, count in whole], points)]
+            left_out = 2 * math.exp(enough)
+        else:
+            terms, left_out = _apart(epsilon, whole, points, min(log_cut, (enough + math.log(8)) / 2))
+        found = math.fsum(term.lower for term in terms)
+        if not 0 < found < 1e3 * left_out:
+            break
+        rough = math.log(found)
+    return _total(terms, left_out)
+
+
+def grid_delta_beside(
+    epsilon: float,
+    finite: Sequence[tuple[FinitePair, int]],
+    parts: Sequence[tuple[Pair, int]],
+    gdp: float,
+    log_cut: float,
+    *,
+    points: int,
+) -> Bracket:
+    """`grid_delta` for compositions with finite pairs: outputs of probability e^{log_cut} are left out.
+
+    Raises:
+        OverflowError: outside the range of the method.
+    """
+    whole = everything(parts, gdp)
+    reach = reach_of(log_cut, max(sum(count for _, count in whole), 1))
+    slices = [Slice(pair, count, Span(reach, reach)) for pair, count in whole]
+    term = _bracket(epsilon, [*(_Finite(pair, count) for pair, count in finite), *slices], points)
+    left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
+    found = _total([term], left_out)
+    if found.upper > _RARE or found.upper <= _SHARP * found.lower:
+        return found
+    try:
+        apart = _finite_apart(epsilon, finite, slices, log_cut, points)
+    except OverflowError:
+        apart = None
+    if apart is None:
+        return found
+    other = _total(apart, left_out + math.exp(log_cut))
+    lower, upper = max(found.lower, other.lower), min(found.upper, other.upper)
+    return Bracket(lower, min(max(other.value, lower), upper), upper, found.method)
+
+
+def _finite_apart(
+    epsilon: float,
+    finite: Sequence[tuple[FinitePair, int]],
+    slices: Sequence[Slice],
+    log_cut: float,
+    points: int,
+) -> "list[_Term] | None":
+    """The parts of delta where no step of a finite pair has a large loss, and where one of each has; at most
+    e^log_cut is where two have. None where these have nothing."""
+    share = math.exp(log_cut / 2) / len(finite)
+    parts = [(pair.parted(share / count), count) for pair, count in finite]
+    known = [(part, count) for part, count in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    terms = [_bracket(epsilon, [*(_Finite(near, count) for (near, _), count in known), *slices], points)]
+    for one, ((_, far), count) in enumerate(known):
+        rest = [_Finite(near, number - (k == one)) for k, ((near, _), number) in enumerate(known)]
+        term = _bracket(epsilon, [_Finite(far, 1), *(other for other in rest if other.steps), *slices], points)
+        terms.append(_Term(count * term.lower, count * term.upper))
+    return terms
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A bracket of the part of delta that some outputs give."""
+
+    lower: float
+    upper: float
+
+
+def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
+    """The parts of delta together, and what none of them holds."""
+    upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * _UNIT) + 5e-324, 1.0)
+    lower = min(math.fsum(term.lower for term in terms) * (1 - 4 * _UNIT), upper)
+    # the variance of the loss is too large by up to H^2/4 a step above, and too small by H^2/12 below
+    return Bracket(lower, lower + (upper - lower) / 3, upper, "grid")
+
+
+def _apart(epsilon: float, parts: Sequence[tuple[Pair, int]], points: int, log_cut: float) -> tuple[list[_Term], float]:
+    """The parts of delta where no step's output has a large loss, and where one step of each pair has; and the rest.
+
+    At most e^{log_cut}/2 is the probability that any output has a large loss.
+    """
+    steps = sum(count for _, count in parts)
+    near, far = reach_of(log_cut, steps), reach_of(log_cut - FAR, steps)
+    inside, outside = Span(near, far), Span(near, far, outside=True)
+    terms = [_bracket(epsilon, [Slice(pair, count, inside) for pair, count in parts], points)]
+    for one, (pair, steps_of_pair) in enumerate(parts):
+        others = [Slice(p, count - (k == one), inside) for k, (p, count) in enumerate(parts)]
+        slices = [Slice(pair, 1, outside), *(other for other in others if other.steps > 0)]
+        term = _bracket(epsilon, slices, points)
+        terms.append(_Term(steps_of_pair * term.lower, steps_of_pair * term.upper))
+    return terms, math.exp(2 * log_cut) / 8 + 2 * math.exp(log_cut - FAR)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where the part of delta with every output in its slice is summed: `points` losses, `width` apart, from `bottom`.
+
+    laws: cells of each slice, and steps. error: relative, of all masses. shift: of losses. rates: of Chernoff's tails.
+    """
+
+    epsilon: float
+    tau: float
+    sketches: Sequence[Sketch]
+    laws: Sequence[tuple[Cells, int]]
+    bottom: float
+    width: float
+    points: int
+    rates: Array
+    error: float
+    shift: float
+
+    def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool) -> _Sum:
+        laws = [(c.first, mass, c.log_scale, count) for (c, count), mass in zip(self.laws, masses, strict=True)]
+        return _compose(laws, self.width, bottom, self.points, self.rates, extended=extended)
+
+
+def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Grid:
+    sketches = [part.sketch(4000) for part in slices]
+    tau = saddle(epsilon, sketches)
+    bottom, top, rates = _window(tau, sketches)
+    # a loss below `lowest` counts as if it were there
+    lowest = bottom - top
+    broadest = max(float(np.max(k.loss)) - max(float(np.min(k.loss)), lowest) for k in sketches)
+    # the laws on the grid are a little broader than the exact one
+    bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
+    width = max((top - bottom) / points, broadest * max(1 / _CELLS, 4 / points))
+    laws = [(part.cells(tau, width, lowest), part.steps) for part in slices]
+    common = math.fsum(count * (c.error + 40 * _UNIT) for c, count in laws)
+    common = 1.1 * common + 16 * _UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
+    if common > 0.1:
+        raise OverflowError("rounding errors exceed the answer")
+    shift = math.fsum(count * c.slip for c, count in laws) * 1.01
+    return _Grid(epsilon, tau, sketches, laws, bottom, width, points, rates, common, shift)
+
+
+def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Term:
+    """The part of delta where every output is in its slice."""
+    if math.fsum(part.steps * part.largest_loss for part in slices) <= epsilon:
+        return _Term(0.0, 0.0)
+    grid = _grid(epsilon, slices, points)
+    for extended in (False, True):
+        upper, rounded = _upper(grid, extended=extended)
+        lower, lost = _lower(grid, extended=extended) if extended or rounded <= _ROUNDED else (0.0, 1.0)
+        if lost <= _LOST:
+            break
+    return _Term(min(lower, upper), upper)
+
+
+def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
+    """(delta of the dominating laws, share of it that is rounding)."""
+    tau, moved = grid.tau, grid.epsilon - grid.shift
+    above = grid.composed([c.dominating for c, _ in grid.laws], grid.bottom, extended=extended)
+    beyond = (above.first + np.arange(grid.points)) * grid.width - moved
+    positive = beyond > 0
+    gain = np.exp(-tau * beyond[positive]) * -np.expm1(-beyond[positive])
+    lost = above.error * norm(gain) + above.tail * math.exp(log_c(tau))
+    found = dot(above.mass[positive], gain) * (1 + 1e-9) + 1.01 * lost
+    if not found > 0:
+        return 0.0, 0.0
+    log_upper = above.log_scale - tau * moved + math.log(found)
+    return math.exp(min(log_upper, 700.0)) * (1 + grid.error), lost / found
+
+
+def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
+    """(max over k of P(sum of cells >= k) - e^epsilon Q(sum of cells >= k), less errors, share of it that they are).
+
+    Nothing, where the tilt is so far off that a law from below underflows, or rounding is beyond all numbers.
+    """
+    epsilon, tau, width = grid.epsilon, grid.tau, grid.width
+    if min(float(np.sum(mass)) for c, _ in grid.laws for mass in (c.nearest_p, c.nearest_q)) < _LEAST_MASS:
+        return 0.0, 1.0
+    # the mean loss above the cells' centres, in all
+    offset = 0.0
+    for sketch, (c, count) in zip(grid.sketches, grid.laws, strict=True):
+        at: Array = (c.first + np.arange(float(len(c.nearest_p)))) * width
+        offset += count * (sketch.tilted(tau)[0] - dot(at, c.nearest_p) / float(np.sum(c.nearest_p)))
+    p, q = (
+        grid.composed(masses, grid.bottom - offset, extended=extended)
+        for masses in ([c.nearest_p for c, _ in grid.laws], [c.nearest_q for c, _ in grid.laws])
+    )
+    beyond = (p.first + np.arange(grid.points)) * width + offset - epsilon
+    near = beyond > -20 / (1 + tau)
+    if not near.any():
+        return 0.0, 0.0
+    beyond = beyond[near]
+    log_fall_p = p.log_scale + tau * (offset - epsilon - beyond)
+    log_fall_q = q.log_scale + tau * (offset - epsilon - beyond) + offset - beyond
+    if max(float(np.max(log_fall_p)), float(np.max(log_fall_q))) > _LARGEST:
+        return 0.0, 1.0
+    fall_p, fall_q = np.exp(log_fall_p), np.exp(log_fall_q)
+    mass_p, mass_q = p.mass[near] * fall_p, q.mass[near] * fall_q
+    kept, lost = (np.cumsum(mass[::-1])[::-1] for mass in (mass_p * (1 - grid.error), mass_q * (1 + grid.error)))
+    slack = 2 * _UNIT * len(kept) * (kept + lost)
+    rounding = [np.sqrt(np.cumsum((law.error * fall)[::-1] ** 2))[::-1] for law, fall in ((p, fall_p), (q, fall_q))]
+    wrong = slack + 1.01 * (rounding[0] + rounding[1] + p.tail * fall_p)
+    sure = kept - lost - wrong
+    best = int(np.argmax(sure))
+    return max(float(sure[best]), 0.0), float(wrong[best] / max(kept[best] - lost[best], 1e-300))

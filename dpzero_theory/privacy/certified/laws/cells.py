@@ -1,0 +1,158 @@
+"""The privacy loss of one release on a grid of spacing H: a law that dominates it, and one that it dominates.
+
+The line of x is cut where the loss crosses the multiples of H/2; P and Q have exactly known masses on every piece.
+The statements are derived in derivation.md, section 5.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, inverse, losses, rounding
+
+_UNIT = 2.0**-53
+_RHO = 1e-13
+"""Relative error of 4-point Gauss-Legendre sums of Gaussian densities over the pieces chosen in `_nodes`."""
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_MOST = 2**21
+_FINEST = 2**50
+"""Cells from loss 0 to a loss beyond which its rounding is as wide as a cell."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Weights at the losses k H, k = first, first + 1, ..., tilted: times e^{tau k H}, and times e^{k H} more under Q.
+
+    All weights are to be multiplied by e^{log_scale}, so that none overflows.
+    dominating: a law under P that dominates the release, its losses raised by at most `slip`.
+    nearest_p, nearest_q: masses under P and Q of the losses in [(k - 1/2) H, (k + 1/2) H).
+    error: relative error of every mass.
+    """
+
+    first: int
+    dominating: Array
+    nearest_p: Array
+    nearest_q: Array
+    slip: float
+    error: float
+    log_scale: float
+
+
+@dataclass(frozen=True)
+class Span:
+    """Outputs of one release, in units of s from the means: the side of large losses up to `near`, the other to `far`.
+
+    With `outside` the side of large losses from `near` to `far` instead, and no atom. N(0, s^2) and N(1, s^2) have at
+    most Phi(-near) beyond `near`, and Phi(-far) beyond `far`.
+    """
+
+    near: float
+    far: float
+    outside: bool = False
+
+    def interval(self, pair: Pair, branch: Branch) -> tuple[float, float]:
+        """Values of x; empty (the same twice) where the branch has none."""
+        s, rising = pair.noise, branch.a_slope > 0
+        if self.outside:
+            if branch.start > -math.inf and not rising:
+                return branch.start, branch.start
+            low, high = (1 + s * self.near, 1 + s * self.far) if rising else (-s * self.far, -s * self.near)
+        else:
+            low, high = (-s * self.far, 1 + s * self.near) if rising else (-s * self.near, 1 + s * self.far)
+        return max(low, branch.start), max(high, branch.start)
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """Quadrature nodes: the loss is in [half H/2, (half + 1) H/2) up to `slip`, or below for the lowest `half`."""
+
+    half: NDArray[np.int64]
+    loss: Array
+    log_mass: Array
+    slip: float
+    error: float
+
+
+def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) -> _Nodes:
+    s, sign = pair.noise, branch.a_slope
+    low, high = span.interval(pair, branch)
+    both = np.array([low, high])
+    ends, _ = losses(pair, branch, both, np.zeros(2))
+    ends_error, _ = rounding(pair, branch, both, np.zeros(2))
+    first, last = (math.floor(v / (width / 2)) for v in sign * ends)
+    bottom = math.floor(lowest / (width / 2))
+    first, last = (max(first, bottom), last) if sign > 0 else (first, min(last, -1 - bottom))
+    if last - first > _MOST:
+        raise OverflowError("too many cells")
+    if max(abs(first), abs(last)) > _FINEST:
+        raise OverflowError("losses that are all but one value")
+    levels = np.arange(first + 1, last + 1) * (width / 2)
+    inner = np.clip(inverse(pair, branch, levels), low, high)
+    at_inner, _ = losses(pair, branch, inner, np.zeros(len(inner)))
+    inner_error, _ = rounding(pair, branch, inner, np.zeros(len(inner)))
+    slip = float(np.max(np.abs(sign * at_inner - levels) + inner_error, initial=float(np.max(ends_error))))
+    edges = np.maximum.accumulate(np.concatenate([[low], inner, [high]]))
+    widest = s / max(50.0, 3.2 * ((max(-low, high) + 1) / s + 2))
+    pieces = np.ceil(np.diff(edges) / widest).astype(np.int64)
+    if pieces.sum() > _MOST:
+        raise OverflowError("too many nodes")
+    half = np.repeat(np.arange(len(pieces)), pieces)
+    length = np.repeat(np.diff(edges) / np.maximum(pieces, 1), pieces)
+    left = edges[half] + (np.arange(len(half)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
+    x = (left[:, None] + length[:, None] * (1 + _POINTS) / 2).ravel()
+    log_width = np.log((length[:, None] * _WEIGHTS / (2 * s)).ravel()) - _LOG_SQRT_2PI
+    loss, log_mass = losses(pair, branch, x, log_width)
+    loss_error, mass_error = rounding(pair, branch, x, log_width)
+    half = np.repeat(half, len(_POINTS)) + first
+    return _Nodes(
+        half if sign > 0 else -1 - half,
+        loss,
+        log_mass,
+        max(slip, float(np.max(loss_error))) + 4 * _UNIT * float(np.max(np.abs(loss))),
+        _RHO + float(np.max(mass_error)) + 4 * _UNIT * int(pieces.max()),
+    )
+
+
+def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Cells:
+    """The release on the grid of spacing `width`, x restricted to `span`, tilted by tau > 0.
+
+    Losses below `lowest` count as if they were there: raised in the dominating law, one event in the other.
+
+    Raises:
+        OverflowError: more than two million pieces would be needed, or cells narrower than a loss is known.
+    """
+    used = [branch for branch in pair.branches if len(set(span.interval(pair, branch))) == 2]
+    nodes = [_nodes(pair, branch, width, span, lowest) for branch in used]
+    half, loss, log_mass = (np.concatenate([getattr(n, name) for n in nodes]) for name in ("half", "loss", "log_mass"))
+    first = min(int(half.min()) >> 1, 0)
+    count = max(int(half.max()) + 1 >> 1, 0) - first + 2
+    largest = width * max(abs(first), first + count)
+    slip = max(n.slip for n in nodes)
+    error = max(n.error for n in nodes) + slip + _UNIT * (16 + 8 * (1 + tau) * largest)
+
+    def log_masses(cell: NDArray[np.int64], *, raised: bool) -> tuple[Array, Array]:
+        base = cell * width
+        log_p = log_mass + tau * base
+        return log_p, log_p + base - (np.maximum(loss, base) if raised else loss)
+
+    below, nearest = half >> 1, (half + 1) >> 1
+    logs_below, logs_nearest = log_masses(below, raised=True), log_masses(nearest, raised=False)
+    log_scale = float(max(np.max(logs) for logs in (*logs_below, *logs_nearest)))
+
+    def masses(cell: NDArray[np.int64], logs: tuple[Array, Array]) -> tuple[Array, Array]:
+        found = [np.bincount(cell - first, np.exp(log - log_scale), count).astype(np.float64) for log in logs]
+        for law in found:
+            law[-first] += 0.0 if span.outside else pair.atom * math.exp(-log_scale)
+        return found[0], found[1]
+
+    # the share at a cell's upper end that keeps the masses of P and Q
+    p, q = masses(below, logs_below)
+    slack = 1.01 * (2 * error + 4 * _UNIT * (1 + largest))
+    up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
+    dominating = p - up
+    dominating[1:] += up[:-1] * math.exp(tau * width)
+    return Cells(first, dominating, *masses(nearest, logs_nearest), slip, error, log_scale)

@@ -1,0 +1,191 @@
+"""A pair of laws known by its testing region between two polygons: finite laws that dominate it and that it dominates.
+
+Above: the divergence at finitely many ratios, joined by straight lines, is the profile of a finite pair that dominates.
+Below: the points (Q(A), P(A)) of finitely many events, joined by straight lines, are the power function of a finite
+pair that the pair dominates (randomise between the events). Derived in derivation.md, section 9.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.cells import Cells
+from dpzero_theory.privacy.certified.laws.logarithms import log_law
+
+_UNIT = 2.0**-53
+_ROUNDING = 1e-12
+"""Relative error of the weights made from divergences and events, with room."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One direction, at the losses `loss`, rising from 0: bounds of the divergence from both sides.
+
+    P(A) - e^l Q(A) <= above + cut for every event A; p and q are the probabilities of one event each, up to a factor
+    1 +- `error`.
+    """
+
+    loss: Array
+    above: Array
+    p: Array
+    q: Array
+    cut: float
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class FinitePair:
+    """P's weights `mass` at the losses `loss`, and `infinite` beyond all of them, dominate; weights (`p`, `q`) under P
+    and Q on a partition are below. exact: whether both are the outputs themselves, but for rounding."""
+
+    loss: Array
+    mass: Array
+    infinite: float
+    p: Array
+    q: Array
+    exact: bool = False
+
+    @property
+    def largest_loss(self) -> float:
+        """Of the losses, but for what is infinite."""
+        return float(self.loss[-1])
+
+    def delta(self, epsilon: float) -> tuple[float, float, float]:
+        """(lower, estimate, upper) of one release's delta(epsilon)."""
+        beyond = self.loss > epsilon
+        upper = self.infinite + float(self.mass[beyond] @ -np.expm1(epsilon - self.loss[beyond])) * (1 + _ROUNDING)
+        gain = self.p - math.exp(min(epsilon, 700.0)) * self.q
+        lower = float(np.sum(gain[gain > 0])) * (1 - _ROUNDING)
+        return lower, (lower + upper) / 2, min(upper, 1.0)
+
+    def trimmed(self, share: float) -> "FinitePair":
+        """Without losses beyond which P has at most `share`: `infinite` has them, and events below do not."""
+        kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share)), 1)
+        level = np.log(self.p) - np.log(self.q)
+        near = level <= max(self.loss[min(kept, len(self.loss) - 1)], float(level.min()))
+        more = float(np.sum(self.mass[kept:])) * (1 + _ROUNDING)
+        return FinitePair(self.loss[:kept], self.mass[:kept], self.infinite + more, self.p[near], self.q[near])
+
+    def parted(self, share: float) -> tuple["FinitePair", "FinitePair"] | None:
+        """The outputs but those of the largest losses, of which P has at most `share`, and these; neither is a law, and
+        `infinite` is in neither. None where one has nothing."""
+        kept = int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share))
+        if not 0 < kept < len(self.loss):
+            return None
+        near = np.log(self.p) - np.log(self.q) <= self.loss[kept - 1]
+        if near.all() or not near.any():
+            return None
+        return (
+            FinitePair(self.loss[:kept], self.mass[:kept], 0.0, self.p[near], self.q[near]),
+            FinitePair(self.loss[kept:], self.mass[kept:], 0.0, self.p[~near], self.q[~near]),
+        )
+
+    def cells(self, tau: float, width: float, lowest: float) -> Cells:
+        """The release on the grid of spacing `width`, tilted by tau > 0; see `cells.cells`."""
+        loss = np.maximum(self.loss, lowest)
+        low = np.floor(loss / width).astype(np.int64)
+        share = np.clip(np.expm1(low * width - loss) / math.expm1(-width) + 4 * _UNIT, 0.0, 1.0)
+        level = np.log(self.p) - np.log(self.q)
+        nearest = np.rint(np.maximum(level, lowest) / width).astype(np.int64)
+        first = min(int(low.min()), int(nearest.min()))
+        count = max(int(low.max()) + 1, int(nearest.max())) - first + 1
+
+        terms = (
+            (low, log_law(self.mass * (1 - share)) + tau * width * low),
+            (low + 1, log_law(self.mass * share) + tau * width * (low + 1)),
+            (nearest, np.log(self.p) + tau * width * nearest),
+            (nearest, np.log(self.q) + (1 + tau) * width * nearest),
+        )
+        log_scale = max(float(np.max(log_weight)) for _, log_weight in terms)
+        below, above, p, q = (
+            np.asarray(np.bincount(at - first, np.exp(log_weight - log_scale), count), dtype=np.float64)
+            for at, log_weight in terms
+        )
+        largest = width * max(abs(first), abs(first + count))
+        error = _ROUNDING + _UNIT * (16 + 8 * (1 + tau) * largest)
+        return Cells(first, below + above, p, q, 0.0, error, log_scale)
+
+
+_MOST_PRODUCTS = 2**20
+
+
+@lru_cache(maxsize=8)
+def product(pairs: tuple[tuple[FinitePair, int], ...]) -> FinitePair | None:
+    """The composition of so many releases of each pair, output by output; None where these are too many to list, or not
+    what the atoms are.
+
+    Only its `delta` may be asked for: the losses are in no order.
+    """
+    atoms = math.fsum(count * math.log(max(len(pair.loss), len(pair.p))) for pair, count in pairs)
+    if atoms > math.log(_MOST_PRODUCTS) or not all(pair.exact for pair, _ in pairs):
+        return None
+    loss, mass, p, q = np.zeros(1), np.ones(1), np.ones(1), np.ones(1)
+    steps = sum(count for _, count in pairs)
+    for pair, count in pairs:
+        for _ in range(count):
+            loss = np.add.outer(loss, pair.loss + steps * _UNIT * np.max(np.abs(pair.loss))).ravel()
+            mass = np.multiply.outer(mass, pair.mass).ravel()
+            p, q = np.multiply.outer(p, pair.p).ravel(), np.multiply.outer(q, pair.q).ravel()
+    infinite = math.fsum(count * pair.infinite for pair, count in pairs)
+    near = 4 * steps * _UNIT
+    return FinitePair(loss, mass * (1 + steps * _ROUNDING), infinite, p * (1 - near), q * (1 + near))
+
+
+def _convex(x: Array, y: Array) -> list[int]:
+    """The numbers of the points on the lower convex hull, x rising."""
+    kept: list[int] = []
+    for k in range(len(x)):
+        while len(kept) > 1:
+            i, j = kept[-2:]
+            if (y[j] - y[i]) * (x[k] - x[j]) < (y[k] - y[j]) * (x[j] - x[i]):
+                break
+            kept.pop()
+        kept.append(k)
+    return kept
+
+
+def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
+    """(loss, P, Q) of the atoms at losses > 0, and P's weight at infinity, without the cut."""
+    ratio, height = np.exp(side.loss), np.concatenate([[at_zero], np.minimum.accumulate(side.above[1:])])
+    kept = _convex(ratio, height)
+    ratio, height, loss = ratio[kept], height[kept], side.loss[kept]
+    slope = np.append(np.diff(height) / np.diff(ratio), 0.0)
+    q = np.diff(slope)
+    return loss[1:], q * ratio[1:], q, float(height[-1])
+
+
+def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The segments (P, Q), neighbours joined until P/Q falls from each to the next."""
+    kept: list[tuple[float, float]] = []
+    for segment in points:
+        p, q = segment
+        while kept and not (p > 0 and q > 0 and kept[-1][1] > 0 and kept[-1][0] * q > p * kept[-1][1]):
+            p, q = p + kept[-1][0], q + kept[-1][1]
+            kept.pop()
+        kept.append((p, q))
+    return kept
+
+
+def region(forward: Profile, backward: Profile) -> FinitePair:
+    """The pair (P, Q) from the profiles of (P, Q) and of (Q, P)."""
+    at_zero = min(forward.above[0], backward.above[0])
+    loss, p, _, infinite = _weights(forward, at_zero)
+    loss_back, _, p_back, _ = _weights(backward, at_zero)
+    middle = max(1.0 - float(np.sum(p) + np.sum(p_back)) - infinite, 0.0)
+    losses = np.concatenate([-loss_back[::-1], [0.0], loss])
+    mass = np.concatenate([p_back[::-1], [middle], p])
+
+    keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
+    ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
+    keep, more = 1 - backward.error - _ROUNDING, 1 + backward.error + _ROUNDING
+    # of the complements: P's weight is `more`, Q's `keep`
+    far = [(more * b, keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
+    segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
+    segments.append((1 - ends[-1][0] - far[0][0], 1 - ends[-1][1] - far[0][1]))
+    segments += [(a[0] - b[0], a[1] - b[1]) for a, b in zip(far, [*far[1:], (0.0, 0.0)], strict=True)]
+    low_p, low_q = np.array(joined(segments)).T
+    return FinitePair(losses, np.maximum(mass, 0.0), infinite + forward.cut, low_p, low_q)

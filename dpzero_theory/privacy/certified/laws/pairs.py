@@ -1,0 +1,198 @@
+"""Dominating pairs of one subsampled Gaussian release, for each neighbouring relation and sampling.
+
+One release is the sum of the clipped contributions of a batch plus Gaussian noise. Lengths are in units of the
+per-record clip C, so the noise has standard deviation s = `noise_multiplier`, and q = `sample_rate` is the
+probability that a given record is in the batch. A pair (P, Q) dominates a mechanism if for every two neighbouring
+data sets and every alpha > 0 its hockey-stick divergence is at least the mechanism's; dominating pairs compose
+adaptively (Zhu, Dong and Wang 2022, Theorem 10). With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the density ratio
+of (1-q) N(0, s^2) + q N(1, s^2) to N(0, s^2), and B(x) = A(-x):
+
+    kind         P                           loss L(x)          source
+    remove       (1-q) N(0,s^2) + q N(1,s^2)   log A              Zhu, Dong and Wang, Theorem 11; here Q = N(0,s^2)
+    add          N(0,s^2)                      -log A             the same pair reversed
+    replace      (1-q) N(0,s^2) + q N(1,s^2)   log A - log B      below; here Q = (1-q) N(0,s^2) + q N(-1,s^2)
+    fixed-size   see below                                      Balle, Barthe and Gaboardi 2018; below
+
+Replace-one, Poisson. Given the rest of the batch the two laws are (1-q) N(0) + q N(v) and (1-q) N(0) + q N(v')
+with |v|, |v'| <= 1. Among all sets E of a given N(0)-probability the half-space {x > c} maximises N(1)(E) over
+all N(v)(E) and minimises N(-1)(E) over all N(v')(E) (Neyman and Pearson, twice), so it is optimal for
+P(E) - alpha Q(E) at every alpha >= 0: the pair dominates, and it is attained.
+
+Fixed size B of n, without replacement, q = B/n. Exchange the record with a uniformly random one outside the batch:
+given the rest, the batch holds the record (probability q) or another one in its place, at distance up to 2.
+
+  - add-remove (B fixed, n changes by one): exactly the Poisson pairs remove and add at s/2.
+  - replace-one: for alpha >= 1 the divergence is at most that of `remove` at s/2 (advanced joint convexity), and
+    for alpha < 1 that of `add` at s/2. One step attains both, but one pair with this whole profile has the loss
+    of `remove` where it is positive, that of `add` where it is negative, and an atom at 0 (kind `fixed-size`).
+    Its T-fold composition is an upper bound; the compositions of `remove` and of `add` at s/2 are lower bounds
+    (they are attained by data), and the truth is in between.
+  - zero-out: `zeroed`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from dpzero_theory.check import Array
+
+_UNIT = 2.0**-53
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One part of the loss law: on (start, stop) the weight of e^{zL} is N(0,s^2)(dx) A^{a+z a_slope} B^{z b_slope}."""
+
+    a: float
+    a_slope: float
+    b_slope: float
+    start: float
+    stop: float = math.inf
+
+
+_BRANCHES = {
+    "remove": (Branch(1.0, 1.0, 0.0, -math.inf),),
+    "add": (Branch(0.0, -1.0, 0.0, -math.inf),),
+    "replace": (Branch(1.0, 1.0, -1.0, -math.inf),),
+    "fixed-size": (Branch(1.0, 1.0, 0.0, 0.5), Branch(0.0, -1.0, 0.0, 0.5)),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A dominating pair of one release; see the module. `noise` is s over the pair's own unit of length.
+
+    With `start` or `stop` the part of it with outputs between them, for the kind `fixed-size` on the line made of its
+    two branches, of which the second, mirrored, comes first (and the atom between them).
+    """
+
+    kind: str
+    sample_rate: float
+    noise: float
+    start: float = -math.inf
+    stop: float = math.inf
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        first, *others = _BRANCHES[self.kind]
+        if not self.partial:
+            return (first, *others)
+        cut = replace(first, start=max(first.start, self.start), stop=self.stop)
+        return (cut, *(replace(other, stop=-self.start) for other in others if self.start < 0))
+
+    @property
+    def partial(self) -> bool:
+        return self.start > -math.inf or self.stop < math.inf
+
+    @property
+    def missing(self) -> float:
+        """The probability under P of the outputs that a part up to `stop` leaves out."""
+        return math.exp(self.beyond(self.stop)[0]) if self.stop < math.inf else 0.0
+
+    def beyond(self, x: float) -> tuple[float, float]:
+        """Logs of the probabilities under P and Q of the whole pair's outputs beyond x (not for the kind `add`)."""
+        s, q = self.noise, self.sample_rate
+        keep = math.log1p(-q) + float(log_ndtr(-x / s)) if q < 1 else -math.inf
+        log_p = np.logaddexp(keep, math.log(q) + log_ndtr((1 - x) / s))
+        replaced = self.kind == "replace"
+        log_q = np.logaddexp(keep, math.log(q) + log_ndtr(-(x + 1) / s)) if replaced else log_ndtr(-x / s)
+        return float(log_p), float(log_q)
+
+    @property
+    def largest_loss(self) -> float:
+        """An upper bound on the loss: finite for `add` alone, where L <= -log(1 - q)."""
+        return -math.log1p(-self.sample_rate) if self.kind == "add" else math.inf
+
+    @property
+    def atom(self) -> float:
+        """Probability under P of loss exactly 0 (kind `fixed-size` only)."""
+        if self.kind != "fixed-size" or self.start > 0:
+            return 0.0
+        return (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise))
+
+    def log_mixture(self, x: Array) -> Array:
+        """log A(x), accurate relative to its size near 0 and absolutely far from it."""
+        q = self.sample_rate
+        u = (2 * x - 1) / (2 * self.noise**2)
+        if q == 1:
+            return np.asarray(u)
+        y = q * np.expm1(np.minimum(u, 700.0))
+        far = np.abs(y) >= 0.5
+        result = np.asarray(np.log1p(np.clip(y, -0.5, 0.5)))
+        result[far] = np.logaddexp(math.log1p(-q), math.log(q) + u[far])
+        return result
+
+    def posterior(self, x: Array, log_mixture: Array) -> Array:
+        """q N(1)(x) / ((1-q) N(0)(x) + q N(1)(x)); s^2 times the derivative of log A."""
+        return np.exp(self.log_posterior(x, log_mixture))
+
+    def log_posterior(self, x: Array, log_mixture: Array) -> Array:
+        """Log of `posterior`, finite where that underflows."""
+        u = (2 * x - 1) / (2 * self.noise**2)
+        return np.asarray(np.minimum(math.log(self.sample_rate) + u - log_mixture, 0.0))
+
+    def log_mixture_shifted(self, x: Array, angle: float) -> NDArray[np.complex128]:
+        """log A(x + i s^2 angle) for |angle| < pi, on the branch that is real at angle 0."""
+        q = self.sample_rate
+        u = (2 * x - 1) / (2 * self.noise**2)
+        small = np.minimum(u, -math.log(q))
+        y = q * (np.expm1(small) * math.cos(angle) - 2 * math.sin(angle / 2) ** 2) + 1j * q * np.exp(small) * math.sin(
+            angle
+        )
+        mixture = 1 - q + q * np.exp(small + 1j * angle)
+        close = np.abs(y) < 0.5
+        square = np.where(close, 2 * y.real + np.abs(y) ** 2, 0.0)
+        near = np.where(close, 0.5 * np.log1p(square), np.log(np.abs(mixture))) + 1j * np.angle(
+            np.where(close, 1 + y, mixture)
+        )
+        rest = (1 - q) / q * np.exp(-np.maximum(u, -math.log(q)) - 1j * angle)
+        return np.where(u <= -math.log(q), near, math.log(q) + u + 1j * angle + np.log(1 + rest))
+
+
+def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
+    """L(x), and the log of P's mass at x: its density in units of s times e^{log_width}."""
+    log_a = pair.log_mixture(x)
+    loss = branch.a_slope * log_a
+    if branch.b_slope:
+        loss = loss + branch.b_slope * pair.log_mixture(-x)
+    return loss, -x * x / (2 * pair.noise**2) + log_width + branch.a * log_a
+
+
+def rounding(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
+    """Bounds on the rounding errors of `losses`: of L absolute, of the mass relative."""
+    s, q = pair.noise, pair.sample_rate
+    keep = math.log1p(-q) if q < 1 else 0.0
+
+    def error(y: Array, log_mixture: Array) -> Array:
+        post = pair.posterior(y, log_mixture)
+        coarse = np.where(np.abs(log_mixture) > 0.4, -keep * (1 - post) - math.log(q) * post, 0.0)
+        size: Array = 16 * _UNIT * (np.abs(log_mixture) + (1 + np.abs(2 * y - 1) / (2 * s * s)) * post + coarse)
+        return size
+
+    log_a = pair.log_mixture(x)
+    loss_error = error(x, log_a)
+    if branch.b_slope:
+        loss_error = loss_error + error(-x, pair.log_mixture(-x))
+    mass_error = _UNIT * (24 + 3 * (x / s) ** 2 + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
+    return loss_error, mass_error + branch.a * loss_error
+
+
+def inverse(pair: Pair, branch: Branch, level: Array) -> Array:
+    """x with log A(x) = level, or log A(x) - log A(-x) = level; both rise in x. Near enough: the caller measures."""
+    q, square = pair.sample_rate, pair.noise**2
+    if not branch.b_slope:
+        with np.errstate(divide="ignore"):
+            near = np.log(np.maximum(q + np.expm1(np.minimum(level, 1.0)), 0.0))
+        far = level + np.log1p(-(1 - q) * np.exp(-np.maximum(level, 1.0)))
+        return np.asarray(square * (np.where(level > 1, far, near) - math.log(q)) + 0.5)
+    if q == 1:
+        return np.asarray(square * level / 2)
+    size = np.abs(level)
+    with np.errstate(divide="ignore"):
+        log_sinh = size / 2 + np.log(-np.expm1(-size) / 2)
+    log_w = math.log1p(-q) + log_sinh - math.log(q) + 1 / (2 * square)
+    found = np.where(log_w > 18, log_w + math.log(2), np.arcsinh(np.exp(np.minimum(log_w, 18.0))))
+    return np.asarray(square * (level / 2 + np.sign(level) * found))

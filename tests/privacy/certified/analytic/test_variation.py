@@ -1,0 +1,23 @@
+"""The variation of a density whose values differ by any factor."""
+
+import numpy as np
+
+from dpzero_theory.privacy.certified.analytic.decay import Decay
+from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
+from dpzero_theory.privacy.certified.analytic.tilting import tilt
+from dpzero_theory.privacy.certified.analytic.variation import log_variation, variations
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+
+
+def test_what_is_far_below_the_peak_does_not_vanish():
+    """At noise 0.03 the density is e^400 higher where the loss is constant: no part may look smooth beside it."""
+    law = build(Pair("remove", 1e-3, 0.03), Contour(1.0), -40.0)
+    (found,) = variations(law, 1.0)
+    assert found.top > 400
+    assert np.all(found.f > 0)
+    assert np.all(found.cells > 0)
+    assert log_variation(law, 1.0) > 400
+    # without the outputs of large losses the loss is one value: |chi| is 1 for every t that can be written down
+    part = tilt(build(Pair("remove", 1e-3, 0.03, stop=0.4), Contour(1.0), -40.0), 10, 1.0)
+    decay = Decay([part], 1.0, 0.0)
+    assert decay.fine.min() > -1e-9

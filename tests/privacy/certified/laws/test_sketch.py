@@ -1,0 +1,58 @@
+"""A rough delta against the exact one, and where large losses begin."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from dpzero_theory.privacy.certified.laws.cells import Span
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.sketch import Slice, reach_of, rough_cut, rough_log_delta, saddle
+from tests.privacy import oracle
+
+
+@pytest.mark.parametrize(
+    ("kind", "relation", "index"),
+    [("remove", "add-remove", 0), ("add", "add-remove", 1), ("replace", "replace-one", 0)],
+)
+@pytest.mark.parametrize("q", [0.3, 1e-3])
+def test_a_rough_delta_is_the_exact_one_within_a_factor(kind, relation, index, q):
+    """Two releases, whose every output is summed: between half of delta and 60 times it."""
+    couple = oracle.gaussian(1.5, q, relation, points=2001)[index]
+    epsilon = 0.05 if q < 0.01 and kind != "add" else 2e-4 if q < 0.01 else 0.4
+    exact = oracle.exact_delta(epsilon, [[couple], [couple]])
+    rough = rough_log_delta(epsilon, [(Pair(kind, q, 1.5), 2)])
+    assert -math.log(2) < rough - math.log(exact) < math.log(60)
+
+
+def test_a_plain_gaussian_part_counts():
+    mu, epsilon = 0.8, 1.0
+    exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+    rough = rough_log_delta(epsilon, [(Pair("remove", 1e-9, 5.0), 3)], mu)
+    assert -math.log(2) < rough - math.log(exact) < math.log(20)
+
+
+def test_large_losses_begin_where_two_of_them_are_as_rare_as_delta():
+    """A record that is seldom drawn: the cut leaves a share between delta and 1, and a smaller delta less."""
+    parts = [(Pair("remove", 1e-6, 0.7), 40_000)]
+    (cut, rough), (further, smaller) = (rough_cut(epsilon, parts, 0.0) for epsilon in (0.2, 2.0))
+    assert rough < cut < 0
+    assert smaller < rough
+    assert further < cut
+    for log_cut in (cut, -700.0):
+        assert math.log(2 * 40_000) + norm.logsf(reach_of(log_cut, 40_000)) == pytest.approx(log_cut, rel=1e-9)
+
+
+def test_a_sketch_has_the_moments_of_its_law():
+    """Mean loss of a release by a Riemann sum, tilted by tau; the saddle's tilted mean is where it says."""
+    pair = Pair("remove", 0.1, 1.2)
+    sketch = Slice(pair, 5, Span(12.0, 12.0)).sketch(400)
+    x = np.linspace(-15, 16, 400_001)
+    p = 0.9 * norm.pdf(x, scale=1.2) + 0.1 * norm.pdf(x, 1, 1.2)
+    loss = np.log(p / norm.pdf(x, scale=1.2))
+    for tau in (0.0, 3.0):
+        weights = p * np.exp(tau * loss)
+        assert sketch.tilted(tau)[0] == pytest.approx(float(weights @ loss / weights.sum()), rel=1e-6)
+    tau = saddle(1.0, [sketch])
+    assert 5 * sketch.tilted(tau / 1.11)[0] < 1.0 + 1 / tau + 1 / (1 + tau) < 5 * sketch.tilted(tau * 1.11)[0]
