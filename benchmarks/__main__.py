@@ -15,15 +15,18 @@ from dpzero_theory.cli import Parser
 __all__ = ["main", "scripts"]
 
 ROOT = Path(__file__).parent
+ROOMS = ("audits", "optim", "privacy", "reports", "sweeps", "theory", "training")
+"""Folders whose experiments are named without them."""
 
 
 def scripts() -> dict[str, Path]:
-    """Every command below this folder by its name, without an import: some take seconds."""
+    """The file of every command below this folder, by the command's name, without importing any of them."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         if path != Path(__file__) and '\nif __name__ == "__main__":' in path.read_text():
-            found[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")] = path
-    return found
+            room, *rest = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(rest if room in ROOMS else [room, *rest]).removesuffix(".__main__")] = path
+    return dict(sorted(found.items()))
 
 
 def _first_line(path: Path) -> str:

@@ -34,6 +34,10 @@ MOVED = {
     "dpzero_theory.privacy.certified.tilting": "dpzero_theory.privacy.certified.analytic.tilting",
     "dpzero_theory.privacy.certified.variation": "dpzero_theory.privacy.certified.analytic.variation",
     "dpzero_theory.privacy.certified.zeroed": "dpzero_theory.privacy.certified.laws.zeroed",
+    "dpzero_theory.synthetic.limit": "benchmarks.problems.small_steps",
+    "dpzero_theory.synthetic.nonlinear": "benchmarks.problems.nonlinear",
+    "dpzero_theory.synthetic.padded": "benchmarks.problems.padded",
+    "dpzero_theory.synthetic.worst_case": "benchmarks.problems.worst_case",
 }
 """Old path -> new path."""
 
@@ -50,7 +54,12 @@ class _Finder(MetaPathFinder, Loader):
         """Put the module under its new path in the place of the empty one that was made for the old path."""
         old, new = module.__name__, MOVED[module.__name__]
         warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
-        sys.modules[old] = importlib.import_module(new)
+        try:
+            sys.modules[old] = importlib.import_module(new)
+        except ModuleNotFoundError as error:
+            if error.name != new.partition(".")[0]:
+                raise
+            raise ModuleNotFoundError(f"{old} is now {new}, which a checkout has and no wheel", name=new) from None
 
 
 def install() -> None:

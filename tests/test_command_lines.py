@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import scripts
 from tests import forks
 
 pytestmark = pytest.mark.xdist_group("command lines")  # what its fixtures make is made once
@@ -229,8 +230,10 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
 
 def commands() -> dict[str, str]:
     """Of every command its name and its module."""
-    found = {}
-    for package in PACKAGES:
+    found = {"benchmarks": "benchmarks.__main__"}
+    for name, path in scripts().items():
+        found[f"benchmarks.{name}"] = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in {*PACKAGES} - {"benchmarks"}:
         for path in sorted((ROOT / package).rglob("*.py")):
             if '\nif __name__ == "__main__":' in path.read_text():
                 module = ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -26,6 +26,8 @@ def _name(path: Path) -> str:
 
 
 def _main(module: str, arguments: list[str]) -> None:
+    if module.startswith("benchmarks."):
+        module, arguments = "benchmarks", [module.removeprefix("benchmarks."), *arguments]
     try:
         found = import_module(f"{module}.__main__")
     except ModuleNotFoundError:

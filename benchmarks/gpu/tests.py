@@ -29,7 +29,7 @@ FILES = (
     "tests/synthetic/test_engine.py",
     "tests/synthetic/test_first_order.py",
     "tests/synthetic/test_lanes.py",
-    "tests/benchmarks/test_dimension.py",
+    "tests/benchmarks/sweeps/test_dimension.py",
     "tests/benchmarks/llm/test_table.py",
     "tests/curvature/test_spectrum.py",
 )

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.problems import worst_case
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
-from dpzero_theory.synthetic import worst_case
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import high_probability, lower_bound

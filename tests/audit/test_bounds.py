@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from benchmarks.audit import ALGORITHMS, ATTACK, Audited, Setting, audit_row, flagged
+from benchmarks.audits.audit import ALGORITHMS, ATTACK, Audited, Setting, audit_row, flagged
 from dpzero_theory.audit import bounds
 from dpzero_theory.audit.bounds import (
     attack,

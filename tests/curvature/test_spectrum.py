@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.curvature_coverage import COVERED, COVERED_OF_ALL, LEVEL, spectrum
 from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.theory.curvature_coverage import COVERED, COVERED_OF_ALL, LEVEL, spectrum
 from dpzero_theory.check import PreconditionError
 from dpzero_theory.curvature.intervals import Interval
 from dpzero_theory.curvature.lanczos import diagonal

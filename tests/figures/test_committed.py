@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
-from benchmarks.slopes import interval, slope
+from benchmarks.sweeps.slopes import interval, slope
 from figures import certificates, equal_evaluations, k_directions, synthetic
 from figures.style import use_style
 

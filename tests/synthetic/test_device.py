@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpzero_theory.synthetic import engine, first_order, limit, nonlinear, place
+from benchmarks.problems import nonlinear, small_steps
+from dpzero_theory.synthetic import engine, first_order, place
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, paper_spectrum
 from tests.synthetic.small import lanes, quadratic
@@ -49,7 +50,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
         waited.append(values.shape)
         return np.ones(values.shape)
 
-    for module in (engine, first_order, limit, nonlinear, place):
+    for module in (engine, first_order, small_steps, nonlinear, place):
         monkeypatch.setattr(module, "to_numpy", to_numpy)
     return waited
 
@@ -117,7 +118,7 @@ def test_nonlinear_engines_wait_once_a_block(name: str, several: int, waits: lis
 def test_the_limit_waits_at_its_end_alone(waits: list[torch.Size]) -> None:
     clip = np.array([0.1, 1.0])
     with Seen() as seen:
-        limit.many_small_steps(
+        small_steps.many_small_steps(
             quadratic(3, 200, D, "c"), np.zeros(D), time=10 / clip, clip=clip, noise=clip, normals=normal(D),
             product_dtype=torch.float32, device="meta",
         )  # fmt: skip

@@ -1,8 +1,8 @@
 """How large a certificate must be: for given parameters, the member of a convex family on which Algorithm 2 does
 worst.
 
-The family is that of `synthetic.worst_case`: a slope that lasts as long as the run, kept least of by clipping, and
-coordinates of curvature that hold the noise. In the limit T -> infinity with S = alpha T and nu = alpha sigma^2/K
+The family is that of `problems.worst_case` in `benchmarks`: a slope that lasts as long as the run, kept least of by
+clipping, and coordinates of curvature that hold the noise. In the limit T -> infinity with S = alpha T and nu = alpha sigma^2/K
 fixed, Gaussian directions, the mean over the run of ||grad F_S||^2 is at least
 
     G^2 (1 - (pi/2)^(1/2) (S nu)^(1/2)/D) + N/(1 + 3 N/(2 rho^2)) - o(1),      N = (nu/2) (r ell - G/w),
@@ -26,7 +26,7 @@ _OPPOSED = np.linspace(0.0, 1.0, 101)
 
 @dataclass(frozen=True, kw_only=True)
 class Hardest:
-    """The member for given parameters, in the problem's units; the names are those of `synthetic.worst_case`.
+    """The member for given parameters, in the problem's units; the names are those of `benchmarks.problems.worst_case`.
 
     Attributes:
         share: of the samples that slope forward.

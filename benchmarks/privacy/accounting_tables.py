@@ -1,0 +1,145 @@
+"""Tables of docs/results/accounting.md: five settings, corners, what is asked, random allocation, private search."""
+
+import math
+
+import pandas as pd
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import markdown
+from benchmarks.privacy import allocation, allocation_k, ask, five
+from benchmarks.training import private_search
+
+__all__ = ["TABLES"]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def five_settings() -> str:
+    """Multiplier and processor time of every accountant, and the verdict of each setting."""
+    rows = read_rows(RESULTS / "accounting_rows")
+    lines, below, ratios = [], 0, []
+    for setting, group in rows.groupby(list(five.KEY[:-1]), sort=False):
+        found = {one["accountant"]: (one["noise_multiplier"], one["cpu_seconds"]) for one in group.to_dict("records")}
+        ours, least = found[five.OURS], float(group["noise_lower"].max())
+        others = [answer for name, answer in found.items() if name != five.OURS]
+        ratios.append(min(seconds / ours[1] for noise, seconds in others if abs(noise / ours[0] - 1) < five.NEAR))
+        below += sum(noise < least for noise, _ in others)
+        n, batch, steps, epsilon, delta = setting
+        cells = [
+            f"{found[name][0]:.6f}, {_seconds(found[name][1])}" if name in found else ""
+            for name in (five.OURS, *five.PEERS)
+        ]
+        setting_shown = f"{n:,.0f}/{batch:,.0f}/{steps:,.0f}/{epsilon:g}/{delta:g}"
+        lines.append([setting_shown, *cells, f"{math.floor(ratios[-1])}"])
+    header = ["n/B/T/epsilon/delta", five.OURS, *five.PEERS, "times faster"]
+    return (
+        markdown(header, lines)
+        + f"\n\nTimes faster than the fastest that is within {100 * five.NEAR:g}% of the truth: at least"
+        + f" {math.floor(min(ratios))}. {below} of {len(rows) - len(lines)} answers of others are below the truth's"
+        + " lower end."
+    )
+
+
+def corners() -> str:
+    """Exceptions, times and widths of the random settings, by sampling and relation."""
+    rows = read_rows(RESULTS / "accounting_corners", failed=True)
+    good = rows[rows["status"] == "ok"]
+    groups = [(f"{key[0]}, {key[1]}", group) for key, group in good.groupby(["sampling", "relation"])]
+    lines = []
+    for name, group in (*groups, ("all", good)):
+        seconds, width = group["cpu_seconds"], group["width"]
+        shares = [f"{100 * (seconds <= 1).mean():.1f}%", f"{100 * (width <= 1e-3).mean():.1f}%"]
+        lines.append([name, f"{len(group)}", shares[0], f"{seconds.max():.2g} s", shares[1], f"{width.max():.1g}"])
+    header = ["sampling and relation", "settings", "within 1 s", "slowest", "known to 1e-3", "widest"]
+    checked, met = good[good["contained"].notna()], good[good["meets_target"].notna()]
+    rest = good[(good["sampling"] != "fixed-size") | (good["relation"] != "replace-one")]
+    return (
+        markdown(header, lines)
+        + f"\n\n{len(rows) - len(good)} exceptions; {int(checked['contained'].sum())} of {len(checked)} brackets hold"
+        + f" an independent value, {int(met['meets_target'].sum())} of {len(met)} multipliers meet their target when"
+        + f" asked again; {100 * (good['cpu_seconds'] <= 5).mean():.1f}% within 5 s; without fixed-size replace-one,"
+        + f" whose two ends differ, {100 * (rest['width'] <= 1e-3).mean():.1f}% are known to 1e-3."
+    )
+
+
+def asked() -> str:
+    """What is calibrated and then asked for, by sampling, and discrete noise against direct sums."""
+    rows = read_rows(RESULTS / "accounting_ask")
+    kinds = rows.assign(kind=rows["sampling"].str.partition(":")[0]).groupby("kind")
+    lines = []
+    for name, group in (*((str(kind), group) for kind, group in kinds), ("all", rows)):
+        told = group[group["excess"].notna()]
+        cells = [f"{len(group)}", f"{int((group['exception'] != 'none').sum())}", f"{int(group['too_long'].sum())}"]
+        cells.append(f"{int((told['excess'] > 0).sum())}")
+        medians = [f"{-told['excess'].median():.1g}", _seconds(told["seconds"].median())] if len(told) else ["", ""]
+        lines.append([name, *cells, *medians])
+    header = ["sampling", "settings", "exceptions", f"longer than {ask.SECONDS:g} s", "above the target"]
+    sums = read_rows(RESULTS / "accounting_lattice")
+    return (
+        markdown([*header, "room left, median", "time of a calibration, median"], lines)
+        + f"\n\nOne release of discrete noise on lattices of {sums['levels'].min():,} to {sums['levels'].max():,}"
+        + f" integers to the clip: {int(sums['contained'].sum())} of {len(sums)} direct sums are in their bracket."
+    )
+
+
+def random_allocation() -> str:
+    """Widths and times of epsilon's brackets, and what draws say of them."""
+    rows = read_rows(RESULTS / "accounting_allocation")
+    lines = []
+    for relation, group in rows.groupby("relation"):
+        checked = group[group["contained"].notna()]
+        error = (checked["error_lower"] / checked["sampled_lower"]).median()
+        cells = [f"{100 * group['width'].median():.2g}%", f"{100 * group['width'].max():.2g}%"]
+        cells += [f"{group['cpu_seconds'].median():.2g} s", f"{group['cpu_seconds'].max():.2g} s"]
+        cells.append(f"{int((group['cpu_seconds'] <= allocation.SECONDS).sum())}")
+        cells += [f"{int(checked['contained'].sum())} of {len(checked)}", f"{100 * error:.0f}%"]
+        lines.append([str(relation), f"{len(group)}", *cells])
+    header = ["relation", "settings", "width, median", "largest", "time, median", "longest"]
+    header += [f"within {allocation.SECONDS:g} s", "sampled and inside"]
+    return markdown([*header, f"{allocation.ERRORS:g} standard errors of delta, median"], lines)
+
+
+def random_allocation_k() -> str:
+    """Width of epsilon's bracket, a column for each multiplier."""
+    rows = read_rows(RESULTS / "accounting_allocation_k")
+    lines = []
+    for (epoch, taken, relation), group in rows.groupby(["epoch", "taken", "relation"]):
+        width = group.set_index("noise_multiplier")["width"]
+        cells = [f"{100 * width[noise]:.2g}%" for noise in allocation_k.MULTIPLIERS]
+        lines.append([f"{taken} of {epoch:,}", str(relation), *cells, f"{group['cpu_seconds'].max():.2g} s"])
+    multipliers = [f"multiplier {noise:g}" for noise in allocation_k.MULTIPLIERS]
+    return markdown(["steps", "relation", *multipliers, "longest"], lines)
+
+
+def private_search_ways() -> str:
+    """Accuracy of a search that costs epsilon = 2 in all, by how the choice is paid for."""
+    tasks = {"digits": "digits, logistic", "trec": "TREC, frozen embeddings"}
+    rows = {task: read_rows(RESULTS / f"private_search_{task}") for task in tasks}
+    lines = []
+    for way in private_search.WAYS:
+        cells = [way]
+        for task in tasks:
+            mine = rows[task][rows[task]["way"] == way]
+            mean, spread = private_search.searched(mine, way)
+            cells += [f"{100 * mean:.1f} +- {100 * spread:.1f}", f"{mine['noise_multiplier'].iloc[0]:.2f}"]
+        lines.append(cells)
+    lines.append(["the best setting, known", *(cell for task in tasks for cell in (_known(rows[task]), ""))])
+    header = ["way", *(cell for name in tasks.values() for cell in (f"{name}: accuracy", "noise"))]
+    return markdown(header, lines)
+
+
+def _known(rows: pd.DataFrame) -> str:
+    alone = rows[rows["way"] == private_search.ONE].groupby("setting")["accuracy"].mean().max()
+    return f"{100 * alone:.1f}"
+
+
+TABLES = {
+    "five_settings": five_settings,
+    "corners": corners,
+    "asked": asked,
+    "random_allocation": random_allocation,
+    "random_allocation_k": random_allocation_k,
+    "private_search": private_search_ways,
+}

@@ -1,0 +1,150 @@
+"""Calibration at the corners of its range: random settings over everything that is promised, timed and checked.
+
+T up to 10^7, q from 1e-7 to 1, delta from 0.1 to 1e-30, epsilon from 1e-3 to 200, all log-uniform; every sampling with
+a dominating pair, both relations. Random allocation has its own engine and its own benchmark.
+"""
+
+import math
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import mpmath
+import numpy as np
+
+from benchmarks.kit.jobs import fill
+from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.timing import least_timed
+from benchmarks.privacy.independent import independent_delta
+from dpzero_theory.cli import Parser
+from dpzero_theory.privacy.accountant import compositions, delta_of_history
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.step import Release
+
+__all__ = ["COUNT", "SEED", "answer", "report", "run_corners", "settings"]
+
+SEED = 20_261_122
+COUNT = 1000
+_CHECKED = 5
+"""One in so many settings is checked, as an independent value costs up to a hundred times what the answer does."""
+_SECONDS = 8.0
+"""Processor seconds after which there is no independent value."""
+_SAMPLINGS = ("poisson", "poisson", "fixed-size", "fixed-size", "full", "fixed-order")
+
+
+def settings(count: int) -> list[dict[str, Any]]:
+    """Those that need no noise at all are drawn again."""
+    rng = np.random.default_rng(SEED)
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        steps = int(10 ** rng.uniform(0, 7))
+        rate = float(10 ** rng.uniform(-7, 0))
+        epsilon = float(10 ** rng.uniform(-3, math.log10(200)))
+        delta = float(10 ** rng.uniform(-30, -1))
+        sampling = _SAMPLINGS[int(rng.integers(len(_SAMPLINGS)))]
+        relation = ("add-remove", "replace-one")[int(rng.integers(2))]
+        if sampling == "fixed-order":
+            relation = "replace-one"  # removal moves the other records between batches
+        if sampling == "full":
+            rate = 1.0
+        if -math.expm1(steps * math.log1p(-min(rate, 1 - 1e-12))) > 1.0001 * delta:
+            row = {"steps": steps, "sample_rate": rate, "epsilon": epsilon, "delta": delta}
+            found.append({"setting": len(found) + 1} | row | {"sampling": sampling, "relation": relation})
+    return found
+
+
+class _TooLong(Exception):
+    pass
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise _TooLong
+
+
+def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
+    """(name, low, high) of delta(epsilon), the larger of both directions where there are two; no name where none."""
+    parts = compositions([unit])
+    with mpmath.workdps(50):
+        if not parts[0]:
+            gdp = mpmath.mpf(unit.terms.gdp) * mpmath.sqrt(1)
+            value = mpmath.ncdf(gdp / 2 - epsilon / gdp) - mpmath.exp(epsilon) * mpmath.ncdf(-gdp / 2 - epsilon / gdp)
+            return "50 digits", float(value) * (1 - 1e-12), float(value) * (1 + 1e-12)
+    if any(pair.kind == "fixed-size" for part in parts for pair, _ in part):
+        return "", 0.0, 0.0
+    signal.signal(signal.SIGVTALRM, _stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
+    try:
+        pair = parts[0][0][0]
+        value, error = independent_delta(pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
+    except (OverflowError, _TooLong, ValueError, ZeroDivisionError):
+        return "", 0.0, 0.0
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    if not (error < 1e-4 and value > 0):
+        return "", 0.0, 0.0
+    return "80-bit sums", value * (1 - 2 * error - 1e-15), value * (1 + 2 * error + 1e-15)
+
+
+def answer(setting: dict[str, Any]) -> dict[str, Any]:
+    """The row of a setting."""
+    rate, steps, epsilon, delta = (setting[name] for name in ("sample_rate", "steps", "epsilon", "delta"))
+    batches = {"sampling": setting["sampling"], "relation": setting["relation"], "sample_rate": rate}
+
+    def ask() -> Bracket:
+        return calibrate_noise_multiplier(target_epsilon=epsilon, target_delta=delta, steps=steps, **batches)
+
+    try:
+        found, seconds, cpu_seconds = least_timed(ask)
+    except Exception as error:  # what this benchmark counts
+        return setting | {"status": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
+    row = {
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "method": found.method,
+        "noise_multiplier": found.upper,
+        "noise_lower": found.lower,
+        "width": found.upper / found.lower - 1 if found.lower > 0 else 1e9,
+        "status": "ok",
+    }
+    if setting["setting"] % _CHECKED == 0:
+        unit = Release(found.upper, steps, **batches)
+        spent = delta_of_history([unit], epsilon)
+        name, low, high = _independent(unit, epsilon)
+        row |= {"delta_lower": spent.lower, "delta_upper": spent.upper, "meets_target": spent.upper <= delta}
+        if name:
+            row |= {"independent": name, "independent_low": low, "independent_high": high}
+            row |= {"contained": low <= spent.upper and high >= spent.lower}
+    return setting | row
+
+
+def run_corners(parser: Parser, out: Path, count: int, workers: int) -> None:
+    """Calibrate at every setting; check one in five against an independent value where one can be had."""
+    fields = (
+        *("steps", "sample_rate", "epsilon", "delta", "sampling", "relation"),
+        *("noise_multiplier", "noise_lower", "width", "seconds", "cpu_seconds", "method"),
+        *("delta_lower", "delta_upper", "meets_target"),
+        *("independent", "independent_low", "independent_high", "contained"),
+    )
+    rows = Results(out, key=("setting",), fields=fields, seeds=[SEED], device="cpu", dtype="float64")
+    with parser.opened("--out", rows) as results:
+        fill(results, answer, settings(count), workers)
+        report(out)
+
+
+def report(out: Path) -> None:
+    """Exceptions and quantiles of time and width, on standard output."""
+    rows = read_rows(out, failed=True)
+    good = rows[rows["status"] == "ok"]
+    print(f"{len(rows)} settings, {len(rows) - len(good)} exceptions")
+    for name, limits in (("cpu_seconds", (1.0, 5.0)), ("width", (1e-3,))):
+        at = ", ".join(f"{share:.0%} {good[name].quantile(share):.2g}" for share in (0.5, 0.9, 0.99, 1.0))
+        within = ", ".join(f"{(good[name] <= limit).mean():.1%} within {limit:g}" for limit in limits)
+        print(f"{name}: {at}; {within}")
+    checked = good[good["contained"].notna()]
+    wrong = checked[checked["contained"].astype(str) != "True"]
+    print(f"{len(checked)} brackets against an independent value, {len(wrong)} of them wrong")
+    # the value to use is on the private side, always
+    over = good[good["meets_target"].notna() & (good["meets_target"].astype(str) != "True")]
+    print(f"{len(over)} calibrated multipliers beyond their target")

@@ -1,0 +1,284 @@
+"""Do the committed rows come back?  python -m benchmarks.reproduce [--minutes M] [--list]
+
+In the minutes given, rows drawn at random are made again and compared, column by column but for times and memory: equal
+to the last digit, or as near as the benchmark says with its reason (`kit.remake`), or within six standard errors where
+the noise is the operating system's. Results take turns by the time spent on them; a row that takes more than a tenth of
+the minutes is left, and one that needs a package that is not installed is not checked. Everything runs on one thread:
+more add in another order. On a processor whose libraries compute in another way (`kit.arithmetic`) rows come back as
+near as the benchmark says for that, and runs that rounding upsets are passed over.
+
+The last line says whether that passes. Exit status 0 if it does, 1 if a row does not come back or none was made again.
+
+`--list` prints for every folder of results its rows, age, commit, command and cost, whether its rows can be made again,
+and which numbers of the README and of docs/ and which claims of the paper rest on it.
+"""
+
+import importlib
+import random
+import re
+import secrets
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from inspect import getsource
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from benchmarks import home
+from benchmarks.kit import sources
+from benchmarks.kit.arithmetic import others
+from benchmarks.kit.remake import Remake, Row, plain
+from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
+from benchmarks.reports import summary
+from dpzero_theory.cli import Parser, input_folder, integer, number
+
+__all__ = ["Committed", "committed", "listing", "main", "measured_pages", "reproduce"]
+
+ROOT = RESULTS.parents[1]
+SHARE = 10
+"""A row may take this part of the minutes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Committed:
+    """A folder of rows."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def module(self) -> str:
+        """What made it, from the command; empty where that was no module."""
+        words = shlex.split(self.manifest["command"])
+        return words[2] if words[1:2] == ["-m"] else ""
+
+    @cached_property
+    def remake(self) -> Remake | None:
+        if not self.module.startswith("benchmarks."):
+            return None
+        found: Remake | None = getattr(importlib.import_module(home(self.module)), "REMAKES", {}).get(self.name)
+        return found
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        return [plain(row) for row in read_rows(self.folder).to_dict("records")]
+
+    def shuffled(self, rng: random.Random) -> Iterator[Row]:
+        """All rows in a random order, read when the first is asked for."""
+        yield from rng.sample(self.rows, len(self.rows))
+
+
+def committed(results: Path) -> list[Committed]:
+    """Every folder of rows. Raises ValueError for one without a manifest."""
+    folders = sorted({path.parent for path in results.glob("*/rows.csv*")})
+    return [Committed(folder, read_manifest(folder)) for folder in folders]
+
+
+class _TooLong(Exception):
+    pass
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raises _TooLong in the block after so many seconds, whatever else it raises then."""
+    late = False
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        nonlocal late
+        late = True
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except Exception as error:
+        raise _TooLong if late else error from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """verdict: `equal`, `near`, `too long`, `not checked` or `DIFFERENT`."""
+
+    name: str
+    row: Row
+    verdict: str
+    said: str
+    seconds: float
+
+    @property
+    def which(self) -> str:
+        return ", ".join([self.name, " ".join(f"{name}={value}" for name, value in self.row.items())])
+
+
+def again(one: Committed, remake: Remake, row: Row, limit: float, elsewhere: bool) -> Outcome:
+    """Make a row again, in at most `limit` seconds; elsewhere: on another arithmetic than the row's."""
+    started, key = time.perf_counter(), {name: row[name] for name in remake.key}
+    try:
+        with _limited(limit):
+            found = remake.differences(row, elsewhere)
+        wrong = [difference for difference in found if not difference.near]
+        verdict = "DIFFERENT" if wrong else "near" if found else "equal"
+        said = "; ".join(map(str, wrong)) or (remake.reason(elsewhere) if found else "")
+    except _TooLong:
+        verdict, said = "too long", ""
+    except ModuleNotFoundError as error:
+        verdict, said = ("DIFFERENT" if _is_ours(error) else "not checked"), str(error)
+    except Exception as error:
+        verdict, said = "DIFFERENT", f"{type(error).__name__}: {error}"
+    return Outcome(one.name, key, verdict, said, time.perf_counter() - started)
+
+
+def _is_ours(error: ModuleNotFoundError) -> bool:
+    return (error.name or "").partition(".")[0] in ("benchmarks", "dpzero_theory")
+
+
+def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -> Iterator[Outcome]:
+    """Make random rows again until the time is over or all are made: of the table that has had the least of it."""
+    ends = time.perf_counter() + seconds
+    elsewhere = bool(others())
+    spent: dict[Committed, float] = {}
+    for one in tables:
+        try:
+            if one.remake is not None:
+                spent[one] = 0.0
+        except ModuleNotFoundError as error:
+            if _is_ours(error):
+                raise
+            yield Outcome(one.name, {}, "not checked", str(error), 0.0)
+    waiting: dict[Committed, Iterator[Row]] = {}
+    while spent and (left := ends - time.perf_counter()) > 0:
+        one = min(rng.sample(list(spent), len(spent)), key=spent.__getitem__)
+        row = next(waiting.setdefault(one, one.shuffled(rng)), None)
+        if row is None:
+            del spent[one]
+        elif one.remake is not None and not (elsewhere and one.remake.upset(row)):
+            outcome = again(one, one.remake, row, min(left, seconds / SHARE), elsewhere)
+            spent[one] += outcome.seconds
+            yield outcome
+
+
+def listing(tables: Sequence[Committed], pages: Mapping[str, str], checks: Path) -> Iterator[str]:
+    """What is behind each number of the pages (their texts by name) and of the claims, a few lines for each table."""
+    commands = {one.name: one.manifest["command"] for one in tables}
+    read = _of_summary(list(commands))
+    shown = [(name, block) for name, page in pages.items() for block in sources.blocks(page, commands, read)]
+    claims = sources.claims(checks, commands.__contains__)
+    for one in tables:
+        manifest, started = one.manifest, datetime.fromisoformat(one.manifest["started"])
+        days = (datetime.now(UTC) - started).days
+        yield (
+            f"{one.name}: {manifest['rows']:,} rows, {started.date()} ({days} days ago), "
+            f"commit {manifest['commit'][:7]}{'+' * ('+' in manifest['commit'])}, "
+            f"{manifest['total_wall_s']:,.0f} s; {'can' if one.remake else 'cannot'} be made again row by row"
+        )
+        yield f"    {manifest['command']}"
+        if "rows" in manifest["settings"]:
+            yield f"    from the rows of {' '.join(manifest['settings']['rows'])}"
+        for page, block in shown:
+            if one.name in block.folders:
+                yield f"    {page}:{block.line}: {' '.join(block.numbers)}"
+        if one.name in claims:
+            yield f"    claims: {' '.join(claims[one.name])}"
+    yield "no rows (definitions, settings, the paper's numbers, and what a command beside them prints):"
+    for page, block in shown:
+        if not block.folders:
+            yield f"    {page}:{block.line}: {' '.join(block.numbers)}"
+
+
+def measured_pages() -> dict[str, str]:
+    """The README and the pages of results, by name."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
+    return {str(page.relative_to(ROOT)): page.read_text() for page in pages}
+
+
+def _of_summary(folders: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The folders that each table of `benchmarks.summary` reads."""
+    read = {name: re.findall(r'RESULTS / f?"(\w+)', getsource(table)) for name, table in summary.TABLES.items()}
+    return {
+        name: tuple(folder for folder in folders if any(_begins(folder, start) for start in starts))
+        for name, starts in read.items()
+    }
+
+
+def _begins(folder: str, start: str) -> bool:
+    return folder == start or (start.endswith("_") and folder.startswith(start))
+
+
+def _parser() -> Parser:
+    parser = Parser("benchmarks.reproduce", __doc__ or "")
+    parser.add_argument("--minutes", type=number(above=0), default=20)
+    parser.add_argument("--list", action="store_true", help="print what there is and make nothing")
+    parser.add_argument("--seed", type=integer(0, 2**32), help="of the draw of rows (default: a new one, printed)")
+    parser.add_argument("--results", type=input_folder(), default=RESULTS, help="folder of the folders of rows")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 1 if a row does not come back."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    with parser.refusals("--results"):
+        tables = committed(options.results)
+    if options.list:
+        print("\n".join(listing(tables, measured_pages(), ROOT / "paper_checks" / "checks")))
+        return 0
+    torch.set_num_threads(1)
+    seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+    found: list[Outcome] = []
+    with threadpool_limits(1):
+        print(f"--seed {seed}; {_compared()}", flush=True)
+        for outcome in reproduce(tables, 60 * options.minutes, random.Random(seed)):
+            found.append(outcome)
+            print(f"{outcome.verdict}: {outcome.which}, {outcome.seconds:.1f} s {outcome.said}".rstrip(), flush=True)
+    passed, said = verdict(found)
+    print(said)
+    return 0 if passed else 1
+
+
+def _compared() -> str:
+    names = others()
+    if not names:
+        return "arithmetic as of the rows: digits are compared to the last"
+    return f"arithmetic not as of the rows, in {', '.join(names)}: last digits may differ"
+
+
+def verdict(found: Sequence[Outcome]) -> tuple[bool, str]:
+    """Whether the rows that were made again came back, and a sentence that says so."""
+    of = {name: [one for one in found if one.verdict == name] for name in ("equal", "near", *_UNDECIDED, "DIFFERENT")}
+    back, wrong = of["equal"] + of["near"], of["DIFFERENT"]
+    passed = bool(back) and not wrong
+    parts = [
+        f"{len(back)} rows of {len({one.name for one in back})} results came back, {len(of['equal'])} of them to the "
+        f"last digit",
+        f"{len(wrong)} did not" + "".join(f" ({one.which})" for one in wrong),
+        *(f"{len(of[name])} {words}" for name, words in _UNDECIDED.items() if of[name]),
+    ]
+    return passed, f"{'Passed' if passed else 'Failed'}: {'; '.join(parts)}."
+
+
+_UNDECIDED = {
+    "too long": "took too long and were left, which fails nothing",
+    "not checked": "were not checked for want of a package, which fails nothing",
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

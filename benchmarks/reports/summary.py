@@ -1,0 +1,379 @@
+"""The tables of the README and of docs/: the calculator's answer and the committed measurements.
+
+    python -m benchmarks.summary            prints them
+    python -m benchmarks.summary --write    puts each between its two marks, in every page that has them
+
+A test holds the pages to what this prints.
+"""
+
+import contextlib
+import io
+import re
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.rows import RESULTS, having, read_rows
+from benchmarks.kit.tables import markdown, mean_error
+from benchmarks.llm.grids import table
+from benchmarks.llm.report import report
+from benchmarks.privacy import accounting_tables
+from benchmarks.reports import newcomer, sentences
+from benchmarks.sweeps import rank_tables, synthetic_tables
+from benchmarks.training import adaptation_tables
+from benchmarks.training.equal_evaluations import committed, gains, plain, reported
+from dpzero_theory import params
+from dpzero_theory.cli import Parser
+from dpzero_theory.sphere import DIRECTIONS
+from dpzero_theory.theory.calculate import calculate
+from dpzero_theory.theory.problem import Problem
+
+__all__ = ["PAGES", "TABLES", "filled", "main"]
+
+ROOT = RESULTS.parents[1]
+PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts)]
+"""All that people read but the docstrings."""
+
+CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
+
+SEEDS = 3
+"""The fewest that a cell is judged by."""
+
+CERTIFIED = (
+    ("pseudo-huber", "a", 10_000, 200, 2.0),
+    ("pseudo-huber", "b", 10_000, 200, 2.0),
+    ("pseudo-huber", "c", 10_000, 20, 2.0),
+    ("pseudo-huber", "c", 10_000, 200, 2.0),
+    ("pseudo-huber", "c", 10_000, 2_000, 2.0),
+    ("pseudo-huber", "c", 1_000, 100_000, 8.0),
+    ("pseudo-huber", "c", 100_000, 20, 2.0),
+    ("digits", "-", 1_797, 65, 2.0),
+    ("sst2", "-", 60_614, 16_384, 0.5),
+)
+"""Cells shown: problem, mode, n, d, epsilon. All cells are in the rows and in the figure."""
+
+
+def certificates() -> str:
+    """Certified and measured ||grad F||^2, the mean over seeds: ours with one and with the best K, and the paper's."""
+    rows = read_rows(RESULTS / "certificates")
+    cell = ["problem", "mode", "n", "d", "epsilon"]
+    values = rows.groupby([*cell, "parameters"])[["bound", "gradient_squared", "last_gradient_squared"]].mean()
+    mean = dict(values.iterrows())
+    best_k = dict(rows[rows["parameters"] == "sharp-best-k"].groupby(cell)["directions_per_step"].first().items())
+    lines = []
+    for key in CERTIFIED:
+        paper, ours = mean[*key, "paper"], mean[*key, "sharp"]
+        best = mean.get((*key, "sharp-best-k"))
+        problem, mode, n, d, epsilon = key
+        cells = [
+            f"{ours['bound']:.2g}",
+            f"{ours['gradient_squared']:.2g}",
+            f"{ours['last_gradient_squared']:.2g}",
+            *(("", "", "", "") if best is None else (str(best_k[key]), *(f"{value:.2g}" for value in best))),
+            f"{paper['bound']:.2g}",
+            f"{paper['gradient_squared']:.2g}",
+            f"{paper['gradient_squared'] / ours['gradient_squared']:.1f}",
+            f"{paper['last_gradient_squared'] / ours['last_gradient_squared']:.0f}",
+        ]
+        lines.append([problem if mode == "-" else f"{problem} ({mode})", f"{n:,}", f"{d:,}", f"{epsilon:g}", *cells])
+    header = ["problem", "n", "d", "epsilon", *(f"K = 1 {name}" for name in ("certified", "measured", "last"))]
+    header += ["best K", *(f"best K {name}" for name in ("certified", "measured", "last"))]
+    header += ["paper certified", "paper measured", "paper/K = 1", "paper/K = 1, last"]
+    return markdown(header, lines) + "\n\n" + _held(rows, [*cell, "parameters"])
+
+
+def directions() -> str:
+    """K = 1 and the best K at equal evaluations, ten times the paper's at its setting."""
+    rows = read_rows(RESULTS / "certificates_directions")
+    lines = []
+    for k in sorted({int(k) for k in rows["directions_per_step"]}):
+        part = rows[rows["directions_per_step"] == k]
+        shown = [mean_error(part[column], ".3g") for column in ("gradient_squared", "last_gradient_squared")]
+        lines.append([f"{k}", f"{int(part['steps'].iloc[0]):,}", f"{part['bound'].iloc[0]:.2g}", *shown])
+    return markdown(["K", "steps", "certified", "measured", "last"], lines)
+
+
+def optimizer_directions() -> str:
+    """What measured constants prescribe, K = 1 beside the best K at equal evaluations (`benchmarks.prescription`)."""
+    lines = []
+    for task in ("digits", "digits_long"):
+        rows = read_rows(RESULTS / f"prescription_{task}")
+        for name in ("theory", "theory-estimates"):
+            both = [rows[rows["choice"] == choice] for choice in (name, f"{name}-best-k")]
+            if both[1].empty:
+                continue
+            for part in both:
+                first = part.iloc[0]
+                shown = [mean_error(part[column], ".3g") for column in ("gradient_squared", "loss", "accuracy")]
+                cells = [task.replace("_", ", "), name.removeprefix("theory").lstrip("-") or "upper ends"]
+                cells += [f"{first['directions_per_step']}", f"{first['steps']:,}", f"{first['bound']:.2g}"]
+                lines.append([*cells, *shown])
+    return markdown(["task", "constants", "K", "steps", "certified", "measured", "loss", "accuracy"], lines)
+
+
+def _held(rows: pd.DataFrame, key: list[str]) -> str:
+    """In how many cells each bound holds with three standard errors to spare, and how tight ours are."""
+    run = rows.dropna(subset="gradient_squared").groupby(key).filter(lambda cell: len(cell) >= SEEDS).groupby(key)
+    value = run["gradient_squared"]
+    upper = value.mean() + 3 * value.std(ddof=1) / np.sqrt(value.count())
+    bound, sharpened = run["bound"].mean(), run["sharp_bound"].mean()
+    ratio = (bound / value.mean()).xs("sharp", level="parameters").xs("pseudo-huber", level="problem")
+    return (
+        f"Mean + 3 standard errors <= the bound by which the cell's parameters were chosen in "
+        f"{int((upper <= bound).sum())} of {len(bound)} cells run; <= the sharpened theorem at the same parameters in "
+        f"{int((upper <= sharpened).sum())}, the mean itself in {int((value.mean() <= sharpened).sum())}; "
+        f"sharpened certificate over measurement on pseudo-Huber: median {ratio.median():.2f}, "
+        f"at most 10 in {int((ratio <= 10).sum())} of {len(ratio)} cells, largest {ratio.max():.1f}."
+    )
+
+
+def accounting() -> str:
+    """Noise multiplier and processor time of each accountant, side by side in one run."""
+    rows = read_rows(RESULTS / "accounting")
+    lines = []
+    for key, group in rows.groupby(["n", "batch", "steps", "epsilon"], sort=False):
+        n, batch, steps, epsilon = key
+        shown = [f"{n}/{batch}/{steps:,}/{epsilon:g}"]
+        for name in ("this package", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant"):
+            one = group[group["accountant"] == name]
+            if one.empty:
+                shown.append("")
+                continue
+            row = one.iloc[0]
+            seconds = row["cpu_seconds"]
+            time = f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+            shown.append(f"{row['noise_multiplier']:.5f}, {time}")
+        lines.append(shown)
+    header = ["n/B/T/epsilon", "this package", "dp-accounting PLD", "dp-accounting RDP", "prv-accountant (0.01)"]
+    return markdown(header, lines)
+
+
+def sweep_speed() -> str:
+    """Time of a cell of 880 runs and its ratio to the loops, medians over repetitions; the engine before it below."""
+    rows, before = read_rows(RESULTS / "sweep_speed"), read_rows(RESULTS / "sweep_speed_before")
+    shown = rows.groupby(["device", "method", "d"], sort=False).median(numeric_only=True).reset_index()
+    lines = [
+        [
+            str(row["device"]),
+            str(row["method"]),
+            f"{int(row['d']):,}",
+            f"{row['engine_s']:.2f} s",
+            f"{row['ratio']:,.0f}",
+            f"{row['direct_ratio']:,.0f}",
+            f"{row['product_share']:.0%}",
+        ]
+        for _, row in shown.iterrows()
+    ]
+    header = [
+        "device",
+        "method",
+        "d",
+        "880 runs",
+        "reference / engine",
+        "direct loop / engine",
+        "in the matrix product",
+    ]
+    ratio = before["other_seconds"].sum() / before["seconds"].sum()
+    said = f"Over the paper's grid {ratio:.2f} times as fast as before the methods shared directions and sorts; "
+    return f"{markdown(header, lines)}\n\n{said}{before['same'].sum():,} of {before['rows'].sum():,} rows are the same."
+
+
+def language_models() -> str:
+    """Accuracy of every method on the small encoder, beside the paper's on RoBERTa-large."""
+    return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
+
+
+def opt_prompts() -> str:
+    """Accuracy of every method on a small OPT with the prompt of SST-2."""
+    return report(table("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls"))
+
+
+HEADS = {
+    "trec": "TREC, label vectors on frozen embeddings",
+    "trec, norm": "TREC, label vectors and last normalisation",
+    "trec, lora": "TREC, small encoder: LoRA and label vectors",
+    "trec, body": "TREC, small encoder: its layer and label vectors",
+    "sst5": "SST-5, label vectors",
+    "sst2": "SST-2, label vectors",
+    "digits": "digits, logistic",
+}
+
+
+def equal_evaluations() -> str:
+    """Accuracy in percent by K: the grid's best, and in parentheses starting values without a search; and what the K
+    that was chosen with the settings gains."""
+    rows, started = plain(committed()), read_rows(RESULTS / "starting")
+    gained = gains(rows)
+    rows = reported(rows)
+    ks = sorted({int(k) for k in rows["directions"]})
+    lines = []
+    for (name, evaluations), cell in sorted(rows.groupby(["task", "evaluations"]), reverse=True):
+        cells = [HEADS[str(name)], f"{evaluations:,}"]
+        for k in ks:
+            at = {"task": name, "evaluations": evaluations, "directions": k}
+            found = 100 * having(started, **at)["accuracy"]
+            shown = mean_error(100 * cell[cell["directions"] == k]["accuracy"], ".1f", ".1f")
+            cells.append(f"{shown} ({found.mean():.1f})" if len(found) else shown)
+        k, (mean, error), (others, their_error) = gained[str(name), int(cell["evaluations"].iloc[0])]
+        cells += [f"K = {k}: {mean:+.1f} +- {error:.1f}", f"{others:+.1f} +- {their_error:.1f}"]
+        lines.append(cells)
+    return markdown(["task", "K T", *(f"K = {k}" for k in ks), "chosen, over K = 1", "4, 16 and 64, over K = 1"], lines)
+
+
+def step_lengths() -> str:
+    """A step in times of two forward passes, by direction, and the published step, by batch and length."""
+    rows = read_rows(RESULTS / "optimizer_step_lengths")
+    names = {law: law.capitalize() for law in reversed(tuple(DIRECTIONS))}
+    names["four-pass"] = "four passes in place, as published"
+    lines = []
+    for (batch, length), cell in rows.groupby(["batch", "length"]):
+        of = cell.set_index("method")
+        shown = [
+            f"{of['ratio'][name]:.2f} ({of['ratio_low'][name]:.2f} to {of['ratio_high'][name]:.2f})" for name in names
+        ]
+        lines.append([f"{batch}", f"{length}", f"{1000 * of['seconds']['two-forwards']:.0f} ms", *shown])
+    return markdown(["batch", "tokens", "two forwards", *names.values()], lines)
+
+
+def one_pass() -> str:
+    """Processor time of all points of a step in one pass over one after the other, by what is trained."""
+    rows = read_rows(RESULTS / "one_pass")
+    cases = rows[["model", "texts", "directions"]].drop_duplicates()
+    lines = []
+    for trained in rows["trained"].unique():
+        found = cases.merge(rows[rows["trained"] == trained])
+        lines.append([str(trained), *(f"{row.ratio:.2f} ({row.ratio_error:.2f})" for row in found.itertuples())])
+    names = (f"{case.model}, {case.texts} texts, K = {case.directions}" for case in cases.itertuples())
+    return markdown(["trained", *names], lines)
+
+
+def calculator() -> str:
+    """What the calculator prints at the paper's synthetic setting."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        params.main(CALCULATOR.split())
+    return f"```text\n{out.getvalue().rstrip()}\n```"
+
+
+def alternatives() -> str:
+    """What we do beside what others do, each line measured in one run, or computed."""
+    problem = Problem(n=10_000, d=2_000, r=8.178, lipschitz=1.0, smoothness=1.0, gap=1.0, loss_bound=1.0)
+    bounds = {
+        (answer.result.id, answer.calibration): answer.prescription.bound
+        for answer in calculate(problem, epsilon=2.0, delta=1e-6)[0]
+    }
+    rows = read_rows(RESULTS / "accounting")
+    noise = rows[(rows["n"] == 1024) & (rows["epsilon"] == 2)].set_index("accountant")
+    steps = read_rows(RESULTS / "optimizer_step")
+    step = steps[(steps["size"] == "roberta-base") & (steps["batch"] == 8)].set_index("method")
+
+    def cost(name: str) -> str:
+        return f"{noise['noise_multiplier'][name]:.5f} in {noise['cpu_seconds'][name]:.3g} s"
+
+    def time(name: str) -> str:
+        return f"{step['ratio'][name]:.2f} and {step['peak_to_inference'][name]:.2f}"
+
+    return markdown(
+        ["what", "here", "elsewhere", "command"],
+        [
+            [
+                "noise multiplier, n = 1,024, batch 64, T = 10,000, epsilon = 2, delta = 1e-5; processor time",
+                f"{cost('this package')}, certified",
+                f"dp-accounting {cost('dp-accounting PLD')}; prv-accountant {cost('prv-accountant')}",
+                "`python -m benchmarks.accounting --preset compare`",
+            ],
+            [
+                "RoBERTa-base, batch 8, on a CPU: a step in times of two forward passes, peak memory in inferences",
+                f"private, random signs: {time('private-rademacher')}",
+                f"four passes in place, as published: {time('four-pass')}; AdamW, not private: {time('adamw')}",
+                "`python -m benchmarks.optimizer_step --preset cpu`",
+            ],
+            [
+                "certified E\\|\\|grad F\\|\\|^2, n = 10,000, epsilon = 2, delta = 1e-6, d = 2,000, r = 8.178",
+                f"{bounds['theorem-3-sharp', 'exact']:.2g}",
+                f"the paper's Theorem 3: {bounds['theorem-3', 'paper']:.3g}",
+                "`python -m dpzero_theory.params`",
+            ],
+        ],
+    )
+
+
+def gpu_plans() -> str:
+    """For each card the jobs, and when each of them would begin, by the minutes that there are, or why it would not."""
+    rows = read_rows(RESULTS / "gpu_plans")
+    begins = (rows["start_s"] / 60).map("{:.1f}".format)
+    rows["when"] = rows["why_not"].where(rows["why_not"].notna(), begins)
+    header = [
+        "job",
+        "minutes, estimated",
+        "GiB",
+        *(f"begins at, of {most} minutes" for most in rows["minutes"].unique()),
+    ]
+    parts = []
+    for card, group in rows.groupby("card", sort=False):
+        lines = [
+            [str(job), f"{of['estimate_s'].iloc[0] / 60:.1f}", f"{of['memory_gib'].iloc[0]:.0f}", *of["when"]]
+            for job, of in group.groupby("job", sort=False)
+        ]
+        parts.append(f"**{card}**\n\n{markdown(header, lines)}")
+    return "\n\n".join(parts)
+
+
+TABLES = {
+    "alternatives": alternatives,
+    "calculator": calculator,
+    "certificates": certificates,
+    **sentences.TABLES,
+    "directions": directions,
+    "optimizer_directions": optimizer_directions,
+    "accounting": accounting,
+    **accounting_tables.TABLES,
+    **adaptation_tables.TABLES,
+    "sweep_speed": sweep_speed,
+    "language_models": language_models,
+    "opt_prompts": opt_prompts,
+    "equal_evaluations": equal_evaluations,
+    "one_pass": one_pass,
+    "gpu_plans": gpu_plans,
+    "step_lengths": step_lengths,
+    "newcomer": newcomer.table,
+    **rank_tables.TABLES,
+    **synthetic_tables.TABLES,
+}
+
+
+def filled(page: str) -> str:
+    """The page with every table as it is today."""
+    return re.sub(
+        r"<!-- (\w+) -->\n.*?<!-- /\1 -->",
+        lambda found: f"<!-- {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- /{found[1]} -->",
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def _write(page: Path) -> None:
+    text = page.read_text()
+    if (today := filled(text)) != text:
+        page.write_text(today)
+        print(page.relative_to(ROOT))
+
+
+@command("summary", __doc__, flag("--write", action="store_true", help="put the tables into their pages"))
+def _body(parser: Parser, options: Namespace) -> None:
+    if options.write:
+        for page in PAGES:
+            _write(page)
+        return
+    for name, table_of in TABLES.items():
+        print(f"<!-- {name} -->\n\n{table_of()}\n")
+
+
+main, _parser = _body.main, _body.parser
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""DP-GD on further seeds, at the settings that were best on the first.  python -m benchmarks.dpgd_seeds
+
+A seed of the whole grid took DP-GD 58 processor minutes (`benchmarks.dpgd_products` says why). So seeds 1 to 4 are run,
+in every cell of the paper's grid, at the settings whose last gradient or x_tau was smallest on seed 0 (rows
+synthetic_dpgd): the `--best` of each. `benchmarks.selection` chooses among these on the other seeds and reports seeds 1
+to 4, which had no say in what is among them.
+"""
+
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.kit.device import one_thread
+from benchmarks.kit.experiment import Experiment, flag
+from benchmarks.kit.remake import FOUR_DIGITS, Remake, Row
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.sweeps.selection import SETTING
+from benchmarks.sweeps.synthetic import (
+    CELL_KEY,
+    DELTA,
+    EPSILON,
+    FIELDS,
+    KEY,
+    PRESETS,
+    Cell,
+    Place,
+    Setting,
+    keys,
+    run_cells,
+)
+from dpzero_theory.cli import Parser, input_folder, integer
+
+__all__ = ["best", "main"]
+
+PAPER = PRESETS["paper"]
+FIRST = RESULTS / "synthetic_dpgd"
+CHOSEN_BY = ("gradient_train_last", "gradient_train_tau")
+
+
+def best(rows: pd.DataFrame, count: int) -> tuple[Setting, ...]:
+    """The settings of the smallest values in rows of one cell and seed, `count` for each measurement."""
+    chosen = pd.concat([rows.nsmallest(count, column)[SETTING] for column in CHOSEN_BY]).drop_duplicates()
+    return tuple((int(steps), step_size, clip) for steps, step_size, clip in chosen.to_numpy().tolist())
+
+
+def _again(row: Row) -> list[dict[str, Any]]:
+    """The row's run by itself: on a CPU DP-GD's lanes do not depend on each other but for the products' last digits."""
+    one = replace(PAPER, settings=((row["steps"], row["step_size"], row["clip"]),))
+    return run_cells([Cell(*(row[name] for name in CELL_KEY))], one, Place())
+
+
+REMAKES = {
+    "synthetic_dpgd_seeds": Remake(
+        KEY, _again, tolerance=FOUR_DIGITS, why="float32 products, beside other runs; 4 digits"
+    )
+}
+
+
+def _check(parser: Parser, options: Namespace) -> None:
+    one_thread(parser, options)
+    with parser.refusals("--first"):
+        first = read_rows(options.first)
+    options.tables = list(first[first["seed"] == 0].groupby(list(CELL_KEY[:-1])))
+    options.settings = {cell: replace(PAPER, settings=best(rows, options.best)) for cell, rows in options.tables}
+
+
+def _keys(options: Namespace, at: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(keys(Cell(**at), options.settings[tuple(at.values())[:-1]]))
+
+
+def _measure(options: Namespace, at: dict[str, Any]) -> list[dict[str, Any]]:
+    cell = Cell(**at)
+    return list(run_cells([cell], options.settings[tuple(at.values())[:-1]], Place()))
+
+
+EXPERIMENT = Experiment(
+    name="dpgd_seeds",
+    about=__doc__,
+    flags=[
+        flag("--seeds", type=integer(2, 1000), default=5, help="how many in all, the first one included"),
+        flag("--best", type=integer(1, 880), default=1, help="settings for each of two measurements"),
+        flag("--first", type=input_folder(), default=FIRST, help="the rows of the whole grid on seed 0"),
+    ],
+    folder="synthetic_dpgd_seeds",
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: range(1, options.seeds),
+    settings={"n": PAPER.n, "epsilon": EPSILON, "delta": DELTA, "relation": "replace-one", "noise": "seeded"},
+    cell=CELL_KEY,
+    figure="figures.synthetic",
+    check=_check,
+    cells=lambda options: (
+        dict(zip(CELL_KEY, (*cell, seed), strict=True))
+        for seed in range(1, options.seeds)
+        for cell, _ in options.tables
+    ),
+    keys=_keys,
+    measure=_measure,
+    told=lambda at, rows: f"mode {at['mode']}, d = {at['d']:,}, seed {at['seed']}: {len(rows)} settings",
+    counted=True,
+    timed=True,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The tables of `benchmarks.rank`: only d varies, or only r, the law, the axes or K. Settings chosen on other seeds."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import markdown, mean_error
+from benchmarks.sweeps.selection import OF_RANK, as_synthetic, select
+from benchmarks.sweeps.slopes import interval, slope
+from benchmarks.sweeps.synthetic_tables import ITERATES
+
+__all__ = ["TABLES", "dimension", "others"]
+
+METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th"}
+SPECTRA = {"rank": "r = 5.0", "log": "r like log d"}
+LAWS = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs"}
+
+
+def dimension() -> str:
+    """Gradient norm by d with its slope, 95% intervals over seeds; memory and processor time of a cell below."""
+    rows, selected = read_rows(RESULTS / "rank"), read_rows(RESULTS / "selection")
+    fits = read_rows(RESULTS / "slopes").query("measured == 'gradient_train' and selection == 'held-out'")
+    sizes = sorted(selected[selected["sweep"].isin(list(OF_RANK))]["d"].unique())
+    lines = []
+    for sweep, (experiment, _) in OF_RANK.items():
+        for output, iterate in ITERATES.items():
+            for method, name in METHODS.items():
+                at = f"sweep == '{sweep}' and method == '{method}' and output == '{output}'"
+                by_d = selected.query(at).groupby("d")["train"]
+                (fit,) = fits.query(f"{at} and range == 'all'").to_dict("records")
+                shown = f"{fit['slope']:.3f} ({fit['low']:.3f} to {fit['high']:.3f})"
+                lines.append([SPECTRA[sweep], iterate, name, *(f"{mean:.3g}" for mean in by_d.mean()), shown])
+        cells = rows[rows["experiment"] == experiment].drop_duplicates(["d", "seed"]).groupby("d")
+        lines.append([SPECTRA[sweep], "", "memory, MB", *(f"{peak:.0f}" for peak in cells["peak_mb"].max()), ""])
+        lines.append([SPECTRA[sweep], "", "seconds", *(f"{mean:.1f}" for mean in cells["cpu_s"].mean()), ""])
+    return markdown(["spectrum", "iterate", "", *(f"d = 10^{len(f'{d}') - 1}" for d in sizes), "slope in d"], lines)
+
+
+def others() -> str:
+    """Gradient norm as r, the law of the directions, the axes or K varies, with standard errors over seeds."""
+    rows = read_rows(RESULTS / "rank")
+    lines = []
+    for varied, (experiment, column, said) in _VARIED.items():
+        found = dict(_by(rows, experiment, column, said))
+        lines += [[varied, value, *(_shown(chosen, *of) for of in _COLUMNS)] for value, chosen in found.items()]
+        if experiment == "rank":
+            whole = pd.concat(found.values())
+            lines.append([varied, "slope in r", *(_slope(whole, *of) for of in _COLUMNS)])
+    header = [f"{METHODS[method]}, {ITERATES[output]}" for method, output in _COLUMNS]
+    return markdown(["varied", "", *header], lines)
+
+
+_COLUMNS = [(method, output) for method in METHODS for output in ITERATES]
+_VARIED: Mapping[str, tuple[str, str, Callable[[Any], str]]] = {
+    "rank, d = 10^4": ("rank", "r", lambda r: f"r = {r:.2f}"),
+    "law, d = 200": ("law", "law", LAWS.__getitem__),
+    "law, A turned": ("rotated", "law", LAWS.__getitem__),
+    "K, equal evaluations, d = 10^4": ("directions", "directions", lambda k: f"K = {k}"),
+}
+"""Of each experiment: the column that varies, and how its values are said."""
+
+
+def _by(
+    rows: pd.DataFrame, experiment: str, column: str, said: Callable[[Any], str]
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """For every value of the column what is chosen on the other seeds."""
+    for value, part in rows[rows["experiment"] == experiment].groupby(column, sort=False):
+        table = as_synthetic(part, experiment, "fixed")
+        chosen = pd.DataFrame([row for output in ITERATES for row in select(table, "gradient", output)])
+        yield said(value), chosen.assign(r=part["r"].iloc[0])
+
+
+def _shown(chosen: pd.DataFrame, method: str, output: str) -> str:
+    values = chosen[(chosen["method"] == method) & (chosen["output"] == output)]["train"]
+    return mean_error(values, ".3g") if len(values) else ""
+
+
+def _slope(chosen: pd.DataFrame, method: str, output: str) -> str:
+    """In r, with a 95% interval over seeds."""
+    part = chosen[(chosen["method"] == method) & (chosen["output"] == output)]
+    mean, low, high = interval([slope(of["r"], of["train"]) for _, of in part.groupby("seed")])
+    return f"{mean:.2f} ({low:.2f} to {high:.2f})"
+
+
+TABLES = {"rank_dimension": dimension, "rank_others": others}

@@ -1,0 +1,348 @@
+"""Hunting for a violation of the sharpened theorem.  python -m benchmarks.violations
+
+Two hunts, one row a case; nothing may exceed 1:
+
+- one step, 3,500 cases, without sampling error: random problems whose sample gradients are then moved uphill on the
+  ratio itself. As lambda -> 0 and on a quadratic the expected change of F over one step needs only E[m'U'g] and
+  E[m'U'HUm]. For gradients along an eigenvector of H these are one-dimensional integrals in any d and for any K
+  (`quadrature`: Gaussian, frames, the sphere at K = 1; `spheres`: K = 2 to 64 directions on the sphere, d from 100),
+  for random signs with K d <= 10 finite sums (`enumeration`). The ratio is 1 less what the theorem leaves, in shares
+  of G^2 + K_0 - gap/alpha;
+- whole runs, 744 cells of parameters near and away from the prescribed ones, on the worst convex family, its burst and
+  its lengthened slope, 24 runs each: (mean - 4.5 standard errors)/certified. Gaussian directions through the family's
+  reduction (`runs`); sphere, signs and frames direction by direction in d = 128 (`laws`).
+
+The summary gives the ratio closest to equality in each part.
+"""
+
+import itertools
+import math
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebval, chebvander
+from scipy.special import roots_jacobi
+
+from benchmarks.kit.experiment import Experiment
+from benchmarks.kit.remake import Remake
+from benchmarks.kit.rows import read_rows
+from benchmarks.problems.worst_case import WorstCase, run
+from benchmarks.theory.optimality import member
+from dpzero_theory.check import Array, PreconditionError
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
+from dpzero_theory.sphere import DIRECTIONS
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp.certificate import certificate, prescribe
+from dpzero_theory.theory.sharp.constants import constants
+
+__all__ = ["by_direction", "enumerated", "main", "one_step", "quadrature", "whole_run"]
+
+KEY = ("hunt", "part", "case")
+FIELDS = ("law", "d", "r", "K", "clip", "step_size", "noise_std", "ratio", "seconds")
+PARTS = {"quadrature": 2000, "enumeration": 1000, "spheres": 500, "runs": 504, "laws": 240}
+RUNS = ("runs", "laws")
+CLIMBS = 12
+STANDARD_ERRORS, RUN = 4.5, 24
+"""Of a cell of runs: how many standard errors its mean is lowered by, and how many runs it is."""
+LAWS = ("sphere", "rademacher", "frame")
+
+
+def quadrature(gradients: Array, weights: Array, clip: float, law: str, d: int, k: int) -> tuple[Array, Array]:
+    """(E[m'U'e U'g..], moments) for gradients a_i e along one eigenvector e: E[m y]/K and what the second moment
+    needs.
+
+    y = U'e, v = ||y||/sqrt(K); m = f(v) y/v with f the mean of sign(a) min(|a| v, c). Returns E[f v] and the moments
+    (E[f^2 v^2], E[f^2 w_1]) of the second moment h E[f^2 v^2] + (R - h) E[f^2 w_1] along and across e.
+    """
+    v, w1, mass = _law(law, d, k, tuple(clip / abs(a) for a in gradients if a != 0))
+    f = sum(w * np.sign(a) * np.minimum(abs(a) * v, clip) for w, a in zip(weights, gradients, strict=True))
+    moments: Array = np.array([mass @ (f * f * v * v), mass @ (f * f * w1)])
+    return np.array(mass @ (f * v)), moments
+
+
+@cache
+def _nodes() -> tuple[Array, Array]:
+    x, w = np.polynomial.legendre.leggauss(160)
+    return (x + 1) / 2, w / 2
+
+
+def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
+    """Nodes v, the conditional second moment across over that along, and masses: a Gauss-Legendre rule between
+    kinks."""
+    gaussian = law == "gaussian"
+    if not gaussian and d == k:
+        one = np.ones(1)
+        return one, 0 * one, one
+    if law == "sphere" and k > 1:
+        return _several(d, k, kinks)
+    scale = 1.0 if gaussian else math.sqrt(d / k)
+    mode = 1.0 if gaussian else math.atan2(math.sqrt(k), math.sqrt(d - k))
+    width = 12 / math.sqrt(k if gaussian else d)
+    low, high = max(0.0, mode - width), mode + width if gaussian else min(mode + width, math.pi / 2)
+    at = [c if gaussian else math.asin(min(c / scale, 1.0)) for c in kinks]
+    edges = np.array(sorted({low, mode, high, *(x for x in at if low < x < high)}))
+    nodes, weights = _nodes()
+    x = (edges[:-1, None] + np.diff(edges)[:, None] * nodes).ravel()
+    w = (np.diff(edges)[:, None] * weights).ravel()
+    if gaussian:
+        v, across = x, np.full_like(x, 1 / k)
+        log = (k - 1) * np.log(v) - k * v * v / 2
+    else:  # a frame, or the sphere with K = 1
+        v = scale * np.sin(x)
+        across = (d - k * v * v) / ((d - 1) * k)
+        log = (k - 1) * np.log(np.sin(x)) + (d - k - 1) * np.log(np.cos(x))
+    mass = w * np.exp(log - log.max())
+    return v, across, mass / mass.sum()
+
+
+def _several(d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
+    """The rule for K = 2^j directions on the sphere, d > `_top(K)`: s = y'y and E[sum y_i^4 | s] by doubling K.
+
+    The density of s is s^(K/2-1) p(s), and E[sum y_i^4 | s] = s^2 q(s), with p and q smooth below d. For twice as many
+    they are integrals over t in (0, 1) of p(st) p(s(1-t)) (t(1-t))^(K/2-1), alone and times 2 t^2 q(st) (over p).
+    """
+    top, (density, fourth) = _top(k), _doubled(d, k)
+    edges = np.sqrt([0.0, *sorted({k * c * c for c in kinks if k * c * c < top} | {float(k)}), top])
+    nodes, weights = _nodes()
+    root = (edges[:-1, None] + np.diff(edges)[:, None] * nodes).ravel()
+    x, v2 = 2 * root * root / top - 1, root * root / k
+    log = (k - 1) * np.log(root) + chebval(x, density)
+    mass = (np.diff(edges)[:, None] * weights).ravel() * np.exp(log - log.max())
+    across = (d / k - v2 * chebval(x, fourth)) / (d - 1)
+    return np.sqrt(v2), across, mass / mass.sum()
+
+
+def _top(k: int) -> float:
+    """Above it y'y has less than 1e-12 of the mass: y'y is no heavier there than the chi-square number of K degrees."""
+    return k + 12 * math.sqrt(2 * k) + 60
+
+
+@cache
+def _doubled(d: int, k: int) -> tuple[Array, Array]:
+    """Chebyshev coefficients of log p and of q on [0, _top(k)]."""
+    top, count = _top(k), 160
+    x = np.cos(math.pi * (np.arange(count) + 0.5) / count)
+    s, fit = top * (x + 1) / 2, np.linalg.inv(chebvander(x, count - 1))
+    log, q = (d - 3) / 2 * np.log1p(-s / d), np.ones(count)
+    for j in range(round(math.log2(k))):
+        t, w = roots_jacobi(80, 2**j / 2 - 1, 2**j / 2 - 1)
+        t = (t + 1) / 2
+        at, p_fit, q_fit = 2 * s[:, None] * t / top - 1, fit @ log, fit @ q
+        both = chebval(at, p_fit)
+        both = w * np.exp(both + both[:, ::-1])  # the nodes t are symmetric about 1/2
+        q = 2 * np.sum(t * t * chebval(at, q_fit) * both, axis=1) / both.sum(axis=1)
+        log = np.log(both.sum(axis=1))
+    return fit @ log, fit @ q
+
+
+def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature: Array) -> tuple[float, float]:
+    """(E[m'U'g]/K, E[m'U'HUm]/K^2) over all sign matrices; gradients (n, d), clip of the norm of K scalars."""
+    d = gradients.shape[1]
+    signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
+    s = signs @ gradients.T
+    s *= np.minimum(1, clip / np.maximum(np.linalg.norm(s, axis=1, keepdims=True), 1e-300))
+    m = s @ weights
+    g = weights @ gradients
+    moved = np.einsum("sk,skd->sd", m, signs)
+    return float((moved @ g).mean()) / k, float(((moved * moved) @ curvature).mean()) / k**2
+
+
+def one_step(part: str, case: int) -> dict[str, Any]:
+    """A random problem, its gradients moved uphill; the row."""
+    rng = np.random.default_rng([case, len(part)])
+    if part == "spheres":
+        law, k = "sphere", int(2 ** rng.integers(1, 7))
+        d = int(_top(k) * 1.05 * 10 ** rng.uniform(0, 2))
+        n = int(rng.integers(1, 4))
+        r = float(d ** rng.uniform(0, 1))
+        start = np.clip(rng.normal(0.4, 0.8, n), -1, 1)
+    elif part == "quadrature":
+        law = str(rng.choice(["gaussian", "sphere", "frame"]))
+        k = 1 if law == "sphere" else int(2 ** rng.integers(0, 7))
+        d = max(int(10 ** rng.uniform(0, 4)), k if law == "frame" else 1)
+        n = int(rng.integers(1, 4))
+        r = float(d ** rng.uniform(0, 1))
+        start = np.clip(rng.normal(0.4, 0.8, n), -1, 1)
+    else:
+        law, k = "rademacher", int(rng.integers(1, 4))
+        d = int(rng.integers(1, 10 // k + 1))
+        n = int(rng.integers(1, 4))
+        spectrum = np.sort(rng.random(d) ** rng.choice([0.0, 1.0, 4.0]))[::-1]
+        spectrum /= spectrum[0]
+        r = float(spectrum.sum())
+        start = rng.standard_normal((n, d))
+        start /= np.maximum(np.linalg.norm(start, axis=-1, keepdims=True), 1)
+    clip = float(rng.uniform(0.3, 3 if k == 1 else 1 + 2 / math.sqrt(k)))
+    weights = rng.dirichlet(np.ones(n))
+    found = constants(np.array([clip]), d, r, law, directions_per_step=k)
+    largest = 1.9 * float(found.kept[0]) / max(float(found.quadratic[0]), 1e-3)
+    alpha, sigma = (
+        float(min(largest, 2.0) * rng.uniform(0, 1) ** 2 + 1e-6),
+        float(rng.choice([0.0, rng.uniform(0, 0.2)])),
+    )
+    stated = certificate(
+        Problem(n=1000, d=d, r=r),
+        step_size=alpha,
+        steps=1,
+        clip=clip * math.sqrt(k),
+        smoothing=1e-200,
+        noise_std=sigma,
+        direction=law,
+        directions_per_step=k,
+    )
+
+    def ratio(gradients: Array) -> float:
+        if part != "enumeration":
+            g = abs(float(weights @ gradients))
+            kept, (along, across) = quadrature(gradients, weights, clip, law, d, k)
+            inner, second = float(kept) * float(weights @ gradients), along + (r - 1) * across
+        else:
+            g = float(np.linalg.norm(weights @ gradients))
+            inner, second = enumerated(gradients, weights, clip * math.sqrt(k), k, spectrum)
+        cost = alpha / 2 * (second + r * sigma**2 / k) - inner
+        return _ratio(cost, stated.progress * g * g - stated.drift * g, stated.floor - 1 / alpha, g)
+
+    best, at = ratio(start), start
+    for climb in range(CLIMBS):
+        other = at + 0.5 ** (climb / 3) * rng.standard_normal(at.shape)
+        size = np.abs(other) if part != "enumeration" else np.linalg.norm(other, axis=1, keepdims=True)
+        other = other / np.maximum(size, 1)
+        value = ratio(other)
+        if value > best:
+            best, at = value, other
+    names = {"law": law, "d": d, "r": r, "K": k, "clip": clip, "step_size": alpha, "noise_std": sigma}
+    return {**names, "ratio": float(best)}
+
+
+def _ratio(cost: float, progress: float, floor: float, g: float) -> float:
+    """1 less what is left of floor - progress, the cost that is allowed, in shares of G^2 + floor."""
+    return 1 - (floor - progress - cost) / (g * g + floor + 1e-9)
+
+
+def whole_run(part: str, case: int) -> dict[str, Any]:
+    """A prescription moved by random factors, and the runs of one member that is hardest there."""
+    several = part == "laws"
+    rng = np.random.default_rng([case, 98 if several else 99])
+    law = LAWS[case // 6 % 3] if several else "gaussian"
+    n, epsilon = int(10 ** rng.uniform(3, 6)), float(rng.choice([0.5, 2.0, 8.0]))
+    r, k = float(10 ** rng.uniform(0, 2 if several else 2.3)), int(2 ** rng.integers(0, 7))
+    problem = Problem(n=n, d=128 if several else 2000, r=r)
+    gdp = float(gdp_from_epsilon(epsilon, 1e-6))
+    steps = int(10 ** rng.uniform(2, 3 if several else 3.5))
+    p = prescribe(problem, gdp, max_steps=steps, direction=law, directions_per_step=k)
+    factors = np.exp(rng.normal(0, 0.4, 2)) if case % 2 else np.ones(2)
+    clip = p.clip * float(factors[1])
+    at: dict[str, Any] = {
+        "step_size": p.step_size * float(factors[0]),
+        "steps": steps,
+        "clip": clip,
+        "noise_std": noise_std(gdp, steps, clip, n, "replace-one"),
+        "directions_per_step": k,
+    }
+    bound = certificate(problem, **at, smoothing=p.smoothing, direction=law).bound
+    names = {"law": law, "d": problem.d, "r": r, "K": k, "clip": clip / math.sqrt(k), "step_size": at["step_size"]}
+    try:
+        loss, _ = member(("mean", "long", "burst")[case % 3], problem, at)
+    except PreconditionError:
+        return {**names, "noise_std": at["noise_std"], "ratio": 0.0}
+    mean = by_direction(loss, law, problem.d, **at, rng=rng) if several else run(loss, **at, chains=RUN, rng=rng).mean
+    low = float(mean.mean()) - STANDARD_ERRORS * float(mean.std()) / math.sqrt(RUN)
+    return {**names, "noise_std": at["noise_std"], "ratio": low / bound}
+
+
+def by_direction(
+    loss: WorstCase,
+    law: str,
+    d: int,
+    *,
+    step_size: float,
+    steps: int,
+    clip: float,
+    noise_std: float,
+    directions_per_step: int,
+    rng: np.random.Generator,
+) -> Array:
+    """The mean of ||grad F_S||^2 over each of `RUN` runs, every direction drawn in all d >= curved + 1 coordinates."""
+    curved, k = loss.curved + 1, directions_per_step
+    x, total = np.zeros((RUN, d)), np.zeros(RUN)
+    x[:, 0] = loss.start
+    groups = ((loss.share, loss.forward), (1 - loss.share, -loss.backward))
+    for _ in range(steps):
+        end, y = np.clip(x[:, 0] / loss.width, 0.0, 1.0), x[:, 1:curved]
+        psi = np.zeros((RUN, d))
+        inside = np.sum(y * y, axis=1, keepdims=True)
+        psi[:, 1:curved] = loss.curvature * y / np.sqrt(1 + (loss.curvature / loss.saturation) ** 2 * inside)
+        total += np.square(loss.slope * end) + np.sum(psi * psi, axis=1)
+        u = _directions(law, rng, k, d)
+        along, across = u[:, :, 0] * end[:, None], np.einsum("ckd,cd->ck", u, psi)
+        m = noise_std * rng.standard_normal((RUN, k))
+        for weight, a in groups:
+            s = a * along + across
+            m += weight * s * np.minimum(1, clip / np.maximum(np.linalg.norm(s, axis=1, keepdims=True), 1e-300))
+        x -= step_size / k * np.einsum("ck,ckd->cd", m, u)
+    return total / steps
+
+
+def _directions(law: str, rng: np.random.Generator, k: int, d: int) -> Array:
+    """U' of K directions for each of `RUN` runs, shape (RUN, K, d)."""
+    if law != "frame":
+        return DIRECTIONS[law].sample(rng, RUN * k, d).reshape(RUN, k, d)
+    columns, _, rows = np.linalg.svd(rng.standard_normal((RUN, k, d)), full_matrices=False)
+    frames: Array = math.sqrt(d) * columns @ rows
+    return frames
+
+
+def _cases() -> Iterator[tuple[str, str, int]]:
+    for part, count in PARTS.items():
+        for case in range(count):
+            yield "run" if part in RUNS else "one step", part, case
+
+
+def _row(hunt: str, part: str, case: int) -> dict[str, Any]:
+    started = time.perf_counter()
+    row = whole_run(part, case) if hunt == "run" else one_step(part, case)
+    seconds = round(time.perf_counter() - started, 3)
+    short = {name: float(f"{x:.10g}") if isinstance(x, float) else x for name, x in row.items()}
+    return {"hunt": hunt, "part": part, "case": case, **short, "seconds": seconds}
+
+
+REMAKES = {"violations": Remake(KEY, lambda row: [_row(row["hunt"], row["part"], row["case"])], varies=("seconds",))}
+
+
+def _report(options: Namespace) -> int:
+    """1 if a ratio exceeds 1."""
+    table = read_rows(options.out)
+    for part in PARTS:
+        group = table[table["part"] == part]
+        worst = group.sort_values("ratio").iloc[-1]
+        print(
+            f"{part}: {len(group):,} cases, largest ratio {worst['ratio']:.5f} "
+            f"({worst['law']}, d = {worst['d']}, K = {worst['K']}, r = {worst['r']:.3g}, c = {worst['clip']:.3g})"
+        )
+    return int(bool((table["ratio"] > 1 + 1e-9).any()))
+
+
+EXPERIMENT = Experiment(
+    name="violations",
+    about=__doc__,
+    key=KEY,
+    fields=FIELDS,
+    seeds=[0],
+    compress=True,
+    cells=lambda options: (dict(zip(KEY, case, strict=True)) for case in _cases()),
+    measure=lambda options, at: _row(**at),
+    together=100,
+    told=lambda at, rows: "",
+    counted=True,
+    report=_report,
+)
+
+main, _parser = EXPERIMENT.main, EXPERIMENT.parser
+
+if __name__ == "__main__":
+    sys.exit(main())

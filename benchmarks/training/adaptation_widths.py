@@ -1,0 +1,189 @@
+"""Steps to a target against d and r, on language models of which only the width varies.
+
+    python -m benchmarks.adaptation --preset widths --data DIR     # the runs
+    python -m benchmarks.adaptation_widths --data DIR              # r of each model, then the table
+    python -m benchmarks.adaptation_widths --summary
+
+The effective rank r = tr|H|/||H|| of the Hessian of the mean loss of 48 questions (18 tokens each) at the pretrained
+weights, by `dpzero_theory.curvature`; and for each reported run of DPZero (6) the steps until the loss on the 500
+questions that choose has fallen by DROP nats, between evaluations by interpolation. A slope is that of log steps
+against log d (or log r) by least squares over the widths, for each seed; its interval is Student's t over seeds.
+"""
+
+import math
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.remake import Remake
+from benchmarks.kit.rows import RESULTS, Results, discard, having, read_manifest, read_rows
+from benchmarks.pretrain import text
+from benchmarks.pretrain.models import folder_of, pretrained
+from benchmarks.sweeps.slopes import interval, slope
+from benchmarks.training.adaptation import PRESETS, reported
+from dpzero_theory.cli import Parser, input_folder, output_folder
+from dpzero_theory.curvature.objective import Objective
+from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
+
+__all__ = ["DROP", "cells", "main", "measured", "slopes", "steps_to_target", "summary", "table"]
+
+DROP = 0.2
+RANKS, STEPS = "adaptation_widths", "adaptation_steps"
+SAMPLES, TOKENS = 48, 18
+EFFORT, LEVEL = Effort(search=20, probes=8, steps=8), 0.95
+ENDS = ("low", "estimate", "high")
+KEY = ("family", "width")
+FIELDS = ("d", "loss", *(f"{name}_{end}" for name in ("rank", "norm", "absolute_trace") for end in ENDS), "seconds")
+
+
+def losses(module: nn.Module, ids: Tensor) -> Tensor:
+    """Each question's mean cross-entropy; ids: (questions, tokens), no padding."""
+    logits = module(input_ids=ids).logits[:, :-1]
+    return nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
+
+
+def measured(models: Path, family: str, width: int, questions: Sequence[str]) -> dict[str, Any]:
+    """The row of one model, which reads its first 48 questions of 18 tokens."""
+    started = time.perf_counter()
+    model = pretrained(models, family, width)
+    given = [example.ids for example in text.examples(questions, model.tokenizer, family)]
+    ids = torch.tensor([row for row in given if len(row) == TOKENS][:SAMPLES])
+    place = folder_of(models, family, width)
+    module: Any = AutoModelForCausalLM.from_pretrained(place, attn_implementation="eager")
+    module.config.use_cache = False
+    objective = Objective(module.eval(), losses, [ids])
+    found = measure_spectrum(objective.hessian(objective.start), torch.Generator().manual_seed(0), EFFORT, LEVEL)
+    row = {"family": family, "width": width, "d": objective.d, "loss": objective.value(objective.start)}
+    for name in ("rank", "norm", "absolute_trace"):
+        row |= {f"{name}_{end}": getattr(getattr(found, name), end) for end in ENDS}
+    return {**row, "seconds": round(time.perf_counter() - started, 1)}
+
+
+def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float = DROP) -> float:
+    """When the loss has first fallen by `drop` from its first value; NaN where it never has."""
+    target = losses[0] - drop
+    for index in range(1, len(losses)):
+        if losses[index] <= target:
+            before, after = losses[index - 1], losses[index]
+            return steps[index - 1] + (steps[index] - steps[index - 1]) * (before - target) / (before - after)
+    return math.nan
+
+
+def table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Steps to the target of every reported run of the preset `widths`: columns width, d, seed, steps."""
+    found = []
+    shown = reported(rows)
+    for case in PRESETS["widths"]:
+        for seed, run in having(shown, **vars(case)).groupby("seed"):
+            run = run.sort_values("step")
+            steps = steps_to_target(run["step"].tolist(), np.log(run["dev_perplexity"]).tolist())
+            found.append({"width": case.width, "d": int(run["d"].iloc[0]), "seed": seed, "steps": steps})
+    return pd.DataFrame(found)
+
+
+def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
+    """Of each width: itself, d, r with its bracket, steps with their interval over seeds."""
+    found, by_width = [], ranks.set_index("width")
+    for width, part in runs.groupby("width"):
+        r = by_width.loc[width]
+        mean, low, high = interval(part["steps"].tolist())
+        steps = f"{mean:.0f}" if low is None else f"{mean:.0f} ({low:.0f} to {high:.0f})"
+        rank = f"{r['rank_estimate']:.1f} ({r['rank_low']:.1f} to {r['rank_high']:.1f})"
+        found.append([f"{width}", f"{part['d'].iloc[0]:,}", rank, steps])
+    return found
+
+
+def slopes(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[str]:
+    """Of log steps against log d and log r, and of log r against log d."""
+    by_width, lines = ranks.set_index("width"), []
+    runs = runs.assign(r=[by_width.loc[width, "rank_estimate"] for width in runs["width"]])
+    for name in ("d", "r"):
+        mean, low, high = interval([slope(part[name], part["steps"]) for _, part in runs.groupby("seed")])
+        ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
+        lines.append(f"slope of log steps against log {name}: {mean:.2f}{ends}")
+    return [*lines, f"slope of log r against log d: {slope(ranks['d'], ranks['rank_estimate']):.2f}"]
+
+
+def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
+    """A line for each width, and the slopes."""
+    rows = [["width", "d", "r", "steps"], *cells(runs, ranks)]
+    shown = [f"{width:>5} {d:>9} {rank:>23} {steps:>16}" for width, d, rank, steps in rows]
+    return "\n".join([*shown, *slopes(runs, ranks)])
+
+
+@command(
+    "adaptation_widths",
+    __doc__,
+    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+    flag("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain"),
+    flag("--rows", type=input_folder(), default=RESULTS / "adaptation", help="of benchmarks.adaptation"),
+    flag("--out", type=output_folder, default=RESULTS, help="parent of the rows' two folders"),
+    flag("--summary", action="store_true", help="print the table and stop"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
+    """Measure the models that runs began with and that are not in the rows yet."""
+    with parser.refusals("--rows"):
+        runs, source = table(read_rows(options.rows)), read_manifest(options.rows)["sha256"]
+    if not options.summary:
+        _measure(parser, options, set(runs["width"]))
+        _keep(runs, source, options.out / STEPS)
+    with parser.refusals("--out"):
+        print(summary(runs, read_rows(options.out / RANKS)))
+    return 0
+
+
+def _measure(parser: Parser, options: Any, widths: set[int]) -> None:
+    """The models that runs began with."""
+    torch.set_num_threads(1)
+    results = Results(
+        options.out / RANKS,
+        key=KEY,
+        fields=FIELDS,
+        seeds=[0],
+        device="cpu",
+        dtype="float32",
+        settings={"questions": SAMPLES, "tokens": TOKENS, **vars(EFFORT)},
+        figure="figures.adaptation",
+    )
+    with parser.opened("--out", results), parser.refusals():
+        questions = text.questions(options.data)[0]
+        for case in PRESETS["widths"]:
+            if case.width in widths and not results.done(family=case.family, width=case.width):
+                results.add([measured(options.models, case.family, case.width, questions)])
+
+
+def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
+    """The steps of each run as rows of their own, made anew."""
+    discard(folder)
+    seeds = sorted(map(int, set(runs["seed"])))
+    settings = {"drop": DROP, "rows": source}
+    with Results(
+        folder, key=("width", "seed"), fields=("d", "steps"), seeds=seeds, device="cpu", dtype="float64",
+        settings=settings, figure="figures.adaptation",
+    ) as results:  # fmt: skip
+        results.add(_steps(runs))
+
+
+def _steps(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of the steps; none where the target was not reached."""
+    rows = runs.to_dict("records")
+    return [{str(name): value for name, value in row.items() if not math.isnan(value)} for row in rows]
+
+
+REMAKES = {STEPS: Remake(("width", "seed"), lambda row: _steps(table(read_rows(RESULTS / "adaptation"))))}
+
+
+main, _parser = _body.main, _body.parser
+
+if __name__ == "__main__":
+    sys.exit(main())

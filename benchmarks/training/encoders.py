@@ -1,0 +1,65 @@
+"""A sentence encoder as a `heads.Head`: features are token ids, and its own weights or adapters are trained.
+
+One pass evaluates several points, by `torch.vmap` over their parameters: what is below the first trained weight runs
+once for all of them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
+
+from benchmarks.llm.configuration import Configuration
+from benchmarks.llm.first_order import add_lora
+from benchmarks.training.heads import Part
+from dpzero_theory.curvature.encoder import SentenceClassifier, train
+
+__all__ = ["Encoder"]
+
+POINTS, PLACES = 18, 288
+"""In one pass at most: points, which are stacked, and texts at points."""
+
+
+class Encoder:
+    """A sentence classifier of texts as rows of token ids, padded on the right.
+
+    pad: the id that pads. weights: what is trained beside the label vectors, one of `encoder.SUBSETS`, or `lora`,
+    adapters of rank 8 beside the query and value matrices. The module is used up.
+    """
+
+    def __init__(self, module: SentenceClassifier, pad: int, weights: str) -> None:
+        if weights == "lora":
+            add_lora(module, Configuration(method="lora", seed=0))
+        else:
+            train(module, weights)
+        self._module, self._pad = module.eval(), pad
+        trained = {name: p.detach() for name, p in sorted(module.named_parameters()) if p.requires_grad}
+        self._names, self.start = tuple(trained), tuple(trained.values())
+
+    def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        lengths = (x != self._pad).sum(dim=1)
+        order = lengths.argsort()
+        rows = torch.split(order, PLACES // min(POINTS, len(parameters[0])))
+        found = [self._passes(parameters, x[part, : int(lengths[part].max())]) for part in rows]
+        return torch.cat(found, dim=1)[:, order.argsort()]
+
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
+        ends = [torch.stack([p[:, None] + h, p[:, None] - h]) for p, h in zip(parameters, shifts, strict=True)]
+        logits = self.logits([end.flatten(0, 2) for end in ends], part.x)
+        y = part.y.expand(len(logits), -1)
+        losses = cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(*ends[0].shape[:3], -1)
+        return (losses[0] - losses[1]).permute(2, 0, 1)
+
+    def _passes(self, parameters: Sequence[Tensor], ids: Tensor) -> Tensor:
+        inputs = {"input_ids": ids, "attention_mask": (ids != self._pad).long()}
+
+        def at(*values: Tensor) -> Tensor:
+            found: Tensor = functional_call(self._module, dict(zip(self._names, values, strict=True)), (), inputs)
+            return found
+
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention takes no stacks
+            parts = zip(*(torch.split(p, POINTS) for p in parameters), strict=True)
+            return torch.cat([torch.vmap(at)(*values) for values in parts])

@@ -1,0 +1,307 @@
+"""K directions a step, and updates, at equal epsilon, relation, sampling and evaluations.
+
+    python -m benchmarks.equal_evaluations --data DIR    # K in {1, 4, 16, 64, 256}; DIR holds the tasks' files
+    python -m benchmarks.equal_evaluations --preset encoder --data DIR  # a small encoder's own weights, and LoRA
+    python -m benchmarks.equal_evaluations --preset updates --data DIR  # momentum, Adam, decay, schedules at K = 16
+    python -m benchmarks.equal_evaluations --summary
+
+Label vectors are trained on frozen embeddings of sentences (TREC, SST-2, SST-5; at the start the embeddings of the
+label sentences; `trec, norm`: with gain and bias of the sentence encoder's last normalisation), and a logistic head on
+pixels (digits, from zero). Of a small encoder (`benchmarks.distilled`) the one layer below the label vectors is trained
+too, all of it or adapters (`trec, body` and `trec, lora`). epsilon = 2, delta = 1e-5, add-remove, Poisson batches of
+256, of the small encoder 64, random signs, lambda 1e-2; K T is the number of evaluations of a record in a batch. Clips
+c sqrt(K) and step sizes of one grid for every K (of the small encoder nine settings, of larger step sizes for larger
+K), which grows where the best lies on its edge: each setting runs with 2 seeds, accuracy on records held out for it
+chooses, and the chosen runs with 5 further seeds, whose accuracy on other records is reported. The same two seeds and
+records choose among the K. The choice is not paid for. Noise comes from seeds.
+"""
+
+import itertools
+import math
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.rows import RESULTS, Results, having, read_rows
+from benchmarks.training.equal_tasks import CLIPS, STEP_SIZES, TASKS, Work
+from dpzero_theory.cli import Parser, input_folder, integer, output_folder
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.schedule import step_sizes
+
+__all__ = [
+    "CELL", "PRESETS", "REPORTED", "Gain", "Variant", "chosen", "committed", "gains", "grid", "main", "plain",
+    "reported", "summary",
+]  # fmt: skip
+
+EPSILON, DELTA, BATCH, SMOOTHING = 2.0, 1e-5, 256, 1e-2
+KS = (1, 4, 16, 64, 256)
+BETWEEN = (4, 16, 64)
+CHOOSING, REPORTED = (0, 1), (2, 3, 4, 5, 6)
+CELL = ("task", "evaluations", "directions", "update", "weight_decay", "schedule")
+KEY = (*CELL, "step_size", "clip", "seed")
+FIELDS = ("steps", "noise_multiplier", "chosen_by", "accuracy", "seconds")
+
+
+class Variant(NamedTuple):
+    """What is compared: K, and how releases move the weights."""
+
+    directions: int
+    update: str = "plain"
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+
+
+class Preset(NamedTuple):
+    """Tasks with their numbers of evaluations K T, what is compared, the expected batch, and where the rows are."""
+
+    tasks: dict[str, tuple[int, ...]]
+    variants: tuple[Variant, ...]
+    batch: int = BATCH
+    folder: str = "equal_evaluations"
+
+
+PRESETS = {
+    "smoke": Preset({"digits": (64,)}, (Variant(1), Variant(4))),
+    "directions": Preset(
+        {
+            "trec": (1024, 4096, 16384),
+            "digits": (1024, 4096),
+            "sst2": (4096,),
+            "sst5": (4096,),
+            "trec, norm": (1024, 4096),
+        },
+        tuple(map(Variant, KS)),
+    ),
+    "encoder": Preset(
+        {"trec, lora": (512,), "trec, body": (512,)}, tuple(map(Variant, KS)), 64, "equal_evaluations_encoder"
+    ),
+    "updates": Preset(
+        {"trec": (1024, 4096), "digits": (1024, 4096)},
+        (
+            *(Variant(16, update) for update in ("plain", "momentum:0.9", "adam:0.9,0.999")),
+            *(Variant(16, weight_decay=decay) for decay in (1e-2, 1e-1)),
+            *(Variant(16, schedule=schedule) for schedule in ("linear", "cosine", "linear:25")),
+        ),
+    ),
+}
+
+
+def grid(
+    variant: Variant,
+    evaluations: int,
+    n: int,
+    clips: Sequence[float] = CLIPS,
+    alphas: Sequence[float] = STEP_SIZES,
+    batch: int = BATCH,
+) -> list[Plan]:
+    """Every clip c sqrt(K) with every step size."""
+    steps, root = evaluations // variant.directions, math.sqrt(variant.directions)
+    common: dict[str, Any] = {
+        "n": n, "target_epsilon": EPSILON, "target_delta": DELTA, "steps": steps, "expected_batch": float(batch),
+        "smoothing": SMOOTHING, "relation": "add-remove", "sampling": "poisson", "clip": 1.0, "step_size": 1.0,
+        "directions_per_step": variant.directions, "update": variant.update, "weight_decay": variant.weight_decay,
+    }  # fmt: skip
+    plan = Plan.for_target(**common)
+    return [
+        replace(plan, clip=c * root, step_sizes=step_sizes(alpha, steps, variant.schedule))
+        for c, alpha in itertools.product(clips, alphas)
+    ]
+
+
+def _cell(name: str, evaluations: int, variant: Variant) -> dict[str, Any]:
+    return {"task": name, "evaluations": evaluations, **variant._asdict()}
+
+
+def _rows(work: Work, cell: dict[str, Any], plans: Sequence[Plan], seed: int) -> list[dict[str, Any]]:
+    started = time.perf_counter()
+    found = work.accuracies(plans, seed)
+    seconds = (time.perf_counter() - started) / len(plans)
+    return [
+        {**cell, "step_size": alpha_of(plan), "clip": plan.clip, "seed": seed, "steps": plan.steps,
+         "noise_multiplier": plan.noise_multiplier, "chosen_by": one, "accuracy": other, "seconds": round(seconds, 3)}
+        for plan, (one, other) in zip(plans, found, strict=True)
+    ]  # fmt: skip
+
+
+def alpha_of(plan: Plan) -> float:
+    """The step size that a schedule is given: its largest, and without one its only."""
+    return max(plan.step_sizes)
+
+
+def chosen(rows: pd.DataFrame) -> tuple[float, float, float]:
+    """Step size and clip of the largest mean accuracy on the records held out for the choice, over its seeds, of the
+    rows of one cell; and that mean. Of equal ones one inside the grid."""
+    table = rows[rows["seed"].isin(CHOOSING)].groupby(["step_size", "clip"])["chosen_by"].mean()
+    ends = [{min(values), max(values)} for values in zip(*table.index, strict=True)]
+
+    def merit(at: tuple[float, float]) -> tuple[float, int]:
+        return float(table[at]), -sum(value in end for value, end in zip(at, ends, strict=True))
+
+    alpha, clip = max(table.index, key=merit)
+    return float(alpha), float(clip), float(table[alpha, clip])
+
+
+def reported(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the seeds that choose nothing, of each cell's chosen setting."""
+    shown = [rows[:0]]
+    for _, cell in rows.groupby(list(CELL), sort=False):
+        alpha, clip, _ = chosen(cell)
+        shown.append(cell[cell["seed"].isin(REPORTED) & (cell["step_size"] == alpha) & (cell["clip"] == clip)])
+    return pd.concat(shown)
+
+
+def plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that compare K alone: no momentum, decay or schedule."""
+    return rows[(rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")]
+
+
+class Gain(NamedTuple):
+    """Over K = 1, in points with standard errors: of the K that was chosen, and on average of all in between, without
+    a choice."""
+
+    directions: int
+    chosen: tuple[float, float]
+    between: tuple[float, float]
+
+
+def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
+    """By task and number of evaluations; chosen is the K whose setting is best where settings are chosen."""
+    found = {}
+    for _, cell in plain(rows).groupby(["task", "evaluations"]):
+        by = {k: cell[cell["directions"] == k] for k in sorted(map(int, cell["directions"].unique()))}
+        if 1 not in by:
+            continue
+        k = max(by, key=lambda k, by=by: chosen(by[k])[2])  # type: ignore[misc]
+        name, evaluations = cell[["task", "evaluations"]].to_numpy()[0]
+        values = {k: 100 * reported(part)["accuracy"].to_numpy(float) for k, part in by.items()}
+        between = [values[k] for k in BETWEEN if k in values]
+        found[str(name), int(evaluations)] = Gain(k, _above([values[k]], values[1]), _above(between, values[1]))
+    return found
+
+
+def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean of the means of several samples over that of another, and its standard error; 0 over itself."""
+    if not those or those[0] is one:
+        return 0.0, 0.0
+    variance = sum(float(x.var(ddof=1)) / len(x) for x in those) / len(those) ** 2 + float(one.var(ddof=1)) / len(one)
+    return float(np.mean([x.mean() for x in those]) - one.mean()), math.sqrt(variance)
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """A line for each cell: accuracy of the reported seeds in percent, its standard error, and the setting; then for
+    each task and number of evaluations the K that was chosen."""
+    lines = []
+    for cell, found in reported(rows).groupby(list(CELL), sort=True):
+        values = 100 * found["accuracy"].to_numpy(float)
+        error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        alpha, clip = found[["step_size", "clip"]].to_numpy(float)[0]
+        root = math.sqrt(int(found["directions"].iloc[0]))
+        words = "  ".join(map(str, cell))
+        setting = f"step size {alpha:.3g}, clip {clip / root:g} sqrt(K)"
+        lines.append(f"{words:<60} {values.mean():.1f} +- {error:.1f}  {setting}")
+    for (name, evaluations), gain in gains(rows).items():
+        (mean, error), (others, their_error) = gain.chosen, gain.between
+        lines.append(
+            f"{name}, {evaluations:,} evaluations, over K = 1: K = {gain.directions}, which was chosen, {mean:+.1f} +- "
+            f"{error:.1f}; K = 4, 16 and 64 on average {others:+.1f} +- {their_error:.1f}"
+        )
+    return "\n".join(lines)
+
+
+def committed() -> pd.DataFrame:
+    """The rows of all presets."""
+    folders = dict.fromkeys(preset.folder for preset in PRESETS.values())
+    return pd.concat([read_rows(RESULTS / folder) for folder in folders], ignore_index=True)
+
+
+@command(
+    "equal_evaluations",
+    __doc__,
+    flag("--preset", choices=tuple(PRESETS), default="directions"),
+    flag("--task", choices=tuple(TASKS), help="only this one"),
+    flag("--evaluations", type=integer(1, 10**9), help="only this number"),
+    flag("--data", type=input_folder(), help="folder of the local files of the tasks but digits"),
+    flag("--out", type=output_folder, help="default: in results, smoke: in out"),
+    flag("--summary", action="store_true", help="print the rows' table and stop"),
+)
+def _body(parser: Parser, options: Namespace) -> int:
+    """Make the rows that are not there yet."""
+    preset = PRESETS[options.preset]
+    folder = options.out or (Path("out") if options.preset == "smoke" else RESULTS) / preset.folder
+    if options.summary:
+        with parser.refusals("--out"):
+            print(summary(read_rows(folder)))
+        return 0
+    tasks = [name for name in preset.tasks if options.task in (None, name)]
+    if set(tasks) - {"digits"} and options.data is None:
+        parser.error("--data must be given for tasks other than digits")
+    torch.set_num_threads(1)
+    results = Results(
+        folder,
+        key=KEY,
+        fields=FIELDS,
+        seeds=[*CHOOSING, *REPORTED],
+        device="cpu",
+        dtype="float32",
+        cell=CELL,
+        settings={"epsilon": EPSILON, "delta": DELTA, "batch": preset.batch, "smoothing": SMOOTHING, "noise": "seeded"},
+        figure="figures.equal_evaluations",
+    )
+    with parser.opened("--out", results):
+        for name in tasks:
+            work = TASKS[name](options.data)
+            for evaluations, variant in itertools.product(preset.tasks[name], preset.variants):
+                if options.evaluations in (None, evaluations):
+                    _make(results, work, _cell(name, evaluations, variant), variant, preset.batch)
+    print(summary(read_rows(folder)))
+    return 0
+
+
+def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant, batch: int) -> None:
+    clips, alphas = work.first_grid(variant.directions)
+    root = math.sqrt(variant.directions)
+    while True:
+        plans = grid(variant, cell["evaluations"], work.n, clips, alphas, batch)
+        for seed in CHOOSING:
+            left = [p for p in plans if not results.done(**cell, step_size=alpha_of(p), clip=p.clip, seed=seed)]
+            if left:
+                results.add(_rows(work, cell, left, seed))
+        rows = read_rows(results.folder)
+        alpha, clip, _ = chosen(having(rows, **cell))
+        wider = grown(clips, clip / root), grown(alphas, alpha)
+        if wider == (clips, alphas):
+            break
+        clips, alphas = wider
+    plan = next(p for p in plans if math.isclose(alpha_of(p), alpha) and math.isclose(p.clip, clip))
+    for seed in REPORTED:
+        if not results.done(**cell, step_size=alpha_of(plan), clip=plan.clip, seed=seed):
+            results.add(_rows(work, cell, [plan], seed))
+    print(f"{'  '.join(map(str, cell.values()))}: done", file=sys.stderr, flush=True)
+
+
+def grown(values: tuple[float, ...], best: float) -> tuple[float, ...]:
+    """Ascending values of a grid, with one more beyond an end that the best lies on or beyond, as far as the last two
+    are."""
+    if len(values) == 1:
+        return values
+    if best > values[-1] or math.isclose(best, values[-1]):
+        return (*values, float(f"{values[-1] ** 2 / values[-2]:.2g}"))
+    if best < values[0] or math.isclose(best, values[0]):
+        return (float(f"{values[0] ** 2 / values[1]:.2g}"), *values)
+    return values
+
+
+main, _parser = _body.main, _body.parser
+
+if __name__ == "__main__":
+    sys.exit(main())

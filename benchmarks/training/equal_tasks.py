@@ -1,0 +1,131 @@
+"""What `benchmarks.equal_evaluations` trains: a task's records in three parts, and weights."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
+
+from benchmarks.llm.prompts import Prompter
+from benchmarks.llm.records import Record, load
+from benchmarks.llm.scoring import classifier
+from benchmarks.llm.tasks import task
+from benchmarks.training.distilled import distilled
+from benchmarks.training.embeddings import kept, normalised_means, sentence_embeddings
+from benchmarks.training.encoders import Encoder
+from benchmarks.training.heads import Head, Linear, Normed, Part, accuracy, train
+from dpzero_theory import datasets
+from dpzero_theory.curvature.encoder import TEMPERATURE
+from dpzero_theory.optim.plan import Plan
+
+__all__ = ["CLIPS", "STEP_SIZES", "TASKS", "Work", "digits", "encoder", "few", "norm", "sentences", "whole"]
+
+CLIPS = (0.5, 1.0, 2.0, 4.0)
+STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+TRAINED = 4000
+LONGEST = 16
+
+
+Grid = Callable[[int], tuple[tuple[float, ...], tuple[float, ...]]]
+"""Clips in units of sqrt(K), and step sizes, before they grow, by K."""
+
+
+def whole(k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """One grid for every K."""
+    return CLIPS, STEP_SIZES
+
+
+def few(least: int, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Nine settings, of larger step sizes for larger K, where a run takes seconds. least: of K = 1, in `STEP_SIZES`."""
+    first = least + round(math.log(k, 4))
+    return CLIPS[1:], STEP_SIZES[first : first + 3]
+
+
+class Work(NamedTuple):
+    """A head, three parts of the records (trained on, chosen by, and reported) and the grid to begin with."""
+
+    head: Head
+    train: Part
+    chosen_by: Part
+    test: Part
+    first_grid: Grid = whole
+
+    @property
+    def n(self) -> int:
+        """Records that are trained on."""
+        return len(self.train.y)
+
+    def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
+        """Each plan's after training, on the records to choose by and on those to report."""
+        trained = train(self.head, self.train, plans, seed)
+        parts = (accuracy(self.head, trained, part) for part in (self.chosen_by, self.test))
+        return list(zip(*parts, strict=True))
+
+
+def digits(_: Path | None) -> Work:
+    """1,197 records to train on, 200 to choose by, 400 to report; pixels and a constant."""
+    pixels, labels = datasets.digits(0)
+    x = torch.tensor(np.hstack([pixels, np.ones((len(pixels), 1))]), dtype=torch.float32)
+    return _parts(Linear(torch.zeros(10, x.shape[1]), 1.0), x, torch.tensor(labels), 1197, 200)
+
+
+def sentences(name: str, folder: Path | None) -> Work:
+    """4,000 records to train on and up to 1,000 to choose by, drawn by a seed, and the test records to report."""
+    records, held = _records(name, folder)
+    head = Linear(sentence_embeddings(task(name).prompt("encoder").options), TEMPERATURE)
+    return _parts(head, kept(sentence_embeddings, _texts(records)), _labels(records), TRAINED, held)
+
+
+def norm(folder: Path | None) -> Work:
+    """TREC with the last normalisation of the sentence encoder trained too."""
+    records, held = _records("trec", folder)
+    options = task("trec").prompt("encoder").options
+    z, gain, bias = kept(normalised_means, [*options, *_texts(records)])
+    head = Normed(normalize(gain * z[: len(options)] + bias, dim=-1), bias, gain, TEMPERATURE)
+    return _parts(head, z[len(options) :], _labels(records), TRAINED, held)
+
+
+def encoder(weights: str, folder: Path | None) -> Work:
+    """TREC by a small sentence encoder of which these weights are trained too (`Encoder`): 16 tokens of a question."""
+    model = distilled(folder)
+    records, held = _records("trec", folder)
+    prompter = Prompter(task("trec"), "encoder", model.tokenizer, LONGEST)
+    ids = [torch.tensor(example.ids) for example in prompter.examples(records)]
+    x = pad_sequence(ids, batch_first=True, padding_value=model.pad)
+    head = Encoder(classifier(model.module, prompter, model.pad), model.pad, weights)
+    grid = partial(few, 1 if weights == "lora" else 0)
+    return _parts(head, x, _labels(records), TRAINED, held)._replace(first_grid=grid)
+
+
+def _records(name: str, folder: Path | None) -> tuple[list[Record], int]:
+    """`TRAINED` records to train on, after them those to choose by, whose number is returned, and those to report."""
+    found = load(task(name), "train", folder)
+    drawn = np.random.default_rng(0).permutation(len(found))[: TRAINED + 1000].tolist()
+    return [*(found[index] for index in drawn), *load(task(name), "test", folder)], len(drawn) - TRAINED
+
+
+def _texts(records: Sequence[Record]) -> list[str]:
+    return [next(iter(record.texts.values())) for record in records]
+
+
+def _labels(records: Sequence[Record]) -> Tensor:
+    return torch.tensor([record.label for record in records])
+
+
+def _parts(head: Head, x: Tensor, y: Tensor, n: int, held: int) -> Work:
+    train, chosen_by, test = (Part(x[p], y[p]) for p in (slice(n), slice(n, n + held), slice(n + held, None)))
+    return Work(head, train, chosen_by, test)
+
+
+TASKS: dict[str, Callable[[Path | None], Work]] = {
+    **{name: partial(sentences, name) for name in ("trec", "sst2", "sst5")},
+    "digits": digits,
+    "trec, norm": norm,
+    **{f"trec, {weights}": partial(encoder, weights) for weights in ("lora", "body")},
+}

@@ -1,0 +1,195 @@
+"""DPZero on a head over frozen features, many settings at once: what `optim` does, without its forwards.
+
+The logits of a linear head are linear in its weights, so that one product with the batch gives all of them at
+x +- lambda u_k for every direction, and settings that share directions, batches and noise share those products; with a
+normalisation below it the logits are such products over a norm, which is a product too. Directions, batches,
+noise, clipping on the lattice and updates are the library's; a run is that of `make_from_seed_not_private` on the same
+seed up to rounding (`tests/benchmarks/training/test_heads.py`).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.sampler import BatchesFromSeedNotPrivate
+from dpzero_theory.privacy.noise import SeededNoise
+
+__all__ = ["Head", "Linear", "Module", "Normed", "Part", "accuracy", "train"]
+
+
+class Part(NamedTuple):
+    """Records: features of shape (records, width) and classes."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Head(Protocol):
+    """Logits from features and trained weights, which are given for several settings at once."""
+
+    @property
+    def start(self) -> Sequence[Tensor]:
+        """The trained parameters at the start."""
+
+    def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        """parameters: those of `start` with a first axis of settings. Shape (settings, records, classes)."""
+
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
+        """f(x + lambda u_k) - f(x - lambda u_k) of each record, shape (records, settings, K).
+
+        shifts: lambda u_k, parameters with a first axis of directions.
+        """
+
+
+class Linear(NamedTuple):
+    """Logits scale * W x, with the weights W of shape (classes, width) at the start."""
+
+    weights: Tensor
+    scale: float
+
+    @property
+    def start(self) -> Sequence[Tensor]:
+        return (self.weights,)
+
+    def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        (weights,) = parameters
+        return self.scale * (x @ weights.transpose(1, 2))
+
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
+        at, along = (self.scale * _products(part.x, weights) for (weights,) in (parameters, shifts))
+        along = along.transpose(1, 2)
+        likely = torch.exp(at - at.amax(2, keepdim=True))  # log sum_c exp(at_c +- along_c), but for what is in both
+        normal = torch.log(likely @ torch.exp(along)) - torch.log(likely @ torch.exp(-along))
+        size, k = len(part.y), along.shape[2]
+        return normal - 2 * along.gather(1, part.y.view(-1, 1, 1).expand(size, 1, k))
+
+
+class Normed(NamedTuple):
+    """Logits scale * W h/||h|| with h = gain * x + bias: the weights, of shape (classes, width), the bias and the gain
+    at the start.
+
+    It is a `SentenceClassifier` of which the last normalisation and the label vectors are trained, its parameters in
+    the same order, where x is the mean over a text's tokens of the normalised states (`curvature.encoder.Scale`).
+    """
+
+    weights: Tensor
+    bias: Tensor
+    gain: Tensor
+    scale: float
+
+    @property
+    def start(self) -> Sequence[Tensor]:
+        return self.weights, self.bias, self.gain
+
+    def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        weights, bias, gain = parameters
+        return self.scale * (normalize(_scaled(gain, bias, x), dim=-1) @ weights.transpose(1, 2))
+
+    def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
+        """(h + e) (W + V) = (h W + e V) + (h V + e W) and ||h + e||^2 = (||h||^2 + ||e||^2) + 2 h e, and at the other
+        point with a minus, for the shifts e of h and V of W."""
+        h, e = (_scaled(gain, bias, part.x).transpose(0, 1) for _, bias, gain in (parameters, shifts))
+        w, v = parameters[0], shifts[0]
+        same = torch.einsum("bsw,scw->bsc", h, w)[:, :, None] + torch.einsum("bkw,kcw->bkc", e, v)[:, None]
+        turned = _products(h, v) + _products(e, w).transpose(1, 2)
+        norms, turn = h.square().sum(2)[:, :, None] + e.square().sum(2)[:, None], 2 * (h @ e.transpose(1, 2))
+        y = part.y.view(-1, 1, 1).expand(turn.shape).flatten()
+
+        def losses(sign: int) -> Tensor:
+            logits = self.scale * (same + sign * turned) / torch.sqrt(norms + sign * turn)[..., None]
+            return cross_entropy(logits.flatten(0, 2), y, reduction="none").view(turn.shape)
+
+        return losses(1) - losses(-1)
+
+
+class Module(nn.Module):
+    """A head as the library takes one."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.head = head
+        self.trained = nn.ParameterList(value.clone() for value in head.start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head.logits([parameter[None] for parameter in self.trained], x)[0]
+
+
+def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tensor]:
+    """The trained parameters of each plan, those of `start` with a first axis of plans.
+
+    plans: of dpzero; they may differ in clip, step sizes, update and weight decay, and in nothing else.
+    """
+    plan, sizes = plans[0], tuple(parameter.numel() for parameter in head.start)
+    d = sum(sizes)
+    directions = Directions(seed.to_bytes(16, "little"), plan.direction)
+    batches = BatchesFromSeedNotPrivate(plan.batches, plan.n, seed)
+    noise, law, k = SeededNoise(seed), plan.law, plan.directions_per_step
+    assert law is not None
+    flat = torch.cat([parameter.flatten() for parameter in head.start]).repeat(len(plans), 1)
+    kept = [[torch.zeros(d, dtype=flat.dtype) for _ in each.update_rule.kept] for each in plans]
+    units = np.array([[each.unit] for each in plans])
+    decays = torch.tensor([[each.weight_decay] for each in plans], dtype=flat.dtype)
+    alphas = torch.tensor([[each.step_size(t) for t in range(plan.steps)] for each in plans], dtype=flat.dtype)
+    for release in range(plan.steps):
+        batch = torch.from_numpy(batches.draw())
+        u = _directions(directions, release, k, sizes, flat.dtype)
+        differences = _differences(head, Part(part.x[batch], part.y[batch]), flat, u, plan.smoothing)
+        drawn = law.draw(noise, plan.scale, (k,))
+        sums = np.stack([each.contributions(differences[:, index], d) for index, each in enumerate(plans)]) + drawn
+        moves = torch.from_numpy(units * sums / k).to(flat.dtype) @ u
+        for index, each in enumerate(plans):
+            if kept[index]:
+                moves[index] = each.update_rule.direction(moves[index].clone(), kept[index], release)
+        flat -= alphas[:, release, None] * (moves + decays * flat)
+    return _parameters(head, flat)
+
+
+def accuracy(head: Head, parameters: Sequence[Tensor], part: Part) -> list[float]:
+    """Of each of the plans' parameters."""
+    return [_share(head, [each[index, None] for each in parameters], part) for index in range(len(parameters[0]))]
+
+
+def _share(head: Head, parameters: Sequence[Tensor], part: Part) -> float:
+    return float((head.logits(parameters, part.x)[0].argmax(dim=1) == part.y).double().mean())
+
+
+def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, smoothing: float) -> NDArray[np.float64]:
+    """(f(x + lambda u_k) - f(x - lambda u_k))/(2 lambda), shape (batch, settings, K)."""
+    found = head.differences(part, _parameters(head, flat), _parameters(head, smoothing * u)) / (2 * smoothing)
+    values: NDArray[np.float64] = found.double().numpy()
+    return values
+
+
+def _parameters(head: Head, rows: Tensor) -> list[Tensor]:
+    """Rows of all weights, cut into the parameters."""
+    parts = torch.split(rows, [parameter.numel() for parameter in head.start], dim=1)
+    return [part.view(-1, *parameter.shape) for part, parameter in zip(parts, head.start, strict=True)]
+
+
+def _scaled(gain: Tensor, bias: Tensor, x: Tensor) -> Tensor:
+    """gain * x + bias, shape (settings, records, width)."""
+    return torch.addcmul(bias[:, None], x, gain[:, None])
+
+
+def _products(x: Tensor, weights: Tensor) -> Tensor:
+    """x: (..., width), weights: (settings, classes, width). Shape (..., settings, classes)."""
+    return torch.unflatten(x @ weights.flatten(0, 1).T, -1, weights.shape[:2])
+
+
+def _directions(directions: Directions, release: int, k: int, sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """u_k of a release, shape (K, d)."""
+    u = torch.empty(k, sum(sizes), dtype=dtype)
+    for index in range(k):
+        number = release * k + index
+        factor = directions.factor(number, sizes)
+        for parameter, own in enumerate(torch.split(u[index], list(sizes))):
+            for here, values in directions.blocks(number, parameter, 0, len(own), factor, dtype):
+                own[here] = values
+    return u

@@ -1,0 +1,36 @@
+"""The committed rows of the optimizer say what the page of results says."""
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.optim import optimizer_kills, optimizer_privacy
+from benchmarks.training import optimizer_digits
+
+
+def test_five_hundred_kills_lost_nothing() -> None:
+    rows = read_rows(RESULTS / "optimizer_kills")
+    assert len(rows[rows["child"] == -9]) >= 500
+    assert rows[["under_counted", "twice", "contradicted"]].to_numpy().sum() == 0
+    ends = rows[rows["equal"].notna()]
+    assert len(ends) == 5
+    assert (ends["equal"] == 1).all()
+    assert (ends["counted"] == optimizer_kills.STEPS).all()
+
+
+def test_attack_sensitivity_and_ranks_are_within_their_bounds() -> None:
+    rows = read_rows(RESULTS / "optimizer_privacy").set_index("part")
+    assert set(rows.index) == set(optimizer_privacy.PARTS)
+    for part, (_, cases, low, high) in optimizer_privacy.PARTS.items():
+        assert rows.loc[part, "cases"] == cases
+        assert low <= rows["measured"][part] <= high
+
+
+def test_dpzero_beats_dpgd_0th_by_the_margin() -> None:
+    rows = read_rows(RESULTS / "optimizer_digits")
+    assert rows["seed"].nunique() == 5
+    means = rows.groupby(["model", "method", *optimizer_digits.KEY[3:]])["accuracy"].mean()
+    best = means.groupby(level=["model", "method"]).max().unstack()
+    assert set(best.index) == set(optimizer_digits.MODELS)
+    assert (best["dpzero"] - best["dpgd-0th"] >= optimizer_digits.MARGIN).all()
+
+
+def test_the_generated_neighbours_reach_the_sensitivity() -> None:
+    assert 0.9 < optimizer_privacy.sensitivity(200) <= 1

@@ -1,0 +1,124 @@
+"""Rows of a case, ratios within a turn, and the rows that are recorded."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.optim import optimizer_step
+from benchmarks.optim.optimizer_step import BASE, FIELDS, KEY, METHODS, PRESETS, Case, measure
+
+TINY = Case("tiny", 2, 8, methods=(BASE, "rademacher", "private-rademacher", "four-pass", "adamw"))
+
+
+def test_a_case_gives_a_row_per_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are timed by a clock that gives method number i of a group the time i + 1, so that ratios are known."""
+    peaks: dict[str, Any] = {BASE: 100.0, "rademacher": 104.0, "private-rademacher": 105.0, "four-pass": 110.0}
+    peaks["adamw"] = None
+    steps = []
+
+    def timed(step: optimizer_step.Step, device: str) -> tuple[float, float]:
+        step()
+        steps.append(step.__qualname__)
+        return (len(steps) - 1) % 3 + 1.0, (len(steps) - 1) % 3 + 3.0
+
+    def peak(case: Case, device: str, method: str) -> float:
+        if peaks[method] is None:
+            raise torch.OutOfMemoryError
+        return peaks[method]
+
+    monkeypatch.setattr(optimizer_step, "_peak_megabytes", peak)
+    monkeypatch.setattr(optimizer_step, "_timed", timed)
+    rows = measure(TINY, "cpu", 2, 1e9)
+    assert len(steps) == 2 * 3 * 3
+    assert [row["method"] for row in rows] == list(TINY.methods)
+    assert set().union(*rows) == {*KEY, *FIELDS, "status"}
+    by = {row["method"]: row for row in rows}
+    assert by["adamw"]["status"] == "out of memory"
+    turns = {method: by[method]["ratio_high"] for method in TINY.methods[:4]}
+    assert turns == {BASE: 1, "rademacher": 2, "four-pass": 3, "private-rademacher": 3}
+    assert by["four-pass"]["ratio_low"] == pytest.approx(1 / 3, rel=1e-3)  # every other turn goes backward
+    assert by["rademacher"]["wall_ratio"] == pytest.approx((4 / 3 + 4 / 5) / 2, rel=1e-3)
+    assert by["private-rademacher"]["to_non_private"] == pytest.approx((3 / 2 + 1 / 2) / 2)
+    assert by["private-rademacher"]["to_non_private_error"] == pytest.approx(0.93 * 0.5 / 2**0.5, rel=1e-3)
+    assert by["rademacher"]["peak_to_inference"] == 1.04
+    largest = by[BASE]["largest_mb"]
+    assert largest == pytest.approx(2000 * 128 * 4 / 2**20, abs=0.05)
+    assert by["four-pass"]["peak_less_largest_to_inference"] == pytest.approx((110 - largest) / 100, rel=1e-3)
+
+
+def test_a_peak_that_was_not_seen_leaves_its_ratios_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inference whose memory was there already has a peak of 0 MB: a missing value is empty, not an error."""
+    monkeypatch.setattr(optimizer_step, "_peak_megabytes", lambda *case: 0.0)
+    rows = measure(Case("tiny", 2, 8, methods=(BASE, "rademacher")), "cpu", 2, 1e9)
+    assert [row["peak_to_inference"] for row in rows] == [None, None]
+
+
+def test_every_method_of_every_preset_is_known() -> None:
+    assert {method for cases in PRESETS.values() for case in cases for method in case.methods} == set(METHODS)
+    assert all(case.methods[0] == BASE for cases in PRESETS.values() for case in cases)
+
+
+def test_methods_that_hold_too_much_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizer_step, "_available_megabytes", lambda: 1.0)
+    assert optimizer_step._tried("cpu", optimizer_step._peak_megabytes, TINY, "cpu", "rademacher") == "out of memory"
+
+
+def test_a_method_that_cannot_run_is_a_row_that_says_why_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One package is not there; the memory suffices for another method alone, and not beside the two forwards."""
+    timed = optimizer_step._turns
+
+    def peak(case: Case, device: str, method: str) -> float:
+        if method == "four-pass":
+            raise ModuleNotFoundError("No module named 'opacus'")
+        return 100.0
+
+    def turns(case: Case, device: str, methods: Sequence[str], count: int, budget: float) -> Any:
+        if "adamw" in methods:
+            raise torch.OutOfMemoryError
+        return timed(case, device, methods, count, budget)
+
+    monkeypatch.setattr(optimizer_step, "_peak_megabytes", peak)
+    monkeypatch.setattr(optimizer_step, "_turns", turns)
+    by = {row["method"]: row for row in measure(TINY, "cpu", 2, 1e9)}
+    assert by["four-pass"]["status"] == "ModuleNotFoundError: No module named 'opacus'"
+    assert by["adamw"]["status"] == "out of memory"
+    assert all("ratio" in by[method] for method in (BASE, "rademacher", "private-rademacher"))
+
+
+def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        optimizer_step.main(["--sizes", "enormous"])
+    assert capsys.readouterr().err.endswith("--sizes must be in preset smoke; got 'enormous'\n")
+    with pytest.raises(SystemExit, match="2"):
+        optimizer_step.main(["--turns", "1"])
+    assert capsys.readouterr().err.endswith("must be an integer with 2 <= value <= 1000; got 1\n")
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit, match="2"):
+            optimizer_step.main(["--device", "cuda"])
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.skipif(not (RESULTS / "optimizer_step" / "manifest.json").exists(), reason="no rows are recorded")
+def test_recorded_rows_keep_the_order_that_is_claimed() -> None:
+    """Signs cost less than Gaussian directions, and both less than four passes over the weights."""
+    rows = read_rows(RESULTS / "optimizer_step")
+    for _, case in rows[rows["size"] == "roberta-base"].groupby(["batch", "length", "device"]):
+        ratio = case.set_index("method")["ratio"]
+        assert 0.95 < ratio["rademacher"] < ratio["gaussian"] < ratio["four-pass"]  # at batch 64 all are near 1
+
+
+@pytest.mark.skipif(not (RESULTS / "optimizer_step" / "manifest.json").exists(), reason="no rows are recorded")
+def test_recorded_peaks_are_those_of_inference() -> None:
+    """At RoBERTa-base within 5%; on every model with the largest parameter and 8 MB of this package's own aside."""
+    rows = read_rows(RESULTS / "optimizer_step")
+    inference = rows[rows["method"] == BASE].set_index(["size", "batch", "device"])["peak_mb"]
+    ours = rows[rows["method"].isin(["gaussian", "sphere", "rademacher", "private-rademacher"])]
+    assert (ours.loc[ours["size"] == "roberta-base", "peak_to_inference"] < 1.05).all()
+    base = inference.loc[pd.MultiIndex.from_frame(ours[["size", "batch", "device"]])].to_numpy()
+    assert (ours["peak_mb"] - ours["largest_mb"] - 8 < 1.05 * base).all()

@@ -1,0 +1,79 @@
+"""What is run beside the grid is what the theory says for the file's constants; rows resume; one-line refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.theory import prescription
+from dpzero_theory import problem_file
+from dpzero_theory.privacy.gaussian import gdp_from_epsilon
+from dpzero_theory.theory.sharp.certificate import prescribe
+
+FILE = RESULTS / "curvature_problems" / "mlp-digits-16.json"
+QUICK = prescription.Setting(3, None, (0.01, 0.1), (1.0,))
+
+
+def test_choices_are_the_theorys_and_the_grid() -> None:
+    file = problem_file.read(FILE)
+    found = prescription.choices(QUICK, file, 1200)
+    assert [choice.name for choice in found] == ["theory", "theory-estimates", "grid", "grid"]
+    upper = prescription.problems(file, 1200)["theory"]
+    assert upper.sample_rank == file.constants["sample_rank"]
+    wanted = prescribe(upper, float(gdp_from_epsilon(6.0, 1e-5)), max_steps=3)
+    assert (found[0].step_size, found[0].clip, found[0].smoothing) == (wanted.step_size, wanted.clip, wanted.smoothing)
+    estimates = prescription.problems(file, 1200)["theory-estimates"]
+    assert estimates.smoothness < upper.smoothness
+    assert 1 <= estimates.r <= estimates.d
+    median = file.measurements["points"][0]["gradient_norms"]["0.5"]
+    assert found[2].clip == pytest.approx(median, rel=1e-3)
+
+
+@pytest.mark.parametrize(("task", "several"), [("digits", [3]), ("digits-long", [6, 16])])
+def test_the_best_k_has_as_many_evaluations(task: str, several: list[int]) -> None:
+    setting = prescription.SETTINGS[task]
+    found = {choice.name: choice for choice in prescription.choices(setting, problem_file.read(FILE), 1200)}
+    best = {name: choice for name, choice in found.items() if name.endswith("-best-k")}
+    assert [choice.directions_per_step for choice in best.values()] == several
+    for name, choice in best.items():
+        one = found[name.removesuffix("-best-k")]
+        k = choice.directions_per_step
+        assert one.bound is not None
+        assert choice.bound is not None
+        assert choice.bound < one.bound
+        assert setting.steps - k < k * choice.steps <= setting.steps == one.steps
+
+
+def test_a_run_of_several_directions() -> None:
+    choice = prescription.Choice("x", 0.01, 1.0, 2, 1e-6, 1.0, directions_per_step=5)
+    work = prescription.digits()
+    row = prescription.run(work, prescription.Setting(10, None), "digits", choice, 0, (1.0, 0.5))
+    assert (row["steps"], row["directions_per_step"]) == (2, 5)
+    assert row["gradient_squared"] > 0
+
+
+def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(prescription.SETTINGS, "digits", QUICK)
+    words = ["--problem", str(FILE), "--seeds", "1", "--out", str(tmp_path)]
+    prescription.main(words)
+    rows = read_rows(tmp_path)
+    assert len(rows) == 4
+    assert (rows["smoothing"] > 0).all()
+    assert rows["bound"].notna().sum() == 2
+    assert rows["gradient_squared"].notna().all()
+    assert rows["loss_before"].nunique() == 1
+    capsys.readouterr()
+    prescription.main(words)
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"{len(rows)} rows: ")
+    assert read_rows(tmp_path).equals(rows)
+    prescription.main([*words, "--summary"])
+    assert capsys.readouterr().out.count("+-") == 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"), [([], "--problem"), (["--task", "minilm", "--problem", str(FILE)], "--data")]
+)
+def test_what_is_missing_is_named(words: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        prescription.main(words)
+    assert f"{flag} must be given" in capsys.readouterr().err

@@ -1,0 +1,99 @@
+"""The hunts compute what they say: the integrals against sampling, the sums against the theorem, and wrong constants
+are found."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.problems.worst_case import run
+from benchmarks.theory import violations
+from dpzero_theory.theory.problem import Problem
+from dpzero_theory.theory.sharp import certificate as sharp
+from paper_checks.outcome import draw
+
+
+@pytest.mark.parametrize(
+    ("law", "d", "k"),
+    [("gaussian", 3, 4), ("sphere", 7, 1), ("sphere", 100, 2), ("frame", 9, 4), ("frame", 4, 4)],
+)
+def test_the_integrals_by_sampling(law: str, d: int, k: int) -> None:
+    """200,000 draws, 4.5 standard errors, fixed first."""
+    rng = np.random.default_rng(0)
+    gradients, weights, clip = np.array([1.0, -0.8]), np.array([0.7, 0.3]), 1.1
+    u = draw(law, rng, 200_000, k, d)
+    s = u[:, :, :1] * gradients
+    limit = clip * np.sqrt(k)
+    m = (s * np.minimum(1, limit / np.linalg.norm(s, axis=1, keepdims=True))) @ weights
+    moved = np.einsum("sk,skd->sd", m, u) / k
+    inner, (along, across) = violations.quadrature(gradients, weights, clip, law, d, k)
+    for sample, stated in (
+        (moved[:, 0], float(inner)),
+        (moved[:, 0] ** 2, along),
+        (np.sum(moved[:, 1:] ** 2, axis=1), (d - 1) * across),
+    ):
+        assert abs(sample.mean() - stated) <= 4.5 * sample.std() / np.sqrt(len(sample)) + 1e-12
+
+
+def test_the_fourth_moments_of_several_directions_on_the_sphere() -> None:
+    """E[sum of s] = K and E[across] = E[(d K v^2 - sum y^4)/((d - 1) K^2 v^2)], without a clip: (1/K) at every d."""
+    for d, k in ((100, 2), (300, 16), (5000, 64)):
+        one, (along, across) = violations.quadrature(np.ones(1), np.ones(1), 1e9, "sphere", d, k)
+        fourth = k * 3 * d / (d + 2)
+        assert float(one) == pytest.approx(1, rel=1e-11)
+        assert along == pytest.approx((fourth + k * (k - 1)) / k**2, rel=1e-11)
+        assert across == pytest.approx((d * k - fourth) / ((d - 1) * k**2), rel=1e-11)
+
+
+def test_the_sums_of_one_sign() -> None:
+    """K = d = 1: u = +-1, so the clipped mean is the mean of the clipped gradients."""
+    inner, second = violations.enumerated(np.array([[1.0], [-0.4]]), np.array([0.6, 0.4]), 0.5, 1, np.ones(1))
+    mean = 0.6 * 0.5 - 0.4 * 0.4
+    assert inner == pytest.approx(mean * (0.6 - 0.16))
+    assert second == pytest.approx(mean**2)
+
+
+@pytest.mark.parametrize("part", ["quadrature", "spheres"])
+def test_no_violation_and_a_wrong_constant_is_one(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def largest() -> float:
+        return max(violations.one_step(part, case)["ratio"] for case in range(12))
+
+    assert 0.99 < largest() <= 1 + 1e-9
+    original = sharp.certificate
+
+    def mutated(*args: Any, **kwargs: Any) -> sharp.Certificate:
+        found = original(*args, **kwargs)
+        return sharp.Certificate(
+            progress=found.progress, drift=0.9 * found.drift, floor=found.floor, bound=found.bound, vacuous=False
+        )
+
+    monkeypatch.setattr(violations, "certificate", mutated)
+    assert largest() > 1 + 1e-6
+
+
+def test_whole_runs() -> None:
+    assert 0 < violations.whole_run("runs", 4)["ratio"] < 1
+    assert 0 < violations.whole_run("laws", 6)["ratio"] < 1
+
+
+def test_a_run_by_its_directions_is_the_reduced_run() -> None:
+    """Gaussian directions, 24 runs each way, 4.5 standard errors, fixed first."""
+    at: dict[str, Any] = {"step_size": 0.05, "steps": 100, "clip": 1.5, "noise_std": 0.1, "directions_per_step": 2}
+    loss, _ = violations.member("mean", Problem(n=1000, d=64, r=5.0), at)
+    direct = violations.by_direction(loss, "gaussian", 64, **at, rng=np.random.default_rng(1))
+    reduced = run(loss, **at, chains=24, rng=np.random.default_rng(2)).mean
+    error = np.hypot(direct.std(), reduced.std()) / np.sqrt(24)
+    assert abs(direct.mean() - reduced.mean()) <= 4.5 * error
+    assert error < 0.03 * reduced.mean()
+
+
+def test_the_committed_rows() -> None:
+    table = read_rows(Path(RESULTS / "violations"))
+    counts = table.groupby("hunt").size()
+    assert counts["one step"] == 3500
+    assert counts["run"] == 744
+    assert table["ratio"].max() <= 1 + 1e-9
+    assert table["K"].max() == 64
+    assert table["d"].min() == 1
