@@ -2,8 +2,8 @@
 worst.
 
 The family is that of `problems.worst_case` in `benchmarks`: a slope that lasts as long as the run, kept least of by
-clipping, and coordinates of curvature that hold the noise. In the limit T -> infinity with S = alpha T and nu = alpha sigma^2/K
-fixed, Gaussian directions, the mean over the run of ||grad F_S||^2 is at least
+clipping, and coordinates of curvature that hold the noise. In the limit T -> infinity with S = alpha T
+and nu = alpha sigma^2/K fixed, Gaussian directions, the mean over the run of ||grad F_S||^2 is at least
 
     G^2 (1 - (pi/2)^(1/2) (S nu)^(1/2)/D) + N/(1 + 3 N/(2 rho^2)) - o(1),      N = (nu/2) (r ell - G/w),
 
