@@ -9,6 +9,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    "dpzero_theory.search": "dpzero_theory.bisection",
+    "dpzero_theory.theory.sharp.search": "dpzero_theory.theory.sharp.smallest",
     "dpzero_theory.privacy.release": "dpzero_theory.privacy.step",
     "dpzero_theory.privacy.certified.allocation": "dpzero_theory.privacy.certified.allocations.allocation",
     "dpzero_theory.privacy.certified.cells": "dpzero_theory.privacy.certified.laws.cells",

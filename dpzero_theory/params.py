@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from dpzero_theory import check, problem_file, render
+from dpzero_theory.bisection import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.cli import SWEEP, Parser, Several, input_file, integer, number, output_file, sweep
 from dpzero_theory.problem_file import CONSTANTS, ProblemFile
-from dpzero_theory.search import largest_integer, smallest_integer, smallest_real
 from dpzero_theory.theory.calculate import CALIBRATIONS, Answer, Unmet, calculate
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp.constants import known_directions
 from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run
-from dpzero_theory.theory.sharp.search import MOST_DIRECTIONS
+from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
 
 SOLVABLE = ("n", "epsilon", "d")
 RUN = ("directions-per-step", "max-steps", "max-evaluations")

@@ -21,6 +21,8 @@ from dpzero_theory.registry import Registry
 
 GRID = 2.0**-16
 """What the coordinates of a table are multiples of, so that sums of up to 2^20 squares are exact in float64."""
+_LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
+"""a and b of `quantiles`: the solution of its two equations, which a test puts them into."""
 
 
 def _generator(rng: object) -> np.random.Generator:
@@ -62,18 +64,12 @@ def sample_rademacher(rng: np.random.Generator, size: int, d: int) -> Array:
 def quantiles() -> Array:
     """The 65,536 values of a Gaussian coordinate in ascending order, multiples of `GRID`, none of them 0.
 
-    a q + b q^3, q the normal quantile at (k + 1/2)/65536, with a and b such that the mean square is 1 and the mean
-    fourth power 3, as for N(0, 1) (odd moments are 0 by symmetry), rounded to the grid. These are all the moments
+    Value k is a q + b q^3, rounded to the grid, where q is the normal quantile at (k + 1/2)/65536 and a and b make the
+    mean square 1 and the mean fourth power 3, as for N(0, 1); odd moments are 0 by symmetry. These are all the moments
     that Lemma lm:sphere uses. The largest value is 4.33.
     """
     q = -ndtri((np.arange(32768) + 0.5) / 65536)[::-1]
-    factors = np.array([1.0, 0.0])
-    for _ in range(50):  # Newton's method
-        values = factors[0] * q + factors[1] * q**3
-        errors = [(values**2).mean() - 1, (values**4).mean() - 3]
-        slopes = [[n * (values ** (n - 1) * q**power).mean() for power in (1, 3)] for n in (2, 4)]
-        factors = factors - np.linalg.solve(slopes, errors)
-    positive = np.round((factors[0] * q + factors[1] * q**3) / GRID) * GRID
+    positive = np.round((_LINEAR * q + _CUBIC * q**3) / GRID) * GRID
     table: Array = np.concatenate([-positive[::-1], positive])
     table.setflags(write=False)
     return table

@@ -22,7 +22,7 @@ CALCULATOR = "dpzero_theory.params"
 RANKS = {
     "_moved": 0,
     "check": 0,
-    "search": 0,
+    "bisection": 1,
     "cli": 1,
     "registry": 1,
     "problem_file": 1,

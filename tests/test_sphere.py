@@ -226,3 +226,10 @@ def test_bad_numbers_are_refused(call, bad):
 def test_bad_arguments_are_refused(call):
     with pytest.raises(ValueError, match="must"):
         call()
+
+
+def test_the_factors_of_the_table_solve_their_equations() -> None:
+    q = stats.norm.ppf((np.arange(65536) + 0.5) / 65536)
+    values = sphere._LINEAR * q + sphere._CUBIC * q**3
+    assert np.mean(values**2) == pytest.approx(1, abs=1e-13)
+    assert np.mean(values**4) == pytest.approx(3, abs=1e-12)

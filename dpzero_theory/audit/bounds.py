@@ -36,6 +36,7 @@ negatives of a threshold test, which (epsilon, delta)-DP ties by FP e^epsilon + 
 mu >= z(1 - FP) - z(FN), z the normal quantile. The threshold comes from other runs than the bound.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array, integer, real
 
 Mechanism = Callable[[NDArray[np.int64]], Array]
@@ -306,7 +308,4 @@ def _scores(scores: Array, m: int) -> Array:
 
 def _largest(rejected: Callable[[float], bool], low: float = 0.0, high: float = _LARGEST) -> float:
     """The end, seen rejected, of an initial segment of [low, high] that is `rejected`; low if there is none."""
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
+    return halved(rejected, low, high, math.ceil(math.log2((high - low) / 1e-9)))[0]

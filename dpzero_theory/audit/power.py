@@ -12,7 +12,7 @@ from dpzero_theory import check
 from dpzero_theory.audit.bounds import attack_gdp
 
 _CUTS = np.linspace(-3, 3, 61)
-_MOST = 1 << 22
+_PAIRS = [1 << k for k in range(4, 23)]
 
 
 def likely_bound(gdp: float, pairs: int, confidence: float, power: float = 0.95) -> float:
@@ -39,12 +39,7 @@ def runs_to_see(claimed: float, fraction: float, confidence: float, power: float
     """
     mu = check.real("claimed", claimed, above=0)
     true = mu / check.real("fraction", fraction, above=0, below=1)
-    pairs = 16
-    while pairs <= _MOST:
-        if likely_bound(true, pairs, confidence, power) > mu:
-            return pairs
-        pairs *= 2
-    return None
+    return next((pairs for pairs in _PAIRS if likely_bound(true, pairs, confidence, power) > mu), None)
 
 
 def curve(

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from dpzero_theory import check
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.curvature.lanczos import Tridiagonal, jacobi_eigen
 
@@ -125,13 +126,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
     width = max(abs(start), tri.last)
     while below(start + width):
         width *= 2
-    low, high = start, start + width
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if below(middle) else (low, middle)
-    return high
+    return halved(below, start, start + width, _BISECTIONS)[1]
 
 
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:

@@ -28,13 +28,13 @@ from fractions import Fraction
 from typing import Any
 
 from dpzero_theory import check
+from dpzero_theory.bisection import smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier, settled
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import CyclicPoisson, FixedSize, TruncatedPoisson
 from dpzero_theory.privacy.step import Release, Steps, releases_of
-from dpzero_theory.search import smallest_real
 
 _ROUNDING = 1e-15
 _MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")

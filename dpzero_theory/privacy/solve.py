@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from dpzero_theory import check
+from dpzero_theory.bisection import last_integer
 from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -17,7 +18,6 @@ from dpzero_theory.privacy.group import group_delta, group_epsilon, group_excess
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import FixedSize, sampling_of
 from dpzero_theory.privacy.step import MOST_STEPS, Release
-from dpzero_theory.search import last_integer
 
 MOST_RECORDS = 10**15
 _LEAST = 5e-324

@@ -18,10 +18,10 @@ from itertools import accumulate, pairwise
 
 from scipy.special import bdtrc
 
+from dpzero_theory.bisection import last_integer
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.sampling import FixedSize, Poisson
 from dpzero_theory.privacy.step import Release
-from dpzero_theory.search import last_integer
 
 _NEAR, _FAR, _LIKELY = 0.6, 0.1, 0.01
 """By how much r_k falls, at least, from one term to the next: while it is likely, and from there on."""

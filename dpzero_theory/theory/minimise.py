@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpzero_theory import check
+from dpzero_theory.bisection import narrowed
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import noise_std
 from dpzero_theory.theory.inequalities import Inequality
@@ -112,22 +113,16 @@ def _steps(inequality: Inequality, value: Callable[[int], float], max_steps: int
     with log T. Both are found to 0.1%, which moves the bound by far less.
     """
     best = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
+
+    def between(mean: Callable[[int, int], int]) -> Callable[[int, int], int]:
+        """The mean of miss + 1 and hit, until they are within 0.1%."""
+        return lambda miss, hit: miss if hit - miss - 1 <= (miss + 1) // 1000 else mean(miss + 1, hit)
+
     if inequality.clips:
-        low = 1
-        while best - low > low // 1000:
-            middle = (low + best) // 2
-            if value(middle + 1 + middle // 1000) < value(middle):
-                low = middle + 1
-            else:
-                best = middle
+        best = narrowed(
+            lambda t: not value(t + 1 + t // 1000) < value(t), 0, best, between(lambda low, high: (low + high) // 2)
+        )
     if max_steps is not None:
         return best
     enough = value(best) * (1 + STEPS_SHARE)
-    low = 1
-    while best - low > low // 1000:
-        middle = math.isqrt(low * best)
-        if value(middle) <= enough:
-            best = middle
-        else:
-            low = middle + 1
-    return best
+    return narrowed(lambda t: value(t) <= enough, 0, best, between(lambda low, high: math.isqrt(low * high)))

@@ -13,6 +13,7 @@ from dpzero_theory.audit.coupling import coupled
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab, Scan, norms
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -60,11 +61,9 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 def _nearly_clipped(lab: Lab) -> Any:
     """A record that is as large as can be before it is clipped: there what it does to others shows the most."""
-    first, (low, high) = lab.loop.records[0], _SCALES
-    for _ in range(_HALVINGS):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if _share(lab, first, middle) < _NEARLY else (low, middle)
-    return datasets.scaled(first, low) if _share(lab, first, low) > _NEARLY**3 else None
+    first, (low, high) = lab.loop.records[0], map(math.log, _SCALES)
+    scale = math.exp(halved(lambda log: _share(lab, first, math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
+    return datasets.scaled(first, scale) if _share(lab, first, scale) > _NEARLY**3 else None
 
 
 def _share(lab: Lab, record: Any, scale: float) -> float:

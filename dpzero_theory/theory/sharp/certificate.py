@@ -30,7 +30,7 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.limits import LARGEST_GDP, SMALLEST, SMALLEST_GDP, SMOOTHING_SHARE, STEPS_SHARE, step_cap
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp.constants import constants, law_of
-from dpzero_theory.theory.sharp.search import (
+from dpzero_theory.theory.sharp.smallest import (
     Search,
     clip_share,
     largest_below,

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dpzero_theory import check
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
@@ -128,13 +129,13 @@ def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
     if lower.constant:
         kink = np.minimum(c, 1.0)
         return {"kept": 1 - beta / (1 + kink), "bias": beta * kink / (1 + kink)}
-    low, high = c, np.maximum(c, np.minimum(c + _BEYOND, lower.largest))
-    for _ in range(32):
-        middle = (low + high) / 2
-        first, second = lower.tails(middle)
-        above = second + c * first > beta
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    first, second = lower.tails(high)
+
+    def too_near(at: Array) -> NDArray[np.bool_]:
+        first, second = lower.tails(at)
+        return np.asarray(second + c * first > beta)
+
+    _, touching = halved(too_near, c, np.maximum(c, np.minimum(c + _BEYOND, lower.largest)), 32)
+    first, second = lower.tails(touching)
     return {"kept": 1 - second, "bias": np.maximum(beta - second, c * first)}
 
 

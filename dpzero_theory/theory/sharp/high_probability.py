@@ -23,11 +23,12 @@ from typing import Self
 import numpy as np
 
 from dpzero_theory import check
+from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants
-from dpzero_theory.theory.sharp.search import clip_share, relative_gap, scaled, step_terms
+from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, step_terms
 
 _SHARE = 0.01
 """The share of delta for directions that are too long."""
@@ -214,11 +215,7 @@ def certify_run(problem: Problem, at: Parameters, *, failure: float) -> RunCerti
 def _longest(degrees: float, chance: float) -> float:
     """The x > 1 with exp(-(k/2)(x - 1 - log x)) = `chance`: P(chi^2_k > k x) is at most that (Chernoff)."""
     target = 2 * math.log(1 / chance) / degrees
-    low, high = 1.0, 2 + 2 * target
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (low, middle) if middle - 1 - math.log(middle) >= target else (middle, high)
-    return high
+    return halved(lambda x: x - 1 - math.log(x) < target, 1.0, 2 + 2 * target, 80)[1]
 
 
 def _second_order(x: Array) -> Array:

@@ -38,7 +38,7 @@ from dpzero_theory.theory.limits import (
 )
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants
-from dpzero_theory.theory.sharp.search import (
+from dpzero_theory.theory.sharp.smallest import (
     Terms,
     clip_share,
     largest_below,

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpzero_theory import check
+from dpzero_theory.bisection import halved
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.projection import Projection
-from dpzero_theory.theory.sharp.search import clip_share, relative_gap
+from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap
 
 _OPPOSED = np.linspace(0.0, 1.0, 101)
 
@@ -106,12 +107,8 @@ def hardest(
         length = path * max(float(drifts(slope).min()), 0.0) + longer * math.sqrt(path * variance)
         return slope * (length + width / 2)
 
-    low, high = 0.0, forward
-    check.precondition(needed(high) > gap, "the gap must be below that of a slope of L as long as the run")
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if needed(middle) <= gap else (low, middle)
-    slope = low
+    check.precondition(needed(forward) > gap, "the gap must be below that of a slope of L as long as the run")
+    slope, _ = halved(lambda slope: needed(slope) <= gap, 0.0, forward, 60)
     found = drifts(slope)
     i = int(np.argmin(found))
     drift = float(found[i])

@@ -11,7 +11,7 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
-from dpzero_theory.theory.sharp.search import Search, number_of_directions
+from dpzero_theory.theory.sharp.smallest import Search, number_of_directions
 
 PoissonNoise = Callable[[float, int, Relation], float]
 """(q_s, T, relation) -> noise multiplier, the noise of the sum over the clip C."""

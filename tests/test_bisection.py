@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpzero_theory.search import largest_integer, last_integer, smallest_integer, smallest_real
+from dpzero_theory.bisection import halved, largest_integer, last_integer, smallest_integer, smallest_real
 
 
 @pytest.mark.parametrize("low", [1, 2, 7])
@@ -71,3 +72,18 @@ def test_the_last_integer_takes_few_trials_where_the_excess_is_smooth(threshold:
 
     assert last_integer(excess, 1, 10**15, threshold * math.exp(miss)) == threshold
     assert len(tried) <= 40
+
+
+def test_halving_ends_on_both_sides_of_the_turn() -> None:
+    low, high = halved(lambda x: x * x < 2, 1.0, 2.0, 60)
+    assert low * low < 2 <= high * high
+    assert high == math.nextafter(low, 2.0)
+    assert halved(lambda x: x * x < 2, 1.0, 2.0, 2) == (1.25, 1.5)
+
+
+def test_each_entry_of_an_array_is_a_search_of_its_own() -> None:
+    squares = np.array([2.0, 3.0, 0.25])
+    ends = halved(lambda x: x * x < squares, np.zeros(3), np.full(3, 4.0), 30)
+    for k, square in enumerate(squares):
+        alone = halved(lambda x, square=square: x * x < square, 0.0, 4.0, 30)
+        assert (ends[0][k], ends[1][k]) == alone

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpzero_theory import check
+from dpzero_theory.bisection import halved, narrowed
 from dpzero_theory.check import Array
 from dpzero_theory.theory.limits import LARGEST, MOST_STEPS, SMALLEST
 from dpzero_theory.theory.problem import Problem
@@ -40,11 +42,7 @@ def largest_below(function: Callable[[float], float], target: float) -> float:
         high *= 2
     while function(high / 2) > target:
         high /= 2
-    low = high / 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if function(middle) <= target else (low, middle)
-    return low
+    return halved(lambda e: function(e) <= target, high / 2, high, 40)[0]
 
 
 def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate: float) -> Terms:
@@ -98,12 +96,12 @@ def smallest_root(terms: Terms, gap_per_step: float) -> Array:
     spare = np.maximum(spare, np.cbrt(6 * a * terms.second))
     spare = np.maximum(spare, (3 * a * terms.constant) ** 0.25)
     low, high = terms.first / terms.kept, (terms.first + spare) / terms.kept
-    for _ in range(52):
-        y = (low + high) / 2
+
+    def too_small(y: Array) -> NDArray[np.bool_]:
         right = np.sqrt(a * (terms.quadratic + (2 * terms.second + terms.constant / y) / y))
-        enough = terms.kept * y - terms.first >= right
-        low, high = np.where(enough, low, y), np.where(enough, y, high)
-    return high
+        return np.logical_not(terms.kept * y - terms.first >= right)
+
+    return halved(too_small, low, high, 52)[1]
 
 
 def number_of_directions(
@@ -204,16 +202,16 @@ class Search:
     def enough_steps(self, unit: float, share: float) -> int:
         """The smallest T with bound at most (1 + share) times its limit; unit is sigma/(C sqrt(T))."""
         target = math.sqrt(1 + share) * self.limit(unit)
+
+        def enough(steps: int) -> bool:
+            return not self.coarse(steps, unit * unit * steps, 1.0).min() > target
+
         low, high = 0, 1
-        while high < MOST_STEPS and self.coarse(high, unit * unit * high, 1.0).min() > target:
+        while high < MOST_STEPS and not enough(high):
             low, high = high, min(4 * high, MOST_STEPS)
-        while high - low > max(1, high // 1000):
-            middle = (low + high) // 2
-            if self.coarse(middle, unit * unit * middle, 1.0).min() > target:
-                low = middle
-            else:
-                high = middle
-        return high
+        return narrowed(
+            enough, low, high, lambda low, high: low if high - low <= max(1, high // 1000) else (low + high) // 2
+        )
 
     def _values(self, clips: Array, k: Constants, steps: int, variance: float, rate: float) -> tuple[Array, Array]:
         terms = step_terms(k, self.problem, 0.0, variance * clips * clips, rate)

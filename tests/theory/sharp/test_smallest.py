@@ -16,7 +16,7 @@ from dpzero_theory.theory.sharp import certificate
 from dpzero_theory.theory.sharp.certificate import prescribe
 from dpzero_theory.theory.sharp.last_iterate import prescribe_last_iterate
 from dpzero_theory.theory.sharp.poisson import prescribe_poisson
-from dpzero_theory.theory.sharp.search import Terms, largest_below, quadratic_terms, smallest_root, solve_quadratic
+from dpzero_theory.theory.sharp.smallest import Terms, largest_below, quadratic_terms, smallest_root, solve_quadratic
 
 GDP = float(gdp_from_epsilon(2, 1e-6))
 PAPER = Problem(n=10_000, d=2000, r=8.178)
