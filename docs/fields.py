@@ -4,13 +4,13 @@ from dataclasses import fields
 
 from transformers import TrainingArguments
 
-from dpzero_theory.optim.trainer_arguments import HONOURED, INSTEAD
+from dpzero_theory.optim.trainers.arguments import HONOURED, INSTEAD
 
 HEAD = """# Training arguments
 
 What `DPZeroTrainer` does with each field of transformers' `TrainingArguments`. A refused field must be left at its
 default: any other value is one line that says what to use instead, before anything is computed. A field that is not
-here, of another version, is refused too. `tests/optim/test_trainer_arguments.py` shows that each honoured field acts,
+here, of another version, is refused too. `tests/optim/trainers/test_arguments.py` shows that each honoured field acts,
 and each other one is refused.
 
 """

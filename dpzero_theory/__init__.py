@@ -27,9 +27,9 @@ from dpzero_theory._moved import install
 if TYPE_CHECKING:
     from dpzero_theory._front import calibrate, certify, delta, epsilon, prescribe, verify
     from dpzero_theory.audit.claim import Claim, View
-    from dpzero_theory.optim.algorithm import ALGORITHMS
     from dpzero_theory.optim.plan import Plan
     from dpzero_theory.optim.private import make_from_seed_not_private, make_private, make_private_with_epsilon
+    from dpzero_theory.optim.step.algorithm import ALGORITHMS
     from dpzero_theory.privacy.bracket import Bracket
     from dpzero_theory.privacy.conversions import trade_off
     from dpzero_theory.privacy.mechanism import MECHANISMS
@@ -69,7 +69,7 @@ _NAMES = {
     "sphere": ("DIRECTIONS",),
     "theory.problem": ("Problem",),
     "_front": ("epsilon", "delta", "calibrate", "prescribe", "certify", "verify"),
-    "optim.algorithm": ("ALGORITHMS",),
+    "optim.step.algorithm": ("ALGORITHMS",),
     "optim.plan": ("Plan",),
     "optim.private": ("make_private", "make_private_with_epsilon", "make_from_seed_not_private"),
     "audit": ("audit",),

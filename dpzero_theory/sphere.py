@@ -95,7 +95,7 @@ class DirectionLaw:
         name: what commands and plans call it.
         sample: (rng, size, d) -> `size` vectors, float64 of shape (size, d).
         fourth_moments: d -> (E[u_i^4], E[u_i^2 u_j^2] for i != j).
-        table: the equally likely values of a coordinate where random words are looked up (`optim.directions`):
+        table: the equally likely values of a coordinate where random words are looked up (`optim.weights.directions`):
             2 or 65,536, in ascending order, multiples of `GRID`.
         normalised: whether a vector of such coordinates is then scaled to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, which the clip of Algorithm 1 needs.

@@ -6,9 +6,9 @@ from reviews import reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, default_data_collator
 
 from dpzero_theory.curvature.encoder import minilm_folder, train
+from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.progress import Progress
-from dpzero_theory.optim.task_losses import losses_for
+from dpzero_theory.optim.trainers.progress import Progress
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)

@@ -11,9 +11,9 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, default_data_collator
 
 from dpzero_theory.curvature.encoder import minilm_folder
+from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.progress import Progress
-from dpzero_theory.optim.task_losses import losses_for
+from dpzero_theory.optim.trainers.progress import Progress
 
 
 class Adapted(nn.Module):

@@ -7,9 +7,9 @@ from reviews import reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 
 from dpzero_theory.curvature.encoder import minilm_folder
+from dpzero_theory.optim.losses.starting import starting_values
+from dpzero_theory.optim.losses.task_losses import losses_for
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.starting import starting_values
-from dpzero_theory.optim.task_losses import losses_for
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)

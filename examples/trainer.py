@@ -7,7 +7,7 @@ from reviews import reviews
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
 from dpzero_theory.curvature.encoder import minilm_folder
-from dpzero_theory.optim.trainer import DPZeroTrainer
+from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
 name = sys.argv[1] if sys.argv[1:] else str(minilm_folder())
 tokenizer = AutoTokenizer.from_pretrained(name)

@@ -54,7 +54,7 @@ TARGETS = {
     ),
     "dpzero_theory.privacy.gaussian": ("paper_gdp", "sensitivity"),
     "dpzero_theory.privacy.relation": ("sensitivity",),
-    "dpzero_theory.optim.estimator": ("two_point_difference",),
+    "dpzero_theory.optim.step.estimator": ("two_point_difference",),
 }
 """The functions that hold the paper's constants, by module."""
 

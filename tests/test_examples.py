@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification
 
 from tests import forks
 from tests.benchmarks.llm.tiny import tiny, tokenizer
-from tests.optim.test_trainer_arguments import Hub
+from tests.optim.trainers.test_arguments import Hub
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 HELPERS = {"reviews.py"}

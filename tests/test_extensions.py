@@ -12,11 +12,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
-from dpzero_theory.optim.contributions import Array, Sums
+from dpzero_theory.optim.files.transcript import replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
-from dpzero_theory.optim.transcript import replay
+from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm
+from dpzero_theory.optim.step.contributions import Array, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.laws.pairs import Pair

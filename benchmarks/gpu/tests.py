@@ -23,7 +23,7 @@ from dpzero_theory.cli import Parser, output_folder
 __all__ = ["FILES", "main"]
 
 FILES = (
-    "tests/optim/test_philox_triton.py",
+    "tests/optim/weights/test_philox_triton.py",
     "tests/optim/test_run.py",
     "tests/synthetic/test_captured.py",
     "tests/synthetic/test_engine.py",

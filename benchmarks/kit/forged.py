@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
 
 Place = tuple[str | int, ...]
 """Where a value stands in an object of JSON: names and indices."""

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.cli import extra
-from dpzero_theory.optim.folder import OF_TRAINER
+from dpzero_theory.optim.files.folder import OF_TRAINER
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.noise import SystemNoise
@@ -22,7 +22,7 @@ from dpzero_theory.privacy.noise import SystemNoise
 with extra("hf", "benchmarks.run_faults"):
     import transformers
 
-    from dpzero_theory.optim.trainer import DPZeroTrainer
+    from dpzero_theory.optim.trainers.trainer import DPZeroTrainer
 
 SEED, RECORDS, STEPS = 20262, 12, 24
 METHODS = ("dpzero", "dpgd-0th", "trainer")

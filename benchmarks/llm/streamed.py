@@ -3,7 +3,7 @@
     python -m benchmarks.llm.streamed opt-66b --device cuda
     python -m benchmarks.llm.streamed opt-tiny                    # seconds on a CPU
 
-MeZO's and DPZero's step, batch 8 of random tokens, each layer read once for both signs (`optim.streamed`). Weights
+MeZO's and DPZero's step, batch 8 of random tokens, each layer read once for both signs (`weights.streamed`). Weights
 are random and in half precision on a GPU; all layers are read from the file of one, for none of the disks at hand holds
 132 GB: after the first reading it comes from the system's memory, so what is measured is the way from there to the
 device. `read_s` is the part of a step that reading takes, `start_s` what comes before the first step; a peak is that of
@@ -33,9 +33,9 @@ from benchmarks.llm.flags import model_name
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
 from dpzero_theory.cli import Parser, integer, output_folder
-from dpzero_theory.optim.layers import Tensors, stream
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
+from dpzero_theory.optim.weights.layers import Tensors, stream
 
 __all__ = ["main", "measure"]
 

@@ -13,7 +13,7 @@ from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.privacy import Privacy
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import Scorer
-from dpzero_theory.optim.folder import TRANSCRIPT
+from dpzero_theory.optim.files.folder import TRANSCRIPT
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run

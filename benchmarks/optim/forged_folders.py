@@ -41,10 +41,10 @@ from benchmarks.kit.forged import Folder, dumped, places, replaced, twice, value
 from benchmarks.kit.rows import read_rows
 from benchmarks.reports.sentences import forged_folders
 from dpzero_theory.cli import integer
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.transcript import TranscriptError
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.transcript import TranscriptError
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.ledger import BudgetSpentError, LedgerError

@@ -3,7 +3,7 @@
     python -m benchmarks.isolation [--turns N] [--out DIR]
 
 A BERT of random weights in float32 on texts of 5 to 64 tokens. A row for each way to keep records apart
-(`optim.isolation`):
+(`optim.losses.isolation`):
 
     probed              micro-batches of up to 64, padded to their longest record; what a run does by default
     probed, one by one  micro-batches of one record

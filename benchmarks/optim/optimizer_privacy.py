@@ -31,7 +31,7 @@ from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import OK, RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, integer
-from dpzero_theory.optim.checkpoint import Checkpoint
+from dpzero_theory.optim.files.checkpoint import Checkpoint
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run

@@ -26,8 +26,8 @@ from benchmarks.llm.models import random_model
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import FAMILIES, LAYERS, config, folder_of, pretrained
 from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
-from dpzero_theory.optim.folder import made_whole
-from dpzero_theory.optim.task_losses import IGNORED, losses_for
+from dpzero_theory.optim.files.folder import made_whole
+from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
 
 __all__ = ["WIDTHS", "main", "train"]
 

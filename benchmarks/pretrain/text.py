@@ -22,7 +22,7 @@ from benchmarks.llm.prompts import Example
 from benchmarks.llm.records import load
 from benchmarks.llm.scoring import by_length
 from benchmarks.llm.tasks import task
-from dpzero_theory.optim.task_losses import IGNORED, losses_for
+from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
 
 __all__ = ["VOCABULARY", "SentenceScorer", "examples", "perplexity", "questions", "reviews", "sentences", "tokenizer"]
 
@@ -113,7 +113,7 @@ def _masked(ids: Sequence[int], text: str, mask: int) -> Example:
 
 
 class SentenceScorer:
-    """Each sentence's mean cross-entropy over what is predicted of it (`optim.task_losses`).
+    """Each sentence's mean cross-entropy over what is predicted of it (`optim.losses.task_losses`).
 
     pad: the id that pads; rows: sentences in one forward.
     """

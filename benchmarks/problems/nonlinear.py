@@ -67,7 +67,7 @@ def dpzero(
     device: str = "cpu",
     block: int = 128,
 ) -> Outcome:
-    """Run Algorithm 2 on every lane, all with the same directions and standard noise, as `optim.reference` does.
+    """Run Algorithm 2 on every lane, all with the same directions and standard noise, as `optim.step.reference` does.
 
     Args:
         problem: the loss; x0: shape (d,), every lane's start.

@@ -22,7 +22,7 @@ from benchmarks.kit.rows import Results, discard
 from dpzero_theory import params
 from dpzero_theory.cli import Parser, output_folder
 from dpzero_theory.datasets import binary_digits
-from dpzero_theory.optim import reference
+from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.synthetic import engine

@@ -2,7 +2,7 @@
 
 For each method on the paper's grid (880 lanes, 900,240 steps in all; for DP-GD the half of it with T <= 160, which
 is 3% of its steps) and mode (c): the time of the engine; the time
-of a few steps of `dpzero_theory.optim.reference` on the same problem, and from it that of the whole grid; the same
+of a few steps of `dpzero_theory.optim.step.reference` on the same problem, and from it that of the whole grid; the same
 for the losses written as they are defined, which form x - x_i for every sample (`direct`); and the time of the
 matrix products alone, the machine's limit for this approach. All are timed in turn, and each row is
 one repetition. With one thread the times are processor times, so that other work on the machine does not enter;
@@ -37,7 +37,7 @@ from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.sweeps import synthetic
 from benchmarks.sweeps.synthetic import PAPER, Place, Preset, paper_lanes, run_methods
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
-from dpzero_theory.optim import reference
+from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic.data import gaussian_data

@@ -36,7 +36,7 @@ from benchmarks.kit.rows import RESULTS, Results, having, read_rows
 from benchmarks.training.equal_tasks import CLIPS, STEP_SIZES, TASKS, Work
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.schedule import step_sizes
+from dpzero_theory.optim.step.step_sizes import step_sizes
 
 __all__ = [
     "CELL", "PRESETS", "REPORTED", "Gain", "Variant", "chosen", "committed", "gains", "grid", "main", "plain",

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from dpzero_theory.optim.directions import Directions
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.sampler import BatchesFromSeedNotPrivate
+from dpzero_theory.optim.step.sampler import BatchesFromSeedNotPrivate
+from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.privacy.noise import SeededNoise
 
 __all__ = ["Head", "Linear", "Module", "Normed", "Part", "accuracy", "train"]

@@ -35,9 +35,9 @@ from benchmarks.llm.tasks import task
 from benchmarks.training.embeddings import sentence_embeddings
 from dpzero_theory import datasets
 from dpzero_theory.cli import Parser, input_folder, integer
+from dpzero_theory.optim.hyperparameter_search import Setting, plans_of_search
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.search import Setting, plans_of_search
 from dpzero_theory.privacy.selection import Runs
 
 EPSILON, DELTA = 2.0, 1e-5

@@ -4,7 +4,7 @@
     python -m benchmarks.starting --data DIR
     python -m benchmarks.starting --summary
 
-For every cell of `benchmarks.equal_evaluations` that the plain update has rows of: `optim.starting.starting_values` on
+For every cell of `benchmarks.equal_evaluations` that the plain update has rows of: `losses.starting.starting_values` on
 the records that are held out for the choice, taken as public, with that cell's K; the runs with what it says, on the
 seeds that the grid's best is reported with.
 """
@@ -28,8 +28,8 @@ from benchmarks.training.equal_evaluations import BATCH, DELTA, EPSILON, REPORTE
 from benchmarks.training.equal_tasks import TASKS, Work
 from benchmarks.training.heads import Module, accuracy, train
 from dpzero_theory.cli import Parser, input_folder
+from dpzero_theory.optim.losses.starting import Start, starting_values
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.starting import Start, starting_values
 
 __all__ = ["main", "start", "summary"]
 

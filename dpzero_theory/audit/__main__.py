@@ -16,7 +16,7 @@ from dpzero_theory.audit.spec import load
 from dpzero_theory.cli import Parser, Several, extra, integer, number, output_file
 
 TRANSCRIPT = "transcript.bin"
-"""As `optim.folder` has it, whose import takes seconds."""
+"""As `optim.files.folder` has it, whose import takes seconds."""
 
 
 def _parser() -> Parser:

@@ -10,11 +10,11 @@ from typing import Any, NotRequired, Required, TypedDict
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.optim.algorithm import ALGORITHMS, Algorithm
-from dpzero_theory.optim.contributions import Sums
-from dpzero_theory.optim.groups import Given, Group, groups_of, require
-from dpzero_theory.optim.schedule import MOST_STEPS, StepSize, step_sizes
-from dpzero_theory.optim.update import UPDATES, Update
+from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm
+from dpzero_theory.optim.step.contributions import Sums
+from dpzero_theory.optim.step.step_sizes import MOST_STEPS, StepSize, step_sizes
+from dpzero_theory.optim.step.update import UPDATES, Update
+from dpzero_theory.optim.weights.groups import Given, Group, groups_of, require
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier

@@ -41,17 +41,17 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, settings, shown
-from dpzero_theory.optim.distributed import Ranks
-from dpzero_theory.optim.evaluation import Losses
-from dpzero_theory.optim.folder import Budget, Folder, begun_with, require_new, resolved
-from dpzero_theory.optim.identity import layout, new_key, of_losses, of_records
-from dpzero_theory.optim.isolation import ISOLATIONS, examine
+from dpzero_theory.optim.files.folder import Budget, Folder, begun_with, require_new, resolved
+from dpzero_theory.optim.files.transcript import Header
+from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
+from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
+from dpzero_theory.optim.losses.records import Collate, Data, require_data
+from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.plan import Plan, Target
-from dpzero_theory.optim.records import Collate, Data, require_data
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
-from dpzero_theory.optim.starting import public_clip
-from dpzero_theory.optim.transcript import Header
+from dpzero_theory.optim.step.distributed import Ranks
+from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 Place = str | os.PathLike[str]
@@ -109,7 +109,7 @@ def make_private(
         data: the records; their number is the plan's n.
         plan: of a private algorithm.
         target_delta: 0 < delta < 1 (Laplace: 0 is allowed).
-        folder: new or empty, or with `resume` this run's; holds its ledger and its transcript, see `optim.folder`.
+        folder: new or empty, or with `resume` this run's; holds its ledger and its transcript, see `files.folder`.
         target_epsilon: the ledger's budget, which the plan must meet; by default what the plan costs at target_delta.
         key: of the directions, 16 bytes that are public; from the operating system if None.
         execution: see `Execution`.
@@ -261,7 +261,8 @@ def _make(
     looked = isolation if private or isolation == "exact" else ""
     header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=private, isolation=looked))
     weights = header.weights(module)
-    plan.rule.require_weights(weights, plan.n)
+    if not plan.scalars:
+        plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
     found = replace(header, losses=of_losses(losses))
     if ranks.count > 1:
         ranks.require_as_first("losses must be the same function", found.losses)

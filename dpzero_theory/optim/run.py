@@ -35,16 +35,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpzero_theory.check import integer, real
-from dpzero_theory.optim.checkpoint import Checkpoint
-from dpzero_theory.optim.contributions import Sums
-from dpzero_theory.optim.distributed import Ranks
-from dpzero_theory.optim.estimator import two_point_difference
-from dpzero_theory.optim.evaluation import Evaluation, on_host
-from dpzero_theory.optim.layers import LayerError
-from dpzero_theory.optim.moves import Moves
+from dpzero_theory.optim.files.checkpoint import Checkpoint
+from dpzero_theory.optim.files.moves import Moves
+from dpzero_theory.optim.files.transcript import Header, Record, Transcript, TranscriptError
+from dpzero_theory.optim.losses.evaluation import Evaluation, on_host
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.sampler import Batches
-from dpzero_theory.optim.transcript import Header, Record, Transcript, TranscriptError
+from dpzero_theory.optim.step.contributions import Sums
+from dpzero_theory.optim.step.distributed import Ranks
+from dpzero_theory.optim.step.estimator import two_point_difference
+from dpzero_theory.optim.step.sampler import Batches
+from dpzero_theory.optim.weights.layers import LayerError
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource

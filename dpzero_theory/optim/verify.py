@@ -4,13 +4,13 @@ Every number of the claim is computed again from the transcript and the ledger: 
 and noise are those that are accounted for, what is paid for and what was recorded, and epsilon of both the releases so
 far and the whole plan. The numbers that were released are looked at as well: whether they are too small, too alike, too
 round or too large for noise of the stated law and any n records (`privacy.plausible`; a sound run is refused at most
-once in 10^12). Then the privacy statement is written (`optim.statement`) as
+once in 10^12). Then the privacy statement is written (`optim.files.statement`) as
 text, JSON or one HTML page with the spending curve. With --initial, a file of the trainable parameters by name
 (`torch.save`; a checkpoint's are taken), the run is replayed, and with --final compared bit for bit: with all of it,
 or where FILE is a checkpoint with the run up to there. Where anything does not fit: exit status 1, and one line on
 standard error. Nothing is written elsewhere, and the run may go on meanwhile.
 
-With --sign the folder's end and the claim are signed, if all of it holds (`optim.signature`; the extra `sign`). A
+With --sign the folder's end and the claim are signed, if all of it holds (`optim.files.signature`; the extra `sign`). A
 signature that is there is checked; with --signer there must be one, by that key.
 
 What it cannot tell is in `CANNOT_TELL`, and at the end of each report.
@@ -38,15 +38,15 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
     import torch
     from torch import Tensor, nn
 
-    from dpzero_theory.optim.checkpoint import Checkpoint, is_checkpoint
-    from dpzero_theory.optim.folder import OF_TRAINER, TRANSCRIPT, both
-    from dpzero_theory.optim.identity import versions
-    from dpzero_theory.optim.isolation import ISOLATIONS
-    from dpzero_theory.optim.moves import Moves
-    from dpzero_theory.optim.page import page
-    from dpzero_theory.optim.signature import SIGNATURE, private_key, public_key, sign, signer
-    from dpzero_theory.optim.statement import Statement, spending_curve, statement
-    from dpzero_theory.optim.transcript import Content, contents, require_initial
+    from dpzero_theory.optim.files.checkpoint import Checkpoint, is_checkpoint
+    from dpzero_theory.optim.files.folder import OF_TRAINER, TRANSCRIPT, both
+    from dpzero_theory.optim.files.moves import Moves
+    from dpzero_theory.optim.files.page import page
+    from dpzero_theory.optim.files.signature import SIGNATURE, private_key, public_key, sign, signer
+    from dpzero_theory.optim.files.statement import Statement, spending_curve, statement
+    from dpzero_theory.optim.files.transcript import Content, contents, require_initial
+    from dpzero_theory.optim.losses.identity import versions
+    from dpzero_theory.optim.losses.isolation import ISOLATIONS
 
 CANNOT_TELL = (
     "that the noise came from the operating system and that nobody kept it, or that all of it is there: what the"

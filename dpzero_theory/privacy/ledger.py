@@ -4,7 +4,7 @@ One JSON object per line: a `budget`, a `plan` (settings and number of releases)
 or block of releases, with a random number of the process that paid (`by`). Each line ends with `check`, the SHA-256 of
 the previous line's check and of the rest of the line, so that an edited, lost or repeated line is found, and two copies
 that both went on are told apart. It is no signature: whoever rewrites the file can recompute it, and whole lines
-missing from the end are not noticed here (`optim.folder` notices): never restore a ledger.
+missing from the end are not noticed here (`optim.files.folder` notices): never restore a ledger.
 
 What is guaranteed, on a file system whose fsync is durable:
 

@@ -15,7 +15,7 @@ and lanes come from one product of K numbers each (`clipping`).
 
 Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products. Steps 1 and 2
 know nothing of the algorithm, the start or the noise: `run_together` makes them once for several sweeps.
-Equal to `dpzero_theory.optim.reference` up to rounding: the tests hold it to 1e-9.
+Equal to `dpzero_theory.optim.step.reference` up to rounding: the tests hold it to 1e-9.
 """
 
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ def run_together(
 ) -> list[Outcome]:
     """Run every lane of every sweep, all with the same directions, the lanes of a sweep with the same standard noise.
 
-    The step is that of `optim.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k.
+    The step is that of `optim.step.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k.
 
     Args:
         problem: the quadratic loss.

@@ -2,7 +2,7 @@
 
 With h = A (x - center) and d_i = A (x_i - center) the gradient of sample i is h - d_i, and the d_i sum to zero.
 All norms ||h - d_i|| of all lanes come from one product, the weighted sums of the d_i from a second; both are made
-of samples in blocks, which stay in the cache. Equal to `dpzero_theory.optim.reference.dpgd` up to rounding: the tests
+of samples in blocks, which stay in the cache. Equal to `optim.step.reference.dpgd` up to rounding: the tests
 hold it to 1e-9. The products are nearly all of the time, and three things save most of them:
 
 - a lane with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h;

@@ -8,7 +8,7 @@ import numpy as np
 import sympy as sp
 from numpy.polynomial.legendre import leggauss
 
-from dpzero_theory.optim import reference
+from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from paper_checks.checks.instances import Array, Instance, circle, random_instance
 from paper_checks.registry import Finding, Plot, check

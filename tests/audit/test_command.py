@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from dpzero_theory.audit.__main__ import TRANSCRIPT, main
-from dpzero_theory.optim import folder as runs
+from dpzero_theory.optim.files import folder as runs
 from tests.audit.test_spec import folder
 
 __all__ = ["folder"]

@@ -24,8 +24,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from dpzero_theory.optim import directions, philox_triton
-from dpzero_theory.optim.directions import Directions
+from dpzero_theory.optim.weights import directions, philox_triton
+from dpzero_theory.optim.weights.directions import Directions
 
 KEYS = (1, 2**127 + 12345678901234567890)
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

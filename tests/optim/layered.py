@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.layers import Tensors, stream
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.weights.layers import Tensors, stream
 
 DATA = TensorDataset(torch.randint(50, (6, 5), generator=torch.Generator().manual_seed(0)), torch.arange(6) % 2)
 SETTINGS: dict[str, Any] = {"steps": 5, "expected_batch": 6, "step_size": 1e-3, "smoothing": 1e-3, "sampling": "full"}

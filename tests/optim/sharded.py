@@ -18,12 +18,12 @@ from torch.distributed.tensor import Shard
 from torch.multiprocessing.spawn import start_processes
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.directions import Directions
-from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.files.transcript import Record, replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.transcript import Record, replay
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
 from tests.optim.small import BUDGET, plan
 
 RECORDS, HALF_WAY = 10, 1

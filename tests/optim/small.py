@@ -45,7 +45,7 @@ def data(dtype: torch.dtype = torch.float64) -> TensorDataset:
 
 
 class Problem:
-    """The same losses for `optim.reference`."""
+    """The same losses for `optim.step.reference`."""
 
     n, d = N, D
 

@@ -15,12 +15,12 @@ from torch.overrides import _len_torch_function_stack
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from benchmarks.kit.interrupts import instructions, interrupt, stop, traced
-from dpzero_theory.optim.checkpoint import Checkpoint
-from dpzero_theory.optim.folder import TRANSCRIPT, Budget, Folder
-from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.files.checkpoint import Checkpoint
+from dpzero_theory.optim.files.folder import TRANSCRIPT, Budget, Folder
+from dpzero_theory.optim.files.transcript import TranscriptError, read, replay
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.transcript import TranscriptError, read, replay
+from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.ledger import LedgerError
 from tests.optim.small import BUDGET, FULL, STEP, data
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpzero_theory.optim.folder import KEY, epsilon_of_runs
+from dpzero_theory.optim.files.folder import KEY, epsilon_of_runs
 from dpzero_theory.optim.private import make_private
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.sampler import Batches, BatchesFromSeedNotPrivate
+from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import Ledger, LedgerError
 from dpzero_theory.privacy.sampling import CyclicPoisson, RandomAllocation

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.transcript import contents
 from dpzero_theory.optim.plan import Plan, Target
 from dpzero_theory.optim.private import make_private
-from dpzero_theory.optim.transcript import contents
 from dpzero_theory.optim.verify import main as verify
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dpzero_theory.audit.bounds import attack
 from dpzero_theory.optim import private
+from dpzero_theory.optim.files.transcript import replay
 from dpzero_theory.optim.plan import Plan
-from dpzero_theory.optim.transcript import replay
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.privacy.sampling import FullBatch

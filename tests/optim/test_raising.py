@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from dpzero_theory.optim.layers import LayerError
+from dpzero_theory.optim.files.transcript import read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.transcript import read
+from dpzero_theory.optim.weights.layers import LayerError
 from dpzero_theory.privacy.ledger import read as ledger
 from tests.optim import layered
 from tests.optim.small import BUDGET, FULL, POISSON, STEP, Logistic, N, data, losses, plan

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpzero_theory.optim.folder import epsilon_of_runs
+from dpzero_theory.optim.files.folder import epsilon_of_runs
+from dpzero_theory.optim.files.transcript import Header, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.transcript import Header, read
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger, LedgerError
 from dpzero_theory.privacy.noise import SeededNoise, SystemNoise

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from dpzero_theory.optim.algorithm import ALGORITHMS
-from dpzero_theory.optim.directions import Directions
-from dpzero_theory.optim.folder import epsilon_of_runs
+from dpzero_theory.optim.files.folder import epsilon_of_runs
+from dpzero_theory.optim.files.transcript import Record, TranscriptError, replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
-from dpzero_theory.optim.reference import dpgd_0th, dpzero
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.transcript import Record, TranscriptError, replay
+from dpzero_theory.optim.step.algorithm import ALGORITHMS
+from dpzero_theory.optim.step.reference import dpgd_0th, dpzero
+from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS

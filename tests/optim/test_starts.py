@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks.kit.interrupts import instructions, traced
-from dpzero_theory.optim.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, clear_dead_starts, made_whole
-from dpzero_theory.optim.search import make_private_search
-from dpzero_theory.optim.transcript import Header
+from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, clear_dead_starts, made_whole
+from dpzero_theory.optim.files.transcript import Header
+from dpzero_theory.optim.hyperparameter_search import make_private_search
 from dpzero_theory.privacy.selection import Runs
 from tests.optim.small import BUDGET as TARGET
 from tests.optim.small import FULL, STEP, Logistic, data, losses, plan, private

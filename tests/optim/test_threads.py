@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.transcript import Record, Transcript, TranscriptError, read, replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run
-from dpzero_theory.optim.transcript import Record, Transcript, TranscriptError, read, replay
 from dpzero_theory.optim.verify import verify
 from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.accountant import epsilon_of_history

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from dpzero_theory.optim.checkpoint import Checkpoint
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.checkpoint import Checkpoint
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.transcript import Transcript
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.transcript import Transcript
 from dpzero_theory.optim.verify import main
 from tests.optim.small import BUDGET, POISSON, Logistic, data, losses, plan, private
 

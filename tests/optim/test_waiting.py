@@ -16,11 +16,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpzero_theory.optim import directions, module
-from dpzero_theory.optim.directions import Directions
-from dpzero_theory.optim.evaluation import Evaluation
-from dpzero_theory.optim.module import Weights
+from dpzero_theory.optim.losses.evaluation import Evaluation
 from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.weights import directions, module
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.sphere import DIRECTIONS
 
 

@@ -11,7 +11,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
-from dpzero_theory.optim.sampler import Batches
+from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.privacy import truncation
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dpzero_theory.optim import reference
+from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import DIRECTIONS, sample_gaussian, sample_sphere
 from dpzero_theory.synthetic import engine

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.optim import reference
+from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.synthetic import first_order
 from dpzero_theory.synthetic.first_order import dpgd

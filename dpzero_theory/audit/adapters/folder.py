@@ -11,8 +11,8 @@ from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.report import Entry, Report
-from dpzero_theory.optim.folder import LEDGER, TRANSCRIPT
-from dpzero_theory.optim.transcript import TranscriptError, contents
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.transcript import TranscriptError, contents
 from dpzero_theory.optim.verify import verify
 from dpzero_theory.privacy.ledger import LedgerError, read
 

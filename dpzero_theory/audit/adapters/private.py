@@ -22,12 +22,12 @@ from torch import nn
 
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Train
-from dpzero_theory.optim.evaluation import Losses
-from dpzero_theory.optim.folder import KEY
+from dpzero_theory.optim.files.folder import KEY
+from dpzero_theory.optim.files.transcript import Record
+from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.records import Data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private
-from dpzero_theory.optim.records import Data
-from dpzero_theory.optim.transcript import Record
 
 _QUIET = 1e-6
 """Noise multipliers below it are the audit's quiet runs."""

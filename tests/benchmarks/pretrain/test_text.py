@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.llm.models import random_model
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import FAMILIES, config
-from dpzero_theory.optim.task_losses import IGNORED
+from dpzero_theory.optim.losses.task_losses import IGNORED
 
 SENTENCES = ["a fine film that moves", "what is a film ?", "nothing is fine in this long and dull film", "who ?"] * 5
 

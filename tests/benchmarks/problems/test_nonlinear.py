@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, random_array
 
 from benchmarks.problems import nonlinear
-from dpzero_theory.optim import reference
+from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic.lanes import Lanes

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.sweeps import rank
 from benchmarks.sweeps.selection import OF_RANK
-from dpzero_theory.optim import reference
+from dpzero_theory.optim.step import reference
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.synthetic.problems import Quadratic
 from figures import dimension as figure

@@ -11,7 +11,7 @@ from benchmarks.training.heads import Head, Linear, Module, Normed, Part, accura
 from dpzero_theory.curvature.encoder import TEMPERATURE, Scale, SentenceClassifier
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
-from dpzero_theory.optim.schedule import step_sizes
+from dpzero_theory.optim.step.step_sizes import step_sizes
 
 N, WIDTH, CLASSES, SCALE = 60, 5, 3, 4.0
 GENERATOR = torch.Generator().manual_seed(0)

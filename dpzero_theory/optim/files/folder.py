@@ -1,0 +1,385 @@
+"""The folder of a run: one object, opened whole or not at all, whose files say the same.
+
+    transcript.bin   what the run was begun with and what it released; it replays the run. Its lock is the folder's.
+    ledger.jsonl     what is paid for, before it is released (a private run)
+    data.key         under which the transcript's header names the records, and from which come batches that depend on
+                     one another (`Sampling.lasting`); secret
+
+A new folder is written beside its place, in `_NAME.*.new`, and renamed, so it is there whole or not at all. What a
+killed start leaves there is removed by the next start or resumption at that place: the lock of a dead process is free.
+Pushes to the hub leave out what begins with `_`.
+
+`data.key` is for its owner alone, mode 0600: one that others may read is refused, before anything is read or paid.
+
+Each file names the others: the ledger's first line has the digest of the transcript's header, and each payment says how
+far the transcript was. So an opening refuses, in one line, a file of another run, a ledger that was rolled back, and a
+transcript that was cut off, replaced or changed. A crash between payment and record is no damage: what was paid for
+stays paid for.
+
+What cannot be noticed: both files rolled back together in place (a snapshot of the disk), a copy with the same inode
+number (a cloned machine), a transcript that lacks no more than its last payment, an edit that recomputes every check.
+`epsilon_of_runs` tells the copies of a run apart where all of them are at hand.
+
+Everything but data.key may be seen.
+"""
+
+import fcntl
+import math
+import os
+import re
+import shutil
+import stat
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from dpzero_theory.check import choice, printable
+from dpzero_theory.optim.files.transcript import (
+    Content,
+    DamagedRecordError,
+    Header,
+    Transcript,
+    TranscriptError,
+    contents,
+    seen,
+)
+from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.journal import content, opened, sync_folder
+from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
+
+LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
+_ALIVE, _NEW = "alive", "new"
+OF_TRAINER = "_dpzero"
+"""The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
+
+
+class Budget(NamedTuple):
+    """What a run may cost at most, and how many releases are paid for at once."""
+
+    epsilon: float
+    delta: float
+    paid_at_once: int
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The open files of a run; ledger: None for a run that is not private. `create` starts one, `open` resumes one.
+
+    Both raise FileExistsError or FileNotFoundError, other OSErrors, ValueError for a setting that is not the run's, and
+    LedgerError or TranscriptError where the files are damaged, do not fit together or are in use.
+    """
+
+    header: Header
+    ledger: Ledger | None
+    transcript: Transcript
+    secret: bytes
+    """Of data.key."""
+
+    @classmethod
+    def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
+        """Start a run in a folder that is new or empty."""
+        path = resolved(path)
+        with made_whole(path) as new:
+            key = new_key()
+            write_secret(new / KEY, key)
+            header = replace(header, records=of_records(data, key), software=versions())
+            if budget is not None:
+                Ledger.create(
+                    new / LEDGER,
+                    target_epsilon=budget.epsilon,
+                    target_delta=budget.delta,
+                    settings=header.plan.settings,
+                    steps=header.plan.steps,
+                    block=budget.paid_at_once,
+                    run=header.digest,
+                ).close()
+            Transcript.create(new / TRANSCRIPT, header).close()
+        return cls.open(path, header, None, budget)
+
+    @classmethod
+    def open(cls, path: Path, header: Header, data: Any, budget: Budget | None, *, moved: bool = False) -> Self:
+        """Resume the run that was begun with this header, key, fingerprint and records excepted, and these records.
+
+        data: None leaves the records unchecked. moved: whether the folder may be a copy, the only one that goes on.
+        """
+        path = resolved(path)
+        clear_dead_starts(path)
+        _require_there(path)
+        if (path / KEY).is_file():  # what is none is refused when it is read
+            require_secret(path / KEY)
+        transcript, ledger = _transcript(path), None
+        try:
+            found = transcript.header
+            _require_begun_with(found, header)
+            if budget is not None:
+                account = read(path / LEDGER)
+                require_fit(contents(path / TRANSCRIPT), account, path)
+                _require_budget(account, budget)
+            secret = _key(path / KEY)
+            if data is not None and found.records and of_records(data, secret) != found.records:
+                raise ValueError(
+                    "data must be the records of the run that is resumed; these are others, or data.key is"
+                )
+            if budget is not None:
+                ledger = Ledger.open(path / LEDGER, moved=moved)
+            return cls(found, ledger, transcript, secret)
+        except BaseException:
+            if ledger is not None:
+                ledger.close()
+            transcript.close()
+            raise
+
+    def close(self) -> None:
+        """Give up the files; safe to repeat."""
+        if self.ledger is not None:
+            self.ledger.close()
+        self.transcript.close()
+
+
+def begun_with(path: Path) -> Header:
+    """What the run in a folder was begun with, to ask for the same: `Folder.open` compares. Errors as its own."""
+    path = resolved(path)
+    _require_there(path)
+    with _transcript(path) as found:
+        return found.header
+
+
+@contextmanager
+def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
+    """A new folder to fill, which is at `path`, on disk, when the block is done, and nowhere after an exception.
+
+    mode: of the folder, less the umask; until it is there nobody but its owner can look into it. Raises FileExistsError
+    where `path` is there and not empty, ValueError and OSError where it cannot be made.
+    """
+    require_new(path)
+    if path.is_mount() or path == Path.cwd():
+        raise ValueError(f"folder must not be the working directory or a mount point; got {path}: use one in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        clear_dead_starts(path)
+        place, alive = _place_for(path, mode)
+    except OSError as error:
+        raise type(error)(f"{path}: the folder cannot be made ({error.strerror}): use another") from None
+    try:
+        with alive:
+            new = place / _NEW
+            yield new
+            for file in new.rglob("*"):
+                if file.is_file():
+                    with opened(file, "rb") as written:
+                        os.fsync(written)
+            try:
+                new.rename(path)
+            except OSError:
+                require_new(path)  # another start was quicker
+                raise
+            shutil.rmtree(place, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
+    """A folder beside `path`, with one to fill in it, and the locked file that says that its process is alive."""
+    while True:
+        place = path.with_name(f"_{path.name:.200}.{os.urandom(8).hex()}.new")
+        try:
+            place.mkdir(0o700)
+            alive = opened(place / _ALIVE, "xb", 0o600)
+            try:
+                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (place / _NEW).mkdir(mode)
+                return place, alive
+            except BaseException:
+                alive.close()
+                raise
+        except (FileNotFoundError, BlockingIOError):  # before it was locked another start took it for a dead one's
+            if not path.parent.is_dir():
+                raise
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+
+
+def require_new(path: Path) -> None:
+    """Raise FileExistsError where `path` is there and not an empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"{path} is there and not empty: resume the run in it, or use another folder (resume=True goes on with the"
+            " model, data and settings that it was begun with)"
+        )
+
+
+def clear_dead_starts(path: Path) -> None:
+    """Remove what starts of a folder at `path` have left that are dead: the lock that each holds to its end is free."""
+    name = re.compile(re.escape(f"_{path.name:.200}.") + r"[0-9a-f]{16}\.new")
+    try:
+        left = [found for found in path.parent.iterdir() if name.fullmatch(found.name)]
+    except OSError:
+        return
+    for place in left:
+        with suppress(OSError):  # one that goes on, or has just ended
+            if not any(place.iterdir()):
+                place.rmdir()
+                continue
+            with opened(place / _ALIVE, "r+b") as alive:
+                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """A new file that its owner alone can read, whatever the umask. Raises OSError, also where none can be made so."""
+    with opened(path, "xb", 0o600) as file:
+        os.fchmod(file.fileno(), 0o600)
+        require_secret(path)
+        if file.write(content) != len(content):
+            raise OSError(f"{path}: written in part (disk full?)")
+
+
+def require_secret(path: Path) -> None:
+    """Raise ValueError where others than the owner may read a file or folder."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise ValueError(
+            f"{path} must be secret, and others may read or change it (mode {mode:04o}): chmod go= {path}, if nobody"
+            " has read it"
+        )
+
+
+def require_fit(found: Content, account: Account, path: Path) -> None:
+    """Raise LedgerError or TranscriptError unless this transcript and this ledger are of one run, and all of it."""
+    plan, back = found.header.plan, "put back the files that belong together"
+    paid, law = account.settings.mechanism, plan.settings.mechanism
+    if account.run == found.digest and paid != law:
+        raise LedgerError(
+            f"{path}: the ledger accounts for mechanism {paid}, but the lattice of the transcript's plan has {law}:"
+            " what the run costs is not what its ledger says; start another"
+        )
+    if account.run != found.digest or (account.settings, account.steps) != (plan.settings, plan.steps):
+        raise LedgerError(f"{path}: ledger and transcript are of different runs: {back}")
+    if found.records and found.records[-1].release >= account.spent:
+        raise LedgerError(
+            f"{path}: the transcript has release {found.records[-1].release}, but the ledger counts only"
+            f" {account.spent}: it was rolled back; {back}, never an older ledger"
+        )
+    for spend in reversed(account.spends):
+        if spend.state is not None and spend.state != found.state_before(spend.release):
+            raise TranscriptError(
+                f"{path}: the transcript has {len(found.records)} records and is not the one of which the ledger has"
+                f" seen {seen(spend.state)}: it was cut off or replaced; {back}"
+            )
+
+
+def both(path: Path) -> tuple[Content, Account]:
+    """Transcript and ledger of a run that may go on meanwhile, once they are seen to be of one run, and all of it.
+
+    The ledger is read before the transcript and again after it: what the first had seen is in the transcript, and what
+    that has is paid for in the second, which is returned. Errors as of `require_fit`, and OSError.
+    """
+    size = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
+    before, found = read(path / LEDGER), contents(path / TRANSCRIPT)
+    after = before if (path / LEDGER).stat().st_size == size else read(path / LEDGER)
+    known = {spend.check for spend in before.spends}
+    spends = tuple(spend if spend.check in known else replace(spend, state=None) for spend in after.spends)
+    require_fit(found, after._replace(spends=spends), path)
+    return found, after
+
+
+def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> float:
+    """An upper bound on epsilon of all these runs together: what a search over settings on the same data costs.
+
+    Copies of one run that went on apart count their common part once, and what each did afterwards; where batches
+    depend on one another (`Sampling.lasting`) they are refused, as both used the same ones. folders: of runs with one
+    relation; nothing is written in them. delta: as for `epsilon_of_history`. Raises ValueError, LedgerError,
+    TranscriptError and OSError.
+    """
+    payments: dict[tuple[str, int], set[str]] = defaultdict(set)
+    shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
+    settings = {}
+    for folder in map(Path, folders):
+        found, account = both(folder)
+        settings[account.run] = account.settings
+        for spend in account.spends:
+            for release in range(spend.release, spend.release + spend.count):
+                payments[account.run, release].add(spend.check)
+        for release, sums in found.records:
+            shown[account.run, release].add(sums)
+    counts: dict[str, int] = defaultdict(int)
+    for (run, release), checks in payments.items():
+        made = max(len(checks), len(shown[run, release]))
+        if made > 1 and settings[run].release(1).step.sampling.lasting:
+            raise LedgerError(
+                f"release {release} was made by {made} copies of one run, with one batch of sampling"
+                f" {settings[run].sampling}: what that costs is not known; count none but one of the copies"
+            )
+        counts[run] += made
+    return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
+
+
+def resolved(path: Path) -> Path:
+    """Where a folder really is, so that a link to it is the folder."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OSError(f"{path} must be a folder that can be reached; got {error}") from None
+
+
+def _transcript(path: Path) -> Transcript:
+    """Of a folder; where only records are damaged that no payment has seen, the refusal says how to do without them."""
+    try:
+        return Transcript.open(path / TRANSCRIPT)
+    except DamagedRecordError as error:
+        if (path / LEDGER).exists() and error.whole < seen(read(path / LEDGER).state):
+            raise
+        way = f"{error}, or cut it to its first {error.size} bytes: what it lacks stays paid for"
+        raise TranscriptError(way) from None
+
+
+def _require_there(path: Path) -> None:
+    names = {name for name in (TRANSCRIPT, LEDGER, KEY) if (path / name).exists()}
+    if not names:
+        raise FileNotFoundError(f"{path} holds no run: start one (resume=False)")
+    for name in (TRANSCRIPT, KEY):
+        if name not in names:
+            raise FileNotFoundError(f"{path / name} is missing: put it back, or start in another folder")
+
+
+def _require_budget(account: Account, budget: Budget) -> None:
+    if account.block != budget.paid_at_once:
+        raise ValueError(f"paid_at_once must be {account.block}, as the run was begun; got {budget.paid_at_once}")
+    for name, begun, given in (
+        ("target_delta", account.target_delta, budget.delta),
+        ("target_epsilon", account.target_epsilon, budget.epsilon),
+    ):
+        if not math.isclose(begun, given, rel_tol=1e-5):
+            raise ValueError(f"{name} must be {begun:g}, as the run was begun; got {given:g}")
+
+
+def _key(path: Path) -> bytes:
+    found = content(path)
+    if len(found) != KEY_BYTES:
+        raise ValueError(f"{path} must hold {KEY_BYTES} bytes; got {len(found)}: put it back")
+    return found
+
+
+def _require_begun_with(found: Header, given: Header) -> None:
+    """Raise ValueError naming what differs."""
+    if found.private != given.private:
+        makers = ("make_from_seed_not_private", "make_private or make_private_with_epsilon")
+        raise ValueError(f"the folder must be resumed as it was begun, with {makers[found.private]}")
+    given.plan.require_same(found.plan)
+    choice("precision", given.precision, (found.precision,))
+    choice("isolation", given.isolation, (found.isolation,))
+    for name, begun, now in (
+        ("seed", found.key if not found.private else given.key, given.key),
+        ("the trainable parameters", found.layout, given.layout),
+        ("losses", found.losses, given.losses),
+    ):
+        if begun != now:
+            raise ValueError(f"{name} must be as in the run that is resumed, {printable(begun)}; got {now}")

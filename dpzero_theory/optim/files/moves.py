@@ -1,0 +1,74 @@
+"""The moves that a plan's releases make, with what its update keeps beside the weights."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from dpzero_theory import check
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.optim.weights.shards import collected, piece
+
+
+class Moves:
+    """Moves of weights, from the initial ones on, or from those of a checkpoint whose state is loaded.
+
+    What the update keeps is float32, or float64 beside such weights, and sharded as they are.
+    """
+
+    def __init__(self, plan: Plan, weights: Weights) -> None:
+        self._plan, self._weights, self._update = plan, weights, plan.update_rule
+        self._kept = [[_empty(held) for held, _ in weights.pieces()] for _ in self._update.kept]
+
+    def make(self, release: int, sums: Sequence[float]) -> None:
+        """Move by what a release gave. Errors as `Weights.move_`."""
+        plan = self._plan
+        if plan.plain:
+            self._weights.move_(plan.moves(release, sums))
+            return
+        alpha, decay = plan.step_size(release), plan.weight_decay
+
+        def amount(index: int, here: slice, estimate: Tensor, weight: Tensor) -> Tensor:
+            kept = [tensors[index][here] for tensors in self._kept]
+            step_size, smoothing = self._weights.factors[index]
+            found = self._update.direction(estimate.div_(smoothing), kept, release)
+            if decay:
+                found.add_(weight.mul(decay))
+            return found.mul_(-alpha * step_size)
+
+        self._weights.move_(plan.estimates(release, sums), amount)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What is kept, by NAME.PARAMETER; of sharded weights whole, in host memory, on rank 0 alone."""
+        found = {
+            f"{word}.{name}": collected(held.view(piece(of)[0].shape), of)
+            for word, tensors in zip(self._update.kept, self._kept, strict=True)
+            for name, held, of in zip(self._weights.names, tensors, self._weights.parameters, strict=True)
+        }
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state_dict` returned. Raises ValueError."""
+        weights = self._weights
+        names = {f"{word}.{name}" for word in self._update.kept for name in weights.names}
+        if set(state) != names:
+            raise ValueError(f"state must hold {sorted(names)} for the update; got {sorted(state)}")
+        for word, tensors in zip(self._update.kept, self._kept, strict=True):
+            for name, held, (_, origin), size in zip(
+                weights.names, tensors, weights.pieces(), weights.sizes, strict=True
+            ):
+                found = state[f"{word}.{name}"]
+                check.integer(f"size of {word}.{name}", found.numel(), at_least=size, at_most=size)
+                held.copy_(found.reshape(-1)[origin : origin + held.numel()])
+
+    def forget(self) -> None:
+        """As at the start."""
+        for tensors in self._kept:
+            for tensor in tensors:
+                tensor.zero_()
+
+
+def _empty(held: Tensor) -> Tensor:
+    wide = torch.float64 if held.dtype == torch.float64 else torch.float32
+    return torch.zeros(held.numel(), dtype=wide, device=held.device)

@@ -1,0 +1,69 @@
+"""A run's report as one HTML page that needs nothing else: the claim, the checks, the spending curve, the statement."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dpzero_theory.document import BLUE, ORANGE, document, picture
+from dpzero_theory.optim.files.statement import Statement, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Curve = Sequence[tuple[int, float]]
+"""Releases, and the upper bound on epsilon of so many."""
+
+
+def page(
+    statement: Statement | None,
+    checks: Sequence[tuple[str, str, bool | None]],
+    curve: Curve,
+    spent: int,
+    target: float,
+    untold: Sequence[str] = (),
+) -> str:
+    """The page.
+
+    Args:
+        statement: the run's claim; None where nothing can be said of it.
+        checks: name, value, and whether it holds (None: only said).
+        curve: epsilon against releases, up to the plan's end.
+        spent: releases paid for.
+        target: epsilon of the budget.
+        untold: what the checks cannot tell, one sentence each.
+    """
+    figure = ""
+    if statement and curve:
+        delta = statement.costs[0].delta
+        figure = picture(
+            lambda axes: _draw(axes, curve, spent, target, delta), label="epsilon against releases paid for"
+        )
+    return document(
+        "statement.html",
+        title="Privacy statement of a run",
+        width=46,
+        command="python -m dpzero_theory.optim.verify",
+        filters={"bracket": shown},
+        holds=all(mark is not False for _, _, mark in checks),
+        statement=statement,
+        checks=checks,
+        figure=figure,
+        target=target,
+        untold=untold,
+    )
+
+
+def _draw(axes: "Axes", curve: Curve, spent: int, target: float, delta: float) -> None:
+    """A line up to what is paid for, dashes up to the plan's end, the budget above."""
+    paid = [point for point in curve if point[0] <= spent]
+    axes.plot(*zip(*paid, strict=True), color=BLUE)
+    axes.plot(*zip(*(point for point in curve if point[0] >= spent), strict=True), color=BLUE, linestyle="--")
+    axes.axhline(target, color=ORANGE, linestyle=":")
+    axes.plot(*paid[-1], "o", color=BLUE)
+    axes.annotate(
+        f"{paid[-1][1]:.3g} for {spent:,}",
+        paid[-1],
+        xytext=(-8, -14) if spent > 0.7 * curve[-1][0] else (8, -10),
+        textcoords="offset points",
+        ha="right" if spent > 0.7 * curve[-1][0] else "left",
+    )
+    axes.set(xlabel="releases paid for", ylabel=f"epsilon at delta = {delta:g}", ylim=(0, None))

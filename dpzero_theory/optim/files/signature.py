@@ -1,0 +1,128 @@
+"""Who claims a run: an Ed25519 signature of a folder's end, in its file signature.json.
+
+    {"format": ..., "run": ..., "transcript": ..., "ledger": ..., "claim": {...}, "key": ..., "signature": ...}
+
+run: digest of the transcript's header line, so of the plan. transcript, ledger: SHA-256 of the files, to the last byte.
+claim: epsilon, delta and relation. key: the public key, 32 bytes; signature: over the line without itself; hexadecimal.
+A run that goes on afterwards must be signed again. Whose the key is no file can say: ask whoever signed.
+
+Keys are PEM files, as OpenSSL writes them:
+
+    openssl genpkey -algorithm ed25519 -out key.pem
+    openssl pkey -in key.pem -pubout -out public.pem
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpzero_theory import check
+from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
+from dpzero_theory.optim.files.statement import Statement
+from dpzero_theory.privacy.journal import content, opened
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+SIGNATURE = "signature.json"
+FORMAT = "dpzero-signature-1"
+_TEXTS = dict.fromkeys(("format", "run", "transcript", "ledger", "key", "signature"), str)
+_ROUNDING = 1e-9  # relative, of epsilon
+
+
+def private_key(path: Path) -> "Ed25519PrivateKey":
+    """The key in a PEM file. Raises ValueError, also where the extra `sign` is missing, and OSError."""
+    check.installed("a signature", "cryptography", "sign")
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = _loaded(path, lambda text: load_pem_private_key(text, password=None))
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError(f"sign must be a PEM file of an Ed25519 private key without a passphrase; got {path}")
+    return key
+
+
+def public_key(path: Path) -> str:
+    """The public key in a PEM file, hexadecimal. Errors as `private_key`."""
+    check.installed("a signature", "cryptography", "sign")
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    key = _loaded(path, load_pem_public_key)
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError(f"signer must be a PEM file of an Ed25519 public key; got {path}")
+    return key.public_bytes_raw().hex()
+
+
+def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
+    """Write the signature of a folder as it is, in place of an earlier one. Raises OSError."""
+    values = {**_signed(folder, claimed), "key": key.public_key().public_bytes_raw().hex()}
+    line = {**values, "signature": key.sign(json.dumps(values).encode()).hex()}
+    new = folder / f".{SIGNATURE}.{os.urandom(4).hex()}"
+    try:
+        with opened(new, "xb") as file:
+            file.write((json.dumps(line) + "\n").encode())
+            os.fsync(file)
+        new.replace(folder / SIGNATURE)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def signer(folder: Path, claimed: Statement) -> str:
+    """The public key under whose signature the folder is as it is. Raises ValueError for any other, and OSError.
+
+    The claim that is signed must be of this run, and its epsilon no less than the run is known to cost.
+    """
+    check.installed("a signature", "cryptography", "sign")
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    text = content(folder / SIGNATURE)
+    refused = f"{SIGNATURE} must be what --sign writes"
+    try:
+        values: dict[str, Any] = json.loads(text)
+        written = (json.dumps(values, allow_nan=False) + "\n").encode() == text
+        check.entries(SIGNATURE, values, {**_TEXTS, "claim": dict})
+        claim = check.entries("claim", values["claim"], {"epsilon": float, "delta": float, "relation": str})
+        key, signature = values["key"], bytes.fromhex(values.pop("signature"))
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(signature, json.dumps(values).encode())
+    except InvalidSignature:
+        raise ValueError("the signature is not of this file: it was altered, or made with another key") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{refused}; {check.printable(str(error))}") from None
+    if not written or values["format"] != FORMAT or key != key.lower():
+        raise ValueError(refused)
+    now = _signed(folder, claimed)
+    for name in ("run", "transcript", "ledger"):
+        if values[name] != now[name]:
+            raise ValueError(f"the signature is of another {name}: the folder was altered, or went on, after it")
+    if (claim["delta"], claim["relation"]) != (now["claim"]["delta"], now["claim"]["relation"]):
+        raise ValueError("the signature is of a claim with another delta or relation")
+    if not claim["epsilon"] >= claimed.costs[0].paid.lower * (1 - _ROUNDING):
+        raise ValueError(f"the signature is of epsilon {claim['epsilon']:g}, less than what the run cost")
+    return str(key)
+
+
+def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
+    """What a signature is of."""
+    first = claimed.costs[0]
+    transcript = content(folder / TRANSCRIPT)
+    return {
+        "format": FORMAT,
+        "run": hashlib.sha256(transcript[: transcript.find(b"\n") + 1]).hexdigest(),
+        "transcript": hashlib.sha256(transcript).hexdigest(),
+        "ledger": hashlib.sha256(content(folder / LEDGER)).hexdigest(),
+        "claim": {"epsilon": first.paid.upper, "delta": first.delta, "relation": claimed.relation},
+    }
+
+
+def _loaded(path: Path, load: Any) -> Any:
+    """What the library finds in a file; None for anything that it refuses, whatever it raises."""
+    text = content(path)
+    try:
+        return load(text)
+    except Exception:
+        return None

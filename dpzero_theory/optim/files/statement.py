@@ -1,0 +1,143 @@
+"""The privacy statement of a run, from its transcript and its ledger: what is claimed, of what, and what is assumed.
+
+`optim.verify` prints it after checking every number of it; a model card carries the same text.
+"""
+
+import textwrap
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from dpzero_theory.check import printable
+from dpzero_theory.optim.files.folder import both
+from dpzero_theory.optim.files.transcript import Content
+from dpzero_theory.optim.weights.groups import described
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.ledger import Account, Settings
+
+DELTAS = (1e-4, 1e-6, 1e-8)
+"""Where epsilon is given beside the target's delta."""
+_POINTS = 12
+_ASSUMED = (
+    "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
+    " weights and what is computed from them was shown: no losses, batches or timings",
+    "each record is one entry of the data set, and its loss depends on it alone; whoever has several records is"
+    " covered for each of them, not for all together",
+    "n, the clip and all other settings do not depend on the records; runs that were made to choose them count too"
+    " (optim.files.folder.epsilon_of_runs)",
+    "the operating system's entropy cannot be foreseen",
+    "ledger and transcript were not rolled back together, and no copy of the folder went on elsewhere",
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Brackets of epsilon at a delta: of what is paid for, and of the whole plan."""
+
+    delta: float
+    paid: Bracket
+    planned: Bracket
+
+
+@dataclass(frozen=True)
+class Statement:
+    """facts: name and value. costs: the target's delta first. assumed: one sentence each. relation: of neighbours."""
+
+    facts: dict[str, str]
+    costs: tuple[Cost, ...]
+    assumed: tuple[str, ...]
+    relation: str
+
+    @property
+    def claim(self) -> str:
+        """The statement in one sentence."""
+        first, facts = self.costs[0], self.facts
+        pair = f"({rounded_up(first.paid.upper)}, {first.delta:g})"
+        return f"What was released is {pair}-differentially private under {facts['relation']}."
+
+    def text(self) -> str:
+        """All of it, 100 characters wide."""
+        lines = [self.claim, ""]
+        for name, value in self.facts.items():
+            lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
+        lines += ["", "epsilon, from below and from above", f"{'delta':10}{'of what is paid for':30}of the whole plan"]
+        lines += [f"{c.delta:<10g}{shown(c.paid):30}{shown(c.planned)}" for c in self.costs]
+        lines += ["", "assumed"]
+        for sentence in self.assumed:
+            lines += textwrap.wrap(f"- {sentence}", 100, subsequent_indent="  ")
+        return "\n".join(lines)
+
+
+def shown(bracket: Bracket) -> str:
+    """Both ends, rounded outwards; the upper one alone where they are the same to six digits."""
+    high = rounded_up(bracket.upper)
+    return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
+
+
+def rounded_up(epsilon: float) -> str:
+    """To six digits, never less than it is."""
+    return _rounded(epsilon, 1)
+
+
+def _rounded(value: float, side: int) -> str:
+    near = f"{value:.6g}"
+    rounding = ROUND_CEILING if side > 0 else ROUND_FLOOR
+    outside = Context(prec=6, rounding=rounding).create_decimal_from_float(value)
+    return near if side * (float(near) - value) >= 0 else f"{float(outside):.6g}"
+
+
+def statement_of_folder(folder: Path) -> Statement:
+    """The statement of the run in this folder, which may be going on. Raises LedgerError, TranscriptError, OSError."""
+    return statement(*both(folder))
+
+
+def statement(content: Content, account: Account) -> Statement:
+    """The statement of a transcript and the ledger that belongs to it. Raises ValueError for a run without noise."""
+    header, plan, settings = content.header, content.header.plan, account.settings
+    law = plan.law
+    assert law is not None
+    sampling = plan.batches.meaning(plan.n)
+    vectors = "a vector, one number a weight" if not plan.scalars else "one number"
+    if plan.scalars > 1:
+        vectors = f"{plan.scalars} numbers, clipped together"
+    on_lattice = f", drawn with parameter {plan.scale}" if plan.levels else ""
+    facts = {
+        "relation": f"{plan.relation} ({settings.release(1).relation.meaning})",
+        "sampling": f"{plan.sampling} ({sampling})" if sampling else plan.sampling,
+        "n": f"{plan.n} records",
+        "record": "one entry of the data set",
+        "algorithm": f"{plan.algorithm}: a step releases {vectors}",
+        "mechanism": f"{law.name}: {law.exactness}",
+        "isolation": header.isolation or "not looked at",
+        "clip": f"{plan.clip:g} on what a record adds, in L2 norm",
+        "lattice": f"{plan.levels} steps between 0 and the clip" if plan.levels else "none",
+        "noise": f"{settings.noise_multiplier:.8g} times the clip on each sum{on_lattice}",
+        "steps planned": str(account.steps),
+        "steps paid for": f"{account.spent}, {account.block} at a time",
+        "steps made": f"{len(content.records)} in the transcript",
+        "directions": f"{plan.direction}, {plan.directions_per_step} a step, smoothing {plan.smoothing:g}",
+        "update": f"{plan.update}, weight decay {plan.weight_decay:g}{described(plan.groups)}",
+        "software": f"{header.software or 'not recorded'} when the run was begun",
+        "run": f"{header.key}, files {content.digest[:16]}, {account.moves} times moved to another disk",
+    }
+    pure = [0.0] if law.noise == "laplace" else []
+    deltas = dict.fromkeys([account.target_delta, *sorted({*pure, *DELTAS})])
+    costs = tuple(Cost(d, _cost(settings, account.spent, d), _cost(settings, account.steps, d)) for d in deltas)
+    return Statement({name: printable(value) for name, value in facts.items()}, costs, _ASSUMED, plan.relation)
+
+
+def spending_curve(account: Account) -> list[tuple[int, float]]:
+    """Releases and what so many cost at most at the target's delta, from 0 to all of the plan; what is paid for too."""
+    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser where it is steep
+    counts = {0, account.spent, *places.round().astype(int).tolist()}
+    return [(count, _cost(account.settings, count, account.target_delta).upper) for count in sorted(counts)]
+
+
+@lru_cache(256)
+def _cost(settings: Settings, count: int, delta: float) -> Bracket:
+    """Of so many releases: up to a second for few releases of fixed-size batches, and asked for again by the curve."""
+    return epsilon_of_history([settings.release(count)] if count else [], delta)

@@ -1,0 +1,285 @@
+"""The released numbers of a run on disk: with the initial weights they rebuild the weights, bit for bit.
+
+A file is one line of JSON (the `Header`) and then fixed-size records, little-endian, each of
+
+    release number (4 bytes), K released numbers (8 bytes each: int64, or float64 for MeZO), check (8 bytes)
+
+where check is the first 8 bytes of SHA-256(check of the record before, this record); the first follows the SHA-256 of
+the header line. With K = 1 that is 20 bytes a step. Everything in the file is public: of the records of the data set
+the header has their number n, which is public, and a digest under a secret key (`identity`), and the numbers are
+private releases. So the file can be published instead of the weights.
+
+`append` returns once the record is written, and on disk if that is asked for. A crash can leave the last record torn,
+which is one shorter than a whole record: the next one is written over it. Any other damage is refused. (The checks are
+no signature.)
+"""
+
+import hashlib
+import json
+import os
+import re
+import struct
+from bisect import bisect_left
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from torch import nn
+
+from dpzero_theory import check
+from dpzero_theory.optim.files.moves import Moves
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.step.contributions import Sums
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.layers import streamed
+from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.optim.weights.precision import PRECISIONS
+from dpzero_theory.optim.weights.streamed import StreamedWeights
+from dpzero_theory.privacy.journal import Journal, content
+
+FORMAT = "dpzero-transcript-3"
+_CHECK = 8
+
+
+class TranscriptError(RuntimeError):
+    """The file is damaged, or belongs to other weights."""
+
+
+class DamagedRecordError(TranscriptError):
+    """A record does not match its check: the records before it, and where the last of them ends."""
+
+    def __init__(self, path: Path, whole: int, size: int) -> None:
+        super().__init__(f"{path}: record {whole} does not match its check: put the file back")
+        self.whole, self.size = whole, size
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a run was begun with.
+
+    key: the public run key, 32 hexadecimal digits; fingerprint: of the initial weights; precision: of `Weights`;
+    private: whether its noise and its batches come from the operating system. isolation: how a record's loss was kept
+    its own, see `isolation`; empty where it was not looked at. layout, losses, records: of `identity`. software: with
+    which the run was begun.
+    """
+
+    plan: Plan
+    key: str
+    fingerprint: str
+    precision: str
+    private: bool = True
+    isolation: str = ""
+    layout: str = ""
+    losses: str = ""
+    records: str = ""
+    software: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the header line: what a ledger is for."""
+        return hashlib.sha256(self.line()).hexdigest()
+
+    def weights(self, module: nn.Module) -> Weights:
+        """The module's weights with the run's directions. Raises ValueError as they do."""
+        directions, layers = Directions(bytes.fromhex(self.key), self.plan.direction), streamed(module)
+        if layers is None:
+            return Weights(module, directions, precision=self.precision, groups=self.plan.groups)
+        if not (self.plan.plain and self.plan.scalars):
+            raise ValueError("plan must release scalars and move by them alone where layers are streamed")
+        return StreamedWeights(module, layers, directions, precision=self.precision)
+
+    def line(self) -> bytes:
+        return (json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False) + "\n").encode()
+
+    @classmethod
+    def parse(cls, line: bytes) -> Self:
+        """Raises ValueError, TypeError or KeyError for anything else."""
+        values = json.loads(line)
+        if json.dumps(values, allow_nan=False).encode() != line:
+            raise ValueError("the line must be as this software writes it: no name twice, no other spaces")
+        later = ("private", "isolation", "layout", "losses", "records", "software")
+        check.entries("the header", values, {"format": str, **check.types_of(cls), "plan": dict}, later)
+        check.choice("format", values.pop("format"), (FORMAT,))
+        header = cls(**{**values, "plan": Plan.from_json(json.dumps(values["plan"]))})
+        for name, digits in (("key", 32), ("fingerprint", 64), ("records", 64)):
+            word = getattr(header, name)
+            if not re.fullmatch(f"[0-9a-f]{{{digits}}}", word) and (name, word) != ("records", ""):
+                raise ValueError(f"{name} must be {digits} hexadecimal digits")
+        check.choice("precision", header.precision, PRECISIONS)
+        return header
+
+
+class Record(NamedTuple):
+    """What one step released: its number in the ledger and K sums, none of them where a release is a vector."""
+
+    release: int
+    sums: tuple[float, ...]
+
+
+class Content(NamedTuple):
+    """A transcript as it was read.
+
+    checks: of the header and of each record; size: where the next record goes.
+    """
+
+    header: Header
+    records: list[Record]
+    checks: list[bytes]
+    size: int
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the header line as it stands in the file (`Header.digest` when it was written)."""
+        return self.checks[0].hex()
+
+    def state_before(self, release: int) -> str:
+        """What `Transcript.state` was when this release had not yet been made, and all those before it had."""
+        count = bisect_left(self.records, release, key=lambda record: record.release)
+        return _state(count, self.checks[count])
+
+
+class Transcript:
+    """A transcript open for appending, by one process; a context manager. `create` starts one, `open` resumes one."""
+
+    def __init__(self, journal: Journal, header: Header, count: int, check: bytes) -> None:
+        self.path, self.header = journal.path, header
+        self._journal, self._count, self._check = journal, count, check
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], header: Header) -> Self:
+        """Start a transcript. Raises FileExistsError."""
+        journal, line = Journal.create(path, TranscriptError), header.line()
+        journal.append(line)
+        return cls(journal, header, 0, hashlib.sha256(line).digest())
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Resume the transcript at `path`, every check verified; nothing is written.
+
+        Raises TranscriptError for a damaged file or one that another process has open, and OSError.
+        """
+        journal = Journal.open(path, TranscriptError)
+        try:
+            found = _parse(journal.path, journal.content)
+            journal.keep(found.size)  # what is torn is shorter than a record, and written over by the next one
+            return cls(journal, found.header, len(found.records), found.checks[-1])
+        except BaseException:
+            journal.close()
+            raise
+
+    @property
+    def state(self) -> str:
+        """How many records there are, and the last check: what a ledger keeps of the transcript (`Content.state`)."""
+        return _state(self._count, self._check)
+
+    def require_writable(self) -> None:
+        """Raise TranscriptError where nothing can be written: closed, forked, interrupted, or the file changed."""
+        self._journal.require_writable()
+
+    def append(self, release: int, sums: Sums, *, sync: bool = True) -> None:
+        """Write what a release gave; returns when it is on disk (without `sync`, written)."""
+        body = _layout(self.header.plan).pack(release, *sums.tolist())
+        with self._journal.mutex:
+            check = _next_check(self._check, body)
+
+            def written() -> None:
+                self._count, self._check = self._count + 1, check
+
+            self._journal.append(body + check, written, sync=sync)
+
+    def sync(self) -> None:
+        """Returns when all that was written is on disk."""
+        self._journal.sync()
+
+    def records(self) -> list[Record]:
+        """All that was written."""
+        return read(self.path)[1]
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
+    """Header and whole records of the transcript at `path`, which another process may be writing.
+
+    Raises TranscriptError for a damaged file, and OSError.
+    """
+    found = contents(path)
+    return found.header, found.records
+
+
+def contents(path: str | os.PathLike[str]) -> Content:
+    """As `read`, with the checks."""
+    return _parse(Path(path), content(path))
+
+
+def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
+    """Move the weights of `module`, the initial ones, as the run at `path` did. Returns the transcript's header.
+
+    Raises TranscriptError for other initial weights, a damaged file, or a run that released vectors.
+    """
+    header, records = read(path)
+    weights = header.weights(module)
+    require_initial(header, weights)
+    if not header.plan.scalars:
+        raise TranscriptError(f"{path}: releases of {header.plan.algorithm} are vectors and are not kept")
+    moves = Moves(header.plan, weights)
+    for record in records:
+        moves.make(*record)
+    return header
+
+
+def require_initial(header: Header, weights: Weights) -> None:
+    """Raise TranscriptError unless these are the weights that the run began with."""
+    found = weights.fingerprint()
+    if found != header.fingerprint:
+        raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
+
+
+def _layout(plan: Plan) -> struct.Struct:
+    return struct.Struct(f"<I{plan.scalars}{'q' if plan.rule.lattice else 'd'}")
+
+
+def _next_check(check: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(check + body).digest()[:_CHECK]
+
+
+def _state(count: int, check: bytes) -> str:
+    return f"{count}:{check[:_CHECK].hex()}"
+
+
+def seen(state: str) -> int:
+    """How many records there were when `Transcript.state` was this; 0 for what is no state."""
+    found = re.match(r"(\d{1,18}):", state, re.ASCII)
+    return int(found[1]) if found else 0
+
+
+def _parse(path: Path, text: bytes) -> Content:
+    line, end, _ = text.partition(b"\n")
+    try:
+        header = Header.parse(line)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError) as error:
+        said = check.printable(str(error))
+        raise TranscriptError(f"{path}: no header of a transcript ({said:.200}): put the file back") from None
+    layout, start = _layout(header.plan), len(line) + len(end)
+    checks, size = [hashlib.sha256(text[:start]).digest()], layout.size + _CHECK
+    records: list[Record] = []
+    for offset in range(start, len(text) - size + 1, size):
+        body = text[offset : offset + layout.size]
+        checks.append(_next_check(checks[-1], body))
+        release, *sums = layout.unpack(body)
+        after = records[-1].release if records else -1
+        if checks[-1] != text[offset + layout.size : offset + size] or not after < release < header.plan.steps:
+            raise DamagedRecordError(path, len(records), offset)
+        records.append(Record(release, tuple(sums)))
+    return Content(header, records, checks, start + len(records) * size)

@@ -1,0 +1,238 @@
+"""Settings chosen by private runs on the private records, the choice paid for.
+
+    search = make_private_search(
+        build, losses, data, [{"clip": 1.0, "step_size": 0.1}, {"clip": 3.0, "step_size": 0.03}], score=accuracy,
+        runs=Runs(mean=4), folder="search", target_epsilon=2, target_delta=1e-5, steps=100, expected_batch=200,
+        smoothing=1e-3, relation="add-remove", sampling="poisson",
+    )
+    best = search.run()
+
+With `runs`, a random number of runs, each of a setting drawn at random, and only the best is released: that model and
+its score are (target_epsilon, target_delta)-DP (`privacy.selection`; its relation and sampling are the runs'). The
+number of runs, the other runs and so the folder stay secret: it is for its owner alone, and refused where it is not.
+With runs=None each setting is run once and all of it may be published: the runs' costs are composed.
+
+What is assumed: `score` reads public data only (or what a run released); `build` makes the module from public data.
+"""
+
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+from torch import nn
+
+from dpzero_theory import check
+from dpzero_theory.optim.files.folder import clear_dead_starts, made_whole, require_secret, resolved, write_secret
+from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.records import Data, require_data
+from dpzero_theory.optim.plan import Plan, Target
+from dpzero_theory.optim.private import Place, make_private
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection_epsilon
+from dpzero_theory.privacy.step import Release
+
+VARIED = ("clip", "step_size", "smoothing", "direction")
+"""What settings may differ in: nothing that changes what a run costs."""
+_FILE = "search.json"
+_TRIES = 4
+
+
+class Setting(TypedDict, total=False):
+    """One of the settings compared: arguments of `Plan.for_target` that do not change the cost."""
+
+    clip: float
+    step_size: float
+    smoothing: float
+    direction: str
+
+
+class Best(NamedTuple):
+    """What is released: the module with its trained weights, its setting and its score."""
+
+    module: nn.Module
+    setting: Setting
+    score: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """Runs of `plans` in the order `picks`; epsilon: of all that is released, at delta. See the module."""
+
+    build: Callable[[], nn.Module]
+    losses: Losses
+    data: Data
+    settings: tuple[Setting, ...]
+    plans: tuple[Plan, ...]
+    picks: tuple[int, ...]
+    score: Callable[[nn.Module], float]
+    folder: Path
+    epsilon: float
+    delta: float
+    micro_batch: int
+    paid_at_once: int
+
+    def run(self) -> Best | None:
+        """Make the runs that are left, in folders of their own, and return the best; None where there was no run.
+
+        Interrupted at any moment it is called again, or resumed: finished runs are read back. The first of the best
+        wins, which is a random one as runs are exchangeable; a score that is not a number counts as the lowest.
+        """
+        best: Best | None = None
+        for number, pick in enumerate(self.picks):
+            module = self.build()
+            place = self.folder / f"run-{number:04d}"
+            run = make_private(
+                module,
+                self.losses,
+                self.data,
+                self.plans[pick],
+                target_delta=self.delta,
+                folder=place,
+                resume=place.exists(),
+                micro_batch=self.micro_batch,
+                paid_at_once=self.paid_at_once,
+            )
+            try:
+                run.run()
+            finally:
+                run.close()
+            score = float(self.score(module))
+            score = -math.inf if math.isnan(score) else score
+            if best is None or score > best.score:
+                best = Best(module, self.settings[pick], score)
+        return best
+
+
+def make_private_search(
+    build: Callable[[], nn.Module],
+    losses: Losses,
+    data: Data,
+    settings: Sequence[Setting],
+    *,
+    score: Callable[[nn.Module], float],
+    runs: Runs | None,
+    folder: Place,
+    resume: bool = False,
+    micro_batch: int = 64,
+    paid_at_once: int = 1,
+    **target: Unpack[Target],
+) -> Search:
+    """A search over settings that costs (target_epsilon, target_delta) in all.
+
+    Args:
+        build: makes the module to train, the same one each time.
+        losses, data, micro_batch, paid_at_once: as `private.make_private`'s.
+        settings: at least one; each gives some of clip, step_size, smoothing, direction.
+        score: of a trained module, higher is better; must not read the private records.
+        runs: the law of the number of runs; None runs each setting once and composes.
+        folder: new or empty, or with `resume` this search's.
+        target: as `make_private_with_epsilon`'s, for the whole search; settings replace what they give.
+
+    Raises:
+        ValueError, FileExistsError, FileNotFoundError: as `make_private`; a setting that gives anything else.
+    """
+    require_data(data)
+    if not settings:
+        raise ValueError("settings must hold at least one setting; got none")
+    for setting in settings:
+        for name in setting:
+            check.choice("settings", name, VARIED)
+        check.settings({**target, **setting}, Target.__annotations__, Target.__required_keys__)
+    plans, epsilon = plans_of_search(len(data), settings, runs, target)
+    place = resolved(Path(folder))
+    kept = {
+        "runs": None if runs is None else asdict(runs),
+        "settings": [dict(setting) for setting in settings],
+        "plans": [asdict(plan) for plan in plans],
+    }
+    picks = _resumed(place, kept) if resume else _begun(place, kept, len(settings), runs)
+    return Search(
+        build,
+        losses,
+        data,
+        tuple(settings),
+        plans,
+        picks,
+        score,
+        place,
+        epsilon,
+        target["target_delta"],
+        micro_batch,
+        paid_at_once,
+    )
+
+
+def plans_of_search(
+    n: int, settings: Sequence[Setting], runs: Runs | None, target: Target
+) -> tuple[tuple[Plan, ...], float]:
+    """A plan for each setting, all with one noise, and epsilon of the search; arguments of `make_private_search`."""
+    total, delta = target["target_epsilon"], target["target_delta"]
+    first: Target = {**target, **settings[0]}
+    known = Plan.for_target(n=n, **first)  # refuses what no run could be made of
+    if known.noise != "gaussian":
+        raise ValueError(f"noise must be gaussian in a search; got {known.noise!r}")
+    times = 1 if runs is not None else len(settings)
+    unit = known.settings.release(known.steps)
+    drawn: dict[str, Any] = {
+        "target_epsilon": total,
+        "target_delta": delta,
+        "steps": times * known.steps,
+        "sampling": known.sampling,
+        "relation": known.relation,
+        "sample_rate": known.sample_rate,
+        "coordinates": unit.coordinates,
+    }
+    if runs is None:
+        noise = calibrate_noise_multiplier(**drawn, mechanism=unit.mechanism).value
+    else:
+        noise = calibrate_selection(runs, **drawn).value
+    one = epsilon_of_history([unit.with_noise(noise)], delta).upper
+    for _ in range(_TRIES):
+        plans = []
+        for setting in settings:
+            arguments: Target = {**target, **setting, "target_epsilon": one}
+            plans.append(Plan.for_target(n=n, **arguments))
+        spent = max(_cost(plan.settings.release(times * plan.steps), delta, runs) for plan in plans)
+        if spent <= total:
+            break
+        one *= (total / spent) ** 2  # the noise for it may be a little less than that for all
+    check.precondition(
+        spent <= total, f"target_epsilon must be met by the search; got {total!r}, which costs {spent!r}"
+    )
+    return tuple(plans), spent
+
+
+def _cost(release: Release, delta: float, runs: Runs | None) -> float:
+    history = [release]
+    return (epsilon_of_history(history, delta) if runs is None else selection_epsilon(history, delta, runs)).upper
+
+
+def _begun(place: Path, kept: Mapping[str, Any], count: int, runs: Runs | None) -> tuple[int, ...]:
+    source = random.SystemRandom()
+    picks = tuple(range(count)) if runs is None else tuple(source.randrange(count) for _ in range(runs.draw(source)))
+    with made_whole(place, 0o700) as new:
+        write_secret(new / _FILE, json.dumps({**kept, "picks": picks}).encode())
+    return picks
+
+
+def _resumed(place: Path, kept: Mapping[str, Any]) -> tuple[int, ...]:
+    clear_dead_starts(place)
+    path = place / _FILE
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there: this is no folder of a search")
+    for secret in (place, path):
+        require_secret(secret)
+    try:
+        found = json.loads(path.read_text())
+        picks = tuple(found.pop("picks"))
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise ValueError(f"{path}: damaged") from None
+    for name, value in json.loads(json.dumps(kept)).items():
+        if found.get(name) != value:
+            raise ValueError(f"{name} must be those of the search that is resumed; {path} has others")
+    return picks

@@ -1,0 +1,238 @@
+"""Starting values for a private run, from public or synthetic records alone and by forward passes alone.
+
+    start = starting_values(model, losses, public, declared="public", n=len(data), evaluations=4096, target_epsilon=2,
+                            target_delta=1e-5, expected_batch=256, relation="add-remove", sampling="poisson")
+    run = make_private_with_epsilon(model, losses, data, folder="run", **start.target)
+
+What is measured at the model's weights, along D random directions u at the width lambda, on m records: the differences
+s_ik = (f_i(x + lambda u_k) - f_i(x - lambda u_k))/(2 lambda), whose root mean square over k estimates ||grad f_i||;
+and the second differences of F, whose mean estimates tr(H) and whose variance is 2 ||H||_F^2 (random signs: without the
+diagonal). Then, in the notation of `theory/sharp/proof.md`,
+
+    lambda   the largest of 1e-1 ... 1e-4 at which halving it changes the differences by at most 1%, or the steadiest
+    K        the power of 4 nearest to sqrt(K T)/8, at most 256 (`benchmarks.equal_evaluations`)
+    C        sqrt(K) times the median of ||grad f_i||
+    alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0) - least_loss,
+             sigma the noise of a released average, v = the mean of ||grad f_i||^2 over the expected batch
+
+The step size is the theorem's: the smaller of the largest stable one and the minimiser of gap/(alpha T) +
+alpha tr(H) (sigma^2 + v)/(2 K). What differs from the theorem's prescription is what goes in: averages of what is
+measured, where a certificate needs bounds that hold for every record at every point. The theorem's clip is 1 to 2.4
+times the largest record's gradient norm, here it is the median; sigma goes with the clip and alpha with 1/sigma, and
+that is why a certified step size is smaller than the best by about as much as its clip is larger (on digits 15 and 11
+times, on a sentence encoder 3 and 4 times: `benchmarks.prescription`). Nothing is certified by these values.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from dpzero_theory import check
+from dpzero_theory.optim.losses.evaluation import Evaluation, Losses
+from dpzero_theory.optim.losses.identity import shared
+from dpzero_theory.optim.losses.records import Collate, Data, fetcher, require_data
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.step.estimator import two_point_difference
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
+
+DECLARED = ("public", "synthetic")
+WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
+MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
+_LITTLE = 0.01
+_KEY = bytes(16)  # of directions that only public records are looked at along
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Settings of a run and what they come from.
+
+    target: keyword arguments of `make_private_with_epsilon`, those that were given included. norm: the median of
+    ||grad f_i||; trace, frobenius: of the Hessian of F; noise: sigma; assumed: what the values rest on, a sentence
+    each.
+    """
+
+    target: dict[str, Any]
+    norm: float
+    trace: float
+    frobenius: float
+    noise: float
+    assumed: tuple[str, ...]
+
+
+class Looked(NamedTuple):
+    """Differences, shape (records, directions), second differences of F, shape (directions,), and F."""
+
+    differences: Array
+    second: Array
+    loss: float
+
+    @property
+    def norms(self) -> Array:
+        """Estimates of ||grad f_i||."""
+        found: Array = np.sqrt(np.mean(self.differences**2, axis=1))
+        return found
+
+
+def starting_values(
+    module: nn.Module,
+    losses: Losses,
+    public_data: Data,
+    *,
+    declared: str,
+    n: int,
+    evaluations: int,
+    target_epsilon: float,
+    target_delta: float,
+    expected_batch: float,
+    relation: str,
+    sampling: str,
+    directions_per_step: int | None = None,
+    direction: str = "rademacher",
+    least_loss: float = 0.0,
+    collate: Collate = None,
+    private_data: Data | None = None,
+) -> Start:
+    """Clip, step size, smoothing, K and T for a run on n private records.
+
+    Args:
+        module, losses, collate: as of `make_private`, at the weights that the run begins with.
+        public_data: the records that are looked at, 256 of them at most.
+        declared: what they are, `public` or `synthetic`: nothing derived from them costs privacy only if it is true.
+        evaluations: K T, loss evaluations of a record in every batch, half of them on either side.
+        n, target_epsilon, target_delta, expected_batch, relation, sampling: of the run.
+        directions_per_step: K, if it is not to be chosen.
+        least_loss: a lower bound on the loss.
+        private_data: if given, records that both have are refused.
+
+    Raises:
+        ValueError: an argument outside its range, records that are also private ones, losses that are not finite.
+        PreconditionError: no slope is seen.
+    """
+    check.choice("declared", declared, DECLARED)
+    require_other(public_data, private_data)
+    k = nearest_directions(evaluations) if directions_per_step is None else directions_per_step
+    check.integer("directions_per_step", k, at_most=check.integer("evaluations", evaluations))
+    weights = Weights(module, Directions(_KEY, direction))
+    found, smoothing = _looked(weights, losses, public_data, collate)
+    steps, norm = evaluations // k, float(np.median(found.norms))
+    check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
+    target: dict[str, Any] = {
+        "target_epsilon": target_epsilon, "target_delta": target_delta, "steps": steps,
+        "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": smoothing, "relation": relation,
+        "sampling": sampling, "direction": direction, "directions_per_step": k,
+    }  # fmt: skip
+    plan = Plan.for_target(n=n, step_size=0.0, **target)
+    noise = plan.noise_multiplier * plan.clip / plan.expected_batch
+    variance = noise**2 + float(np.mean(found.norms**2)) / plan.expected_batch
+    frobenius = math.sqrt(max(float(np.var(found.second, ddof=1)) / 2, np.finfo(float).tiny))
+    trace = max(float(np.mean(found.second)), frobenius)
+    gap = check.real("the loss on public_data", found.loss, above=least_loss) - least_loss
+    stable = k / (trace + (k + 1) * frobenius)
+    step_size = min(stable, math.sqrt(2 * gap * k / (steps * trace * variance)))
+    return Start(
+        {**target, "step_size": step_size}, norm, trace, frobenius, noise, _assumed(declared, found, private_data)
+    )
+
+
+def public_clip(
+    module: nn.Module,
+    losses: Losses,
+    public_data: Data,
+    data: Data,
+    *,
+    smoothing: float,
+    directions_per_step: int = 1,
+    direction: str = "rademacher",
+    collate: Collate = None,
+) -> float:
+    """sqrt(K) times the median of ||grad f_i|| over public records, which must not be private ones. Errors as above."""
+    require_other(public_data, data)
+    weights = Weights(module, Directions(_KEY, direction))
+    looked = _look(weights, _Records(losses, public_data, collate), smoothing, DIRECTIONS)
+    norm = float(np.median(looked.norms))
+    check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
+    return math.sqrt(directions_per_step) * norm
+
+
+def require_other(public_data: Data, data: Data | None) -> None:
+    """Raise ValueError for public records that are private ones too, as far as records can be compared."""
+    require_data(public_data, "public_data")
+    if data is not None and (both := shared(data, public_data)):
+        raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
+
+
+def nearest_directions(evaluations: int) -> int:
+    """The power of 4 nearest to sqrt(K T)/8 in ratio, between 1 and 256."""
+    count = check.integer("evaluations", evaluations)
+    power = round(math.log(max(math.sqrt(count) / 8, 1), 4))
+    found: int = 4 ** min(power, 4)
+    return found
+
+
+class _Records:
+    """The losses of up to `MOST_RECORDS` records, evenly spread, where the weights are."""
+
+    def __init__(self, losses: Losses, data: Data, collate: Collate) -> None:
+        count = min(len(data), MOST_RECORDS)
+        self._evaluation = Evaluation(losses, fetcher(data, collate))
+        self._parts = np.array_split(np.arange(count) * len(data) // count, math.ceil(count / 64))
+
+    def __call__(self, module: nn.Module) -> Array:
+        found = [self._evaluation.losses(module, self._evaluation.batch(part)) for part in self._parts]
+        return np.concatenate(found)
+
+
+def _look(weights: Weights, records: _Records, width: float, count: int) -> Looked:
+    columns, second = [], []
+    with weights.shifted(0, 0.0):
+        loss = float(records(weights.module).mean())
+    for number in range(count):
+        with weights.shifted(number, width):
+            plus = records(weights.module)
+        with weights.shifted(number, -width):
+            minus = records(weights.module)
+        if not (np.isfinite(plus).all() and np.isfinite(minus).all() and math.isfinite(loss)):
+            raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
+        columns.append(two_point_difference(plus, minus, width))
+        second.append((plus.mean() - 2 * loss + minus.mean()) / width**2)
+    return Looked(np.stack(columns, axis=1), np.array(second), loss)
+
+
+def _looked(weights: Weights, losses: Losses, data: Data, collate: Collate) -> tuple[Looked, float]:
+    """Differences at the steadiest width, second differences at theirs, and the first of the two widths."""
+    records = _Records(losses, data, collate)
+    tried = {width: [_look(weights, records, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
+    first = _steadiest({width: [one.differences for one in pair] for width, pair in tried.items()})
+    second = _steadiest({width: [one.second for one in pair] for width, pair in tried.items()})
+    found = _look(weights, records, first, DIRECTIONS)
+    curved = found if second == first else _look(weights, records, second, DIRECTIONS)
+    return Looked(found.differences, curved.second, found.loss), first
+
+
+def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
+    """The largest width at which halving it changes little, relative to what is seen there; or least."""
+
+    def change(width: float) -> float:
+        one, half = pairs[width]
+        size = float(np.linalg.norm(half))
+        return float(np.linalg.norm(one - half)) / size if size > 0 else math.inf
+
+    return next((width for width in pairs if change(width) <= _LITTLE), min(pairs, key=change))
+
+
+def _assumed(declared: str, found: Looked, private_data: Data | None) -> tuple[str, ...]:
+    looked = "none of them is a private record, as far as records can be compared"
+    return (
+        f"the {len(found.norms)} records that were looked at are {declared}, as was declared",
+        looked if private_data is not None else "that none of them is a private record was not looked at",
+        "private records have gradients and curvature like theirs, at the start and along the run",
+        "averages, not bounds: no theorem certifies these values, and they cost no privacy",
+    )

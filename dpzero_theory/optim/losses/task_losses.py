@@ -1,0 +1,200 @@
+"""Per-record losses of transformers models, by their task (the `hf` extra).
+
+    DPZeroTrainer(model, arguments, ...)                                      # takes them by default
+    make_private_with_epsilon(model, losses_for(model), data, collate=collator, ...)
+
+A batch is what `datasets` and transformers' collators give: the arguments of the forward, with `labels`. A record's
+loss is the mean over its own labelled places (-100 marks the others), in float32, and 0 where it has none. It does not
+depend on the other records' numbers of places, as transformers' own mean over a batch does. A record with a label that
+is none of the model's classes has the loss NaN, which a run counts as 0; where no record has another, that is said.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.models.auto import modeling_auto as auto
+
+from dpzero_theory import check
+from dpzero_theory.optim.losses.evaluation import Losses
+
+MEASURES = ("cross-entropy", "error")
+IGNORED = -100
+_CLASSIFIERS = (
+    auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
+)
+_TAGGERS = (auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+_CAUSAL = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,)
+_SEQ2SEQ = (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,)
+
+Batch = Mapping[str, Tensor]
+Forward = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
+"""Logits, the classes last, and the labels they are for."""
+Measure = Callable[[Tensor, Tensor], Tensor]
+
+
+def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
+    """The losses of the model's task: classification, tagging of tokens, masked, causal or seq2seq language modelling.
+
+    Args:
+        model: of transformers, or wrapped by peft; its class says the task, and `problem_type` of its configuration
+            what a classifier's labels are: one class, several, or a number.
+        measure: `cross-entropy` (of several classes: their mean binary one; of a number: the squared error), or
+            `error`, the metric itself: the share of a record's labelled places whose most likely class is wrong. That
+            needs no derivative, but a smoothing lambda large enough to change answers, 0.1 to 0.3.
+
+    Raises:
+        ValueError: another measure, or a model whose task is none of these.
+    """
+    check.choice("measure", measure, MEASURES)
+    bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+    name, config = type(bare).__name__, getattr(bare, "config", None)
+    error = measure == "error"
+
+    def known(mappings: tuple[Mapping[str, Any], ...]) -> bool:
+        return any(name in mapping.values() for mapping in mappings)
+
+    if known(_CLASSIFIERS):
+        if getattr(config, "problem_type", None) == "multi_label_classification":
+            return _joined(_same, _several_wrong if error else _several)
+        if getattr(config, "num_labels", 2) == 1:
+            if error:
+                raise ValueError("measure must be 'cross-entropy' where the label is a number; got 'error'")
+            return _joined(_same, _squared)
+    single = _wrong if error else _cross_entropy
+    if known(_SEQ2SEQ) and getattr(config, "is_encoder_decoder", False):
+        return _joined(_decoded, single)
+    if known(_CAUSAL):
+        return _joined(_next_token, single)
+    if known(_CLASSIFIERS + _TAGGERS):
+        return _joined(_same, single)
+    raise ValueError(
+        "losses must be given for a model that is no classifier and no language model of transformers, as a function "
+        f"(module, batch) -> one loss for each record; got {name}"
+    )
+
+
+def _joined(forward: Forward, measure: Measure) -> Losses:
+    looked = measure not in (_cross_entropy, _wrong)  # for labels that are classes, until some are: not in every step
+
+    def losses(module: nn.Module, batch: Any) -> Tensor:
+        nonlocal looked
+        logits, labels = forward(module, batch)
+        _require_fit(logits, labels, measure)
+        if not looked:
+            _require_classes(logits.shape[-1], labels)
+            looked = True
+        return measure(logits.float(), labels)
+
+    losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # what a resumed run is held to
+    return losses
+
+
+def _labels(batch: Batch) -> Tensor:
+    """Raises ValueError where there are none."""
+    if not isinstance(batch, Mapping):
+        raise ValueError(f"batches must be mappings with labels for these losses; got {check.shown(type(batch))}")
+    labels = batch.get("labels")
+    if not isinstance(labels, Tensor):
+        raise ValueError(
+            f"batches must hold labels, as a tensor, for these losses; got {', '.join(map(str, batch))}: use a collator"
+            " that keeps or makes them (causal: DataCollatorForLanguageModeling(tokenizer, mlm=False)), or give losses"
+        )
+    return labels
+
+
+def _require_fit(logits: Tensor, labels: Tensor, measure: Measure) -> None:
+    """Raise ValueError unless there is a label for each place, of the kind that the measure takes."""
+    shape = tuple(logits.shape)
+    several = measure in (_several, _several_wrong)
+    wanted = shape if several else shape[:1] if measure is _squared else shape[:-1]
+    if tuple(labels.shape) != wanted:
+        raise ValueError(
+            f"labels must be of shape {wanted} for a model that gives {shape}; got {tuple(labels.shape)}: the collator"
+            " and the model must be of one task"
+        )
+    if measure in (_cross_entropy, _wrong) and (labels.is_floating_point() or labels.dtype == torch.bool):
+        raise ValueError(
+            f"labels must be integers, numbers of classes; got {labels.dtype} (a number to predict: num_labels=1;"
+            " several classes: problem_type='multi_label_classification')"
+        )
+
+
+def _require_classes(classes: int, labels: Tensor) -> None:
+    """Raise ValueError where there are labels and none of them is a class."""
+    found = labels[labels != IGNORED]
+    if found.numel() and not ((found >= 0) & (found < classes)).any():
+        raise ValueError(
+            f"labels must be integers from 0 to {classes - 1}, the model's classes, or {IGNORED} for none; got"
+            f" {int(found[0])}: give the model num_labels, or number the classes from 0"
+        )
+
+
+def _logits(module: nn.Module, batch: Batch) -> Tensor:
+    output = module(**{name: value for name, value in batch.items() if name != "labels"})
+    found: Tensor | None = getattr(output, "logits", None)
+    if found is None:
+        raise ValueError(
+            f"the model must return an output with logits for these losses; got {type(output).__name__}: leave"
+            " return_dict as it is, or give losses"
+        )
+    return found
+
+
+def _same(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    labels = _labels(batch)
+    logits = _logits(module, batch)
+    return logits[:, -labels.shape[1] :] if labels.dim() == 2 and logits.dim() == 3 else logits, labels
+
+
+def _next_token(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    labels = _labels(batch)
+    if labels.dim() != 2:
+        raise ValueError(
+            f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
+        )
+    logits = _logits(module, batch)
+    virtual = logits.shape[1] - labels.shape[1]  # peft's; the last of them is before the first token
+    if virtual:
+        return logits[:, virtual - 1 : -1], labels
+    return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # logits as they lie: a slice would be copied
+
+
+def _decoded(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    labels = _labels(batch)
+    shifted: Any = module.prepare_decoder_input_ids_from_labels
+    inputs = {"decoder_input_ids": shifted(labels=labels), **batch} if "decoder_input_ids" not in batch else batch
+    return _logits(module, inputs), labels
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= logits.shape[-1]))
+    known = labels.masked_fill(wrong, IGNORED)
+    lost = functional.cross_entropy(logits.flatten(0, -2), known.flatten(), reduction="none", ignore_index=IGNORED)
+    return _over_places(lost, labels).masked_fill(wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong, math.nan)
+
+
+def _wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    return _over_places((logits.argmax(-1) != labels).float(), labels)
+
+
+def _over_places(values: Tensor, labels: Tensor) -> Tensor:
+    places = (labels != IGNORED).float().flatten(1) if labels.dim() > 1 else (labels != IGNORED).float()[:, None]
+    return (values.view_as(places) * places).sum(1) / places.sum(1).clamp(min=1)
+
+
+def _several(logits: Tensor, labels: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(1)
+
+
+def _several_wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    return ((logits > 0) != (labels > 0.5)).float().mean(1)
+
+
+def _squared(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.squeeze(-1) - labels.float()).square()

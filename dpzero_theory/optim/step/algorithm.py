@@ -1,0 +1,163 @@
+"""The algorithms a run can follow: each owns its numbers, its noise and its move.
+
+A step evaluates every record of a batch at x +- lambda u_k, k = 1..K, and forms differences; an algorithm maps them to
+what is summed, releases the sum, and moves the weights by what was released. A further algorithm is a subclass and
+one call of `ALGORITHMS.register`.
+
+**Sensitivity.** A record enters only through its own K differences (the losses must not mix records), each record on
+its own. They are clipped jointly to L2 norm C and rounded so that the integer vector (Algorithm 1: of d coordinates,
+along u) has norm at most `levels`, whatever the losses are (`contributions.to_lattice`). So adding or removing a record
+moves the sum by at most `levels`, replacing one by at most 2 levels, and the sum over micro-batches and processes is
+exact. Noise is added once to the whole sum, never to a part.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.optim.step.contributions import Sums, to_lattice
+from dpzero_theory.privacy.lattice import Lattice
+from dpzero_theory.privacy.mechanism import Mechanism, noise_law
+from dpzero_theory.privacy.noise import NoiseSource
+from dpzero_theory.registry import Registry
+from dpzero_theory.sphere import DIRECTIONS
+
+_FEWEST = 128  # integers between 0 and the clip of a vector algorithm; noise grows by up to 1/128 where they are so few
+
+
+class Algorithm(ABC):
+    """One algorithm.
+
+    name: of the algorithm in a `Plan`. private: whether it clips and adds noise. levels: integers between 0 and the
+    clip where sums are integers and noise is drawn on their lattice, 0 where they are not. replayable: whether a
+    release is K numbers, which the transcript holds, or a vector, which is not kept. dtype: of the sums.
+    """
+
+    name: ClassVar[str]
+    private: ClassVar[bool] = True
+    levels: ClassVar[int] = 0
+    replayable: ClassVar[bool] = True
+    dtype: ClassVar[type] = np.float64
+
+    @property
+    def lattice(self) -> bool:
+        """Whether sums are integers."""
+        return self.levels > 0
+
+    def law(self, noise: object) -> Mechanism | None:
+        """The law of the noise of that family; None where there is none. Raises ValueError."""
+        return noise_law(noise, lattice=self.lattice)
+
+    def require(self, direction: object, directions_per_step: object) -> None:
+        """Raise ValueError for a direction law, or a number of directions a step, that it cannot use."""
+        check.choice("direction", direction, DIRECTIONS)
+        check.integer("directions_per_step", directions_per_step, at_most=2**16)
+
+    def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
+        """Raise PreconditionError where releases along integer vectors v of d coordinates cannot be made for n records.
+
+        squared_norm: ||v||^2 of the first vector. largest: max|v_j| over all vectors.
+        """
+        del d, squared_norm, largest, n
+
+    def coordinates(self, directions_per_step: int) -> int:
+        """How many numbers a release has, at most."""
+        return directions_per_step
+
+    def unit(self, clip: float, levels: int, squared_norm: int) -> float:
+        """What 1 in a release stands for. squared_norm: as for `contributions`."""
+        return clip / levels if self.lattice else 1.0
+
+    @abstractmethod
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
+        """The sum over the records of a micro-batch of what each contributes, shape (batch, K) -> (K,).
+
+        squared_norm: ||v||^2 of the integer vector along u where a release is a vector.
+        """
+
+    def release(self, total: Sums, law: Mechanism | None, scale: float, source: NoiseSource) -> Sums:
+        """What is released of the sum over the whole batch, or of its next coordinates; once a step."""
+        if law is None or not self.lattice:
+            return total
+        noisy: Sums = total + law.draw(source, scale, total.shape)
+        return noisy
+
+
+class _DPZero(Algorithm):
+    """Algorithm 2: clipped differences on a lattice, K noisy numbers a step."""
+
+    name = "dpzero"
+    levels = 2**30
+    dtype = np.int64
+
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
+        total: Sums = to_lattice(Lattice(clip, levels), differences).sum(axis=0)
+        return total
+
+
+class _DPGD0th(Algorithm):
+    """Algorithm 1: the clipped estimator difference u, and noise on each of its d coordinates, all in integers.
+
+    u is a public number times the integer vector v (`Directions.integers`). A record's difference, clipped at C/||u||,
+    becomes an integer t with |t| <= floor(levels/||v||), so its contribution t v is a vector of integers of L2 norm at
+    most `levels`. What is released is the sum times v plus d independent integers of noise; the weights move by that
+    times a public number, so what can be seen of the weights is a function of it.
+    """
+
+    name = "dpgd-0th"
+    levels = 2**38
+    replayable = False
+    dtype = np.int64
+
+    def law(self, noise: object) -> Mechanism:
+        return noise_law(check.choice("noise", noise, ("gaussian",)), lattice=True)
+
+    def require(self, direction: object, directions_per_step: object) -> None:
+        check.choice("direction", direction, [name for name, law in DIRECTIONS.items() if law.fixed_norm])
+        check.integer("directions_per_step", directions_per_step, at_most=1)
+
+    def require_vectors(self, d: int, squared_norm: int, largest: int, n: int) -> None:
+        longest, fits = along(self.levels, squared_norm), 2**62 // (n * largest)
+        check.precondition(
+            d <= self.coordinates(1) and _FEWEST <= longest <= fits,
+            f"dpgd-0th needs d <= 2^32 and {_FEWEST} <= 2^38/||v|| <= 2^62/(n max|v|); got d = {d}, n = {n}",
+        )
+
+    def coordinates(self, directions_per_step: int) -> int:
+        return 2**32
+
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
+        lattice = Lattice(clip / math.sqrt(d), along(levels, squared_norm))
+        total: Sums = to_lattice(lattice, differences).sum(axis=0)
+        return total
+
+    def unit(self, clip: float, levels: int, squared_norm: int) -> float:
+        return clip / (along(levels, squared_norm) * math.sqrt(squared_norm))
+
+
+def along(levels: int, squared_norm: int) -> int:
+    """The largest integer t with t ||v|| <= levels, exactly."""
+    return math.isqrt(levels**2 // squared_norm)
+
+
+class _MeZO(Algorithm):
+    """The step of Algorithm 2 without clip and noise, which is not private; values that are not finite count as 0."""
+
+    name = "mezo"
+    private = False
+
+    def law(self, noise: object) -> None:
+        check.choice("noise", noise, ("none",))
+
+    def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
+        total: Sums = np.where(np.isfinite(differences), differences, 0.0).sum(axis=0)
+        return total
+
+
+ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
+for _algorithm in (_DPZero(), _DPGD0th(), _MeZO()):
+    ALGORITHMS.register(_algorithm)

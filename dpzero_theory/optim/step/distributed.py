@@ -1,0 +1,110 @@
+"""Several processes as one run: who leads, and how sums and refusals reach everybody.
+
+Rank 0 alone holds the ledger, the transcript, the secret batches and the noise. The others are told which records a
+step uses and what was released, so all weights move by the same numbers. Sums go slot by slot, one slot for a
+micro-batch, each filled by one rank: the total has the same bits however many ranks there are.
+
+Rank 0's weights and buffers are those of the run: the others are given them at the start. All ranks must have the same
+plan. Modules may be sharded by `torch.distributed.fsdp.fully_shard`, see `shards`: shard, then make the run.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dpzero_theory.optim.step.contributions import Sums
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """This process's place: alone, or one of those of torch.distributed's default group if that is initialised."""
+
+    def __init__(self) -> None:
+        together = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if together else 0
+        self.count = dist.get_world_size() if together else 1
+        on_cuda = together and dist.get_backend() == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+
+    def lead(self, work: Callable[[], T]) -> T:
+        """What `work` returns on rank 0, which alone calls it; an exception there is raised on every rank."""
+        if self.count == 1:
+            return work()
+        box: list[object] = [None, None]
+        if self.rank == 0:
+            try:
+                box[0] = work()
+            except Exception as error:
+                box[1] = error
+        dist.broadcast_object_list(box, src=0, device=self._device)
+        if isinstance(box[1], Exception):
+            raise box[1]
+        return box[0]  # type: ignore[return-value]
+
+    def every(self, work: Callable[[], None]) -> None:
+        """Each rank does `work`; what the first rank that fails raises is raised on all."""
+        if self.count == 1:
+            return work()
+        mine: Exception | None = None
+        try:
+            work()
+        except Exception as error:
+            mine = error
+        found: list[Exception | None] = [None] * self.count
+        dist.all_gather_object(found, mine)
+        for raised in found:
+            if raised is not None:
+                raise raised
+        return None
+
+    def share_(self, module: nn.Module) -> None:
+        """Give every rank the parameters and buffers that rank 0 has; what is sharded is each rank's own."""
+        if self.count == 1:
+            return
+        named = [*module.named_parameters(), *module.named_buffers()]
+        plain = {name: t.detach() for name, t in named if type(t) in (Tensor, nn.Parameter) and not t.is_meta}
+        self.require_equal("the module", " ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in plain.items()))
+        for tensor in plain.values():
+            sent = tensor.contiguous().view(-1).view(torch.uint8).to(self._device, copy=True)
+            dist.broadcast(sent, src=0)
+            tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
+
+    def add(self, slots: Sums) -> Sums:
+        """The sum over ranks of arrays of equal shape, in which each entry is zero on all ranks but one."""
+        if self.count == 1:
+            return slots
+        shared = torch.from_numpy(slots).to(self._device)
+        dist.all_reduce(shared)
+        total: Sums = shared.cpu().numpy()
+        return total
+
+    def gathered(self, value: T) -> list[T]:
+        """What each rank has, on every rank."""
+        if self.count == 1:
+            return [value]
+        found: list[T | None] = [None] * self.count
+        dist.all_gather_object(found, value)
+        return found  # type: ignore[return-value]
+
+    def require_equal(self, name: str, value: str) -> None:
+        """Raise RuntimeError on every rank unless all have the same value."""
+        values = self.gathered(value)
+        if len(set(values)) > 1:
+            raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:60] for v in values)}")
+
+    def require_as_first(self, rule: str, value: str) -> None:
+        """Raise ValueError on every rank, naming those whose value is not that of rank 0, which is not shown."""
+        values = self.gathered(value)
+        others = [rank for rank, other in enumerate(values) if other != values[0]]
+        if others:
+            raise ValueError(f"{rule} on every rank; other ones than on rank 0 on {named(others)}")
+
+
+def named(ranks: list[int]) -> str:
+    """Ranks in a message."""
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

@@ -1,0 +1,208 @@
+"""Algorithms 1 (DPGD-0th) and 2 (DPZero) of the paper and DP-GD, line by line in float64.
+
+The reference that faster code is tested against. Each takes the noise standard deviation as a number: what
+privacy it buys is the business of `dpzero_theory.privacy`. Whether a run is private at all depends on the
+noise source: `noise.private`.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpzero_theory import check
+from dpzero_theory.check import Array
+from dpzero_theory.optim.step.estimator import clip_jointly, clip_scalars, clip_vectors, two_point_difference
+from dpzero_theory.privacy.noise import NoiseSource
+from dpzero_theory.sphere import sample_sphere
+
+Directions = np.random.Generator | Iterable[ArrayLike]
+Callback = Callable[[int, Array], None]
+Draw = Callable[[int | None], Any]
+
+
+class LossFunction(Protocol):
+    """A per-sample loss f(x; xi_i) on R^d, i = 1..n."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def d(self) -> int: ...
+    def losses(self, x: Array) -> Array:
+        """f(x; xi_i) for every i, shape (n,)."""
+
+
+class SmoothLossFunction(LossFunction, Protocol):
+    def gradients(self, x: Array) -> Array:
+        """Gradients of f(x; xi_i) for every i, shape (n, d)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What an algorithm returns.
+
+    x_tau: the output, shape (d,), with tau uniform on 0..T-1; last: x_T; trajectory: x_0..x_T, shape
+    (T + 1, d), or None where it was not kept.
+    """
+
+    x_tau: Array
+    tau: int
+    last: Array
+    trajectory: Array | None
+
+
+class Options(TypedDict):
+    """What the three algorithms are told alike.
+
+    steps: T >= 1; step_size: alpha > 0; clip: C > 0; noise_std: sigma >= 0, of the released average; noise: where z
+    comes from; rng: draws tau (public; fresh entropy if None); keep: whether to return the trajectory (by default);
+    callback: called with (t, x_t) for t = 0..T, the array being the callback's to keep.
+    """
+
+    steps: int
+    step_size: float
+    clip: float
+    noise_std: float
+    noise: NoiseSource
+    rng: NotRequired[np.random.Generator | None]
+    keep: NotRequired[bool]
+    callback: NotRequired[Callback | None]
+
+
+def dpzero(
+    problem: LossFunction,
+    x0: ArrayLike,
+    *,
+    smoothing: float,
+    directions: Directions,
+    directions_per_step: int = 1,
+    **options: Unpack[Options],
+) -> Run:
+    """Run Algorithm 2 with K directions a step: x <- x - (alpha/K) sum_k (M_k + z_k) u_k, z_k ~ N(0, sigma^2) scalars.
+
+    M = (1/n) sum_i clip_C(s_i), with s_i in R^K the differences of record i along u_1..u_K, clipped jointly in L2 norm.
+    K = 1 is the paper's.
+
+    problem: n, d and losses(x) of shape (n,); x0: shape (d,); smoothing: lambda > 0; directions: K for the first step,
+    then K for the second and so on, as an array of shape (T K, d) or any iterable of at least T K vectors, or a
+    Generator to draw them from sqrt(d) S^{d-1}; directions_per_step: K >= 1; options: see `Options`. Raises ValueError.
+    """
+    width = check.real("smoothing", smoothing, above=0)
+    several = check.integer("directions_per_step", directions_per_step)
+
+    def step(x: Array, alpha: float, clip: float, draw: Draw, directions: Sequence[Array]) -> Array:
+        differences = [
+            two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
+            for u in directions
+        ]
+        clipped = clip_jointly(np.stack(differences, axis=1), clip)
+        released = np.array([scalars.mean() + draw(None) for scalars in np.ascontiguousarray(clipped.T)])
+        updated: Array = x - alpha / several * released @ np.stack(directions)
+        return updated
+
+    return _run(problem, x0, step, directions, several, **options)
+
+
+def dpgd_0th(
+    problem: LossFunction, x0: ArrayLike, *, smoothing: float, directions: Directions, **options: Unpack[Options]
+) -> Run:
+    """Run Algorithm 1: x <- x - alpha ((1/n) sum_i clip_C(difference_i u) + z), z ~ N(0, sigma^2 I_d).
+
+    clip bounds the norm of the estimator; since it is difference_i times one common u,
+    clip_C(difference_i u) = clip_{C/||u||}(difference_i) u, and no (n, d) array is formed. Arguments as
+    `dpzero`. Raises ValueError.
+    """
+    width = check.real("smoothing", smoothing, above=0)
+
+    def step(x: Array, alpha: float, clip: float, draw: Draw, directions: Sequence[Array]) -> Array:
+        (u,) = directions
+        difference = two_point_difference(_losses(problem, x + width * u), _losses(problem, x - width * u), width)
+        scalar = clip_scalars(difference, clip / float(np.linalg.norm(u))).mean()
+        updated: Array = x - alpha * (scalar * u + draw(problem.d))
+        return updated
+
+    return _run(problem, x0, step, directions, 1, **options)
+
+
+def dpgd(problem: SmoothLossFunction, x0: ArrayLike, **options: Unpack[Options]) -> Run:
+    """Run DP-GD: x <- x - alpha ((1/n) sum_i clip_C(grad f(x; xi_i)) + z), z ~ N(0, sigma^2 I_d).
+
+    problem: also gradients(x) of shape (n, d). Other arguments as `dpzero`. Raises ValueError.
+    """
+
+    def step(x: Array, alpha: float, clip: float, draw: Draw, _: Sequence[Array]) -> Array:
+        gradients = problem.gradients(x)
+        if gradients.shape != (problem.n, problem.d):
+            raise ValueError(f"gradients must have shape (n, d) = {(problem.n, problem.d)}; got {gradients.shape}")
+        updated: Array = x - alpha * (clip_vectors(gradients, clip).mean(axis=0) + draw(problem.d))
+        return updated
+
+    return _run(problem, x0, step, itertools.repeat(np.ones(problem.d)), 1, **options)
+
+
+def _run(
+    problem: LossFunction,
+    x0: ArrayLike,
+    step: Callable[[Array, float, float, Draw, Sequence[Array]], Array],
+    directions: Directions,
+    several: int,
+    *,
+    steps: int,
+    step_size: float,
+    clip: float,
+    noise_std: float,
+    noise: NoiseSource,
+    rng: np.random.Generator | None = None,
+    keep: bool = True,
+    callback: Callback | None = None,
+) -> Run:
+    """Check the arguments and iterate x_{t+1} = step(x_t, alpha, C, size -> noise, the next K directions)."""
+    x = x_tau = check.real_array("x0", x0)
+    if x.shape != (problem.d,):
+        raise ValueError(f"x0 must have shape (d,) = ({problem.d},); got {x.shape}")
+    count = check.integer("steps", steps)
+    alpha, bound = check.real("step_size", step_size, above=0), check.real("clip", clip, above=0)
+    draw: Draw = partial(noise.gaussian, check.real("noise_std", noise_std, at_least=0))
+    shape = (count * several, problem.d)
+    if isinstance(directions, np.ndarray) and directions.shape != shape:
+        raise ValueError(f"directions must have shape (T K, d) = {shape}; got {directions.shape}")
+    stream = _vectors(directions, *shape)
+    tau = int((np.random.default_rng() if rng is None else rng).integers(count))
+    trajectory = np.empty((count + 1, problem.d)) if keep else None
+    for t in range(count + 1):
+        if t > 0:
+            x = step(x, alpha, bound, draw, list(itertools.islice(stream, several)))
+        if t == tau:
+            x_tau = x.copy()
+        if trajectory is not None:
+            trajectory[t] = x
+        if callback is not None:
+            callback(t, x.copy())
+    return Run(x_tau=x_tau, tau=tau, last=x, trajectory=trajectory)
+
+
+def _losses(problem: LossFunction, x: Array) -> Array:
+    losses = problem.losses(x)
+    if losses.shape != (problem.n,):
+        raise ValueError(f"losses must have shape (n,) = ({problem.n},); got {losses.shape}")
+    return losses
+
+
+def _vectors(directions: Directions, count: int, d: int) -> Iterator[Array]:
+    if isinstance(directions, np.random.Generator):
+        for _ in range(count):
+            yield sample_sphere(directions, 1, d)[0]
+        return
+    vectors = iter(directions)
+    for t in range(count):
+        vector = next(vectors, None)
+        if vector is None:
+            raise ValueError(f"directions must hold T K = {count} vectors; got {t}")
+        u = check.real_array("directions", vector)
+        if u.shape != (d,) or not u.any():
+            raise ValueError(f"each direction must be a non-zero vector of shape ({d},); got shape {u.shape}")
+        yield u

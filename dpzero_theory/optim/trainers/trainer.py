@@ -1,0 +1,391 @@
+"""DPZero inside a Hugging Face Trainer (the `hf` extra): its arguments, callbacks, evaluation and checkpoints.
+
+    trainer = DPZeroTrainer(
+        model, TrainingArguments("out", save_steps=500, report_to="none"), train_dataset=data,
+        processing_class=tokenizer,
+        private=dict(target_epsilon=2, target_delta=1e-5, steps=10_000, expected_batch=64, clip=1.0, step_size=1e-6,
+                     smoothing=1e-3, relation="add-remove", sampling="poisson"),
+    )
+    trainer.train()                                # resume_from_checkpoint=True after an interruption
+    trainer.run.get_epsilon(1e-5)
+
+Of `TrainingArguments` those of output, logging, evaluation, saving and the hub are honoured, and every other one is
+refused unless left alone (`trainer_arguments`): steps, batches and step sizes are those of `private`. An epoch is 1/q
+releases, one pass over the records in expectation. The log has epsilon, the step size and the size of what was
+released, never a training loss. Metrics on an evaluation set are releases about that set, which must be other records
+than the training data, every one of them (`overlap`), or be declared public. No times are saved: speeds are not logged,
+and the files of a checkpoint have the time at which the run was begun. Ledger and transcript are in `_dpzero/` of the
+output folder, which no push to the hub uploads (its `data.key` is secret); the model card has the privacy statement of
+`optim.verify`.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import Trainer, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    SaveStrategy,
+    TrainOutput,
+    rotate_checkpoints,
+    sort_checkpoints,
+)
+
+from dpzero_theory.check import settings
+from dpzero_theory.optim.files.folder import KEY, OF_TRAINER, made_whole
+from dpzero_theory.optim.files.statement import statement_of_folder
+from dpzero_theory.optim.files.transcript import Record
+from dpzero_theory.optim.losses.evaluation import Losses
+from dpzero_theory.optim.losses.task_losses import losses_for
+from dpzero_theory.optim.plan import Target
+from dpzero_theory.optim.private import Execution, make_private_with_epsilon
+from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.trainers.arguments import defaults, require_honoured
+from dpzero_theory.optim.trainers.overlap import Digests, Inputs, count
+from dpzero_theory.optim.trainers.progress import described
+from dpzero_theory.optim.weights.shards import is_collective
+
+_STATE, _TRAINER_STATE = "dpzero.pt", "trainer_state.json"
+_TIMES = ("_runtime", "_per_second", "_time")
+
+_OF_TRAINER = {
+    "folder": f"it is {OF_TRAINER}/ in the output folder",
+    "collate": "it is data_collator of the Trainer",
+}
+_NO_OPTIONS = {
+    "optimizers": "the step is that of the run's plan",
+    "optimizer_cls_and_kwargs": "the step is that of the run's plan",
+    "compute_loss_func": "give losses, one for each record",
+}
+
+
+def _require_settings(private: object) -> None:
+    """Raise ValueError for what are no settings of a run inside a Trainer."""
+    if not isinstance(private, Mapping):
+        raise ValueError(
+            f"private must be a mapping of settings, such as dict(target_epsilon=2, ...); got {private!r:.60}"
+        )
+    for name, instead in _OF_TRAINER.items():
+        if name in private:
+            raise ValueError(f"{name} must be left out of private: {instead}")
+    settings(private, [*Target.__annotations__, *Execution.__annotations__, "public_data"], Target.__required_keys__)
+
+
+class DPZeroTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer whose `train` is a private run.
+
+    private: keyword arguments of `optim.private.make_private_with_epsilon`, folder and collate excepted; resume only as
+    "moved", for an output folder that was copied or brought from another disk.
+    losses: per-record losses of a collated batch; those of the model's task (`task_losses.losses_for`) if None.
+    public_evaluation: metrics on training records may be made, because their records are public or because the metrics
+    stay with whoever holds the records. Without it an evaluation set is refused that shares a record with the training
+    data, or that cannot be compared with it.
+    Other arguments as `transformers.Trainer`, but that an optimiser, a scheduler and a loss for backpropagation are
+    refused. `run` is the `Run` once training has begun.
+
+    Raises ValueError for what a private run would not honour.
+    """
+
+    run: Run
+    control: Any
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        args: TrainingArguments,
+        *,
+        private: Mapping[str, Any],
+        losses: Losses | None = None,
+        public_evaluation: bool = False,
+        **options: Any,
+    ) -> None:
+        for name, instead in _NO_OPTIONS.items():
+            if options.get(name) not in (None, (None, None)):
+                raise ValueError(f"{name} must be left out: {instead}")
+        _require_settings(private)
+        self._plain = defaults(args)
+        require_honoured(args, self._plain)
+        if args.load_best_model_at_end and args.save_only_model:
+            raise ValueError("save_only_model must be False with load_best_model_at_end: checkpoints are loaded whole")
+        super().__init__(model, args, **options)
+        losses = losses_for(self.model) if losses is None else losses
+        self._private, self._losses, self._public_evaluation = dict(private), losses, public_evaluation
+        self._looked_at: dict[int, object] = {}
+        self._trained_on: Digests | None = None
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: None = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Make the releases that are left.
+
+        resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder (without any, the
+        transcript alone brings the initial weights up to date; for dpgd-0th, which has none, the initial weights are
+        gone on from, with what was paid for paid). False or None starts a run, and refuses to where there is one.
+        trial: must be None: a search is paid for by `optim.hyperparameter_search.make_private_search`. The outcome's
+        training loss is None: there is none that may be told.
+        Errors as `make_private_with_epsilon`, and ValueError for a sharded model (FSDP) or a damaged checkpoint.
+        """
+        if trial is not None:
+            raise ValueError(
+                "trial must be None: use optim.hyperparameter_search.make_private_search, which pays for its runs"
+            )
+        if self.is_fsdp_enabled or is_collective(self.model):
+            raise ValueError(
+                "the Trainer does not shard: use torch's fully_shard and make_private_with_epsilon instead"
+            )
+        require_honoured(self.args, self._plain)
+        for data in self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else (self.eval_dataset,):
+            self._require_other_records(data)
+        checkpoint = resume_from_checkpoint or self.args.resume_from_checkpoint
+        self.run = self._started(bool(checkpoint))
+        self.is_in_train = True
+        try:
+            self._resume(checkpoint)
+            return self._loop(ignore_keys_for_eval)
+        finally:
+            self.is_in_train = False
+            self.run.close()
+
+    def _started(self, resumed: bool) -> Run:
+        resume = self._private.get("resume", True)
+        if resume is not True and resume != "moved":
+            raise ValueError(f"resume must be 'moved' in private, or left out; got {resume!r}")
+        data = self.train_dataset
+        if hasattr(data, "column_names"):
+            data = self._remove_unused_columns(data, description="training")
+
+        @wraps(self._losses)
+        def losses(module: nn.Module, batch: Any) -> object:
+            return self._losses(module, self._prepare_inputs(batch))
+
+        options = {
+            **self._private,
+            "folder": self._folder,
+            "collate": self.data_collator,
+            "resume": resume if resumed and self._begun() else False,
+        }
+        return make_private_with_epsilon(self.model, losses, data, **options)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """As `Trainer`; raises ValueError for training records that are not declared public."""
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._require_other_records(self.eval_dataset[data] if isinstance(data, str) else data)
+        return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """As `Trainer`; raises ValueError for training records that are not declared public."""
+        self._require_other_records(test_dataset)
+        return super().get_test_dataloader(test_dataset)
+
+    def hyperparameter_search(self, *unused: Any, **options: Any) -> Any:
+        """Refused: its runs would not be paid for together."""
+        raise ValueError(
+            "hyperparameter_search must be left to optim.hyperparameter_search.make_private_search, which pays"
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As `Trainer`, without times and speeds: what is logged is kept, and shown to others."""
+        super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
+
+    def _require_other_records(self, data: Any) -> None:
+        """Raise ValueError unless no record of an evaluation set is a training record, or that is public."""
+        if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
+            return
+        rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
+        unless = "(public_evaluation=True says that they need not be)"
+        try:
+            if self._trained_on is None:
+                self._trained_on = self._inputs.digests(self.train_dataset)
+            found = self._inputs.digests(data)
+        except ValueError as error:
+            raise ValueError(f"{rule} {unless}; {error}") from None
+        if both := count(self._trained_on, found):
+            raise ValueError(f"{rule} {unless}; got {both} of {len(found)} that are training records: leave them out")
+        self._looked_at[id(data)] = data
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        """What the model is given of a record."""
+        self._set_signature_columns_if_needed()
+        padding = getattr(self.processing_class, "pad_token_id", None)
+        return Inputs(self._signature_columns, self.label_names, padding)
+
+    def create_model_card(self, **named: Any) -> None:
+        """README.md of the output folder: the privacy statement of the run, as `optim.verify` writes it.
+
+        named: as of `transformers.Trainer`; of it model_name, finetuned_from, language, license, tags and dataset are
+        used. Raises ValueError before the run has begun.
+        """
+        if not self.is_world_process_zero():
+            return
+        if not self._begun():
+            raise ValueError("create_model_card must come after train: there is no run to state anything of")
+        folder = Path(self.args.output_dir)
+        tags = named.get("tags") or []
+        about = {
+            "library_name": "transformers",
+            "tags": [*([tags] if isinstance(tags, str) else tags), "differential-privacy", "dpzero"],
+            **{key: named[key] for key in ("language", "license") if named.get(key)},
+            **({"base_model": named["finetuned_from"]} if named.get("finetuned_from") else {}),
+            **({"datasets": named["dataset"]} if named.get("dataset") else {}),
+        }
+        statement = statement_of_folder(self._folder).text()
+        card = (
+            f"---\n{json.dumps(about, indent=1)}\n---\n\n# {named.get('model_name') or folder.resolve().name}\n\n"
+            "Trained privately by forward passes alone: each step moved the weights by released numbers, with the\n"
+            "update and the step sizes of the run's plan and no other optimiser\n"
+            f"(transformers {transformers.__version__}).\n\n"
+            f"## Privacy\n\n```text\n{statement}\n```\n\n"
+            "`python -m dpzero_theory.optim.verify` computes it again from the run's ledger and transcript, which are\n"
+            "kept beside the model where it was trained.\n"
+        )
+        Path(folder, "README.md").write_text(card, encoding="utf-8")
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.args.output_dir, OF_TRAINER)
+
+    def _begun(self) -> bool:
+        return self._folder.exists() and any(self._folder.iterdir())
+
+    def _resume(self, checkpoint: str | bool | None) -> None:
+        found = self._last_checkpoint() if checkpoint is True else checkpoint
+        if found:
+            self.run.load_state_dict(self._loaded(Path(found, _STATE)))
+            self.state = TrainerState.load_from_json(str(Path(found, _TRAINER_STATE)))
+            self._load_callback_state()
+        elif checkpoint and not self.run.plan.scalars:
+            self.run.begin_again()
+        self.run.catch_up()
+
+    def _last_checkpoint(self) -> str | None:
+        """The last one that was written to its end: its `dpzero.pt` comes last and whole."""
+        numbered = Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+        whole = {path.name.rpartition("-")[2]: path for path in numbered if (path / _STATE).exists()}
+        steps = [int(step) for step in whole if step.isdecimal()]
+        return str(whole[str(max(steps))]) if steps else None
+
+    def _loaded(self, path: Path) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = torch.load(path, map_location=self.args.device, weights_only=True)
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"{path} must be a checkpoint of this run; name an earlier one ({said:.150})") from None
+        return state
+
+    def _loop(self, ignored: list[str] | None) -> TrainOutput:
+        handler, total = self.callback_handler, self.run.plan.steps
+        epoch = max(round(1 / self.run.plan.sample_rate), 1)
+        self._tell_state(total, epoch)
+        self.control = handler.on_train_begin(self.args, self.state, self.control)
+        if self.args.eval_on_start:
+            self._evaluate(None, ignored, skip_scheduler=True)
+        while self.run.releases_left and not self.control.should_training_stop:
+            if self.state.global_step % epoch == 0 or self.state.global_step == self._from:
+                self.control = handler.on_epoch_begin(self.args, self.state, self.control)
+            self.control = handler.on_step_begin(self.args, self.state, self.control)
+            record = self.run.step()
+            self.state.global_step = total - self.run.releases_left
+            self.state.epoch = self.state.global_step / epoch
+            self.control = handler.on_step_end(self.args, self.state, self.control)
+            self._report(record, ignored)
+            if self.state.global_step % epoch == 0 or not self.run.releases_left:
+                self.control = handler.on_epoch_end(self.args, self.state, self.control)
+                self._report(record, ignored)
+        self._load_best()
+        self.control = handler.on_train_end(self.args, self.state, self.control)
+        self._finish_current_push()
+        return TrainOutput(self.state.global_step, None, {"epsilon": self._epsilon()})
+
+    def _tell_state(self, total: int, epoch: int) -> None:
+        state = self.state
+        state.max_steps, state.num_train_epochs = total, math.ceil(total / epoch)
+        state.global_step = self._from = total - self.run.releases_left
+        state.epoch = state.global_step / epoch
+        state.is_world_process_zero = self.is_world_process_zero()
+        state.is_local_process_zero = self.is_local_process_zero()
+        state.compute_steps(self.args, total)
+
+    def _epsilon(self) -> float:
+        return self.run.get_epsilon(self._private["target_delta"])
+
+    def _report(self, record: Record, ignored: list[str] | None) -> None:
+        """Log, evaluate and save where the callbacks ask for it."""
+        if self.control.should_log:
+            self.control.should_log = False
+            self.log({"epsilon": self._epsilon(), **described(self.run.plan, record)})
+        if self.control.should_evaluate:
+            self.control.should_evaluate = False
+            best = self._determine_best_metric(self._evaluate(None, ignored, skip_scheduler=True), None)
+            if self.args.save_strategy == SaveStrategy.BEST:
+                self.control.should_save = best
+        if self.control.should_save:
+            self.control.should_save = False
+            self._save_run()
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _save_run(self) -> None:
+        """A checkpoint, there whole or not at all; then the oldest beyond `save_total_limit` go."""
+        self.run.weights.untrained.settle()
+        state = None if self.args.save_only_model else self.run.state_dict()
+        if not self.args.should_save:
+            return
+        output = Path(self.args.output_dir)
+        folder = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if folder.exists():  # of a run from an earlier checkpoint, with the same releases
+            shutil.rmtree(folder)
+        best = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+        if self.state.best_global_step and (best.exists() or best == folder):
+            self.state.best_model_checkpoint = str(best)
+        with made_whole(folder) as new:
+            self.save_model(str(new), _internal_call=True)
+            self._tell_callbacks()
+            self.state.save_to_json(str(new / _TRAINER_STATE))
+            if state is not None:
+                torch.save(state, new / _STATE)
+            begun = (self._folder / KEY).stat().st_mtime
+            for file in [*new.rglob("*"), new]:
+                os.utime(file, (begun, begun))
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder))
+        rotate_checkpoints(
+            output_dir=str(output),
+            save_total_limit=self.args.save_total_limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+            use_mtime=False,
+        )
+
+    def _tell_callbacks(self) -> None:
+        """Into the state what the callbacks would go on with."""
+        for callback in [*self.callback_handler.callbacks, self.control]:
+            if isinstance(callback, ExportableState):
+                name, kept = type(callback).__name__, self.state.stateful_callbacks
+                if isinstance(kept.get(name), list):
+                    kept[name].append(callback.state())
+                else:
+                    kept[name] = callback.state()
+
+    def _load_best(self) -> None:
+        """The weights of the best checkpoint, where that is asked for; it is the last one too if one alone is kept."""
+        best = self.state.best_model_checkpoint
+        if best is None:
+            return
+        if self.args.load_best_model_at_end:
+            self.run.end_at(self._loaded(Path(best, _STATE)))
+        if self.args.should_save and self.args.save_total_limit == 1:
+            for checkpoint in sort_checkpoints(output_dir=self.args.output_dir, best_model_checkpoint=best):
+                if not Path(checkpoint).samefile(best):
+                    shutil.rmtree(checkpoint, ignore_errors=True)

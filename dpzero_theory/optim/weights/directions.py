@@ -1,0 +1,333 @@
+"""Random directions u_0, u_1, ... of a run, addressed by (run key, number, parameter, offset).
+
+The words are those of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011): word j of a parameter is
+entry j % 4 of the function at counter (1 + j // 4, parameter, number, domain) under the run key, four 64-bit integers
+and two. So any block of any direction can be made again anywhere, in any order: nothing is stored, and a run is its
+key and a list of (number, amount). Directions are public: they never depend on data, and the noise that protects
+the data is never drawn from here.
+
+    direction   coordinate i of a parameter                          law
+    rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
+    gaussian    quantile number q, the 16-bit field i % 4 of         independent, 65,536 equally likely values: N(0, 1)
+                word i // 4, low bits first                          to 16 bits, see `sphere.quantiles`
+    sphere      as gaussian, times sqrt(d)/||g||                     uniform on sqrt(d) S^{d-1} to the same resolution
+
+From word to coordinate it is a table lookup, and one rounded product with the scale: the floating-point directions,
+not the words alone, are the same bits on every processor and device.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpzero_theory.sphere import DIRECTIONS, GRID
+
+DIRECTION, ROUNDING = 0, 1
+"""What words are for, the last entry of the counter: directions, stochastic rounding."""
+_CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
+"""Coordinates made at a time: pieces that stay in the cache of a processor, or take little memory of a GPU."""
+_CPU = torch.device("cpu")
+_NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+"""The part of a numpy generator's state that says: the next word is the first of the next counter."""
+_NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+@lru_cache(maxsize=1)
+def _triton() -> ModuleType | None:
+    try:
+        return import_module("dpzero_theory.optim.weights.philox_triton")
+    except ImportError:
+        return None
+
+
+def _kernels(device: torch.device) -> ModuleType | None:
+    """Kernels that make directions on this device; None where they are made on the CPU and copied."""
+    return _that_run(device) if device.type == "cuda" else None
+
+
+@cache
+def _that_run(device: torch.device) -> ModuleType | None:
+    """The kernels, once they have made the CPU's words there; else None, and a warning that says why.
+
+    Triton needs a C compiler besides the card, which not every machine with one has.
+    """
+    kernels, expected = _triton(), Directions(1, "gaussian").words(2, 3, 4, 100).view(np.int64)
+    why = "Triton is not installed"
+    if kernels is not None:
+        try:
+            found = kernels.words(1, 2, 3, 4, 100, DIRECTION, device).cpu().numpy()
+            if (found == expected).all():
+                return kernels
+            why = "its words are not those of the CPU"
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+    warnings.warn(f"directions are made on the CPU and copied to {device}, which is slow: {why}", stacklevel=3)
+    return None
+
+
+def _by_byte(pair: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The eight values of each byte's bits, low bit first, shape (256, 8)."""
+    return pair[np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")]
+
+
+class Directions:
+    """The directions of one run.
+
+    key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian); direction: a name in
+    `sphere.DIRECTIONS`, whose table gives the coordinates.
+
+    In the methods `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
+    parameter's index, and coordinates are in row-major order. For a normalised law they give g, whose
+    factor sqrt(d)/||g|| needs all parameters: `factor`. Raises ValueError.
+    """
+
+    def __init__(self, key: int | bytes, direction: str) -> None:
+        if isinstance(key, bytes):
+            if len(key) != 16:
+                raise ValueError(f"key must be an integer or 16 bytes; got {len(key)} bytes")
+            key = int.from_bytes(key, "little")
+        if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**128:
+            raise ValueError(f"key must be an integer with 0 <= key < 2^128, or 16 bytes; got {key!r}")
+        self.key = key
+        self.law = DIRECTIONS[direction]
+        self._key = np.array([key % 2**64, key >> 64], np.uint64)
+        self._values = self.law.table()
+        self._grid = GRID * float(np.gcd.reduce((self._values / GRID).astype(np.int64)))
+        self._integers = self._values / self._grid
+        bits = (len(self._values) - 1).bit_length()
+        self._fields = _by_byte(self._values) if bits == 1 else self._values
+        self._per_word = 64 // bits
+        self._field = np.dtype(np.uint8 if bits == 1 else np.uint16)
+        self._idle: list[np.random.Philox] = []
+        self._counter = np.zeros(4, np.uint64)
+        counted = {"counter": self._counter, "key": self._key}
+        self._state: Any = {"bit_generator": "Philox", "state": counted, **_NO_WORDS}
+        self._spare: list[NDArray[np.uint8]] = []  # fresh memory costs as much as what is put there
+        self._squared_norm: tuple[int, tuple[int, ...], int] | None = None
+        self._tables: dict[tuple[float, torch.dtype], NDArray[Any]] = {}
+        self._device_values: dict[torch.device, Tensor] = {}
+        self._device_tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
+
+    def words(self, number: int, parameter: int, start: int, count: int, domain: int = DIRECTION) -> NDArray[np.uint64]:
+        """Words start, ..., start + count - 1 of one parameter (words, not coordinates)."""
+        generator = self._generator(number, parameter, start, domain)
+        words: NDArray[np.uint64] = generator.random_raw(count)
+        self._idle.append(generator)
+        return words
+
+    def uniform(self, number: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
+        """16-bit fields start, ... of the words for ROUNDING: integers in [0, 65536), int32."""
+        first = start // 4
+        amount = -(-(start + count) // 4) - first
+        kernels = _kernels(device)
+        if kernels is None:
+            words = torch.from_numpy(self.words(number, parameter, first, amount, ROUNDING).view(np.int64)).to(device)
+        else:
+            words = kernels.words(self.key, number, parameter, first, amount, ROUNDING, device)
+        return (words.view(torch.int16)[start - 4 * first :][:count].to(torch.int32)) & 0xFFFF
+
+    def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
+        """sqrt(d)/||g|| where the law is normalised, 1 elsewhere; sizes: those of all parameters, d is their sum.
+
+        The same on every device.
+        """
+        if not self.law.normalised:
+            return 1.0
+        return math.sqrt(sum(sizes) / (self.squared_norm(number, sizes, device) * self._grid**2))
+
+    def squared_norm(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> int:
+        """||v||^2 of the direction in integers (`integers`), without rounding.
+
+        Takes one pass over the words, on `device`, unless all coordinates are of one size; the last answer is kept.
+        """
+        if np.ptp(np.abs(self._integers)) == 0:
+            return sum(sizes) * int(self._integers[0]) ** 2
+        if self._squared_norm is None or self._squared_norm[:2] != (number, sizes):
+            sums = [
+                values.square().to(torch.int64).sum()
+                for parameter, size in enumerate(sizes)
+                for _, values in self.blocks(number, parameter, 0, size, 1 / self._grid, torch.float64, device)
+            ]
+            self._squared_norm = number, sizes, sum(torch.stack(sums).tolist())  # a GPU waits once
+        return self._squared_norm[2]
+
+    def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
+        """Coordinates start, ..., start + count - 1 of v, the integer vector along u.
+
+        That is u in units of the largest number that all values of the table are multiples of: u itself for signs, 2^16
+        g for a normalised law.
+        """
+        found = np.empty(count, np.int64)
+        for here, values in self._blocks_on_cpu(number, parameter, start, count, 1 / self._grid, torch.float64):
+            found[here] = values
+        return found
+
+    @property
+    def largest(self) -> int:
+        """The largest |coordinate| of `integers`."""
+        return int(np.abs(self._integers).max())
+
+    def blocks(
+        self,
+        number: int,
+        parameter: int,
+        start: int,
+        count: int,
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = _CPU,
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """scale u[start : start + count] in pieces (slice of it, values), each coordinate rounded once to dtype.
+
+        dtype: float32 or float64. The values are valid until the next piece is asked for.
+        """
+        kernels = _kernels(device)
+        if kernels is not None:
+            table = self._table(scale, dtype, device)
+            for done in range(0, count, _GPU_CHUNK):
+                values = torch.empty(min(_GPU_CHUNK, count - done), dtype=dtype, device=device)
+                kernels.shift(values, self.key, number, parameter, table, start + done)
+                yield slice(done, done + values.numel()), values
+            return
+        for here, found in self._blocks_on_cpu(number, parameter, start, count, scale, dtype):
+            yield here, torch.from_numpy(found).to(device)
+
+    def _blocks_on_cpu(
+        self, number: int, parameter: int, start: int, count: int, scale: float, dtype: torch.dtype
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        products = self._products(scale, dtype)
+        skipped, done = start % self._per_word, 0
+        words = -(-min(count + skipped, _CPU_CHUNK) // self._per_word)
+        size = words * self._per_word * products.itemsize
+        memory = self._spare.pop() if self._spare else np.empty(0, np.uint8)
+        if memory.size < size:
+            memory = np.empty(size, np.uint8)
+        flat = memory[:size].view(products.dtype)
+        fields = flat.reshape(-1, *products.shape[1:])
+        generator = self._generator(number, parameter, start // self._per_word, DIRECTION)
+        while done < count:
+            length = min(count - done, flat.size - skipped)
+            words = -(-(length + skipped) // self._per_word)
+            which: Any = generator.random_raw(words).view(self._field)
+            products.take(which, axis=0, out=fields[: which.size], mode="clip")
+            yield slice(done, done + length), flat[skipped : skipped + length]
+            done, skipped = done + length, 0
+        self._idle.append(generator)
+        self._spare.append(memory)
+
+    def rows(
+        self,
+        number: int,
+        parameter: int,
+        rows: Tensor,
+        width: int,
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """scale u of some rows of a parameter of shape (..., width): shape (m, width), on the device of `rows`.
+
+        rows: integers of shape (m,), ascending for speed. The same bits as in `blocks`.
+        """
+        kernels = _kernels(rows.device)
+        if kernels is not None:
+            out = torch.empty((len(rows), width), dtype=dtype, device=rows.device)
+            kernels.shift(out, self.key, number, parameter, self._table(scale, dtype, rows.device), 0, rows=rows)
+            return out
+        products = self._products(scale, dtype)
+        per_block, block = 4 * self._per_word, 0
+        blocks = -(-width // per_block) + (width % per_block > 0)
+        words = np.empty((len(rows), 4 * blocks), np.uint64)
+        starts = rows.cpu().numpy() * width
+        generator = self._generator(number, parameter, 0, DIRECTION)
+        for row, start in enumerate(starts):
+            generator.advance(int(start // per_block) - block)
+            words[row] = generator.random_raw(4 * blocks)
+            block = int(start // per_block) + blocks
+        self._idle.append(generator)
+        values = np.take(products, words.view(self._field), axis=0, mode="clip").reshape(len(starts), -1)
+        skipped = starts % per_block
+        if skipped.any():
+            values = np.take_along_axis(values, skipped[:, None] + np.arange(width), axis=1)
+        return torch.from_numpy(np.ascontiguousarray(values[:, :width])).to(rows.device)
+
+    def fill_(self, out: Tensor, number: int, parameter: int, start: int = 0, scale: float = 1.0) -> Tensor:
+        """out <- scale u[start : start + out.numel()], rounded to out's type."""
+        return self.shift(torch.zeros_like(out), number, parameter, scale, start, out=out)
+
+    def add_(self, target: Tensor, number: int, parameter: int, scale: float, start: int = 0) -> Tensor:
+        """target <- target + scale u[start : start + target.numel()], rounded to nearest in target's type."""
+        return self.shift(target, number, parameter, scale, start, out=target)
+
+    def shift(
+        self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
+    ) -> Tensor:
+        """source + scale u[start : ...] in source's shape and type, into `out` (which may be source) if given.
+
+        The sum is formed in float32 (float64 for float64) and rounded once to nearest. Temporary memory is one piece,
+        or of the tensor's size where it is not contiguous.
+        """
+        result = torch.empty_like(source) if out is None else out
+        if not (source.is_contiguous() and result.is_contiguous()):
+            return result.copy_(self.shift(source.contiguous(), number, parameter, scale, start))
+        inputs, outputs = source.detach().view(-1), result.detach().view(-1)
+        wide = torch.float64 if source.dtype == torch.float64 else torch.float32
+        kernels = _kernels(source.device)
+        if kernels is not None:
+            table = self._table(scale, wide, source.device)
+            kernels.shift(outputs, self.key, number, parameter, table, start, source=inputs)
+            return result
+        if source.device.type == "cpu" and source.dtype == wide:
+            self.shift_array(inputs.numpy(), number, parameter, scale, start, outputs.numpy())
+            return result
+        for here, values in self.blocks(number, parameter, start, source.numel(), scale, wide, source.device):
+            torch.add(inputs[here], values, out=outputs[here])
+        return result
+
+    def shift_array(
+        self, source: NDArray[Any], number: int, parameter: int, scale: float, start: int, out: NDArray[Any]
+    ) -> None:
+        """`shift` of memory on the CPU, float32 or float64 of shape (n,): the same sums in fewer calls."""
+        dtype = torch.float64 if source.dtype == np.float64 else torch.float32
+        for here, found in self._blocks_on_cpu(number, parameter, start, source.size, scale, dtype):
+            np.add(source[here], found, out=out[here])
+
+    def _generator(self, number: int, parameter: int, start: int, domain: int) -> np.random.Philox:
+        """One whose next word is word `start`; `_idle` keeps it for the next caller, for making one takes long."""
+        generator = self._idle.pop() if self._idle else np.random.Philox(key=self._key)
+        self._counter[:] = start // 4, parameter, number, domain
+        generator.state = self._state
+        if start % 4:
+            generator.random_raw(start % 4, output=False)
+        return generator
+
+    def _products(self, scale: float, dtype: torch.dtype) -> NDArray[Any]:
+        """The values of one field of the words times the scale; the last few tables are kept."""
+        found = self._tables.get((scale, dtype))
+        if found is None:
+            if len(self._tables) >= 8:
+                self._tables.clear()
+            with np.errstate(over="ignore"):
+                found = self._tables[scale, dtype] = (scale * self._fields).astype(_NUMPY[dtype])
+        return found
+
+    def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """As `_products`, for the kernels: of one bit where a field is one of bits."""
+        found = self._device_tables.get((scale, dtype, device))
+        if found is None:
+            if len(self._device_tables) >= 8:
+                self._device_tables.clear()
+            if device not in self._device_values:
+                self._device_values[device] = torch.tensor(self._values).to(device)
+            found = self._device_tables[scale, dtype, device] = (scale * self._device_values[device]).to(dtype)
+        return found

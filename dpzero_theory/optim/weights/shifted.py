@@ -1,0 +1,320 @@
+"""Operations that read W see W + shift u: the mechanism of `module.Weights.shifted`.
+
+Every operation on tensors passes `Shifted.__torch_dispatch__`. An argument that lies in the memory of a trainable
+parameter is replaced by a fresh tensor in which that memory is shifted; operations that only make views pass, because
+what reads the view comes this way too. Nothing is written: an operation that would write a trainable parameter is
+refused.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
+
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.layers import is_absent
+from dpzero_theory.optim.weights.precision import join
+from dpzero_theory.optim.weights.shards import is_sharded, piece
+
+_EMBEDDING = torch.ops.aten.embedding.default
+_aten = torch.ops.aten
+_UNSAID = {
+    id(getattr(_aten, name).default)
+    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats",
+                 "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
+}  # fmt: skip
+"""Operations that may write the statistics of batch normalisation without saying so."""
+_TRAINING = 5
+"""The place of the argument that says whether batch normalisation is in training."""
+_ROWS_SHARE = 8
+"""An embedding is shifted row by row where at most one in so many of its rows is looked up."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What this process holds of a trainable parameter, from coordinate `origin` on (0 unless it is sharded), and the
+    elements start, ..., stop - 1 of its storage that it fills; array: these, where numpy can read and write them."""
+
+    name: str
+    index: int
+    tensor: Tensor
+    origin: int
+    start: int
+    stop: int
+    array: NDArray[Any] | None
+
+
+def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
+    """What there is of parameters by storage, in order of memory. Raises ValueError for two that share memory."""
+    found: dict[int, list[Place]] = {}
+    for index, (name, parameter) in enumerate(parameters.items()):
+        held, origin = piece(parameter)
+        if held.numel() and not is_absent(held):
+            place = Place(name, index, held, origin, *extent(held), _array(held))
+            found.setdefault(storage_of(held), []).append(place)
+    for places in found.values():
+        places.sort(key=lambda place: place.start)
+        for one, other in itertools.pairwise(places):
+            if other.start < one.stop or one.tensor.dtype != other.tensor.dtype:
+                raise ValueError(f"trainable parameters must not share memory; got {one.name} and {other.name}")
+    return found
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """First element of its storage that a tensor covers, and the one after its last."""
+    start = int(tensor.storage_offset())
+    if tensor.is_contiguous() or tensor.numel() == 0:
+        return start, start + tensor.numel()
+    return start, start + 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
+
+
+def _array(tensor: Tensor) -> NDArray[Any] | None:
+    if tensor.device.type != "cpu" or tensor.dtype not in (torch.float32, torch.float64) or not tensor.is_contiguous():
+        return None
+    found: NDArray[Any] = tensor.view(-1).numpy()
+    return found
+
+
+class Scratch:
+    """Memory for one shifted parameter on the CPU, used again when the operation is over.
+
+    Fresh memory from the system costs more there than the perturbation itself; the CUDA allocator keeps its own.
+    """
+
+    def __init__(self) -> None:
+        self._held: Tensor | None = None
+        self._idle = 0
+
+    def take(self, count: int, like: Tensor) -> Tensor:
+        """An uninitialised tensor of shape (count,), of the type and device of `like`."""
+        size = count * like.element_size()
+        if size < 1 << 16 or like.device.type != "cpu":
+            return torch.empty(count, dtype=like.dtype, device=like.device)
+        if self._held is not None and _references(self._held) > self._idle:
+            return torch.empty(count, dtype=like.dtype, device=like.device)
+        if self._held is None or self._held.numel() < size:
+            self._held = None
+            self._held = torch.empty(size, dtype=torch.uint8)
+            self._idle = _references(self._held)
+        return self._held[:size].view(like.dtype)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """x + scale u: the direction's number and the scale; of each parameter the bits beside it and a factor of scale."""
+
+    directions: Directions
+    number: int
+    scale: float
+    low: Mapping[int, Tensor]
+    factors: Sequence[float]
+
+    def of_array(self, place: Place, start: int, out: Tensor) -> None:
+        """out <- x + scale u at elements start, ... of a place that has an array."""
+        assert place.array is not None
+        x, first = place.array[start : start + out.numel()], place.origin + start
+        self.directions.shift_array(x, self.number, place.index, self._scale(place), first, out.numpy())
+
+    def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
+        """out <- round(x + scale u) at elements start, ... of a place; source: its weights there, flat."""
+        low, first = self.low.get(place.index), place.origin + start
+        if low is None:
+            self.directions.shift(source, self.number, place.index, self._scale(place), first, out)
+            return
+        part, count, number = low[start : start + source.numel()], source.numel(), self.number
+        for here, u in self.directions.blocks(
+            number, place.index, first, count, self._scale(place), device=source.device
+        ):
+            out[here] = join(source[here], part[here]).add_(u)
+
+    def whole(self, place: Place) -> Tensor:
+        """round(x + scale u) of all of a place, in its shape."""
+        source = place.tensor.contiguous().view(-1)
+        out = torch.empty_like(source)
+        if place.array is None:
+            self.of(source, place, 0, out)
+        else:
+            self.of_array(place, 0, out)
+        return out.view(place.tensor.shape)
+
+    def rows(self, place: Place, rows: Tensor) -> Tensor:
+        """round(x + scale u) at these rows of a matrix."""
+        source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
+        width = place.tensor.shape[1]
+        wide = torch.float64 if source.dtype == torch.float64 else torch.float32
+        u = self.directions.rows(
+            self.number, place.index, rows + place.origin // width, width, self._scale(place), wide
+        )
+        value = source if low is None else join(source, low.view(place.tensor.shape).index_select(0, rows))
+        return u.add_(value).to(source.dtype)
+
+    def _scale(self, place: Place) -> float:
+        return self.scale * self.factors[place.index]
+
+
+class Shifted(TorchDispatchMode):
+    """Hands shifted copies of the trainable parameters to every operation that reads them.
+
+    places: as of `storages`, replaced where parameters have other memory; names are removed from `unread` as their
+    parameters are read. guarded: of `Untrained`. written: whether a buffer that is put back was, or may have been.
+    Operations raise ValueError where they would write a parameter, or read parts of its elements.
+    """
+
+    def __init__(
+        self,
+        shift: Shift,
+        places: dict[int, list[Place]],
+        scratch: Scratch,
+        unread: set[str],
+        guarded: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._shift, self.places, self._scratch, self._unread = shift, places, scratch, unread
+        self._guarded, self.written = guarded, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if types:
+            self._refuse_shards(func, [*args, *kwargs.values()])
+        if func.is_view:
+            return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            self._refuse_writes(func, args, kwargs)
+        elif id(func) in _UNSAID:
+            self.written |= len(args) <= _TRAINING or args[_TRAINING] is not False
+        if func is _EMBEDDING and (place := self._few_rows(args[0], args[1])):
+            return func(*self._looked_up(place, args[1]))
+        if kwargs:
+            kwargs = {name: self._replaced(value) for name, value in kwargs.items()}
+        return func(*map(self._replaced, args), **kwargs)
+
+    def begin(self) -> None:
+        """Shift from now on."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def retire(self) -> None:
+        """Shift nothing from now on, and leave torch's stack of modes if it is there. Safe to repeat."""
+        self.places = {}
+        if self in _get_current_dispatch_mode_stack():
+            while _get_current_dispatch_mode_stack()[-1] is not self:  # the losses' own, cut short with them
+                _pop_mode()
+            try:
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            except IndexError:  # an interrupt has cut it short before
+                _pop_mode()
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._copy(value, places) if (places := self._touched(value)) else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._replaced, value))
+        return value
+
+    def _touched(self, value: Tensor) -> list[Place]:
+        """The parameters that a tensor overlaps."""
+        places = self.places.get(storage_of(value))
+        if not places:
+            return []
+        start, stop = extent(value)
+        one, own = value.element_size(), places[0].tensor.element_size()
+        return [place for place in places if place.start * own < stop * one and start * one < place.stop * own]
+
+    def _copy(self, value: Tensor, places: list[Place]) -> Tensor:
+        """What a tensor that overlaps these parameters is at x + scale u."""
+        own = places[0].tensor.dtype
+        if value.dtype != own:
+            try:
+                return self._copy(value.view(own), places).view(value.dtype)
+            except RuntimeError:
+                raise ValueError(f"the losses must not read parts of {places[0].name} as {value.dtype}") from None
+        start, stop = extent(value)
+        place = places[0]
+        if len(places) == 1 and place.start <= start and stop <= place.stop and place.tensor.is_contiguous():
+            self._unread.discard(place.name)
+            out = self._scratch.take(stop - start, value)
+            if place.array is None:
+                self._shift.of(value.as_strided((stop - start,), (1,), start), place, start - place.start, out)
+            else:
+                self._shift.of_array(place, start - place.start, out)
+            return out.as_strided(value.size(), value.stride(), 0)
+        first, last = start, stop  # what is copied: all of a parameter that is not in row-major order
+        for place in places:
+            self._unread.discard(place.name)
+            if not place.tensor.is_contiguous():
+                first, last = min(first, place.start), max(last, place.stop)
+        source = value.as_strided((last - first,), (1,), first)
+        out = self._scratch.take(last - first, source)
+        if len(places) > 1 or first < places[0].start or places[0].stop < last:
+            out.copy_(source)
+        for place in places:
+            if place.tensor.is_contiguous():
+                here = slice(max(first, place.start) - first, min(last, place.stop) - first)
+                self._shift.of(source[here], place, here.start + first - place.start, out[here])
+            else:
+                size, stride = place.tensor.size(), place.tensor.stride()
+                there = out.as_strided(size, stride, out.storage_offset() + place.start - first)
+                there.copy_(self._shift.whole(place))
+        return out.as_strided(value.size(), value.stride(), out.storage_offset() + start - first)
+
+    def _few_rows(self, weight: Tensor, rows: Tensor) -> Place | None:
+        """The parameter that an embedding looks up few rows of, if it is one."""
+        if weight.ndim != 2 or rows.numel() * _ROWS_SHARE > weight.shape[0]:
+            return None
+        for place in self._touched(weight):
+            whole = place.tensor.shape == weight.shape and place.tensor.stride() == weight.stride()
+            if whole and extent(weight) == (place.start, place.stop) and weight.is_contiguous():
+                self._unread.discard(place.name)
+                return place
+        return None
+
+    def _looked_up(self, place: Place, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The shifted rows of a matrix that are looked up, and which of them each look-up means."""
+        if rows.device.type == "cpu":
+            distinct, which = torch.unique(rows, return_inverse=True)
+            return self._shift.rows(place, distinct), which
+        which = torch.arange(rows.numel(), device=rows.device).view(rows.shape)
+        return self._shift.rows(place, rows.reshape(-1)), which  # a GPU would wait for the number of distinct rows
+
+    def _refuse_shards(self, func: Any, values: Iterable[Any]) -> None:
+        """An operation on a sharded tensor as a whole reads its memory elsewhere."""
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                self._refuse_shards(func, value)
+            elif is_sharded(value) and (places := self._touched(piece(value)[0])):
+                raise ValueError(f"the losses must read {places[0].name} in a forward, which gathers it; got {func}")
+
+    def _refuse_writes(self, func: Any, args: Any, kwargs: Any) -> None:
+        for number, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[number] if number < len(args) else kwargs.get(argument.name)
+                for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                    if isinstance(tensor, Tensor):
+                        self._refuse_write(func, tensor)
+
+    def _refuse_write(self, func: Any, tensor: Tensor) -> None:
+        if places := self._touched(tensor):
+            raise ValueError(f"the losses must not write trainable parameter {places[0].name}; got {func}")
+        guarded = self._guarded.get(storage_of(tensor))
+        if guarded:
+            raise ValueError(
+                f"losses must not change what is handed out with the module; got a write of {guarded} by {func}"
+            )
+        self.written |= guarded is not None
+
+
+def storage_of(tensor: Tensor) -> int:
+    """The identity of a tensor's memory; 0 for one without (sparse)."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def _references(tensor: Tensor) -> int:
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))

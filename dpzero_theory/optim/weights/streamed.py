@@ -1,0 +1,158 @@
+"""Weights of a module whose layers are in files, see `layers`: the same bits as in memory, each layer read once a step.
+
+A layer is read from the checkpoint, or from the working folder, and moved by the releases since. In the working folder
+a layer's file says which moves it has made (a digest of them), so that a crash at any moment leaves files of different
+ages, each of which is brought up when it is read; one whose moves are not a beginning of the run's is not used. A run
+goes on as any other does: with the initial weights, which it moves by its transcript.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.layers import Layers, Values
+from dpzero_theory.optim.weights.module import Scales, Through, Weights
+from dpzero_theory.privacy.journal import sync_folder
+
+BEHIND = 16
+"""Moves after which a layer is written to the working folder again, which costs more than to make a move again."""
+_DIGEST = "moves"
+
+
+class StreamedWeights(Weights):
+    """As `Weights`, of a module that `layers.stream` was called for.
+
+    Raises ValueError for precision `master`, whose bits beside the weights are not streamed, and in several processes.
+    """
+
+    def __init__(
+        self, module: nn.Module, layers: Layers, directions: Directions, *, precision: str = "nearest"
+    ) -> None:
+        if precision == "master":
+            raise ValueError("precision must be 'nearest' or 'stochastic' where layers are streamed; got 'master'")
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            raise ValueError("layers must not be streamed in several processes")
+        super().__init__(module, directions, precision=precision)
+        self._unread = {name for name, size in zip(self.names, self.sizes, strict=True) if size}
+        self._layers = layers
+        self._index = {parameter: index for index, parameter in enumerate(self.parameters)}
+        self._of = {parameter: index for index, layer in enumerate(layers.layers) for parameter in layer.parameters}
+        self._start = hashlib.sha256(f"{directions.key} {directions.law} {precision}".encode()).hexdigest()
+        self.forget()
+        layers.values, layers.changed = self._read, self._look_again
+
+    def evaluated(
+        self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Tensor], at_once: int = 1
+    ) -> list[Tensor]:
+        """As of `Weights`, with each layer in memory once."""
+        if at_once > 1:
+            raise ValueError("points_at_once must be 1 where layers are streamed")
+        asked = partial(function, self.module)
+        answers: list[list[object]] = [[] for _ in points]
+        for index in range(len(self._layers.layers)):
+            with self._layers.held(index) as forward:
+                for point, known in zip(points, answers, strict=True):
+                    with self.shifted(*point):
+                        arguments, named = self._layers.asked(asked, known)
+                        known.append(forward(*arguments, **named))
+        found = []
+        for point, known in zip(points, answers, strict=True):
+            with self.shifted(*point):
+                found.append(self._layers.answered(asked, known))
+        return found
+
+    def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
+        """Raises ValueError: a release that is a vector is kept nowhere."""
+        raise ValueError("weights must not be streamed where a release is a vector")
+
+    def values(self) -> dict[str, Tensor]:
+        """As of `Weights`, in host memory."""
+        return {name: held.detach().cpu().clone() for name, held in zip(self.names, self._present(), strict=True)}
+
+    def load_values(self, values: Mapping[str, Tensor]) -> None:
+        """Raises ValueError: streamed weights go on from the initial ones by the run's transcript."""
+        raise ValueError(
+            "streamed weights must not be loaded: resume with the initial ones, and the transcript moves them"
+        )
+
+    def forget(self) -> None:
+        """Make no moves, as at the start."""
+        self._made: list[Scales] = []
+        self._ages = {self._start: 0}
+        self._newest = self._start
+
+    def _make(self, scales: Scales, through: Through | None) -> None:
+        if through is not None:
+            raise ValueError("weights must not be streamed where an update keeps something beside them")
+        super()._make(scales, through)
+        self._made.append(scales)
+        words = " ".join(f"{number} {scale.hex()}" for number, scale in scales)
+        self._newest = hashlib.sha256(f"{self._newest} {words}".encode()).hexdigest()
+        self._ages[self._newest] = len(self._made)
+
+    def _passed_over(self, parameter: nn.Parameter) -> bool:
+        return parameter in self._of  # read for each call of its layer
+
+    def _present(self) -> Iterator[Tensor]:
+        with ExitStack() as stack:
+            held: int | None = None
+            for parameter in self.parameters:
+                layer = self._of.get(parameter)
+                if layer != held:
+                    stack.close()
+                    if layer is not None:
+                        stack.enter_context(self._layers.held(layer))
+                    held = layer
+                yield parameter
+
+    def _read(self, index: int) -> Values:
+        """The values of a layer after all moves."""
+        found, age = self._moved(index)
+        behind = self._made[age:]
+        for scales in behind:
+            for parameter, values in found.items():
+                if parameter in self._index:
+                    self._move(values, self._index[parameter], 0, scales, None)
+        if self._layers.work is not None and len(behind) >= BEHIND:
+            self._write(index, found)
+        return found
+
+    def _file(self, index: int) -> Path:
+        assert self._layers.work is not None
+        return self._layers.work / f"layer-{index}.safetensors"
+
+    def _moved(self, index: int) -> tuple[Values, int]:
+        """The newest that there is of a layer, and how many moves it has made."""
+        layers = self._layers
+        if layers.work is not None and self._file(index).exists():
+            from safetensors import safe_open
+
+            with safe_open(self._file(index), "pt") as file:
+                age = self._ages.get((file.metadata() or {}).get(_DIGEST, ""))
+                if age is not None:
+                    values = (file.get_tensor(str(place)) for place in range(len(layers.layers[index].parameters)))
+                    placed = (value.to(layers.device, copy=True) for value in values)
+                    return dict(zip(layers.layers[index].parameters, placed, strict=True)), age
+        return layers.initial(index), 0
+
+    def _write(self, index: int, values: Values) -> None:
+        """Whole or not at all."""
+        from safetensors.torch import save
+
+        path = self._file(index)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        named = {str(place): value.contiguous() for place, value in enumerate(values.values())}
+        with part.open("wb") as file:
+            file.write(save(named, {_DIGEST: self._newest}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        sync_folder(path.parent)

@@ -1,0 +1,183 @@
+"""What a module holds beside its trained weights: its buffers, its frozen parameters, and which of them there are.
+
+All of it is handed out with the weights (`state_dict`, a Trainer's files), and evaluations read private records: a
+buffer that the first batch fills, or a running maximum, would carry them out. So an evaluation leaves nothing there.
+
+    a buffer                      is put back after each evaluation, so the next one finds it as the first one did
+    a frozen parameter, a buffer  is not copied: an operation that would write it is refused
+      of more than 2^22 elements
+    an entry of a registry        is put back too: made, taken away or replaced buffers, parameters, submodules
+
+What is put back is what was there when the evaluation began, as what others write between evaluations is their
+business. Batch normalisation's statistics come from kernels that do not say that they write, and numpy may write any
+memory: buffers are compared by value at each save and at the end (`settle`). Not seen are frozen
+parameters written in such ways, and what is in plain attributes, which no `state_dict` has.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dpzero_theory.optim.weights.layers import is_absent
+from dpzero_theory.optim.weights.shifted import storage_of
+
+MOST_COPIED = 1 << 22
+"""Elements of a buffer that is copied and put back; a larger one must not be written."""
+
+
+class _Held(NamedTuple):
+    """A buffer or a frozen parameter: the tensor, its memory when it was taken, and a copy of a buffer's values."""
+
+    name: str
+    tensor: Tensor
+    memory: Tensor
+    copy: Tensor | None
+
+
+class Untrained:
+    """The buffers and frozen parameters of a module, as evaluations must leave them.
+
+    parameters: whether the frozen ones are looked at, which other machinery replaces where a module is sharded; of
+    those the ones of which `passed_over` is true are not. guarded: what lies in which storage: the name of what must
+    not be written, or "" of what is put back. parts: the module's submodules and itself.
+    """
+
+    def __init__(
+        self, module: nn.Module, *, parameters: bool, passed_over: Callable[[nn.Parameter], bool] = lambda _: False
+    ) -> None:
+        self._module, self._parameters, self._passed_over = module, parameters, passed_over
+        self._leave = False
+        self._live: list[Any] | None = None
+        self._there: list[Any] = []
+        self._held: list[_Held] = []
+        self._state: list[tuple[int, int]] = []
+        self.guarded: dict[int, str] = {}
+        self.parts: list[nn.Module] = []
+
+    def begin(self) -> None:
+        """An evaluation begins: what is there now is what it must leave."""
+        if not (self._leave or (self._live is not None and self._same())):
+            self._take()
+
+    def settle(self) -> None:
+        """Before what there is is handed out: put back buffers that have other values and do not say that they do."""
+        if not self._leave and self._live is not None and self._same():
+            self._restore()
+
+    def put_back(self, *, written: bool) -> None:
+        """An evaluation is over. written: whether it may have written buffers. Safe to repeat."""
+        if not self._leave and self._live is not None and (written or not self._same()):
+            self._restore()
+
+    def _restore(self) -> None:
+        assert self._live is not None
+        for live, there in zip(self._live, self._there, strict=True):
+            if not _alike(live, there):
+                live.clear()
+                live.update(there)
+        for held in self._held:
+            _put_back(held)
+        self._state = [_state(held.tensor) for held in self._held]
+
+    @contextmanager
+    def left(self) -> Iterator[Callable[[], None]]:
+        """Inside nothing is put back, and what it gives raises ValueError naming what was changed since its last call.
+
+        At the end all is put back.
+        """
+        seen: list[dict[str, Tensor | int]] = []
+
+        def require_unchanged() -> None:
+            seen.append(dict(self._saved()))
+            for name, value in seen[-1].items() if len(seen) > 1 else ():
+                before = seen[-2].get(name)
+                if not (value == before if isinstance(value, int) else _equal(value, before)):
+                    raise ValueError(
+                        f"losses must not change what is handed out with the module; got a change of {name}"
+                    )
+
+        self._leave = True
+        try:
+            yield require_unchanged
+        finally:
+            self._leave = False
+            self.put_back(written=True)
+
+    def _saved(self) -> Iterator[tuple[str, Tensor | int]]:
+        """Copies of the buffers that a state_dict has, and where frozen parameters are."""
+        for path, part in self._module.named_modules():
+            for name, buffer in part.named_buffers(recurse=False):
+                if name not in part._non_persistent_buffers_set and _plain(buffer):
+                    yield f"{path}.{name}".lstrip("."), buffer.detach().clone()
+        for held in self._held:
+            if held.copy is None:
+                yield held.name, _state(held.tensor)[0]
+
+    def _take(self) -> None:
+        self._live = None  # until all of it is known
+        parts = list(self._module.modules())
+        live: list[Any] = []
+        for part in parts:
+            registries = [part._modules, part._buffers, *([part._parameters] if self._parameters else [])]
+            live += [registry for registry in registries if isinstance(registry, dict)]
+            live.append(part._non_persistent_buffers_set)
+        trained = {storage_of(p) for p in self._module.parameters() if p.requires_grad}
+        found = [
+            _Held(name, buffer, memory, memory.clone() if memory.numel() <= MOST_COPIED else None)
+            for name, buffer in self._module.named_buffers()
+            if _plain(buffer) and storage_of(memory := buffer.detach()) not in trained
+        ]
+        for name, parameter in self._module.named_parameters() if self._parameters else ():
+            own = not (parameter.requires_grad or parameter.is_meta or is_absent(parameter))
+            if own and not self._passed_over(parameter) and storage_of(parameter) not in trained | {0}:
+                found.append(_Held(name, parameter, parameter.detach(), None))
+        guarded = {storage_of(held.memory): "" if held.copy is not None else held.name for held in found}
+        self._held, self._state = found, [_state(held.tensor) for held in found]
+        self.guarded, self.parts, self._there = guarded, parts, [registry.copy() for registry in live]
+        self._live = live
+
+    def _same(self) -> bool:
+        """Whether the registries have the same entries, and these are where they were and were not written."""
+        try:
+            if self._live != self._there:
+                return False
+        except RuntimeError:  # tensors that are not the same ones
+            return False
+        return self._state == [_state(held.tensor) for held in self._held]
+
+
+def _put_back(held: _Held) -> None:
+    tensor, memory, copy = held.tensor, held.memory, held.copy
+    if _state(tensor)[0] != _state(memory)[0] or tensor.shape != memory.shape or tensor.dtype != memory.dtype:
+        tensor.data = memory
+    if copy is not None and not _equal(memory, copy):
+        with torch.inference_mode(memory.is_inference()), torch.no_grad():
+            memory.copy_(copy)
+
+
+def _alike(live: Any, there: Any) -> bool:
+    if isinstance(live, set):
+        return bool(live == there)
+    return list(live) == list(there) and all(live[name] is value for name, value in there.items())
+
+
+def _equal(one: Tensor, other: Any) -> bool:
+    """Of the same shape and type, and entry by entry; NaN is NaN."""
+    if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _plain(buffer: Tensor) -> bool:
+    return buffer.layout == torch.strided and not (buffer.is_meta or buffer.is_nested)
+
+
+def _state(tensor: Tensor) -> tuple[int, int]:
+    """Where it is, and how often it was written where torch counts that."""
+    try:
+        return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+    except RuntimeError:  # a subclass without memory of its own
+        return 0, 0

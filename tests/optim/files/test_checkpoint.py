@@ -1,0 +1,60 @@
+"""Checkpoints through files, bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dpzero_theory.optim.files.checkpoint import Checkpoint, is_checkpoint
+from dpzero_theory.optim.private import make_private_with_epsilon
+from dpzero_theory.optim.run import Run
+from tests.optim.small import BUDGET, FULL, STEP, Logistic, data, losses, private
+
+
+def half(folder: Path, **changes: Any) -> Run:
+    """With bits beside the weights."""
+    settings = {**BUDGET, **STEP, **FULL, "precision": "master", **changes}
+
+    def wide(module: Any, batch: Any) -> torch.Tensor:
+        return losses(module, batch).float()
+
+    return make_private_with_epsilon(Logistic(torch.bfloat16), wide, data(torch.bfloat16), folder=folder, **settings)
+
+
+@pytest.mark.parametrize("kind", ["torch", "safetensors"])
+def test_a_run_goes_on_from_a_file(kind: str, tmp_path: Path) -> None:
+    run = half(tmp_path / "run")
+    for _ in range(3):
+        run.step()
+    state, file = run.state_dict(), tmp_path / "state"
+    if kind == "torch":
+        torch.save(state, file)
+        run.close()
+        read = torch.load(file, weights_only=True)
+    else:
+        safetensors = pytest.importorskip("safetensors.torch", reason="the hf extra is not installed")
+        safetensors.save_file(state, file)
+        run.close()
+        read = safetensors.load_file(file)
+    again = half(tmp_path / "run", resume=True)
+    again.load_state_dict(read)
+    again.catch_up()
+    assert again.weights.fingerprint() == run.weights.fingerprint()
+    assert all(torch.equal(value, read[name]) for name, value in again.state_dict().items())
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    run = private(tmp_path)
+    for other in ({}, Logistic().state_dict(), {**run.state_dict(), "run.key": "word"}):
+        with pytest.raises(ValueError, match=r"^state must be of a run's state_dict"):
+            run.load_state_dict(other)
+    assert is_checkpoint(run.state_dict())
+    assert not is_checkpoint(Logistic().state_dict())
+
+
+def test_names_come_back_whatever_they_are() -> None:
+    named = {"weights.kept.run.key": torch.ones(2), "kept.a": torch.zeros(1)}
+    found = Checkpoint.of(Checkpoint("00ff" * 8, 5, named, {"run.position": torch.ones(1)}).tensors())
+    assert (found.key, found.position, set(found.weights)) == ("00ff" * 8, 5, set(named))
+    assert set(found.kept) == {"run.position"}

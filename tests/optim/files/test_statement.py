@@ -1,0 +1,120 @@
+"""The privacy statement: what it says, against numbers that are computed here."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import norm
+
+from dpzero_theory.optim.files import statement as of_statement
+from dpzero_theory.optim.files.folder import TRANSCRIPT
+from dpzero_theory.optim.files.statement import DELTAS, rounded_up, shown, spending_curve, statement_of_folder
+from dpzero_theory.optim.files.transcript import TranscriptError
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.ledger import read
+from dpzero_theory.privacy.step import Release
+from tests.optim.small import BUDGET, STEP, N, private
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    run = private(tmp_path / "run", paid_at_once=3)
+    for _ in range(4):
+        run.step()
+    run.close()
+    return tmp_path / "run"
+
+
+def test_it_names_all_that_a_claim_needs(folder: Path) -> None:
+    found = statement_of_folder(folder)
+    assert {"relation", "sampling", "n", "record", "mechanism", "lattice", "noise", "software"} <= set(found.facts)
+    assert found.facts["n"] == f"{N} records"
+    assert found.facts["steps planned"] == str(STEP["steps"])
+    assert found.facts["steps paid for"] == "6, 3 at a time"
+    assert found.facts["steps made"] == "4 in the transcript"
+    assert "torch" in found.facts["software"]
+    text = found.text()
+    assert all(len(line) <= 100 for line in text.splitlines()[1:])
+    assert text.startswith("What was released is (")
+    assert all(value.split()[0] in text for value in found.facts.values())
+    assert "not rolled back together" in " ".join(text.split())
+
+
+def gdp_delta(epsilon: float, mu: float) -> float:
+    """delta of mu-GDP (Dong, Roth and Su)."""
+    return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
+
+
+def test_epsilon_is_bracketed_at_several_deltas(folder: Path) -> None:
+    """Full batches: Gaussian differential privacy of mu = 2 sqrt(T)/noise multiplier, less a hair for the lattice."""
+    found, account = statement_of_folder(folder), read(folder / "ledger.jsonl")
+    assert [cost.delta for cost in found.costs] == [BUDGET["target_delta"], *sorted(DELTAS)]
+    for cost in found.costs:
+        for count, bracket in ((6, cost.paid), (STEP["steps"], cost.planned)):
+            mu = 2 * count**0.5 / account.settings.noise_multiplier
+            assert gdp_delta(bracket.upper * (1 + 1e-6), mu) <= cost.delta <= gdp_delta(bracket.lower * (1 - 1e-6), mu)
+
+
+def test_the_curve_is_that_of_the_releases(folder: Path) -> None:
+    found = statement_of_folder(folder)
+    curve = dict(spending_curve(read(folder / "ledger.jsonl")))
+    assert curve[0] == 0.0
+    assert curve[6] == found.costs[0].paid.upper
+    assert curve[STEP["steps"]] == found.costs[0].planned.upper
+    assert list(curve) == sorted(curve)
+    assert list(curve.values()) == sorted(curve.values())
+
+
+def test_what_is_shown_is_never_less() -> None:
+    assert rounded_up(2.300001) == "2.30001"
+    assert rounded_up(2.9999999) == "3"
+    assert rounded_up(0.0) == "0"
+    assert shown(Bracket(1.23456789, 1.3, 1.3, "")) == "1.23456 to 1.3"
+    assert shown(Bracket(1.2345671, 1.2345672, 1.2345672, "")) == "1.23457"
+
+
+def test_a_damaged_folder_has_none(folder: Path) -> None:
+    (folder / TRANSCRIPT).write_bytes(b"\n")
+    with pytest.raises(TranscriptError):
+        statement_of_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "relation", "sampling"),
+    [
+        ({}, "differ in the value of one record", "all records in every step"),
+        (
+            {"relation": "add-remove", "sampling": "poisson", "expected_batch": 10},
+            "one record more or less; n is public",
+            "independently with probability 0.25; batches are secret",
+        ),
+        (
+            {"relation": "zero-out", "sampling": "fixed-size", "expected_batch": 10},
+            "adds nothing in one of them",
+            "10 records of n in each step, uniformly without replacement",
+        ),
+    ],
+)
+def test_relation_and_sampling_are_said_in_words(
+    tmp_path: Path, changes: dict[str, Any], relation: str, sampling: str
+) -> None:
+    private(tmp_path / "run", steps=500, **changes).close()
+    found = statement_of_folder(tmp_path / "run").facts
+    assert relation in found["relation"]
+    assert sampling in found["sampling"]
+
+
+def test_nothing_is_worked_out_twice_for_statement_and_curve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, float]] = []
+
+    def counted(history: list[Release], delta: float) -> Bracket:
+        asked.append((sum(release.steps for release in history), delta))
+        return epsilon_of_history(history, delta)
+
+    monkeypatch.setattr(of_statement, "epsilon_of_history", counted)
+    of_statement._cost.cache_clear()
+    found = statement_of_folder(folder)
+    curve = spending_curve(read(folder / "ledger.jsonl"))
+    assert len(asked) == len(set(asked)) == 2 * len(found.costs) + len(curve) - 2

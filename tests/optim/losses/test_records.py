@@ -1,0 +1,112 @@
+"""What is taken as data, and the batch of some of its records."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+
+from dpzero_theory.optim.losses.records import Alike, Unread, each, fetcher, length_of, require_data
+
+PLACES = np.array([1, 4, 7])
+
+
+class Rows(Dataset[tuple[int, int]]):
+    """Ten records (i, i^2)."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index**2
+
+
+class Batched(Rows):
+    """Rows that hands out many records at a time, as `datasets` does; one at a time is an error."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        raise AssertionError("asked for one record")
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, int]]:
+        return [(i, i**2) for i in indices]
+
+
+@pytest.mark.parametrize(
+    "data", [Rows(), Batched(), [(i, i**2) for i in range(10)], tuple((i, i**2) for i in range(10))]
+)
+def test_records_come_in_the_order_asked_for(data: Any) -> None:
+    require_data(data)
+    first, second = fetcher(data, None)(PLACES)
+    assert (first.tolist(), second.tolist()) == ([1, 4, 7], [1, 16, 49])
+
+
+def test_tensors_are_indexed_at_once_and_a_collate_is_used() -> None:
+    data = TensorDataset(torch.arange(10.0), torch.arange(10) * 2)
+    values, doubled = fetcher(data, None)(PLACES)
+    assert (values.tolist(), doubled.tolist()) == ([1.0, 4.0, 7.0], [2, 8, 14])
+    assert fetcher(data, len)(PLACES) == 3
+    assert fetcher(data, default_collate)(PLACES)[1].tolist() == [2, 8, 14]
+
+
+@pytest.mark.parametrize(
+    "bad", [None, 3, (torch.zeros(4), torch.zeros(4)), {"x": [1]}, "text", iter([1]), DataLoader(Rows(), batch_size=2)]
+)
+def test_what_is_no_map_style_data_set_is_refused_in_one_line(bad: object) -> None:
+    with pytest.raises(ValueError, match=r"^data must be a map-style data set.*got \w+$"):
+        require_data(bad)
+
+
+class Drawn(Rows):
+    """Reads differently each time."""
+
+    def __getitem__(self, index: int) -> tuple[int, float]:
+        return index, random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002
+
+
+class DrawnTogether(Drawn):
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, float]]:
+        return [self[i] for i in indices]
+
+
+def states() -> list[Any]:
+    return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index] # noqa: NPY002
+
+
+@pytest.mark.parametrize("kind", [Drawn, DrawnTogether])
+def test_what_is_drawn_is_drawn_alike(kind: type[Drawn]) -> None:
+    """For a record that is read by itself wherever it stands, else in the same place; nobody else's draws change."""
+    read, before = Alike(kind(), None), states()
+    first, again = read(np.array([7, 2, 5])), read(np.array([7, 3, 5]))
+    assert first[1][[0, 2]].tolist() == again[1][[0, 2]].tolist()
+    assert read.by_place == (kind is DrawnTogether)
+    assert (read(np.array([5, 7]))[1][1] == first[1][0]) == (kind is Drawn)
+    assert list(each(kind(), [7, 2])) == [next(each(kind(), [number])) for number in (7, 2)]
+    assert states() == before
+    assert not Alike(Batched(), None).by_place
+    found = fetcher(kind(), None)
+    assert found(PLACES)[1].tolist() != found(PLACES)[1].tolist()
+
+
+def test_records_are_read_as_a_run_reads_them() -> None:
+    assert [value.tolist() for value in Alike(Batched(), None)(PLACES)] == [[1, 4, 7], [1, 16, 49]]
+    tensors = TensorDataset(torch.arange(10.0))
+    assert Alike(tensors, None)(PLACES)[0].tolist() == [1.0, 4.0, 7.0]
+    assert list(each(Batched(), [4, 2])) == [(4, 16), (2, 4)]
+    assert isinstance(next(each([1, 2], [5])), Unread)
+
+
+@pytest.mark.parametrize(
+    ("record", "length"),
+    [
+        (3, 1),
+        ("words", 5),
+        ([1, 2, 3], 3),
+        ({"ids": [1, 2], "label": 0}, 3),
+        ((torch.zeros(2, 3), torch.tensor(1)), 7),
+        ((np.zeros(4), "ab"), 6),
+    ],
+)
+def test_how_long_records_are(record: Any, length: int) -> None:
+    assert length_of(record) == length

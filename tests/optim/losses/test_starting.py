@@ -1,0 +1,201 @@
+"""Starting values against the derivatives that they estimate, and what they refuse."""
+
+import math
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.optim.files.folder import TRANSCRIPT, begun_with
+from dpzero_theory.optim.files.transcript import Header, TranscriptError, read
+from dpzero_theory.optim.losses.starting import Start, nearest_directions, public_clip, starting_values
+from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.private import make_private_with_epsilon
+from tests.optim.small import BUDGET, FULL, STEP, D, Logistic, data, losses, private
+
+GENERATOR = torch.Generator().manual_seed(3)
+PUBLIC = TensorDataset(
+    torch.randn(200, D, generator=GENERATOR, dtype=torch.float64),
+    torch.randint(2, (200,), generator=GENERATOR).double() * 2 - 1,
+)
+RUN: dict[str, Any] = {
+    "n": 1000, "evaluations": 1024, "target_epsilon": 2.0, "target_delta": 1e-5, "expected_batch": 100.0,
+    "relation": "add-remove", "sampling": "poisson",
+}  # fmt: skip
+
+
+def start(**changes: Any) -> Start:
+    return starting_values(Logistic(), losses, PUBLIC, **{"declared": "public", **RUN, **changes})
+
+
+def test_what_is_measured_is_what_derivatives_give() -> None:
+    """At zero a record's gradient is -label x/2 and its Hessian x x'/4: 32 directions in 6 dimensions see both."""
+    features = PUBLIC.tensors[0].numpy()
+    found = start()
+    norm = float(np.median(np.linalg.norm(features, axis=1) / 2))
+    assert found.norm == pytest.approx(norm, rel=0.25)
+    hessian = features.T @ features / (4 * len(features))
+    assert found.trace == pytest.approx(float(np.trace(hessian)), rel=0.05)
+    off = hessian - np.diag(np.diag(hessian))
+    assert found.frobenius == pytest.approx(float(np.linalg.norm(off)), rel=0.5)
+    assert found.target["clip"] == pytest.approx(math.sqrt(found.target["directions_per_step"]) * found.norm)
+
+
+def test_the_step_size_minimises_the_inequality_that_it_comes_from() -> None:
+    """gap/(alpha T) + alpha tr(H) (sigma^2 + v)/(2 K) over a grid, where the largest stable one does not bind."""
+    found = start(directions_per_step=1, evaluations=20_000)
+    target = found.target
+    plan = Plan.for_target(n=RUN["n"], **target)
+    sigma = plan.noise_multiplier * plan.clip / plan.expected_batch
+    assert found.noise == pytest.approx(sigma, rel=1e-9)
+    v = float(np.mean((PUBLIC.tensors[0] ** 2).sum(1).numpy() / 4)) / RUN["expected_batch"]
+    grid = np.geomspace(1e-5, 10, 20_001)
+    bound = math.log(2) / (grid * plan.steps) + grid * found.trace * (sigma**2 + v) / 2
+    assert target["step_size"] == pytest.approx(grid[bound.argmin()], rel=0.05)
+    assert target["step_size"] < 1 / (found.trace + 2 * found.frobenius)
+
+
+def test_a_run_with_them_learns(tmp_path: Path) -> None:
+    """Records of the same law as the public ones, with labels that can be learned: the loss falls by half."""
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(1200, D, generator=generator, dtype=torch.float64)
+    labels = torch.where(features[:, 0] > 0, 1.0, -1.0).double()
+    train = TensorDataset(features[200:], labels[200:])
+    found = starting_values(
+        Logistic(),
+        losses,
+        TensorDataset(features[:200], labels[:200]),
+        declared="synthetic",
+        private_data=train,
+        **{**RUN, "expected_batch": 1000.0, "sampling": "full", "target_epsilon": 8.0, "evaluations": 256},
+    )
+    module = Logistic()
+    run = make_private_with_epsilon(module, losses, train, folder=tmp_path / "run", paid_at_once=64, **found.target)
+    run.run()
+    run.close()
+    assert losses(module, train.tensors).mean().item() < 0.5 * math.log(2)
+
+
+@pytest.mark.parametrize(("evaluations", "k"), [(1, 1), (64, 1), (1024, 4), (16_384, 16), (262_144, 64), (10**9, 256)])
+def test_more_evaluations_are_spent_on_more_directions(evaluations: int, k: int) -> None:
+    assert nearest_directions(evaluations) == k
+
+
+def test_the_smoothing_is_the_largest_that_sees_the_slope() -> None:
+    """sin(b z)/b has slope 1 at 0, and halving lambda changes it by the share (3/4) (b lambda z)^2/6."""
+
+    def curved(module: nn.Module, batch: Any) -> torch.Tensor:
+        return torch.sin(300 * module(batch[0])) / 300 + 1
+
+    assert start().target["smoothing"] == 0.1
+    assert starting_values(Logistic(), curved, PUBLIC, declared="public", **RUN).target["smoothing"] == 1e-4
+
+
+def test_private_records_are_refused() -> None:
+    own = data()
+    with pytest.raises(ValueError, match="declared must be one of public, synthetic; got 'private'"):
+        start(declared="private")
+    with pytest.raises(ValueError, match="public_data must hold no private records; got 40"):
+        starting_values(Logistic(), losses, own, declared="public", private_data=own, **RUN)
+    mixed = TensorDataset(*(torch.cat([a, b[:3]]) for a, b in zip(PUBLIC.tensors, own.tensors, strict=True)))
+    with pytest.raises(ValueError, match="public_data must hold no private records; got 3 that"):
+        starting_values(Logistic(), losses, mixed, declared="public", private_data=own, **RUN)
+    assert "was not looked at" in " ".join(start().assumed)
+    assert "was not looked at" not in " ".join(start(private_data=own).assumed)
+
+
+def test_what_shows_no_slope_or_is_not_finite_is_refused() -> None:
+    def flat(module: nn.Module, batch: Any) -> torch.Tensor:
+        return losses(module, batch) * 0 + 1
+
+    def infinite(module: nn.Module, batch: Any) -> torch.Tensor:
+        return losses(module, batch) / 0
+
+    with pytest.raises(PreconditionError, match="public_data must show a slope"):
+        starting_values(Logistic(), flat, PUBLIC, declared="public", **RUN)
+    with pytest.raises(ValueError, match="losses of public_data must be finite"):
+        starting_values(Logistic(), infinite, PUBLIC, declared="public", **RUN)
+    with pytest.raises(ValueError, match="the loss on public_data must be"):
+        start(least_loss=1.0)
+
+
+def test_a_public_clip_is_that_of_the_public_records_and_is_kept_on_resumption(tmp_path: Path) -> None:
+    run = private(tmp_path / "run", clip="public", public_data=PUBLIC, directions_per_step=4)
+    run.step()
+    found = run.plan.clip
+    run.close()
+    expected = public_clip(Logistic(), losses, PUBLIC, data(), smoothing=STEP["smoothing"], directions_per_step=4)
+    assert found == expected
+    assert found == pytest.approx(2 * start().norm, rel=0.1)
+    again = private(tmp_path / "run", clip="public", public_data=PUBLIC, directions_per_step=4, resume=True)
+    again.run()
+    again.close()
+    assert read(tmp_path / "run" / "transcript.bin")[0].plan.clip == expected
+
+
+def asked_with(clip: float | str, folder: Path) -> str:
+    """What a resumption with this clip says."""
+    public_data = PUBLIC if clip == "public" else None
+    with pytest.raises((ValueError, OSError, TranscriptError)) as error:
+        private(folder, clip=clip, public_data=public_data, resume=True).close()
+    return str(error.value)
+
+
+def test_a_resumption_with_a_public_clip_is_refused_as_one_with_a_number(tmp_path: Path) -> None:
+    """A folder without a run, one in use, a damaged one; and one that another run takes after its clip was read."""
+    place = tmp_path / "run"
+    assert asked_with("public", place) == asked_with(1.0, place) == f"{place} holds no run: start one (resume=False)"
+    with closing(private(place, clip="public", public_data=PUBLIC)) as run:
+        run.step()
+        clip = run.plan.clip
+        assert asked_with("public", place) == asked_with(clip, place)
+        assert "has this file open" in asked_with("public", place)
+    text = (place / TRANSCRIPT).read_bytes()
+    (place / TRANSCRIPT).write_bytes(text[:-1] + bytes([text[-1] ^ 1]))
+    assert asked_with("public", place) == asked_with(clip, place)
+    assert "does not match its check" in asked_with("public", place)
+
+
+def test_a_clip_that_was_read_from_another_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private(tmp_path / "run", clip="public", public_data=PUBLIC).close()
+    private(tmp_path / "other", clip=7.0).close()
+
+    def replaced(path: Path) -> Header:
+        found = begun_with(path)
+        path.rename(tmp_path / "aside")
+        (tmp_path / "other").rename(path)
+        return found
+
+    monkeypatch.setattr("dpzero_theory.optim.private.begun_with", replaced)
+    assert "clip must be that of the run that is resumed, 7.0" in asked_with("public", tmp_path / "run")
+
+
+def test_arguments_are_refused_before_public_records_are_looked_at(tmp_path: Path) -> None:
+    def never(module: Any, batch: Any) -> Any:
+        raise AssertionError
+
+    arguments = {**BUDGET, **STEP, **FULL, "clip": "public", "public_data": PUBLIC, "smoothing": 0.0}
+    with pytest.raises(ValueError, match="smoothing must be"):
+        make_private_with_epsilon(Logistic(), never, data(), folder=tmp_path / "run", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clip": "public"}, "public_data must be given with clip='public'"),
+        ({"clip": "public", "public_data": data()}, "public_data must hold no private records; got 40"),
+        ({"clip": 1.0, "public_data": PUBLIC}, "public_data must be left out unless clip is 'public'; got clip 1.0"),
+        ({"clip": "Public"}, "clip must be"),
+    ],
+)
+def test_a_public_clip_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    arguments = {**BUDGET, **STEP, **FULL, "folder": tmp_path / "run", **changes}
+    with pytest.raises(ValueError, match=said):
+        make_private_with_epsilon(Logistic(), losses, data(), **arguments)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,188 @@
+"""Losses of each task: transformers' own on one record at a time, whatever the batch."""
+
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
+
+from dpzero_theory.optim.losses.identity import of_losses  # noqa: E402
+from dpzero_theory.optim.losses.task_losses import losses_for  # noqa: E402
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+BERT = {"vocab_size": 20, "max_position_embeddings": 12, **SIZES}
+T5 = {
+    "vocab_size": 20,
+    "d_model": 8,
+    "d_kv": 4,
+    "d_ff": 8,
+    "num_layers": 1,
+    "num_heads": 2,
+    "decoder_start_token_id": 0,
+}
+
+
+def bert(name: str, **changes: Any) -> Any:
+    return getattr(transformers, f"BertFor{name}")(transformers.BertConfig(**BERT, **changes))
+
+
+MODELS = {
+    "one of three": lambda: bert("SequenceClassification", num_labels=3),
+    "several of three": lambda: bert(
+        "SequenceClassification", num_labels=3, problem_type="multi_label_classification"
+    ),
+    "a number": lambda: bert("SequenceClassification", num_labels=1, problem_type="regression"),
+    "tags": lambda: bert("TokenClassification", num_labels=3),
+    "masked": lambda: bert("MaskedLM"),
+    "causal": lambda: transformers.OPTForCausalLM(
+        transformers.OPTConfig(
+            vocab_size=20, ffn_dim=8, word_embed_proj_dim=8, max_position_embeddings=12, hidden_size=8,
+            num_hidden_layers=1, num_attention_heads=2,
+        )
+    ),
+    "seq2seq": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
+    "seq2seq of bart": lambda: transformers.BartForConditionalGeneration(
+        transformers.BartConfig(
+            vocab_size=20, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+            decoder_attention_heads=2, encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=12,
+        )
+    ),
+}  # fmt: skip
+
+
+def model(name: str) -> Any:
+    torch.manual_seed(3)
+    return MODELS[name]().eval()
+
+
+def batch(name: str) -> dict[str, torch.Tensor]:
+    """Three records of 6, 4 and 2 tokens, padded; labels at all tokens but the second."""
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(3, 20, (3, 6), generator=generator)
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4])
+    found = {"input_ids": ids * mask + (1 - mask), "attention_mask": mask}
+    if name == "one of three":
+        return {**found, "labels": torch.tensor([0, 2, 1])}
+    if name == "several of three":
+        return {**found, "labels": torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])}
+    if name == "a number":
+        return {**found, "labels": torch.tensor([0.5, -1.0, 2.0])}
+    labels = torch.randint(0, 3 if name == "tags" else 20, (3, 6), generator=generator)
+    return {**found, "labels": torch.where((mask == 1) & (torch.arange(6) != 1), labels, -100)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_loss_is_that_of_the_record_alone(name: str) -> None:
+    module, given = model(name), batch(name)
+    with torch.no_grad():
+        found = losses_for(module)(module, given)
+        alone = [float(module(**{key: value[i : i + 1] for key, value in given.items()}).loss) for i in range(2)]
+    assert found.shape == (3,)
+    torch.testing.assert_close(found[:2], torch.tensor(alone), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tags", "masked", "causal", "seq2seq"])
+def test_a_record_without_a_labelled_place_loses_nothing(name: str) -> None:
+    module, given = model(name), batch(name)
+    given["labels"][1] = -100
+    with torch.no_grad():
+        assert float(losses_for(module)(module, given)[1]) == 0
+        assert float(losses_for(module, "error")(module, given)[1]) == 0
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "a number"])
+def test_the_error_is_the_share_of_wrong_answers(name: str) -> None:
+    module, given = model(name), batch(name)
+    inputs = {key: value for key, value in given.items() if key != "labels"}
+    if name.startswith("seq2seq"):
+        inputs["decoder_input_ids"] = module.prepare_decoder_input_ids_from_labels(labels=given["labels"])
+    with torch.no_grad():
+        found, logits = losses_for(module, "error")(module, given), module(**inputs).logits
+    for i, labels in enumerate(given["labels"]):
+        if name == "several of three":
+            wrong = [(float(logits[i, k]) > 0) != (float(labels[k]) == 1) for k in range(3)]
+        elif labels.dim() == 0:
+            wrong = [int(logits[i].argmax()) != int(labels)]
+        else:
+            ahead = int(name == "causal")
+            places = [k for k in range(ahead, 6) if int(labels[k]) != -100]
+            wrong = [int(logits[i, k - ahead].argmax()) != int(labels[k]) for k in places]
+        assert float(found[i]) == pytest.approx(sum(wrong) / max(len(wrong), 1))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft reads an attribute that transformers renames
+def test_a_model_of_peft_is_known_by_what_it_wraps() -> None:
+    peft = pytest.importorskip("peft", reason="the dev extra is not installed")
+    for config in (
+        peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]),
+        peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3),
+    ):
+        module, given = peft.get_peft_model(model("causal"), config).eval(), batch("causal")
+        with torch.no_grad():
+            found = losses_for(module)(module, given)
+            alone = [float(module(**{key: value[i : i + 1] for key, value in given.items()}).loss) for i in range(2)]
+        torch.testing.assert_close(found[:2], torch.tensor(alone), rtol=1e-5, atol=1e-6)
+
+
+def test_measures_and_tasks_are_told_apart_when_a_run_is_resumed() -> None:
+    kinds = [
+        of_losses(losses_for(model(name), measure))
+        for name in ("tags", "causal")
+        for measure in ("cross-entropy", "error")
+    ]
+    assert len(set(kinds)) == 4
+
+
+@pytest.mark.parametrize("name", ["one of three", "tags", "causal"])
+@pytest.mark.parametrize("wrong", [-1, 20, 10**6])
+def test_a_label_that_is_no_class_is_its_own_records_alone(name: str, wrong: int) -> None:
+    """Its loss is no number, which counts as 0, and the others' are what they were."""
+    module, given = model(name), batch(name)
+    with torch.no_grad():
+        whole = losses_for(module)(module, given)
+        given["labels"].view(3, -1)[1, -3 if name != "one of three" else 0] = wrong
+        found = losses_for(module)(module, given)
+    assert found.isnan().tolist() == [False, True, False]
+    assert torch.equal(found[::2], whole[::2])
+
+
+def test_batches_and_labels_that_do_not_fit_are_said() -> None:
+    module, given = model("causal"), batch("causal")
+    without = {name: value for name, value in given.items() if name != "labels"}
+    for bad, message in (
+        (without, r"^batches must hold labels, .*; got input_ids, attention_mask: use a collator .*mlm=False"),
+        ({**given, "labels": None}, "^batches must hold labels, as a tensor"),
+        ((given["input_ids"], given["labels"]), "^batches must be mappings with labels"),
+        ({**given, "labels": torch.tensor([0, 1, 0])}, r"^labels must be of shape \(records, tokens\)"),
+        ({**given, "labels": given["labels"] * 1.0}, "^labels must be integers, numbers of classes; got torch.float32"),
+        (
+            {**given, "labels": torch.full((3, 6), 77)},
+            "^labels must be integers from 0 to 19, .* or -100 for none; got 77",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message) as found:
+            losses_for(module)(module, bad)
+        assert "\n" not in str(found.value)
+    module, given = model("tags"), batch("tags")
+    module.config.return_dict = False
+    with pytest.raises(
+        ValueError, match=r"^the model must return an output with logits .*; got tuple: leave return_dict"
+    ):
+        losses_for(module)(module, given)
+    several, given = model("several of three"), batch("several of three")
+    with pytest.raises(
+        ValueError, match=r"^labels must be of shape \(3, 3\) for a model that gives \(3, 3\); got \(3,\)"
+    ):
+        losses_for(several)(several, {**given, "labels": torch.tensor([0.0, 1.0, 0.0])})
+
+
+def test_what_has_no_known_loss_is_said() -> None:
+    with pytest.raises(ValueError, match=r"^losses must be given for a model .*; got Linear"):
+        losses_for(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^losses must be given for a model .*; got BertForQuestionAnswering"):
+        losses_for(bert("QuestionAnswering"))
+    with pytest.raises(ValueError, match=r"^measure must be 'cross-entropy' where the label is a number"):
+        losses_for(model("a number"), "error")
+    with pytest.raises(ValueError, match=r"^measure must be one of"):
+        losses_for(model("causal"), "f1")

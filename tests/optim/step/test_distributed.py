@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpzero_theory.optim.files.transcript import Transcript, replay
+from dpzero_theory.optim.losses.starting import public_clip
+from dpzero_theory.optim.step.distributed import Ranks
+from dpzero_theory.privacy.ledger import Ledger
+from tests import forks
+from tests.optim.ranks import KINDS, PUBLIC, train
+from tests.optim.small import STEP, Logistic, data, losses
+
+
+def on_ranks(folder: Path, count: int, *kinds: str) -> list[dict[str, torch.Tensor]]:
+    """The weights that each rank ends with."""
+    outcome = forks.run("-m", "tests.ranks", str(count), "tests.optim.ranks", folder, *kinds)
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    return [torch.load(folder / f"{count}-{rank}.pt", weights_only=True) for rank in range(count)]
+
+
+def test_fault_i_two_ranks_are_one_run(tmp_path: Path) -> None:
+    """Each rank has the weights of a single process, bit for bit; a private run has one ledger and one transcript.
+
+    A public clip is that of rank 0's weights, and on resumption of its folder.
+    """
+    ranks = on_ranks(tmp_path, 2, *KINDS, "private", "other plan", "other weights", "public clip", "other records")
+    for kind in KINDS:
+        alone = train(tmp_path, kind)
+        assert alone.abs().min() > 0
+        assert all(torch.equal(rank[kind], alone) for rank in ranks), kind
+    assert all(torch.equal(rank["other weights"], ranks[0]["dpzero"]) for rank in ranks)
+    clip = public_clip(Logistic(torch.float32), losses, PUBLIC, data(torch.float32), smoothing=STEP["smoothing"])
+    assert all(rank["public clip"].tolist() == [clip, clip] for rank in ranks)
+    again = Logistic(torch.float32)
+    replay(tmp_path / "run" / "transcript.bin", again)
+    assert all(torch.equal(rank["private"], again.weight) for rank in ranks)
+    with Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger:
+        assert sum(group.steps for group in ledger.history) == STEP["steps"]
+    with Transcript.open(tmp_path / "run" / "transcript.bin") as transcript:
+        assert len(transcript.records()) == STEP["steps"]
+
+
+def test_a_process_alone_leads_itself() -> None:
+    ranks = Ranks()
+    assert (ranks.rank, ranks.count) == (0, 1)
+    assert ranks.lead(lambda: 3) == 3
+    with pytest.raises(KeyError):
+        ranks.lead(lambda: {}["nothing"])
+    ranks.require_equal("weights", "a")

@@ -1,0 +1,320 @@
+"""Algorithms 1 and 2 and DP-GD: against plain loops over samples and coordinates, and their invariances."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpzero_theory.optim.step.reference import dpgd, dpgd_0th, dpzero
+from dpzero_theory.privacy.noise import SeededNoise, SystemNoise
+from dpzero_theory.sphere import sample_rademacher, sample_sphere
+from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber, Quadratic, paper_spectrum
+
+N, D, T = 7, 4, 12
+
+
+class Replay:
+    """A noise source that replays what another drew, and the same numbers as plain floats."""
+
+    def __init__(self, seed):
+        self.source, self.values = SeededNoise(seed), []
+
+    def gaussian(self, std, size=None):
+        drawn = self.source.gaussian(std, size)
+        self.values.append(drawn)
+        return drawn
+
+
+def problems():
+    rng = np.random.default_rng(5)
+    data, spectrum = rng.normal(1, 1, (N, D)), paper_spectrum("b", D)
+    labels = np.where(rng.random(N) < 0.5, -1.0, 1.0)
+    return [Quadratic(data, spectrum), PseudoHuber(data, spectrum), LogisticRegression(data, labels)]
+
+
+def literal_run(algorithm, problem, x0, alpha, smoothing, clip, directions, noise):
+    """The displayed update, one sample and one coordinate at a time."""
+    x, path = list(x0), [list(x0)]
+    for t, z in enumerate(noise):
+        total = [0.0] * problem.d
+        u = None if directions is None else directions[t]
+        if u is not None:
+            plus = problem.losses(np.array([a + smoothing * b for a, b in zip(x, u, strict=True)]))
+            minus = problem.losses(np.array([a - smoothing * b for a, b in zip(x, u, strict=True)]))
+        gradients = problem.gradients(np.array(x))
+        scalar = 0.0
+        for i in range(problem.n):
+            if algorithm is dpgd:
+                g = [float(v) for v in gradients[i]]
+            else:
+                s = (float(plus[i]) - float(minus[i])) / (2 * smoothing)
+                scalar += s * min(1.0, clip / abs(s)) / problem.n
+                g = [s * float(v) for v in u]
+            factor = min(1.0, clip / math.hypot(*g))
+            total = [a + factor * b / problem.n for a, b in zip(total, g, strict=True)]
+        if algorithm is dpzero:
+            x = [a - alpha * (scalar + z) * float(b) for a, b in zip(x, u, strict=True)]
+        else:
+            x = [a - alpha * (b + c) for a, b, c in zip(x, total, z, strict=True)]
+        path.append(x)
+    return np.array(path)
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
+@pytest.mark.parametrize("problem", problems(), ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("algorithm", [dpzero, dpgd_0th, dpgd])
+def test_line_by_line(algorithm, problem, clip):
+    rng, noise = np.random.default_rng(11), Replay(3)
+    x0, smoothing = rng.standard_normal(D), 1e-3
+    directions = None if algorithm is dpgd else sample_sphere(rng, T, D)
+    extra = {} if algorithm is dpgd else {"smoothing": smoothing, "directions": directions}
+    run = algorithm(problem, x0, steps=T, step_size=0.1, clip=clip, noise_std=0.2, noise=noise, **extra)
+    expected = literal_run(algorithm, problem, x0, 0.1, smoothing, clip, directions, noise.values)
+    assert len(noise.values) == T
+    assert all(np.shape(z) == (() if algorithm is dpzero else (D,)) for z in noise.values)
+    assert run.trajectory.shape == (T + 1, D)
+    np.testing.assert_allclose(run.trajectory, expected, rtol=0, atol=1e-11)
+    np.testing.assert_array_equal(run.last, run.trajectory[-1])
+    np.testing.assert_array_equal(run.x_tau, run.trajectory[run.tau])
+
+
+@pytest.mark.parametrize("clip", [0.05, 1.0, 50.0])
+@pytest.mark.parametrize("problem", problems(), ids=lambda p: type(p).__name__)
+def test_several_directions_line_by_line(problem, clip):
+    """One norm over a record's K differences, K scalar noises, and the mean of K moves from one point."""
+    several, smoothing, noise = 3, 1e-3, Replay(3)
+    directions = sample_sphere(np.random.default_rng(11), T * several, D)
+    settings = {"steps": T, "step_size": 0.1, "clip": clip, "noise_std": 0.2, "smoothing": smoothing}
+    run = dpzero(problem, np.ones(D), **settings, noise=noise, directions=directions, directions_per_step=several)
+    x, path, z = [1.0] * D, [[1.0] * D], iter(noise.values)
+    for t in range(T):
+        us = directions[t * several : (t + 1) * several]
+        shifted = [[problem.losses(np.array(x) + sign * smoothing * u) for sign in (1, -1)] for u in us]
+        sums = [0.0] * several
+        for i in range(N):
+            s = [(float(plus[i]) - float(minus[i])) / (2 * smoothing) for plus, minus in shifted]
+            factor = min(1.0, clip / math.hypot(*s))
+            sums = [a + factor * b for a, b in zip(sums, s, strict=True)]
+        moves = [0.1 / several * (total / N + float(next(z))) for total in sums]
+        x = [a - sum(m * float(u[j]) for m, u in zip(moves, us, strict=True)) for j, a in enumerate(x)]
+        path.append(x)
+    assert len(noise.values) == T * several
+    np.testing.assert_allclose(run.trajectory, path, rtol=0, atol=1e-11)
+
+
+def run_dpzero(problem, **changes):
+    settings = {
+        "x0": np.ones(problem.d),
+        "steps": T,
+        "step_size": 0.1,
+        "smoothing": 1e-3,
+        "clip": 1.0,
+        "noise_std": 0.1,
+        "noise": SeededNoise(1),
+        "directions": np.random.default_rng(2),
+    } | changes
+    return dpzero(problem, settings.pop("x0"), **settings)
+
+
+def test_directions_in_every_form():
+    problem = problems()[1]
+    array = np.vstack([sample_sphere(rng, 1, D) for rng in [np.random.default_rng(2)] for _ in range(T)])
+    runs = [
+        run_dpzero(problem, directions=form)
+        for form in (np.random.default_rng(2), array, list(array), iter(array.tolist()))
+    ]
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run.trajectory, runs[0].trajectory)
+    signs = sample_rademacher(np.random.default_rng(2), T, D)
+    assert not np.array_equal(run_dpzero(problem, directions=signs).last, runs[0].last)
+
+
+def test_keep_and_callback_and_tau():
+    problem, seen = problems()[1], []
+    kept = run_dpzero(problem, rng=np.random.default_rng(9))
+    lean = run_dpzero(problem, rng=np.random.default_rng(9), keep=False, callback=lambda t, x: seen.append((t, x)))
+    assert lean.trajectory is None
+    assert lean.tau == kept.tau
+    np.testing.assert_array_equal(lean.x_tau, kept.x_tau)
+    np.testing.assert_array_equal(lean.last, kept.last)
+    assert [t for t, _ in seen] == list(range(T + 1))
+    np.testing.assert_array_equal([x for _, x in seen], kept.trajectory)
+
+
+def test_tau_is_uniform_on_all_steps_but_the_last():
+    """2,000 draws over 5 values, chi-squared p > 1e-4; x_T is never the output."""
+    problem, rng = Quadratic(np.ones((1, 1)), np.ones(1)), np.random.default_rng(4)
+    taus = [run_dpzero(problem, steps=5, rng=rng, keep=False).tau for _ in range(2000)]
+    counts = np.bincount(taus, minlength=5)
+    assert len(counts) == 5
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_tau_differs_between_runs_without_a_seed():
+    problem = problems()[0]
+    assert len({run_dpzero(problem).tau for _ in range(60)}) > 1
+
+
+@pytest.mark.parametrize("algorithm", [dpzero, dpgd_0th, dpgd])
+def test_noiseless_runs_find_the_minimum(algorithm):
+    problem = problems()[0]
+    extra = {} if algorithm is dpgd else {"smoothing": 1e-3, "directions": np.random.default_rng(1)}
+    run = algorithm(
+        problem,
+        np.zeros(D),
+        steps=600,
+        step_size=0.15,
+        clip=1e3,
+        noise_std=0.0,
+        noise=SystemNoise(),
+        **extra,
+    )
+    assert problem.gap(run.last) < 1e-12 < problem.gap(np.zeros(D))
+
+
+class Flat:
+    n, d = 3, 5
+
+    def losses(self, x):
+        return np.zeros(self.n)
+
+    def gradients(self, x):
+        return np.zeros((self.n, self.d))
+
+
+@pytest.mark.parametrize("algorithm", [dpzero, dpgd_0th, dpgd])
+def test_the_noise_has_the_stated_law(algorithm):
+    """On a constant loss the steps are noise alone: KS against N(0, sigma^2), 20,000 steps, p > 1e-4.
+
+    DPZero's noise is a multiple of u, the others' isotropic: by the rank of one step's covariance.
+    """
+    u = np.tile(math.sqrt(5) * np.eye(5)[0], (20_000, 1))
+    extra = {} if algorithm is dpgd else {"smoothing": 1e-3, "directions": u}
+    run = algorithm(
+        Flat(), np.zeros(5), steps=20_000, step_size=0.5, clip=1.0, noise_std=0.7, noise=SeededNoise(8), **extra
+    )
+    moves = -np.diff(run.trajectory, axis=0) / 0.5
+    if algorithm is dpzero:
+        assert not moves[:, 1:].any()
+        z = moves[:, 0] / math.sqrt(5)
+    else:
+        z = moves.ravel()
+        assert np.abs(np.corrcoef(moves.T) - np.eye(5)).max() < 5 / math.sqrt(20_000)
+    assert stats.kstest(z / 0.7, stats.norm.cdf).pvalue > 1e-4
+    assert stats.kstest(z / 0.75, stats.norm.cdf).pvalue < 1e-6
+
+
+class Scaled:
+    """f'(x) = t f(x/s)."""
+
+    def __init__(self, problem, s, t):
+        self.problem, self.s, self.t, self.n, self.d = problem, s, t, problem.n, problem.d
+
+    def losses(self, x):
+        return self.t * self.problem.losses(x / self.s)
+
+    def gradients(self, x):
+        return self.t / self.s * self.problem.gradients(x / self.s)
+
+
+@pytest.mark.parametrize(("s", "t"), [(1.0, 8.0), (4.0, 1.0), (0.25, 2.0), (3.0, 0.7)])
+@pytest.mark.parametrize("algorithm", [dpzero, dpgd_0th, dpgd])
+def test_scale_invariance(algorithm, s, t):
+    """x -> s x, f -> t f with alpha s^2/t, lambda s, C t/s, sigma t/s: the run is the same up to the scale."""
+    problem, x0 = problems()[1], np.full(D, 0.5)
+    extra = (
+        {} if algorithm is dpgd else {"smoothing": 1e-2, "directions": sample_sphere(np.random.default_rng(1), T, D)}
+    )
+    plain = algorithm(problem, x0, steps=T, step_size=0.3, clip=0.6, noise_std=0.2, noise=SeededNoise(4), **extra)
+    if extra:
+        extra["smoothing"] *= s
+    scaled = algorithm(
+        Scaled(problem, s, t),
+        s * x0,
+        steps=T,
+        step_size=0.3 * s * s / t,
+        clip=0.6 * t / s,
+        noise_std=0.2 * t / s,
+        noise=SeededNoise(4),
+        **extra,
+    )
+    np.testing.assert_allclose(scaled.trajectory, s * plain.trajectory, rtol=0, atol=1e-11 * s)
+
+
+class Broken(Flat):
+    """Losses that overflow for one record and are undefined for another."""
+
+    def losses(self, x):
+        return np.array([np.nan, np.inf if x[0] > 0 else 0.0, x[0]])
+
+
+def test_losses_that_are_not_finite_do_not_destroy_the_iterate():
+    u = np.ones((1, 5))
+    run = dpzero(
+        Broken(),
+        np.zeros(5),
+        steps=1,
+        step_size=1,
+        smoothing=0.1,
+        clip=2.0,
+        noise_std=0,
+        noise=SystemNoise(),
+        directions=u,
+    )
+    np.testing.assert_allclose(run.last, -np.full(5, (0 + 2 + 1) / 3), rtol=1e-14)
+
+
+class Reduced(Flat):
+    def losses(self, x):
+        return np.zeros(())
+
+    def gradients(self, x):
+        return np.zeros(self.d)
+
+
+BAD = [math.nan, math.inf, -1.0, "1", None, True]
+
+
+@pytest.mark.parametrize("name", ["step_size", "smoothing", "clip", "noise_std", "steps"])
+@pytest.mark.parametrize("bad", [*BAD, 0])
+@pytest.mark.parametrize("algorithm", [dpzero, dpgd_0th, dpgd])
+def test_bad_numbers_are_refused(algorithm, bad, name):
+    if (name, bad) == ("noise_std", 0) or (algorithm, name) == (dpgd, "smoothing"):
+        return
+    good = {"steps": 2, "step_size": 0.1, "smoothing": 0.1, "clip": 1.0, "noise_std": 0.1} | {name: bad}
+    good |= {"noise": SeededNoise(0), "directions": np.random.default_rng(0)}
+    if algorithm is dpgd:
+        good = {k: v for k, v in good.items() if k not in ("smoothing", "directions")}
+    with pytest.raises(ValueError, match=name):
+        algorithm(problems()[0], np.zeros(D), **good)
+
+
+@pytest.mark.parametrize("x0", [np.zeros(3), np.zeros((D, 1)), [math.nan] * D, ["a"] * D, 0.0])
+def test_a_bad_start_is_refused(x0):
+    with pytest.raises(ValueError, match="x0 must"):
+        run_dpzero(problems()[0], x0=x0)
+
+
+@pytest.mark.parametrize(
+    "directions",
+    [
+        np.ones((T - 1, D)),
+        np.ones((T + 1, D)),
+        np.ones((T, D + 1)),
+        [np.ones(D)] * (T - 1),
+        [np.ones(D + 1)] * T,
+        [np.zeros(D)] * T,
+        [np.full(D, math.nan)] * T,
+    ],
+)
+def test_bad_directions_are_refused(directions):
+    with pytest.raises(ValueError, match="direction"):
+        run_dpzero(problems()[0], directions=directions)
+
+
+def test_reduced_losses_are_refused():
+    with pytest.raises(ValueError, match=r"losses must have shape \(n,\)"):
+        run_dpzero(Reduced())
+    with pytest.raises(ValueError, match=r"gradients must have shape \(n, d\)"):
+        dpgd(Reduced(), np.zeros(5), steps=1, step_size=1, clip=1, noise_std=0, noise=SeededNoise(0))

@@ -1,0 +1,51 @@
+"""Schedules by name, beside transformers' own."""
+
+import pytest
+import torch
+from transformers import get_scheduler
+
+from dpzero_theory.optim.step.step_sizes import SCHEDULES, step_sizes
+from tests.optim.small import plan
+
+STEPS = 20
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+@pytest.mark.parametrize("warm_up", [0, 5])
+def test_after_the_warm_up_they_are_transformers(name: str, warm_up: int) -> None:
+    """Theirs begins the warm-up at 0, so that the first step does nothing; the fall is the same."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    theirs = get_scheduler(name, optimizer, num_warmup_steps=warm_up, num_training_steps=STEPS)
+    found = []
+    for _ in range(STEPS):
+        found.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    ours = step_sizes(0.5, STEPS, f"{name}:{warm_up}")
+    assert ours[warm_up:] == pytest.approx(found[warm_up:], rel=1e-12)
+    assert list(ours[:warm_up]) == pytest.approx([0.5 * (t + 1) / (warm_up + 1) for t in range(warm_up)])
+
+
+def test_constant_keeps_one_number_and_a_function_gives_each() -> None:
+    assert step_sizes(0.5, STEPS) == (0.5,)
+    assert step_sizes(lambda t: t / 2, 3) == (0.0, 0.5, 1.0)
+    assert plan(schedule="linear", steps=4, step_size=1.0).step_sizes == (1.0, 0.75, 0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((0.5, STEPS, "polynomial"), "schedule must be one of constant, linear, cosine; got 'polynomial'"),
+        ((0.5, STEPS, "linear:-1"), "schedule must be linear or linear:W"),
+        ((0.5, STEPS, "linear:20"), "warm-up must be"),
+        ((lambda t: 0.5, STEPS, "linear"), "schedule must be constant where step_size is a function"),
+        ((-0.5, STEPS, "linear"), "step_size must be"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(given: tuple[object, int, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        step_sizes(*given)  # type: ignore[arg-type]
+
+
+def test_a_registered_name_is_its_own() -> None:
+    assert SCHEDULES["linear"].factor(10, 20) == 0.5

@@ -1,0 +1,253 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
+
+from safetensors.torch import load_file  # noqa: E402
+
+from benchmarks.kit.interrupts import instructions, interrupt  # noqa: E402
+from dpzero_theory.optim.files.transcript import replay  # noqa: E402
+from dpzero_theory.optim.trainers.trainer import DPZeroTrainer  # noqa: E402
+from dpzero_theory.optim.verify import main  # noqa: E402
+from dpzero_theory.privacy.ledger import LedgerError  # noqa: E402
+
+PRIVATE: dict[str, Any] = {
+    "target_epsilon": 4.0,
+    "target_delta": 1e-5,
+    "steps": 6,
+    "expected_batch": 12,
+    "clip": 1.0,
+    "step_size": 1e-3,
+    "smoothing": 1e-3,
+    "relation": "add-remove",
+    "sampling": "full",
+    "micro_batch": 5,
+}
+ROWS = [{"input_ids": [1 + i % 7, 2, 3 + i % 4], "attention_mask": [1, 1, 1], "labels": i % 2} for i in range(12)]
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=12, max_position_embeddings=8, **sizes)
+    found = transformers.BertForSequenceClassification(config)
+    for name in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
+        getattr(found.bert.embeddings, name).requires_grad_(False)
+    return found
+
+
+class StopAt(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+    def __init__(self, step: int) -> None:
+        self.step, self.logs = step, []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        control.should_training_stop |= state.global_step == self.step
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **unused: Any) -> None:
+        self.logs.append(logs)
+
+
+def trainer(folder: Path, callback: StopAt, **changes: Any) -> DPZeroTrainer:
+    return made(folder, private={**PRIVATE, **changes}, callbacks=[callback], save_steps=2, logging_steps=1)
+
+
+def made(
+    folder: Path,
+    *,
+    private: dict[str, Any] = PRIVATE,
+    evaluated: Any = None,
+    callbacks: Any = (),
+    options: dict[str, Any] | None = None,
+    **arguments: Any,
+) -> DPZeroTrainer:
+    """A trainer with these training arguments; options: of the trainer itself."""
+    common = {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    return DPZeroTrainer(
+        model(),
+        transformers.TrainingArguments(str(folder), **{**common, **arguments}),
+        train_dataset=ROWS,
+        eval_dataset=evaluated,
+        data_collator=transformers.default_data_collator,
+        callbacks=list(callbacks),
+        private=private,
+        **(options or {}),
+    )
+
+
+def test_an_update_is_resumed_from_its_checkpoint_and_replayed(tmp_path: Path) -> None:
+    """Adam with a schedule: what it keeps is in the checkpoint, and the end is that of the transcript to the bit."""
+    changes = {"update": "adam:0.9,0.99", "weight_decay": 0.1, "schedule": "linear:2"}
+    trainer(tmp_path, StopAt(4), **changes).train()
+    whole = trainer(tmp_path, StopAt(9), **changes)
+    whole.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    replayed = model()
+    replay(tmp_path / "_dpzero" / "transcript.bin", replayed)
+    trained = dict(whole.model.named_parameters())
+    assert all(torch.equal(value, trained[name]) for name, value in replayed.named_parameters())
+
+
+def test_training_stops_resumes_and_ends_at_the_target(tmp_path: Path) -> None:
+    first = StopAt(3)
+    assert trainer(tmp_path, first).train().global_step == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_dpzero", "checkpoint-2"]
+    assert [set(logs) for logs in first.logs] == [{"epsilon", "step_size", "released", "epoch"}] * 3
+    with pytest.raises(FileExistsError):
+        trainer(tmp_path, first).train()
+    with pytest.raises(ValueError, match="clip must be that of the run that is resumed"):
+        trainer(tmp_path, first, clip=2.0).train(resume_from_checkpoint=True)
+    last = trainer(tmp_path, StopAt(-1))
+    outcome = last.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert outcome.global_step == 6
+    assert 3.9 < outcome.metrics["epsilon"] <= 4.0
+    again = model()
+    replay(tmp_path / "_dpzero" / "transcript.bin", again)
+    moved = {name for name, value in again.state_dict().items() if not torch.equal(value, model().state_dict()[name])}
+    assert moved
+    assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_pure_epsilon_is_trained_for(tmp_path: Path) -> None:
+    outcome = trainer(tmp_path, StopAt(-1), noise="laplace", target_delta=0.0).train()
+    assert 3.9 < outcome.metrics["epsilon"] <= 4.0
+
+
+def test_sharding_is_refused(tmp_path: Path) -> None:
+    refused = trainer(tmp_path, StopAt(-1))
+    refused.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match="does not shard: use torch's fully_shard"):
+        refused.train()
+    assert not (tmp_path / "_dpzero").exists()
+
+
+def state_of(folder: Path, step: int) -> Path:
+    return folder / f"checkpoint-{step}" / "dpzero.pt"
+
+
+def test_the_model_card_has_the_statement_that_verify_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = trainer(tmp_path, StopAt(3))
+    with pytest.raises(ValueError, match=r"^create_model_card must come after train"):
+        made.create_model_card()
+    made.train()
+    made.create_model_card(model_name="A model", tags="mine", license="mit", finetuned_from="base", dataset="rows")
+    card = (tmp_path / "README.md").read_text()
+    capsys.readouterr()
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.partition("\n\nchecked\n")[0] in card
+    assert "# A model" in card
+    for word in ("Adam", "scheduler", "epoch", "learning_rate"):
+        assert word.lower() not in card.lower()
+    about = json.loads(card.split("---")[1])
+    assert about["tags"] == ["mine", "differential-privacy", "dpzero"]
+    assert (about["license"], about["base_model"], about["datasets"]) == ("mit", "base", "rows")
+    assert "steps made            3 in the transcript" in card
+
+
+def test_a_checkpoint_that_was_cut_short_is_passed_over_or_named(tmp_path: Path) -> None:
+    trainer(tmp_path, StopAt(5)).train()
+    state = state_of(tmp_path, 4)
+    state.rename(state.with_name("dpzero.pt.part"))  # as after a crash
+    last = trainer(tmp_path, StopAt(-1))
+    assert last._last_checkpoint() == str(tmp_path / "checkpoint-2")
+    assert last.train(resume_from_checkpoint=True).global_step == 6
+    state_of(tmp_path, 6).write_bytes(b"PK damaged\n")
+    with pytest.raises(ValueError, match=r"dpzero.pt must be a checkpoint of this run; name an earlier one") as found:
+        trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=True)
+    assert "\n" not in str(found.value)
+    with pytest.raises(ValueError, match=r"name an earlier one"):
+        trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "transcript.bin"])
+def test_a_file_that_is_missing_is_said_by_its_name(tmp_path: Path, name: str) -> None:
+    trainer(tmp_path, StopAt(3)).train()
+    (tmp_path / "_dpzero" / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{name}.* put it back"):
+        trainer(tmp_path, StopAt(-1)).train(resume_from_checkpoint=True)
+
+
+def test_a_copied_folder_goes_on_when_that_is_said(tmp_path: Path) -> None:
+    trainer(tmp_path / "a", StopAt(3)).train()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(LedgerError, match="a copy"):
+        trainer(tmp_path / "b", StopAt(-1)).train(resume_from_checkpoint=True)
+    assert trainer(tmp_path / "b", StopAt(-1), resume="moved").train(resume_from_checkpoint=True).global_step == 6
+    with pytest.raises(ValueError, match=r"^resume must be 'moved' in private, or left out; got False"):
+        trainer(tmp_path / "c", StopAt(-1), resume=False).train()
+
+
+def test_algorithm_1_goes_on_from_a_checkpoint_or_from_the_start(tmp_path: Path) -> None:
+    assert trainer(tmp_path, StopAt(1), algorithm="dpgd-0th").train().global_step == 1
+    assert trainer(tmp_path, StopAt(3), algorithm="dpgd-0th").train(resume_from_checkpoint=True).global_step == 3
+    outcome = trainer(tmp_path, StopAt(-1), algorithm="dpgd-0th").train(resume_from_checkpoint=True)
+    assert outcome.global_step == 6
+    assert outcome.metrics["epsilon"] <= 4.0
+    assert main([str(tmp_path)]) == 0
+
+
+def test_an_interrupt_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    """At a sample of the instructions of a step inside the Trainer."""
+    probe = trainer(tmp_path / "probe", StopAt(-1), steps=10**4)
+    seen: list[Any] = []
+
+    def first(*_: Any) -> None:
+        seen.extend(instructions(probe.run.step))
+        raise KeyboardInterrupt
+
+    probe._loop = first  # type: ignore[method-assign,assignment]
+    with pytest.raises(KeyboardInterrupt):
+        probe.train()
+    for number, instruction in enumerate(seen[7 :: len(seen) // 4]):
+        folder = tmp_path / str(number)
+        cut = trainer(folder, StopAt(-1))
+        assert interrupt(cut.train, instruction, 2)
+        assert all(part.training == cut.model.training for part in cut.model.modules())
+        last = trainer(folder, StopAt(-1))
+        begun = (folder / "_dpzero").exists()
+        assert last.train(resume_from_checkpoint=begun).global_step == 6
+        again = model()
+        replay(folder / "_dpzero" / "transcript.bin", again)
+        assert all(torch.equal(value, last.model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+def test_a_trainer_hands_out_nothing_of_the_records(tmp_path: Path) -> None:
+    """A record whose labels raise, and a layer that keeps the first batch in a buffer: not in any file, nor in the end.
+
+    The safetensors of checkpoints, those of the best model and of `save_model`.
+    """
+    rows = [dict(row) for row in ROWS]
+    rows[5]["labels"] = 99
+
+    def remembers(part: Any, arguments: Any, output: Any) -> None:
+        if not part.seen.any():
+            part.seen.copy_(output.detach().flatten(0, 1).mean(0))
+        part.largest = torch.maximum(part.largest, output.max())
+
+    trained = made(
+        tmp_path / "out", evaluated=[{**row, "input_ids": [11, 11, 11]} for row in ROWS], save_steps=2, eval_steps=2,
+        eval_strategy="steps", load_best_model_at_end=True, metric_for_best_model="loss",
+    )  # fmt: skip
+    trained.train_dataset = rows
+    embeddings = trained.model.bert.embeddings
+    embeddings.register_buffer("seen", torch.zeros(8))
+    embeddings.register_buffer("largest", torch.tensor(0.0))
+    embeddings.register_forward_hook(remembers)
+    held = [(embeddings.seen, torch.zeros(8)), (embeddings.largest, torch.tensor(0.0))]
+    trained.get_eval_dataloader = lambda *unused: []  # type: ignore[method-assign]
+    trained._evaluate = lambda *unused, **named: {"eval_loss": 1.0}
+    assert trained.train().global_step == PRIVATE["steps"]
+    trained.save_model(str(tmp_path / "last"))
+    assert main([str(tmp_path / "out")]) == 0
+    files = [*tmp_path.rglob("model.safetensors")]
+    assert len(files) >= 3
+    for file in files:
+        saved = load_file(file)
+        assert not saved["bert.embeddings.seen"].any()
+        assert not saved["bert.embeddings.largest"].any()
+    assert all(torch.equal(now, before) for now, before in held)

@@ -1,0 +1,329 @@
+"""Weights that are evaluated at shifts and moved: bits, modes, order, fingerprints, and what is refused."""
+
+import copy
+import hashlib
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from dpzero_theory.optim.weights import module as module_of_weights
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.sphere import DIRECTIONS
+from tests.optim.modules import KEY, NUMBER, SHIFT, Reads, Tied, X, dense_net, tokens
+
+
+@pytest.mark.parametrize("kind", DIRECTIONS)
+def test_the_sum_over_directions_is_that_of_explicit_vectors(kind):
+    """Dense oracle: u as explicit tensors, torch.func.functional_call, the update added in float64."""
+    torch.manual_seed(0)
+    module = dense_net().double()
+    weights = Weights(module, Directions(KEY, kind))
+    x = X.double()
+    start = {name: p.detach().clone() for name, p in zip(weights.names, weights.parameters, strict=True)}
+    expected = {name: value.clone() for name, value in start.items()}
+    amounts = []
+    for number in (4, 5, 6):
+        factor = weights.directions.factor(number, weights.sizes)
+        u = {
+            name: factor * weights.directions.fill_(torch.empty_like(value), number, index)
+            for index, (name, value) in enumerate(start.items())
+        }
+        oracle = [
+            torch.func.functional_call(module, {name: start[name] + s * u[name] for name in u}, (x,)).sum()
+            for s in (1e-3, -1e-3)
+        ]
+        values = []
+        for shift in (1e-3, -1e-3):
+            with weights.shifted(number, shift):
+                values.append(module(x).sum())
+        torch.testing.assert_close(torch.stack(values), torch.stack(oracle), rtol=1e-12, atol=1e-12)
+        amount = -0.1 * float(values[0] - values[1]) / 2e-3
+        amounts.append((number, amount))
+        for name in expected:
+            expected[name] += amount * u[name]
+    weights.move_(amounts)
+    for name, parameter in zip(weights.names, weights.parameters, strict=True):
+        torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-12, atol=1e-12)
+
+
+def broken(module, x):
+    module(x)
+    raise RuntimeError("in the middle")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_thousand_cycles_leave_every_bit(dtype):
+    """Also with an error in every tenth. Published code restores in place: 1,000 cycles move bfloat16 by 12%."""
+    torch.manual_seed(0)
+    module, x = nn.Linear(16, 4).to(dtype), X.to(dtype)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    before = weights.fingerprint()
+    for number in range(1000):
+        for shift in (1e-3, -1e-3):
+            with weights.shifted(number, shift):
+                module(x)
+        if number % 10 == 0:
+            with pytest.raises(RuntimeError, match="in the middle"), weights.shifted(number, 1e-3):
+                broken(module, x)
+    assert weights.fingerprint() == before
+
+
+def test_modes_of_training_and_gradients_are_put_back_also_after_an_error():
+    module = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.BatchNorm1d(6), nn.Linear(16, 2))
+    module[2].eval()
+    weights = Weights(module, Directions(KEY, "rademacher"))
+    modes, running = [part.training for part in module.modules()], module[2].running_mean.clone()
+    with weights.shifted(1, 0.1):
+        one, two = module(X), module(X)
+        assert not one.requires_grad
+    assert torch.equal(one, two)
+    assert torch.equal(module[2].running_mean, running)
+    with pytest.raises(KeyError), weights.shifted(1, 0.1):
+        raise KeyError
+    assert [part.training for part in module.modules()] == modes
+    assert torch.is_grad_enabled()
+    assert module(X).requires_grad
+
+
+def test_an_outer_autocast_does_not_keep_copies_from_one_point_to_the_next():
+    """Autocast caches half-precision copies of weights: one of x + shift u must serve neither for x - shift u nor x."""
+    torch.manual_seed(0)
+    module = dense_net()
+    outputs = []
+    for cached in (True, False):
+        weights = Weights(module, Directions(KEY, "gaussian"))
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=cached):
+            outputs.append([module(X).detach()])
+            for shift in (0.1, -0.1):
+                with weights.shifted(NUMBER, shift):
+                    outputs[-1].append(module(X))
+            outputs[-1].append(module(X).detach())
+    assert all(torch.equal(one, other) for one, other in zip(*outputs, strict=True))
+    here, plus, minus, again = outputs[0]
+    assert torch.equal(here, again)
+    assert min((here - plus).abs().max(), (plus - minus).abs().max()) > 0.1
+
+
+def test_compiled_modules_run_uncompiled_inside():
+    torch.manual_seed(0)
+    module = dense_net()
+    compiled = torch.compile(module, backend="eager")
+    weights = Weights(compiled, Directions(KEY, "gaussian"))
+    with torch.no_grad():
+        compiled(X)
+    with weights.shifted(NUMBER, SHIFT):
+        inside = compiled(X)
+    weights.move_([(NUMBER, SHIFT)])
+    with torch.no_grad():
+        assert torch.equal(inside, module(X))
+
+
+def test_frozen_parameters_and_buffers_are_neither_shifted_nor_counted():
+    module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(6), nn.Linear(16, 2))
+    module[0].requires_grad_(False)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    assert weights.names == ("1.bias", "1.weight", "2.bias", "2.weight")
+    assert weights.d == 6 + 6 + 2 + 32
+    with torch.no_grad():
+        plain = module[0](X)
+    with weights.shifted(0, 1.0):
+        assert torch.equal(module[0](X), plain)
+    frozen = module[0].weight.clone()
+    weights.move_([(0, 1.0)])
+    assert torch.equal(module[0].weight, frozen)
+
+
+def test_tied_parameters_count_once_and_move_once():
+    module = Tied()
+    weights = Weights(module, Directions(KEY, "rademacher"))
+    assert weights.names == ("embed.weight", "hidden.bias", "hidden.weight")
+    before = module.head.weight.detach().clone()
+    weights.move_([(0, 1.0)])
+    assert torch.allclose((module.head.weight - before).abs(), torch.ones(()), atol=1e-6)
+
+
+def test_the_order_is_that_of_names_not_of_registration():
+    one, other = nn.ModuleDict({"a": nn.Linear(2, 3), "b": nn.Linear(3, 1)}), nn.ModuleDict()
+    for name in ("b", "a"):
+        other[name] = one[name]
+    names = [Weights(module, Directions(KEY, "gaussian")).names for module in (one, other)]
+    assert names[0] == names[1] == ("a.bias", "a.weight", "b.bias", "b.weight")
+
+
+def test_unread_parameters_are_named():
+    module = nn.ModuleDict({"used": nn.Linear(16, 2), "other": nn.Linear(16, 2)})
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    with weights.shifted(0, 0.1):
+        module["used"](X)
+    with pytest.raises(ValueError, match=r"must read every trainable parameter .* other.bias, other.weight$"):
+        weights.require_used()
+    with weights.shifted(0, -0.1):
+        module["other"](X)
+    weights.require_used()
+
+
+def test_contexts_do_not_nest_and_weights_do_not_move_inside():
+    module = dense_net()
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    with pytest.raises(ValueError, match="must not be nested"), weights.shifted(0, 0.1), weights.shifted(1, 0.1):
+        pass
+    with pytest.raises(ValueError, match="must not be called inside"), weights.shifted(0, 0.1):
+        weights.move_([(0, 1.0)])
+    with weights.shifted(0, 0.1):
+        module(X)
+
+
+def shared_memory():
+    module = nn.Module()
+    module.a = nn.Parameter(torch.zeros(4, 4))
+    module.b = nn.Parameter(module.a.data[1:])
+    return module
+
+
+REFUSED = {
+    "module must be a torch.nn.Module": lambda: "a string",
+    "module must have a trainable parameter": lambda: nn.Linear(2, 2).requires_grad_(False),
+    "module must not be torch.nn.DataParallel": lambda: nn.Sequential(nn.DataParallel(nn.Linear(2, 2))),
+    "trainable parameter weight must be in memory": lambda: nn.Linear(2, 2, device="meta"),
+    "trainable parameters must not share memory; got a and b": shared_memory,
+    "trainable parameter w must be dense and floating-point": lambda: one(torch.zeros(3, dtype=torch.complex64)),
+    "trainable parameter w must fill its memory": lambda: one(torch.zeros(4, 4)[:, :2]),
+    "trainable parameter w must be a plain tensor; got Own": lambda: one(torch.zeros(3).as_subclass(Own)),
+}
+
+
+class Own(torch.Tensor):
+    pass
+
+
+def one(tensor):
+    module = nn.Module()
+    module.w = nn.Parameter(tensor)
+    return module
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_supported_is_one_line(message):
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        Weights(REFUSED[message](), Directions(KEY, "gaussian"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "1"])
+def test_bad_numbers_move_nothing(bad):
+    module = dense_net()
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    before = weights.fingerprint()
+    with pytest.raises(ValueError, match=r"^shift must be"), weights.shifted(0, bad):
+        pass
+    with pytest.raises(ValueError, match=r"^amount must be"):
+        weights.move_([(0, 1.0), (1, bad)])
+    with pytest.raises(ValueError, match=r"^number must be an integer with 0 <= number"):
+        weights.move_([(0, 1.0), (-1, 1.0)])
+    assert weights.fingerprint() == before
+    with pytest.raises(ValueError, match=r"^precision must be one of nearest, stochastic, master; got 'double'"):
+        Weights(module, Directions(KEY, "gaussian"), precision="double")
+
+
+def test_the_fingerprint_is_of_names_shapes_types_and_values(monkeypatch):
+    """Blocks are hashed in threads where there are several, and stay in their order."""
+    monkeypatch.setattr(module_of_weights, "_HASHED", 16)
+    torch.manual_seed(0)
+    module = dense_net()
+
+    def of(other):
+        return Weights(other, Directions(KEY, "gaussian")).fingerprint()
+
+    same = copy.deepcopy(module)
+    assert of(same) == of(module)
+    same[0].weight.data[3, 3] += 1e-6
+    assert of(same) != of(module)
+    assert of(nn.ModuleDict({"a": module[0]})) != of(nn.ModuleDict({"b": module[0]}))
+    assert of(copy.deepcopy(module).double()) != of(module)
+    last = copy.deepcopy(module).to(memory_format=torch.preserve_format)
+    assert of(last) == of(module)
+    line, values = nn.Linear(40, 1, bias=False), torch.arange(40.0)
+    line.weight.data[0] = values
+    blocks = [hashlib.sha256(values[first : first + 16].numpy().tobytes()).digest() for first in (0, 16, 32)]
+    expected = hashlib.sha256(b"weight (1, 40) torch.float32\n" + b"".join(blocks))
+    assert of(line) == expected.hexdigest()
+
+
+def test_moving_back_and_forth_between_types_and_devices_is_followed():
+    """`.to` replaces the memory of parameters between steps: the new memory is what is shifted."""
+    module = dense_net()
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    module.double()
+    with weights.shifted(0, 0.1):
+        shifted = module(X.double())
+    with torch.no_grad():
+        assert not torch.equal(module(X.double()), shifted)
+    weights.require_used()
+
+
+def roberta(**overrides):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.RobertaConfig(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=40,
+        **overrides,
+    )
+    torch.manual_seed(0)
+    return transformers.RobertaForSequenceClassification(config)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_language_model_and_its_adapters(attention):
+    ids = 3 + tokens(90, 2, 7)
+    module = roberta(attn_implementation=attention)
+    weights = Weights(module, Directions(KEY, "rademacher"))
+    other = copy.deepcopy(module).eval()
+    Weights(other, Directions(KEY, "rademacher")).move_([(NUMBER, SHIFT)])
+    with weights.shifted(NUMBER, SHIFT):
+        shifted = module(input_ids=ids).logits
+    with torch.no_grad():
+        assert torch.equal(shifted, other(input_ids=ids).logits)
+    weights.require_used()
+
+
+def test_low_rank_adapters_are_what_is_trained():
+    peft = pytest.importorskip("peft")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"], init_lora_weights=False)
+        module = peft.get_peft_model(roberta(), config)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    assert all("lora" in name or "classifier" in name for name in weights.names)
+    base = {name: p.clone() for name, p in module.named_parameters() if not p.requires_grad}
+    other = copy.deepcopy(module).eval()
+    Weights(other, Directions(KEY, "gaussian")).move_([(NUMBER, SHIFT)])
+    ids = 3 + tokens(90, 2, 7)
+    with weights.shifted(NUMBER, SHIFT):
+        shifted = module(input_ids=ids).logits
+    with torch.no_grad():
+        assert torch.equal(shifted, other(input_ids=ids).logits)
+    weights.move_([(0, 1.0)])
+    assert all(torch.equal(p, base[name]) for name, p in module.named_parameters() if name in base)
+    weights.require_used()
+
+
+def test_linear_losses_have_the_directional_derivative_that_u_says():
+    """f(x) = sum of all weights: the difference is the sum of u."""
+    module = Reads(lambda x, a, b: a.sum() + b.sum(), (5, 3), (7,))
+    module.double()
+    for kind in DIRECTIONS:
+        weights = Weights(module, Directions(KEY, kind))
+        with weights.shifted(3, 0.5):
+            plus = module(X)
+        with weights.shifted(3, -0.5):
+            slope = plus - module(X)
+        u = weights.directions
+        total = sum(u.fill_(torch.empty(n, dtype=torch.float64), 3, i).sum() for i, n in enumerate(weights.sizes))
+        torch.testing.assert_close(slope, total * u.factor(3, weights.sizes), rtol=1e-12, atol=1e-12)

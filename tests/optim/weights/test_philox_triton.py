@@ -1,0 +1,130 @@
+"""The kernels give the same words, directions, shifted weights and moves as the CPU, bit for bit.
+
+On a CUDA device they run there. With TRITON_INTERPRET=1, which conftest.py sets where there is none, they run in
+Triton's interpreter, on tensors in host memory: the same code, line by line, which shows what the kernels compute, not
+what a compiler makes of them. The interpreter truncates to bfloat16, where a GPU rounds to nearest.
+"""
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("triton")
+
+from dpzero_theory.optim.weights import directions as module
+from dpzero_theory.optim.weights.directions import ROUNDING, Directions
+from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.optim.weights.precision import PRECISIONS
+from dpzero_theory.sphere import DIRECTIONS
+
+CUDA = torch.cuda.is_available()
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # see conftest.py
+
+Answer = TypeVar("Answer")
+Run = Callable[[Callable[[torch.device], Answer]], Answer]
+
+KEYS = (1, 0, 2**127 + 12345678901234567890)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=[pytest.param("cuda", marks=pytest.mark.gpu), "interpreter"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run[Any]:
+    """Calls a function of a device with one where directions are made by the kernels."""
+    interpreter = request.param == "interpreter"
+    if not interpreter and (INTERPRETED or not CUDA):
+        pytest.skip("needs a CUDA device")
+    if interpreter and not INTERPRETED:
+        pytest.skip("needs TRITON_INTERPRET=1 in the environment")
+
+    def run(function: Callable[[torch.device], Answer]) -> Answer:
+        if not interpreter:
+            return function(torch.device("cuda"))
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_kernels", lambda _: import_module("dpzero_theory.optim.weights.philox_triton"))
+            return function(CPU)
+
+    return run
+
+
+def truncated(values: torch.Tensor) -> torch.Tensor:
+    """float32 to bfloat16 by leaving out the last 16 bits."""
+    return (values.view(torch.int32) & -(2**16)).view(torch.float32).to(torch.bfloat16)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+def test_the_device_has_the_kernels() -> None:
+    """Without them the tests below compare the CPU with itself."""
+    assert module._kernels(torch.device("cuda")) is not None
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("place", [(0, 10, 1, 1), (3, 1000, 0, 0), (2**40 + 5, 77, 2**33, 2**63 + 3)])
+@pytest.mark.parametrize("domain", [0, ROUNDING])
+def test_words(kernels: Run[Any], key: int, place: tuple[int, int, int, int], domain: int) -> None:
+    philox = import_module("dpzero_theory.optim.weights.philox_triton")
+    start, count, parameter, number = place
+    words = kernels(lambda device: philox.words(key, number, parameter, start, count, domain, device))
+    expected = Directions(key, "gaussian").words(number, parameter, start, count, domain)
+    assert (words.cpu().numpy().view(np.uint64) == expected).all()
+
+
+@pytest.mark.parametrize("kind", DIRECTIONS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("place", [(0, 5000), (777, 2049), (64, 64), (1, 1), (2**33 + 5, 10_000)])
+def test_shifts(kernels: Run[Any], kind: str, dtype: torch.dtype, place: tuple[int, int]) -> None:
+    start, count = place
+    directions = Directions(KEYS[2], kind)
+    source = torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = directions.shift(source, 5, 3, 0.01, start)
+    if dtype == torch.bfloat16 and INTERPRETED:
+        expected = truncated(directions.shift(source.float(), 5, 3, 0.01, start))
+    assert torch.equal(kernels(lambda device: directions.shift(source.to(device), 5, 3, 0.01, start)).cpu(), expected)
+    expected = directions.fill_(torch.empty(count, dtype=dtype), 5, 3, start, 0.01)
+    if dtype == torch.bfloat16 and INTERPRETED:
+        expected = truncated(directions.fill_(torch.empty(count), 5, 3, start, 0.01))
+    filled = kernels(lambda device: directions.fill_(torch.empty(count, dtype=dtype, device=device), 5, 3, start, 0.01))
+    assert torch.equal(filled.cpu(), expected)
+
+
+@pytest.mark.parametrize("kind", DIRECTIONS)
+@pytest.mark.parametrize("width", [1, 37, 256, 1000])
+def test_rows_and_uniform_fields_and_factors(kernels: Run[Any], kind: str, width: int) -> None:
+    directions = Directions(KEYS[2], kind)
+    rows = torch.tensor([0, 3, 3, 90])
+    found = kernels(lambda device: directions.rows(5, 3, rows.to(device), width))
+    assert torch.equal(found.cpu(), directions.rows(5, 3, rows, width))
+    found = kernels(lambda device: directions.uniform(5, 3, 7, width, device))
+    assert torch.equal(found.cpu(), directions.uniform(5, 3, 7, width, CPU))
+    factor = kernels(lambda device: Directions(KEYS[2], kind).factor(5, (3, width), device))
+    assert factor == directions.factor(5, (3, width), CPU)
+
+
+@pytest.mark.parametrize("kind", DIRECTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_moves_of_a_module(kernels: Run[Any], kind: str, dtype: torch.dtype, precision: str) -> None:
+    if dtype == torch.bfloat16 and precision != "master" and INTERPRETED:
+        pytest.skip("the interpreter truncates to bfloat16")
+
+    def moved(device: torch.device) -> tuple[str, torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        embedding, linear = nn.Embedding(150, 33), nn.Linear(33, 50)
+        network = nn.Sequential(embedding, linear).to(dtype).to(device)
+        weights = Weights(network, Directions(KEYS[0], kind), precision=precision)
+        weights.move_([(0, 1e-3), (1, -2e-3)])
+        weights.move_([(2, 1e-3)])
+        with weights.shifted(3, 1e-2):
+            seen = embedding(torch.tensor([5, 149], device=device)).cpu(), (linear.weight + 0).cpu()
+        return weights.fingerprint(), *seen
+
+    results = moved(CPU), kernels(moved)
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
+    assert torch.equal(results[0][2], results[1][2])

@@ -1,0 +1,221 @@
+"""Rounding against exact neighbours; updates of half-precision weights that survive, measured over 1,000 steps."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.optim.weights.precision import HALF, PRECISIONS, join, round_stochastically, spacing, split
+
+HALVES = list(HALF)
+KEY = 77
+
+
+def numbers(dtype):
+    """Every finite number of the type, in ascending order, without -0."""
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    return torch.unique(every[torch.isfinite(every)].double())
+
+
+def values(dtype):
+    random = np.random.default_rng(0)
+    x = random.normal(size=4000) * 10 ** random.uniform(-7, 3, size=4000)
+    return torch.from_numpy(np.concatenate([x, [0, 1, 2, 1 - 2**-20, 1 + 2**-8, 1 + 2**-9, 2**-14, -(2**-15)]])).float()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_spacing_is_the_distance_of_neighbours(dtype):
+    every = numbers(dtype)
+    positive = every[every >= 0]
+    gaps = positive.diff()
+    assert torch.equal(spacing(positive[:-1].float(), dtype).double(), gaps)
+    assert torch.equal(spacing(-positive[:-1].float(), dtype).double(), gaps)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_stochastic_rounding_takes_a_neighbour_with_the_probability_of_its_place(dtype):
+    """All 65,536 fields: the mean is x to 2^-16 of the spacing, the values are the two neighbours."""
+    fields, every = torch.arange(65536, dtype=torch.int32), numbers(dtype)
+    for x in values(dtype)[::97]:
+        rounded = round_stochastically(x.expand(65536), dtype, fields).double()
+        below = every[every <= x].max()
+        above = every[every >= x].min()
+        assert set(rounded.unique().tolist()) <= {below.item(), above.item()}
+        assert abs(rounded.mean() - x) <= 2**-16 * (above - below)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_numbers_of_the_type_are_never_moved(dtype):
+    every = torch.cat([numbers(dtype).float(), torch.tensor([math.inf, -math.inf])])
+    for field in (0, 32768, 65535):
+        rounded = round_stochastically(every, dtype, torch.full(every.shape, field, dtype=torch.int32))
+        assert torch.equal(rounded.float(), every)
+    assert torch.equal(split(every, dtype)[0].float(), every)
+    assert not split(every, dtype)[1].any()
+    nan = torch.tensor([math.nan])
+    assert round_stochastically(nan, dtype, torch.zeros(1, dtype=torch.int32)).isnan().all()
+    assert join(*split(nan, dtype)).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sixteen_further_bits_keep_float32_values(dtype):
+    x = values(dtype)
+    weights, low = split(x, dtype)
+    assert torch.equal(weights, x.to(dtype))
+    assert low.dtype == torch.int16
+    back = join(weights, low)
+    assert ((back - x).abs().double() <= 2**-16 * spacing(x.to(dtype).float(), dtype).double()).all()
+    assert (back == x)[x.abs() > 2.0**-14].double().mean() > 0.99
+    again, low_again = split(back, dtype)
+    assert torch.equal(again, weights)
+    assert torch.equal(low_again, low)
+
+
+def walk(dtype, precision, kind="rademacher", steps=1000, lr=1e-7):
+    """1,000 moves of standard normal amounts times lr; the displacement, and the one in float64."""
+    generator = torch.Generator().manual_seed(0)
+    module = nn.Linear(64, 64, bias=False).to(dtype)
+    with torch.no_grad():
+        module.weight.copy_(0.05 * torch.randn(64, 64, generator=generator))
+    exact = nn.Linear(64, 64, bias=False, dtype=torch.float64)
+    exact.load_state_dict(module.state_dict())
+    start = exact.weight.detach().clone()
+    amounts = (lr * np.random.default_rng(0).standard_normal(steps)).tolist()
+    weights = Weights(module, Directions(KEY, kind), precision=precision)
+    intended = Weights(exact, Directions(KEY, kind))
+    for number, amount in enumerate(amounts):
+        weights.move_([(number, amount)])
+        intended.move_([(number, amount)])
+    state = weights.state_dict()
+    value = module.weight.detach().float()
+    if state:
+        value = join(module.weight.detach(), state["weight"].view(64, 64))
+    return weights, value.double() - start, exact.weight.detach() - start, start
+
+
+def cosine(a, b):
+    return float((a * b).sum() / (a.norm() * b.norm()).clamp_min(1e-300))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_master_precision_realises_updates_of_a_ten_millionth(dtype):
+    _, realised, intended, _ = walk(dtype, "master")
+    assert cosine(realised, intended) >= 0.999
+    assert abs(float(realised.norm() / intended.norm()) - 1) < 1e-3
+
+
+def test_what_the_other_two_realise_of_them():
+    """Cosines of one fixed run, 0.02 (bfloat16) and 0.08 (float16): nearest loses them, noise buries them."""
+    found = {
+        (precision, dtype): cosine(*walk(dtype, precision)[1:3])
+        for precision in ("nearest", "stochastic")
+        for dtype in HALVES
+    }
+    assert all(0 < value < 0.1 for value in found.values())
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_stochastic_rounding_is_right_on_average(dtype):
+    """The displacement's part along the intended one is 1 within 5 standard errors, which are below 0.1; else 0."""
+    _, realised, intended, start = walk(dtype, "stochastic", lr=1e-5)
+    variance = float((1000 * 0.8e-5 * spacing(start.float(), dtype).double() * intended.square()).sum())
+    error = math.sqrt(variance) / float(intended.square().sum())
+    along = float((realised * intended).sum() / intended.square().sum())
+    assert error < 0.1
+    assert abs(along - 1) < 5 * error
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_a_replay_of_the_amounts_gives_the_same_bits(dtype, precision):
+    rng = np.random.default_rng(1)
+    amounts = [[(2 * t, a), (2 * t + 1, b)] for t, (a, b) in enumerate((1e-4 * rng.standard_normal((30, 2))).tolist())]
+    runs = []
+    for evaluates in (True, False):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4)).to(dtype)
+        weights = Weights(module, Directions(KEY, "sphere"), precision=precision)
+        for step in amounts:
+            if evaluates:
+                with weights.shifted(step[0][0], 1e-3):
+                    module(torch.ones(2, 16, dtype=dtype))
+            weights.move_(step)
+        runs.append((weights.fingerprint(), weights.state_dict()))
+    assert runs[0][0] == runs[1][0]
+    assert all(torch.equal(runs[0][1][name], runs[1][1][name]) for name in runs[0][1])
+    assert bool(runs[0][1]) == (precision == "master" and dtype != torch.float32)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_moves_do_not_depend_on_pieces_or_the_order_of_memory(dtype, precision, monkeypatch):
+    results = []
+    for chunk, turned in ((1 << 18, False), (256, False), (1 << 18, True)):
+        monkeypatch.setattr("dpzero_theory.optim.weights.directions._CPU_CHUNK", chunk)
+        torch.manual_seed(0)
+        module = nn.Conv2d(6, 10, 5).to(dtype)
+        if turned:
+            module = module.to(memory_format=torch.channels_last)
+        weights = Weights(module, Directions(KEY, "gaussian"), precision=precision)
+        weights.move_([(0, 1e-3), (1, -2e-3)])
+        weights.move_([(2, 1e-3)])
+        results.append(weights.fingerprint())
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES])
+def test_a_sum_over_directions_is_added_at_once(dtype):
+    torch.manual_seed(0)
+    module = nn.Linear(16, 16).to(dtype)
+    weights = Weights(module, Directions(KEY, "gaussian"))
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    pairs = [(4, 1e-2), (9, -3e-3), (2, 0.5)]
+    expected = []
+    for index, parameter in enumerate(weights.parameters):
+        total = torch.zeros(parameter.shape, dtype=wide)
+        for number, amount in pairs:
+            u = weights.directions.fill_(torch.empty(parameter.shape, dtype=torch.float64), number, index)
+            total += (amount * u).to(wide)
+        expected.append((parameter.detach().to(wide) + total).to(dtype))
+    weights.move_(pairs)
+    assert all(torch.equal(p, q) for p, q in zip(weights.parameters, expected, strict=True))
+    before = weights.fingerprint()
+    weights.move_([])
+    assert weights.fingerprint() == before
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_further_bits_are_seen_by_evaluations_and_survive_a_checkpoint(dtype):
+    """x + shift u is rounded from the value, not from the weight that rounds it."""
+    weights, _, _, _ = walk(dtype, "master", steps=50, lr=1e-5)
+    module = weights.module
+    value = join(module.weight.detach(), weights.state_dict()["weight"].view(64, 64))
+    u = weights.directions.fill_(torch.empty(64, 64), 3, 0, scale=1e-4)
+    with weights.shifted(3, 1e-4):
+        seen = module.weight + 0
+    assert torch.equal(seen, (value + u).to(dtype))
+    assert not torch.equal(seen, (module.weight.float() + u).to(dtype))
+
+    other = nn.Linear(64, 64, bias=False).to(dtype)
+    other.load_state_dict(module.state_dict())
+    resumed = Weights(other, weights.directions, precision="master")
+    resumed.load_state_dict(weights.state_dict())
+    for each in (weights, resumed):
+        each.move_([(7, 1e-6)])
+    assert resumed.fingerprint() == weights.fingerprint()
+    assert torch.equal(resumed.state_dict()["weight"], weights.state_dict()["weight"])
+
+
+def test_a_state_of_another_module_is_refused():
+    weights = Weights(nn.Linear(4, 4).half(), Directions(KEY, "gaussian"), precision="master")
+    state = weights.state_dict()
+    with pytest.raises(ValueError, match=r"^state must hold the parameters \['bias', 'weight'\]; got \['bias'\]"):
+        weights.load_state_dict({"bias": state["bias"]})
+    with pytest.raises(ValueError, match=r"^state of weight must be int16 of shape \(16,\)"):
+        weights.load_state_dict({**state, "weight": state["weight"].float()})
+    with pytest.raises(ValueError, match=r"^state must hold"):
+        Weights(nn.Linear(4, 4), Directions(KEY, "gaussian"), precision="master").load_state_dict(state)

@@ -1,0 +1,117 @@
+"""Runs on modules sharded over 2 and 4 processes (gloo) against the same runs of one process, bit for bit."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dpzero_theory.optim.files.transcript import replay
+from dpzero_theory.optim.verify import Recorded, verify
+from tests import forks
+from tests.optim.sharded import RUNS, TOKENS, Net, TwoTypes, finished, half_way, mezo, resumed, seeded, weights
+
+pytestmark = pytest.mark.xdist_group("shards")  # what its fixtures make is made once
+
+COUNTS = (2, 4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of what `sharded.main` found."""
+    found = tmp_path_factory.mktemp("sharded")
+    half_way(Net(torch.bfloat16), found / "alone.pt")
+    outcome = forks.run("-m", "tests.optim.sharded", found, *map(str, COUNTS))
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    return found
+
+
+@pytest.fixture(params=COUNTS)
+def ranks(request: pytest.FixtureRequest, folder: Path) -> list[dict[str, Any]]:
+    """What each process found."""
+    return [torch.load(folder / f"{request.param}-{rank}.pt", weights_only=True) for rank in range(request.param)]
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@cache
+def alone(name: str) -> dict[str, torch.Tensor]:
+    run = seeded(Net(), name)
+    before = run.weights.fingerprint()
+    found = finished(run)
+    assert run.weights.fingerprint() != before
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_weights_are_those_of_one_process(ranks: list[dict[str, Any]], name: str) -> None:
+    assert equal(ranks[0][name], alone(name))
+    assert all(rank[name] == {} for rank in ranks[1:])
+
+
+@pytest.mark.parametrize("name", ["gathered", "replicated", "in part"])
+def test_other_ways_of_sharding(ranks: list[dict[str, Any]], name: str) -> None:
+    """Weights that stay gathered after a forward; replicas of shards; a root that is not sharded."""
+    assert equal(ranks[0][name], ranks[0]["rademacher"])
+
+
+def test_a_module_that_accelerate_has_sharded(ranks: list[dict[str, Any]]) -> None:
+    pytest.importorskip("accelerate", reason="the hf extra is not installed")
+    assert equal(ranks[0]["accelerate"], ranks[0]["rademacher"])
+
+
+def test_a_private_run_is_replayed_on_shards_and_on_a_whole_module(ranks: list[dict[str, Any]], folder: Path) -> None:
+    module = Net()
+    replay(folder / f"private-{len(ranks)}" / "transcript.bin", module)
+    assert equal(ranks[0]["private"], weights(module).values())
+    assert equal(ranks[0]["replayed"], weights(module).values())
+
+
+def test_what_ranks_and_shards_have_left_is_verified_without_them(ranks: list[dict[str, Any]], folder: Path) -> None:
+    initial = Recorded(dict(Net().named_parameters()))
+    found = verify(folder / f"private-{len(ranks)}", initial, Recorded(ranks[0]["private"]))
+    assert found.fault == ""
+    assert [line.holds for line in found.findings if line.name in ("initial weights", "final weights")] == [True, True]
+    other = {name: value + 1 for name, value in ranks[0]["private"].items()}
+    assert "final weights" in verify(folder / f"private-{len(ranks)}", initial, Recorded(other)).fault
+
+
+def test_checkpoints_go_from_shards_to_a_whole_module_and_back(ranks: list[dict[str, Any]], folder: Path) -> None:
+    whole = finished(mezo(Net(torch.bfloat16)))
+    assert equal(resumed(Net(torch.bfloat16), folder / "alone.pt"), whole)
+    assert equal(ranks[0]["resumed"], whole)
+    assert equal(resumed(Net(torch.bfloat16), folder / f"checkpoint-{len(ranks)}.pt"), whole)
+
+
+def test_frozen_weights_may_be_of_another_type(ranks: list[dict[str, Any]]) -> None:
+    module = TwoTypes()
+    weights(module).move_([(5, 0.1)])
+    with torch.no_grad():
+        expected = module(TOKENS)
+    assert all(torch.equal(rank["two types"], expected) for rank in ranks)
+
+
+def test_mixed_precision_casts_the_shifted_weights(ranks: list[dict[str, Any]]) -> None:
+    module = Net()
+    weights(module).move_([(5, 0.1)])
+    with torch.no_grad():
+        expected = module.bfloat16()(TOKENS)
+    assert all(torch.equal(rank["mixed"], expected) for rank in ranks)
+
+
+def test_one_worker_runs_all_of_these(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist knows a group by the end of a test's name: under a pytest that it does not suit, names have none."""
+    assert request.node.nodeid.endswith("@shards") or not request.config.getoption("loadgroup", False)
+
+
+def test_what_cannot_be_supported_is_one_line(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["refusals"] == {
+            "by_columns": "parameter weight must be sharded by fully_shard, by rows only; got (Shard(dim=1),)",
+            "first_kind": "module must not be FullyShardedDataParallel (FSDP1): use torch.distributed.fsdp.fully_shard",
+            "direct": "the losses must read embed.weight in a forward, which gathers it; got aten.mul.Tensor",
+            "in_the_middle": "division by zero",
+        }
