@@ -40,7 +40,7 @@ from dpzero_theory.audit.finding import CHECKS, Check, Verdict, untested
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop, LoopFailed, Train, generators_kept
 from dpzero_theory.audit.report import Entry, Report
-from dpzero_theory.audit.weights import lab_of
+from dpzero_theory.audit.weights import runs_of
 
 for _family in (seeds, generators, noise, floats, sensitivity, batches, accounting, leaks, unpaid, attacks):
     for _check in _family.FAMILY:
@@ -94,7 +94,8 @@ def check(
     started = time.perf_counter()
     loop = Loop(train, records, claim, view or View(), dict(settings or {}))
     try:
-        lab = lab_of(loop, runs, variations or {})
+        others = tuple((name, dict(changes)) for name, changes in (variations or {}).items())
+        lab = Lab(runs_of(loop), runs, others)
     except LoopFailed as error:
         raise ValueError(f"train must run on the records given; got {error}") from error
     share = level / max(1, sum(entry.random for entry in wanted))

@@ -54,7 +54,7 @@ class LoopFailed(ValueError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LoopOutput:
     """Of one run. releases: (T, k); None where neither releases nor a trajectory were returned."""
 
     releases: Array | None
@@ -100,7 +100,7 @@ class Loop:
 
     def run(
         self, records: Records | None = None, *, seed: int = 0, world: int | None = None, **changes: Any
-    ) -> Outcome:
+    ) -> LoopOutput:
         """One run. changes: of settings, by our words. world: of the process's global generators, the seed if None.
 
         Raises LoopFailed.
@@ -141,7 +141,7 @@ class Loop:
             self._first[seed] = _numbers("weights", found["weights"]).ravel()
         return self._first[seed]
 
-    def _outcome(self, outputs: Mapping[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> Outcome:
+    def _outcome(self, outputs: Mapping[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> LoopOutput:
         shown = {name: value for name, value in outputs.items() if self.view.sees(name)} | dict(beside)
         releases = outputs.get("releases")
         if releases is None and "trajectory" in outputs and self.weights_trusted:
@@ -151,7 +151,7 @@ class Loop:
                 releases = -np.diff(_weights(outputs["trajectory"]), axis=0) / float(step)
         batches = outputs.get("batches")
         seeds = outputs.get("seeds")
-        return Outcome(
+        return LoopOutput(
             None if releases is None else _rows("releases", releases),
             None if outputs.get("clean") is None else _rows("clean", outputs["clean"]),
             None if batches is None else [[int(i) for i in batch] for batch in batches],
@@ -160,7 +160,7 @@ class Loop:
         )
 
 
-def still(loop: Loop, outcome: Outcome) -> dict[str, Any] | None:
+def still(loop: Loop, outcome: LoopOutput) -> dict[str, Any] | None:
     """Changes of settings under which weights stay where they are, None where there are none.
 
     Where weights are what is seen they move a little, as little as float64 allows; in less nothing is left of a step.

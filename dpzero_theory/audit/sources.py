@@ -15,7 +15,7 @@ import numpy as np
 
 from dpzero_theory.audit.loop import Loop
 
-KEY = 8
+KEY_BYTES = 8
 """Random bytes: fewer can all be tried."""
 _CLOCK, _PROCESS = 1_700_000_000, 4321
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.audit.loop import LoopOutput
 
-Place = tuple[str, int]
+Position = tuple[str, int]
 """What it is shown in, and the number of it there; -1 is how many there are."""
 Token = float | bytes
 
@@ -24,7 +24,7 @@ class Chunk(bytes):
     """A digest, or four bytes of a file that is no text: what rounding may change as a whole."""
 
 
-Shown = dict[Place, Token]
+Shown = dict[Position, Token]
 
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
 _HEX = rb"[0-9A-Fa-f-]"
@@ -42,7 +42,7 @@ _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
 _NPY = b"\x93NUMPY"
 
 
-def tokens(outcome: Outcome) -> Shown:
+def tokens(outcome: LoopOutput) -> Shown:
     """Every number and word shown, by its place, and how many there are in each."""
     found: Shown = {}
     for name, value in outcome.shown.items():
@@ -51,7 +51,7 @@ def tokens(outcome: Outcome) -> Shown:
     return found
 
 
-def where(place: Place) -> str:
+def where(place: Position) -> str:
     """In words."""
     return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
 

@@ -1,87 +1,94 @@
-"""Whether weights say what was released: they do where each step moves them by the step size times its release.
+"""Whether the weights that a loop shows say what it released.
 
-They do not under momentum, a schedule of step sizes or an adaptive method: such loops have to return their releases.
+They do where each step moves them by the step size times the release. Under momentum, a schedule of step sizes or an
+adaptive method they do not, and such a loop has to return its releases.
 """
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from dpzero_theory.audit import datasets
-from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop
+from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.check import Array
 
-_LOUDER, _LEAST = 64.0, 6.4
-"""Of the noise multiplier, and how much more noise is then to be seen at least."""
-_SEEDS = range(40, 48)
-_ALONG, _LONGER = 1e-6, 1e-2
-"""Two steps are one direction where their cosine is this near 1, and of one length within this share."""
+_NOISE_FACTOR = 64.0
+"""By how much the noise multiplier is raised to see whether the weights follow."""
+_LEAST_SEEN = 6.4
+"""How many times more noise the weights must then show, at least."""
+_PROBED_SEEDS = range(40, 48)
+_SAME_DIRECTION = 1e-6
+"""Two steps have one direction where their cosine is at least 1 minus this."""
+_SAME_LENGTH = 1e-2
+"""Two steps have one length where their lengths differ by at most this share."""
 
 
-def lab_of(loop: Loop, runs: int, variations: Mapping[str, Mapping[str, Any]]) -> Lab:
-    """Where weights are what is seen and do not say what was released, one that takes no releases from them."""
-    others = tuple((name, dict(changes)) for name, changes in variations.items())
-    lab = Lab(loop, runs, others)
-    if loop.from_weights and (why := _unlike_releases(lab)):
+def runs_of(loop: Loop) -> LoopRuns:
+    """Runs of the loop; where its weights do not say what was released, runs that take no releases from them."""
+    runs = LoopRuns(loop)
+    if loop.from_weights and (why := _unlike_releases(runs)):
         loop.weights_trusted = False
-        lab = Lab(loop, runs, others)
-        lab.why_not = why
-    return lab
+        runs = LoopRuns(loop)
+        runs.why_no_releases = why
+    return runs
 
 
-def _unlike_releases(lab: Lab) -> str:
+def _unlike_releases(runs: LoopRuns) -> str:
     """Why the weights do not say what was released; empty where nothing speaks against it.
 
-    Ten times the noise is to be seen where 64 times is asked for (of 8 steps or more, a Gaussian misses that with
-    probability below 1e-7), and quiet steps in one direction are to be of one length.
+    Quiet steps in one direction must have one length. With 64 times the noise multiplier the weights must show at least
+    6.4 times the noise; Gaussian noise of 8 or more steps misses that with probability below 1e-7.
     """
-    if lab.repeats(lab.all_records) and _along_one_line(lab):
+    if runs.repeats(runs.all_records) and _along_one_line(runs):
         return "weights move along one direction in a step, as in zeroth-order training: return the releases"
-    if lab.repeats(lab.all_records) and _louder(lab) < _LEAST:
+    if runs.repeats(runs.all_records) and _louder(runs) < _LEAST_SEEN:
         return "weights do not move in proportion to the noise, as under Adam: return the releases"
-    rows = lab.quiet(**lab.all_records) if lab.frozen else None
+    rows = runs.quiet(**runs.all_records) if runs.frozen else None
     if rows is not None and len(rows) > 1 and _stretched(rows):
         return "weights move by more in some steps than in others, as under momentum or a schedule: return the releases"
     return ""
 
 
-def _along_one_line(lab: Lab) -> bool:
-    """Whether, for every seed, the noise moves the weights by a multiple of what other records move them by."""
-    data = datasets.filled(lab.loop.records, datasets.random_like(lab.loop.records[0], np.random.default_rng(0), 1.0))
+def _along_one_line(runs: LoopRuns) -> bool:
+    """Whether, for every seed, noise and other records both move the weights along one and the same line."""
+    records = runs.loop.records
+    data = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(0), 1.0))
     cosines = []
-    for seed in _SEEDS:
-        noisy = lab.attempt(seed=seed, **lab.all_records)
-        rows = [lab.quiet(world, seed=seed, **lab.all_records) for world in (None, data)]
+    for seed in _PROBED_SEEDS:
+        noisy = runs.attempt(seed=seed, **runs.all_records)
+        rows = [runs.quiet(world, seed=seed, **runs.all_records) for world in (None, data)]
         if noisy is None or noisy.releases is None or any(row is None for row in rows):
             return False
         base, other, loud = (np.asarray(row)[0] for row in (*rows, noisy.releases))
         lengths = np.linalg.norm(other - base) * np.linalg.norm(loud - base)
         cosines.append(abs(float((other - base) @ (loud - base))) / lengths if lengths and base.size > 1 else 0.0)
-    return bool(min(cosines) > 1 - _ALONG)
+    return bool(min(cosines) > 1 - _SAME_DIRECTION)
 
 
-def _louder(lab: Lab) -> float:
-    """How much more noise the first step has under a louder multiplier; nothing where only the louder one shows."""
-    found = []
-    for multiplier in (lab.claim.noise_multiplier * _LOUDER, lab.claim.noise_multiplier):
-        runs = [lab.attempt(seed=seed, noise_multiplier=multiplier, **lab.all_records) for seed in _SEEDS]
-        quiet = [lab.attempt(seed=seed, noise_multiplier=lab.quiet_noise, **lab.all_records) for seed in _SEEDS]
+def _louder(runs: LoopRuns) -> float:
+    """The noise of the first step under the raised multiplier over that under the claimed one.
+
+    Where only the raised one shows any noise the ratio is returned as 0; where neither does, as infinity.
+    """
+    sizes = []
+    for multiplier in (runs.claim.noise_multiplier * _NOISE_FACTOR, runs.claim.noise_multiplier):
         pairs = [
-            (run.releases[0] - other.releases[0]) ** 2
-            for run, other in zip(runs, quiet, strict=True)
-            if run is not None and other is not None and run.releases is not None and other.releases is not None
+            [
+                runs.attempt(seed=seed, noise_multiplier=m, **runs.all_records)
+                for m in (multiplier, runs.quiet_multiplier)
+            ]
+            for seed in _PROBED_SEEDS
         ]
-        found.append(float(np.sum(pairs)))
-    if found[1] == 0:
-        return 0.0 if found[0] > 0 else np.inf
-    return float(np.sqrt(found[0] / found[1]))
+        rows = [[one.releases[0] for one in pair if one and one.releases is not None] for pair in pairs]
+        sizes.append(float(np.sum([(row[0] - row[1]) ** 2 for row in rows if len(row) == 2])))
+    if sizes[1] == 0:
+        return 0.0 if sizes[0] > 0 else np.inf
+    return float(np.sqrt(sizes[0] / sizes[1]))
 
 
 def _stretched(rows: Array) -> bool:
+    """Whether some steps have the direction of the first one and another length."""
     lengths = np.sqrt((rows**2).sum(axis=1))
     if not (lengths > 0).all():
         return False
-    along = rows @ rows[0] / (lengths * lengths[0]) > 1 - _ALONG
-    return bool((along & (np.abs(lengths / lengths[0] - 1) > _LONGER)).any())
+    along = rows @ rows[0] / (lengths * lengths[0]) > 1 - _SAME_DIRECTION
+    return bool((along & (np.abs(lengths / lengths[0] - 1) > _SAME_LENGTH)).any())

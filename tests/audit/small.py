@@ -13,6 +13,7 @@ from dpzero_theory.audit.conformance import check
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop
 from dpzero_theory.audit.report import Report
+from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
 N, STEPS = 24, 6
@@ -78,4 +79,4 @@ def require_sound(specimen: Specimen, *names: str, **how: int) -> None:
 def lab(specimen: Specimen = SOUND[0], view: View | None = None, **settings: Any) -> Lab:
     """The experiments on a loop of the zoo."""
     claim, given = small(specimen.claimed()), {**specimen.all_settings, **settings}
-    return Lab(Loop(specimen.make(), records(claim.n), claim, view or specimen.view, given), runs=24)
+    return Lab(LoopRuns(Loop(specimen.make(), records(claim.n), claim, view or specimen.view, given)), 24)

@@ -63,12 +63,13 @@ def test_coupled_runs_have_the_same_noise_and_hardly_move() -> None:
     rows = one.loop.records
     changed = datasets.replaced(rows, 0, datasets.mirrored(rows[0]))
     draws = [
-        [run.releases for run in found if run is not None] for found in coupled(one, [rows, rows, changed], range(2))
+        [run.releases for run in found if run is not None]
+        for found in coupled(one.runs, [rows, rows, changed], range(2))
     ]
     assert [len(found) for found in draws] == [3, 3]
     for first, same_data, other in draws:
         assert first is not None
         assert other is not None
         np.testing.assert_array_equal(first, same_data)
-        assert 0 < np.abs(first - other).max() < 2.1 * one.unit(one.all_records)
+        assert 0 < np.abs(first - other).max() < 2.1 * one.runs.unit(one.runs.all_records)
     assert not np.allclose(np.asarray(draws[0][0]), np.asarray(draws[1][0]))

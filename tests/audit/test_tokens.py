@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.audit.loop import LoopOutput
 from dpzero_theory.audit.tokens import contents, tokens, where
 
 
@@ -64,7 +64,7 @@ def test_archives_and_arrays_are_opened() -> None:
 
 
 def test_places_have_numbers_and_a_count() -> None:
-    found = tokens(Outcome(None, shown={"loss": [0.5, 0.25], "printed": ""}))
+    found = tokens(LoopOutput(None, shown={"loss": [0.5, 0.25], "printed": ""}))
     assert found == {("loss", 0): 0.5, ("loss", 1): 0.25, ("loss", -1): 2.0, ("printed", -1): 0.0}
     assert where(("loss", 1)) == "loss, number 1"
     assert where(("loss", -1)) == "loss, how much there is"

@@ -10,7 +10,7 @@ from benchmarks.zoo.first_order import Array, FirstOrder, Settings
 from benchmarks.zoo.zeroth_order import ZerothOrder
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop
-from dpzero_theory.audit.weights import lab_of
+from dpzero_theory.audit.weights import runs_of
 from tests.audit.small import records, small
 
 
@@ -70,16 +70,16 @@ class _ZerothOrder(ZerothOrder):
 def _lab(train: type[Any]) -> Lab:
     specimen = Specimen(train)
     claim = small(specimen.claimed())
-    return lab_of(Loop(train(), records(claim.n), claim, specimen.view, specimen.all_settings), 24, {})
+    return Lab(runs_of(Loop(train(), records(claim.n), claim, specimen.view, specimen.all_settings)), 24)
 
 
 @pytest.mark.parametrize("train", [_Shows, _Last])
 def test_plain_steps_are_releases(train: type[_Shows]) -> None:
     lab = _lab(train)
-    assert lab.why_not == ""
-    assert lab.base.releases is not None
-    assert lab.sample is not None
-    assert 0.8 < lab.sample.values.std() < 1.2
+    assert lab.runs.why_no_releases == ""
+    assert lab.runs.base.releases is not None
+    assert lab.noise.sample is not None
+    assert 0.8 < lab.noise.sample.values.std() < 1.2
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_plain_steps_are_releases(train: type[_Shows]) -> None:
 )
 def test_other_steps_are_not(train: type[Any], why: str) -> None:
     lab = _lab(train)
-    assert why in lab.why_not
-    assert lab.base.releases is None
-    assert lab.sample is None
+    assert why in lab.runs.why_no_releases
+    assert lab.runs.base.releases is None
+    assert lab.noise.sample is None

@@ -25,7 +25,7 @@ def accounting(lab: Lab, level: float) -> Verdict:
         return violated(f"{said} cost epsilon {cost.lower:.4g} at least, not {claim.epsilon:g}", mend, **plot)
     if cost.upper > claim.epsilon * (1 + _SLACK):
         return untested(f"{said} cost epsilon between {cost.lower:.4g} and {cost.upper:.4g}", **plot)
-    reported = lab.base.shown.get("epsilon")
+    reported = lab.runs.base.shown.get("epsilon")
     if isinstance(reported, int | float) and reported < (least := _spent(lab)) * (1 - _SLACK):
         return violated(
             f"the loop reports epsilon {reported:.4g}, and spends {least:.4g}", "report what is spent", **plot
@@ -35,18 +35,18 @@ def accounting(lab: Lab, level: float) -> Verdict:
 
 def _spent(lab: Lab) -> float:
     """What the releases cost that are made, which may be fewer than are claimed."""
-    release, made = lab.claim.release(), lab.base.releases
+    release, made = lab.claim.release(), lab.runs.base.releases
     steps = release.steps if made is None or lab.loop.one_step else min(len(made), release.steps)
     return epsilon_of_history([release.with_steps(steps)], lab.claim.delta).lower
 
 
 def steps(lab: Lab, level: float) -> Verdict:
     """The number of releases on the data given, and on others: it may not depend on the records."""
-    if lab.base.releases is None:
-        return untested(lab.why_not)
+    if lab.runs.base.releases is None:
+        return untested(lab.runs.why_no_releases)
     if lab.loop.one_step:
         return untested("the last weights are all that is released: how many steps they are of cannot be seen")
-    found = len(lab.base.releases)
+    found = len(lab.runs.base.releases)
     if found > lab.claim.steps:
         return violated(f"{found} releases are made, {lab.claim.steps} are accounted", "stop at the last step paid for")
     first, records = lab.loop.records[0], lab.loop.records
@@ -56,7 +56,7 @@ def steps(lab: Lab, level: float) -> Verdict:
         "all records alike": datasets.filled(records, first),
     }
     for name, data in others.items():
-        other = lab.attempt(data, seed=11)
+        other = lab.runs.attempt(data, seed=11)
         if other is not None and other.releases is not None and len(other.releases) != found:
             mend = "a number of steps fixed beforehand; stopping early by the data is a release that must be paid for"
             return violated(f"{found} steps on the records given, {len(other.releases)} on {name}", mend)

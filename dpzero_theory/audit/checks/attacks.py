@@ -38,12 +38,14 @@ def _scores(lab: Lab, runs: int) -> Iterator[Array]:
     +-1/2 on average, as `Betting` takes them. The attacker knows the code, all other records, the directions and the
     weights, and looks at steps with all records, whose weights stay: there one step's law is that of every other.
     """
-    assert lab.pair is not None
-    data = [datasets.replaced(lab.loop.records, 0, record) for record in lab.pair[:2]]
+    assert lab.influence.pair is not None
+    data = [datasets.replaced(lab.loop.records, 0, record) for record in lab.influence.pair[:2]]
     for seed in range(_FIRST_SEED, _FIRST_SEED + runs):
-        quiet = [lab.quiet(world, seed=seed, **lab.all_records) for world in data]
-        noisy = [lab.attempt(world, seed=seed, **{**lab.frozen, **lab.all_records}) for world in data]
-        rows = [None if outcome is None or outcome.releases is None else lab.seen(outcome) for outcome in noisy]
+        quiet = [lab.runs.quiet(world, seed=seed, **lab.runs.all_records) for world in data]
+        noisy = [lab.runs.attempt(world, seed=seed, **{**lab.runs.frozen, **lab.runs.all_records}) for world in data]
+        rows = [
+            None if outcome is None or outcome.releases is None else lab.runs.comparable(outcome) for outcome in noisy
+        ]
         up, down = quiet
         if up is None or down is None or any(row is None or row.shape != up.shape for row in rows):
             return
@@ -74,15 +76,15 @@ def attacked(lab: Lab, level: float) -> Verdict:
 
     Two games: each step on its own, and all of a run together.
     """
-    if lab.mode is None or lab.pair is None:
-        return untested(_WHY if lab.mode is None else "no record that was tried moves every step")
-    quiet = lab.quiet(**lab.all_records)
+    if lab.runs.repeatable is None or lab.influence.pair is None:
+        return untested(_WHY if lab.runs.repeatable is None else "no record that was tried moves every step")
+    quiet = lab.runs.quiet(**lab.runs.all_records)
     steps = 1 if quiet is None else len(quiet)
     each, whole = _full_gdp(lab, 1), _full_gdp(lab, steps)
     seen: list[Array] = []
 
     def rounds() -> Iterator[tuple[Array, Array]]:
-        for scores in _scores(lab, lab.runs):
+        for scores in _scores(lab, lab.most_runs):
             seen.append(scores)
             yield scores, scores.mean(axis=0, keepdims=True)
 
@@ -122,9 +124,9 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
 
     No more guesses are made than releases are independent: in first-order loops on small models, few.
     """
-    if lab.mode is None or lab.pair is None:
-        return untested(_WHY if lab.mode is None else "no record that was tried moves every step")
-    base = lab.quiet(**lab.all_records)
+    if lab.runs.repeatable is None or lab.influence.pair is None:
+        return untested(_WHY if lab.runs.repeatable is None else "no record that was tried moves every step")
+    base = lab.runs.quiet(**lab.runs.all_records)
     count = min(len(lab.loop.records), _CANARIES, 0 if base is None else base.size) // 2 * 2
     if base is None or count < 8:
         return untested("one run releases fewer than 8 numbers, or has fewer records")
@@ -138,11 +140,11 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     data = lab.loop.records
     for place, (sign, canary) in enumerate(zip(signs, canaries, strict=True)):
         data = datasets.replaced(data, place, canary if sign > 0 else datasets.mirrored(canary))
-    noisy = lab.attempt(data, seed=11, **{**lab.frozen, **lab.all_records})
+    noisy = lab.runs.attempt(data, seed=11, **{**lab.runs.frozen, **lab.runs.all_records})
     middle = _middle(lab, canaries)
-    if noisy is None or noisy.releases is None or middle is None or lab.seen(noisy).shape != base.shape:
+    if noisy is None or noisy.releases is None or middle is None or lab.runs.comparable(noisy).shape != base.shape:
         return untested("the loop fails on random canaries")
-    target = (lab.seen(noisy) - middle).ravel()
+    target = (lab.runs.comparable(noisy) - middle).ravel()
     ridge = lab.claim.noise_std(lab.claim.n) ** 2
     scores = linalg.solve(design.T @ design + ridge * np.eye(count), design.T @ target, assume_a="pos")
     order = np.argsort(scores)
@@ -162,7 +164,7 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
 def _move(lab: Lab, place: int, canary: Any) -> Array | None:
     """What it does without noise that a canary is not the mirrored one."""
     rows = [
-        lab.quiet(datasets.replaced(lab.loop.records, place, record), **lab.all_records)
+        lab.runs.quiet(datasets.replaced(lab.loop.records, place, record), **lab.runs.all_records)
         for record in (canary, datasets.mirrored(canary))
     ]
     return None if any(row is None for row in rows) else np.asarray(rows[0]) - np.asarray(rows[1])
@@ -175,7 +177,7 @@ def _middle(lab: Lab, canaries: list[Any]) -> Array | None:
         data = lab.loop.records
         for place, canary in enumerate(world):
             data = datasets.replaced(data, place, canary)
-        found.append(lab.quiet(data, **lab.all_records))
+        found.append(lab.runs.quiet(data, **lab.runs.all_records))
     return None if any(row is None for row in found) else (np.asarray(found[0]) + np.asarray(found[1])) / 2
 
 

@@ -28,18 +28,20 @@ class Seen(NamedTuple):
 
 def observed(lab: Lab) -> Seen | None:
     """From the loop's own lists of batches, else from which steps move when a record is exchanged."""
-    if lab.base.batches is not None:
-        runs = [lab.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_RUNS - 1))]
+    if lab.runs.base.batches is not None:
+        runs = [lab.runs.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_RUNS - 1))]
         steps = min(len(run or []) for run in runs)
         found = np.zeros((len(runs), steps, lab.claim.n), dtype=bool)
         for r, run in enumerate(runs):
             for t, batch in enumerate((run or [])[:steps]):
                 found[r, t, [i for i in batch if 0 <= i < lab.claim.n]] = True
         return Seen(found, "the lists of batches that the loop returns") if steps else None
-    if lab.scan is None:
+    if lab.influence.scan is None:
         return None
-    found = lab.scan.included
-    if lab.claim.sampling != "poisson" and not lab.seedless:  # an empty batch is a direction along which nothing moves
+    found = lab.influence.scan.included
+    if (
+        lab.claim.sampling != "poisson" and not lab.runs.same_for_all_seeds
+    ):  # an empty batch is a direction along which nothing moves
         found = found[np.all(found.any(axis=2), axis=1)]
     return Seen(found, "steps that moved when a record was exchanged") if len(found) else None
 
@@ -133,9 +135,11 @@ LAWS = {
 
 def _sizes(lab: Lab) -> NDArray[np.int64] | None:
     """Of the batches, where a release is a sum over a constant: what equal records give, in shares of it."""
-    if lab.shares is None or lab.claim.sampling not in ("poisson", "fixed-size"):
+    if lab.influence.shares is None or lab.claim.sampling not in ("poisson", "fixed-size"):
         return None
-    found = lab.shares[np.isfinite(lab.shares)] * (lab.claim.batch if lab.claim.average == "mean" else lab.claim.n)
+    found = lab.influence.shares[np.isfinite(lab.influence.shares)] * (
+        lab.claim.batch if lab.claim.average == "mean" else lab.claim.n
+    )
     whole = np.rint(found)
     return whole.astype(np.int64) if found.size and np.abs(found - whole).max() < _WHOLE else None
 
@@ -206,7 +210,7 @@ def secret(lab: Lab, level: float) -> Verdict:
         return held("no amplification is claimed")
     source = _source(lab)
     if source is None:
-        known = lab.base.batches is not None or lab.mode is not None
+        known = lab.runs.base.batches is not None or lab.runs.repeatable is not None
         return held("equal seeds give other batches") if known else untested("batches cannot be seen")
     if lab.view.seed == "secret":
         return untested(f"batches are a function of {source}: as secret as that is said to be")
@@ -216,8 +220,8 @@ def secret(lab: Lab, level: float) -> Verdict:
 
 def _source(lab: Lab) -> str | None:
     """Of what the batches are a function."""
-    if lab.base.batches is None:
-        return "the seed" if lab.scan is not None and _varied(lab.scan.included) else None
+    if lab.runs.base.batches is None:
+        return "the seed" if lab.influence.scan is not None and _varied(lab.influence.scan.included) else None
     first, second, third = (lab.loop.run(seed=60, world=world).batches for world in (1, 2, 1))
     if first == second:
         return "the seed"

@@ -50,9 +50,12 @@ def _grids(std: float, count: float, finest: float) -> Iterator[float]:
 
 def _noise_and_sums(lab: Lab) -> tuple[Array, Array] | None:
     """Noise and the sum that it was added to, number by number; a sum of zero has nothing to give away."""
-    changes, size = dict(lab.mode or {}), 1 if lab.base.releases is None else lab.seen(lab.base).size
+    changes, size = (
+        lab.noise.repeatable,
+        1 if lab.runs.base.releases is None else lab.runs.comparable(lab.runs.base).size,
+    )
     seeds = range(_FIRST_SEED, _FIRST_SEED + min(_MOST_RUNS, max(_RUNS, -(-_WANTED // size))))
-    pairs = [(lab.residual(None, changes, seed), lab.quiet(seed=seed, **changes)) for seed in seeds]
+    pairs = [(lab.noise.residual(None, changes, seed), lab.runs.quiet(seed=seed, **changes)) for seed in seeds]
     whole = [(n.ravel(), q.ravel()) for n, q in pairs if n is not None and q is not None and n.shape == q.shape]
     if not whole:
         return None
@@ -66,11 +69,11 @@ def representable(lab: Lab, level: float) -> Verdict:
 
     Of integers on a lattice that both are on, every second is on a grid twice as coarse, by chance.
     """
-    found = None if lab.mode is None else _noise_and_sums(lab)
-    if lab.mode is None or found is None:
+    found = None if lab.runs.repeatable is None else _noise_and_sums(lab)
+    if lab.runs.repeatable is None or found is None:
         return untested(_WHY)
     noise, sums = found
-    batch = float(lab.mode.get("batch", lab.claim.batch))
+    batch = float(lab.runs.repeatable.get("batch", lab.claim.batch))
     finest = _ROUNDING / _NEAR * float(np.quantile(np.abs(sums) + np.abs(noise), 0.9))
     grids = list(_grids(lab.claim.noise_std(batch), batch if lab.claim.average == "mean" else 1.0, finest))
     for spacing in grids:
@@ -89,11 +92,11 @@ def representable(lab: Lab, level: float) -> Verdict:
 
 def repeated(lab: Lab, level: float) -> Verdict:
     """Pairs of equal values among all noise seen, against those of a Gaussian; coarse releases are not looked at."""
-    if lab.sample is None or lab.mode is None:
+    if lab.noise.sample is None or lab.runs.repeatable is None:
         return untested(_WHY)
-    values = np.sort(np.abs(lab.sample.values.ravel()))
-    found = lab.loop.run(seed=_FIRST_SEED, **lab.frozen, **lab.mode)
-    width = max(_WIDTH, 4 * _resolution(lab, np.abs(lab.seen(found))))
+    values = np.sort(np.abs(lab.noise.sample.values.ravel()))
+    found = lab.loop.run(seed=_FIRST_SEED, **lab.runs.frozen, **lab.runs.repeatable)
+    width = max(_WIDTH, 4 * _resolution(lab, np.abs(lab.runs.comparable(found))))
     if width > _COARSE:
         return untested("releases are rounded so much that equal noise says nothing")
     count, others = values.size, np.searchsorted(values, values + width, side="right")
@@ -111,7 +114,7 @@ def repeated(lab: Lab, level: float) -> Verdict:
 
 def _resolution(lab: Lab, releases: Array) -> float:
     """The spacing of the releases, in standard deviations of the noise: by the bits that their numbers have."""
-    batch = float((lab.mode or {}).get("batch", lab.claim.batch))
+    batch = float((lab.runs.repeatable or {}).get("batch", lab.claim.batch))
     largest = float(np.quantile(releases, 0.9)) / lab.claim.noise_std(batch)
     return largest * 2.0 ** -min(_bits(releases * factor) for factor in (1.0, batch))
 

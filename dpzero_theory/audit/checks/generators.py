@@ -11,7 +11,7 @@ from dpzero_theory.audit import exact
 from dpzero_theory.audit.checks.seeds import streams
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.audit.loop import LoopOutput
 from dpzero_theory.audit.tokens import DIGEST, Token, contents, unpacked
 from dpzero_theory.check import Array
 
@@ -32,8 +32,8 @@ _MEND = "keep the noise and its generator out of outputs and checkpoints: seed i
 
 def shown(lab: Lab, level: float) -> Verdict:
     """States of generators, the noise itself, and integers that are its seeds; of what equal seeds give anew."""
-    changes = {**lab.frozen, **(lab.mode or {})}
-    first, second = (lab.attempt(seed=_SEED, **changes) for _ in (0, 1))
+    changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
+    first, second = (lab.runs.attempt(seed=_SEED, **changes) for _ in (0, 1))
     if first is None or second is None:
         return untested("the loop fails")
     there = dict(_contents(second))
@@ -43,9 +43,9 @@ def shown(lab: Lab, level: float) -> Verdict:
             return violated(says, _MEND)
     known = set(_integers(second))
     seeds = [number for number in dict.fromkeys(_integers(first)) if number not in known][:_MOST]
-    quiet = None if lab.mode is None else lab.quiet(seed=_SEED, **lab.mode)
-    told = quiet is not None and first.releases is not None and lab.seen(first).shape == quiet.shape
-    noise = (lab.seen(first) - np.asarray(quiet)).ravel() if told else np.empty(0)
+    quiet = None if lab.runs.repeatable is None else lab.runs.quiet(seed=_SEED, **lab.runs.repeatable)
+    told = quiet is not None and first.releases is not None and lab.runs.comparable(first).shape == quiet.shape
+    noise = (lab.runs.comparable(first) - np.asarray(quiet)).ravel() if told else np.empty(0)
     if (output := _itself(lab, first, noise, level)) is not None:
         return violated(f"{output} has the noise in it: subtracted from the releases it leaves the sums", _MEND)
     if not seeds:
@@ -65,14 +65,14 @@ def shown(lab: Lab, level: float) -> Verdict:
     return held(f"none of {len(seeds)} integers that are shown is the seed of the noise", p_value=p)
 
 
-def _itself(lab: Lab, run: Outcome, noise: Array, level: float) -> str | None:
+def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None:
     """An output whose numbers are the noise times a constant, far more nearly than the releases are, and than chance.
 
     Numbers that have nothing to do with the noise are as near to it as a direction of the sphere is.
     """
     if noise.size < _FEWEST:
         return None
-    near = min(_CLOSE, _CLOSER * float(_apart(lab.seen(run).ravel()[None], noise)[0]))
+    near = min(_CLOSE, _CLOSER * float(_apart(lab.runs.comparable(run).ravel()[None], noise)[0]))
     shown = [one for output, value in run.shown.items() for one in contents(output, value)]
     if 2 * stats.beta.cdf((1 - math.sqrt(1 - near**2)) / 2, *[(noise.size - 1) / 2] * 2) * _windows(shown) > level:
         return None
@@ -102,7 +102,7 @@ def _apart(rows: Array, noise: Array) -> Array:
         return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))
 
 
-def _contents(outcome: Outcome) -> Iterator[tuple[str, bytes]]:
+def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
     """Everything shown as bytes; arrays of bytes as they are."""
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
@@ -115,7 +115,7 @@ def _contents(outcome: Outcome) -> Iterator[tuple[str, bytes]]:
             yield name, repr(value).encode()
 
 
-def _integers(outcome: Outcome) -> Iterator[int]:
+def _integers(outcome: LoopOutput) -> Iterator[int]:
     """Of five digits or more, none of those in a digest."""
     for _, raw in _contents(outcome):
         yield from (int(digits) for digits in _INTEGER.findall(raw) if digits)

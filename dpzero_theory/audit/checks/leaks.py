@@ -11,9 +11,10 @@ from scipy import stats
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.coupling import CLIPPED, LARGER, coupled
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
-from dpzero_theory.audit.lab import Lab, same
-from dpzero_theory.audit.loop import Outcome
-from dpzero_theory.audit.tokens import Chunk, Place, Shown, Token, contents, tokens, unpacked, where
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.loop import LoopOutput
+from dpzero_theory.audit.runs import same
+from dpzero_theory.audit.tokens import Chunk, Position, Shown, Token, contents, tokens, unpacked, where
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
@@ -64,11 +65,11 @@ def unnoised(lab: Lab, level: float) -> Verdict:
         return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND)
     if not tried:
         return untested("the loop fails on a neighbour of its data")
-    if not lab.follows:
+    if not lab.runs.noise_follows:
         return untested(
             "the noise ignores its setting, so that only runs with other seeds could be compared: none shows it"
         )
-    count = len(tokens(lab.base))
+    count = len(tokens(lab.runs.base))
     return held(
         f"each of {count} numbers and words in outputs, prints and files varies with the noise, or not with the records"
     )
@@ -77,14 +78,16 @@ def unnoised(lab: Lab, level: float) -> Verdict:
 def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
     """Two data sets, what they differ in, and settings to compare them with."""
     records = lab.loop.records
-    other = lab.pair.first if lab.pair is not None else next(iter(datasets.extremes(records)))
+    other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
     alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_SEED), 1.0))
     worlds = {"one record": datasets.replaced(records, 0, other), "the records": alike}
-    for (what, data), changes in product(worlds.items(), (lab.all_records | lab.frozen, lab.all_records, {})):
+    for (what, data), changes in product(
+        worlds.items(), (lab.runs.all_records | lab.runs.frozen, lab.runs.all_records, {})
+    ):
         yield what, [records, data], changes
 
 
-def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Place]) -> list[Place]:
+def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Position]) -> list[Position]:
     """Those that stay so in many runs with much noise: a word that hangs on the noise may agree by chance in a few."""
     runs = _turns(lab, pair, changes, tuple(_FACTORS[-1] + k for k in range(_CONFIRMING)))
     sure = set() if runs is None else set(_leaks(*runs))
@@ -108,10 +111,10 @@ def _of_batches(lab: Lab) -> str | None:
 def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
     """Of several runs, what is shown and the batches: from the loop's own lists, else from the scan."""
     for k in range(_SEEDS):
-        run = lab.base if k == 0 else lab.loop.run(seed=_DRAWS[k])
+        run = lab.runs.base if k == 0 else lab.loop.run(seed=_DRAWS[k])
         batches = run.batches
-        if batches is None and lab.scan is not None and k < len(lab.scan.included):
-            batches = [np.flatnonzero(row).tolist() for row in lab.scan.included[k]]
+        if batches is None and lab.influence.scan is not None and k < len(lab.influence.scan.included):
+            batches = [np.flatnonzero(row).tolist() for row in lab.influence.scan.included[k]]
         if batches:
             yield [one for name, value in run.shown.items() for one in contents(name, value)], batches
 
@@ -162,15 +165,15 @@ def _sizes_at(content: list[Token], batches: list[list[int]]) -> set[tuple[int, 
     }
 
 
-def _presence(lab: Lab) -> Place | None:
+def _presence(lab: Lab) -> Position | None:
     """A place that follows whether records were in the batch which add nothing to a release.
 
     One step is made with them and without them. What always differs is the number of records, and public.
     """
     claim = lab.claim
-    if claim.relation != Relation.ADD_REMOVE or lab.mode != {} or claim.n < 3 or claim.sample_rate == 1:
+    if claim.relation != Relation.ADD_REMOVE or lab.runs.repeatable != {} or claim.n < 3 or claim.sample_rate == 1:
         return None
-    how = {"steps": 1, "noise_multiplier": lab.quiet_noise, **lab.frozen}
+    how = {"steps": 1, "noise_multiplier": lab.runs.quiet_multiplier, **lab.runs.frozen}
     for count in (1, claim.n // 4 or 1):
         data, less = lab.loop.records, lab.loop.records
         for place in range(claim.n - count, claim.n):
@@ -192,16 +195,16 @@ def _turns(
     found: tuple[list[Shown], list[Shown]] = ([], [])
     for k, factor in enumerate(factors):
         for world in (0, 1):
-            how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.follows else {}
-            seed = 11 if lab.follows else 11 + k
-            outcome = lab.attempt(data[world], seed=seed, **how, **changes)
+            how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.runs.noise_follows else {}
+            seed = 11 if lab.runs.noise_follows else 11 + k
+            outcome = lab.runs.attempt(data[world], seed=seed, **how, **changes)
             if outcome is None:
                 return None
             found[world].append(tokens(outcome))
     return found
 
 
-def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Place]:
+def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
     """Places with one thing in all the first runs, and another one, or none, in all the second."""
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
@@ -210,13 +213,13 @@ def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Place]:
             yield place
 
 
-def _beyond(lab: Lab) -> Place | None:
+def _beyond(lab: Lab) -> Position | None:
     """A number that differs between data whose releases without noise are equal: it is computed from more than these.
 
     The data differ in one record, which is clipped to the same contribution: it is 1024 times as large, so that a
     contribution that is clipped is the same to the last bit, in the first step at least.
     """
-    if lab.mode is None:
+    if lab.runs.repeatable is None:
         return None
     clipped = [datasets.scaled(lab.loop.records[0], factor) for factor in CLIPPED]
     pairs = [
@@ -225,36 +228,36 @@ def _beyond(lab: Lab) -> Place | None:
     ]
     every = [data for worlds in pairs for data in worlds]
     for numbers, how in ((range(_COUPLED), {}), (range(1), {"steps": 1})):
-        for number, found in zip(numbers, coupled(lab, every, numbers, **how), strict=False):
+        for number, found in zip(numbers, coupled(lab.runs, every, numbers, **how), strict=False):
             for k, worlds in enumerate(pairs):
                 places = differing(found[4 * k : 4 * k + 4])
                 if places and (sure := places & _differing_again(lab, worlds[:2], number, how)):
                     return min(sure)
     for worlds in pairs:
-        for noise in (0.0, lab.quiet_noise):
-            if places := _settled(lab, worlds[:2], {"seed": 11, "noise_multiplier": noise, **lab.all_records}):
+        for noise in (0.0, lab.runs.quiet_multiplier):
+            if places := _settled(lab, worlds[:2], {"seed": 11, "noise_multiplier": noise, **lab.runs.all_records}):
                 return min(places)
     return None
 
 
-def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Place]:
+def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Position]:
     """As `differing`, in many coupled runs of this number: few digits of a digest under a secret key may agree."""
-    found = next(coupled(lab, worlds * _CONFIRMING, [number], **how), None)
+    found = next(coupled(lab.runs, worlds * _CONFIRMING, [number], **how), None)
     return set() if found is None else differing(found) or set()
 
 
-def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Place] | None:
+def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Position] | None:
     """As `differing`, in few runs on each of two data sets and then in many, as words may agree by chance."""
-    runs: list[Outcome | None] = []
+    runs: list[LoopOutput | None] = []
     for count in _RUNS:
-        runs += [lab.attempt(world, **how) for _ in range(count) for world in worlds]
+        runs += [lab.runs.attempt(world, **how) for _ in range(count) for world in worlds]
         found = differing(runs)
         if not found:
             break
     return found
 
 
-def differing(runs: Sequence[Outcome | None]) -> set[Place] | None:
+def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
     """The places where runs with equal releases differ; None where releases do.
 
     runs: of two data sets in turn, as some things always change.
@@ -281,7 +284,7 @@ def canaries(lab: Lab, level: float) -> Verdict:
         return untested("the records have no numbers of many digits that could be recognised")
     wanted = {struct.pack("<d", x): x for x in values} | {struct.pack("<f", x): x for x in values if abs(x) < 1e38}
     wanted |= {f"{abs(x):.7g}".encode(): x for x in values}
-    for name, value in lab.base.shown.items():
+    for name, value in lab.runs.base.shown.items():
         for inner, raw in _raw(name, value):
             hits = {x for pattern, x in wanted.items() if pattern in raw}
             chance = min(1.0, len(wanted) / len(values) * len(raw) * 256.0**-_SHORTEST)

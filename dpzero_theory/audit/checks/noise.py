@@ -6,7 +6,8 @@ import numpy as np
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
-from dpzero_theory.audit.lab import Lab, Noise
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.noise import NoiseSample
 from dpzero_theory.check import Array
 
 _WHY = "the noise cannot be told from the rest: quiet runs with equal seeds differ, or the noise ignores its setting"
@@ -19,7 +20,7 @@ _SIZE = (
 )
 
 
-def _parts(noise: Noise) -> Iterator[tuple[str, Array]]:
+def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
     """All of it, each step, each coordinate, and the sum over the steps."""
     values = noise.values
     _, steps, numbers = values.shape
@@ -33,7 +34,7 @@ def _parts(noise: Noise) -> Iterator[tuple[str, Array]]:
             yield f"number {number} of each step", values[:, :, number]
 
 
-def _least(noise: Noise) -> tuple[float, str, float]:
+def _least(noise: NoiseSample) -> tuple[float, str, float]:
     """The smallest p-value of too little noise times the number of tests, where, and the noise there."""
     tests = [(exact.too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(noise)]
     p, name, part = min(tests, key=lambda test: test[0])
@@ -42,9 +43,12 @@ def _least(noise: Noise) -> tuple[float, str, float]:
 
 def size(lab: Lab, level: float) -> Verdict:
     """Standard deviation of all numbers, of each step, each coordinate and of the sum, on several data and settings."""
-    if lab.sample is None:
+    if lab.noise.sample is None:
         return untested(_WHY)
-    samples: list[tuple[str, Callable[[], Noise | None]]] = [("as claimed", lambda: lab.sample), *lab.worlds()]
+    samples: list[tuple[str, Callable[[], NoiseSample | None]]] = [
+        ("as claimed", lambda: lab.noise.sample),
+        *lab.noise.worlds(),
+    ]
     seen: dict[str, float] = {}
     lost: list[str] = []
     for name, sample in samples:
@@ -61,7 +65,7 @@ def size(lab: Lab, level: float) -> Verdict:
                 p_value=p * len(samples),
                 worlds=seen,
             )
-    count = lab.sample.values.size
+    count = lab.noise.sample.values.size
     power = (
         f"all numbers together: less than {exact.least_seen(count, level / (4 * len(samples))):.2f} of what is claimed"
     )
@@ -75,9 +79,9 @@ def law(lab: Lab, level: float) -> Verdict:
     The last is looked at where there is more noise than claimed as well: a Gaussian, with whatever is added to it, has
     no more in the middle.
     """
-    if lab.sample is None:
+    if lab.noise.sample is None:
         return untested(_WHY)
-    values = lab.sample.values.ravel()
+    values = lab.noise.sample.values.ravel()
     plot = {"quantiles": np.quantile(values, np.linspace(0.005, 0.995, 60)).tolist()}
     tests = {f"too many values within {t:g} standard deviations": exact.many_within(values, t) for t in _MIDDLE}
     more = exact.too_much(float((values**2).sum()), values.size) < level / 20
@@ -102,9 +106,9 @@ def law(lab: Lab, level: float) -> Verdict:
 
 def independence(lab: Lab, level: float) -> Verdict:
     """Correlations between steps, between coordinates, and between runs with other seeds."""
-    if lab.sample is None:
+    if lab.noise.sample is None:
         return untested(_WHY)
-    values = lab.sample.values
+    values = lab.noise.sample.values
     _, steps, numbers = values.shape
     tests, by_chance = dict[str, float](), _equal_by_chance(values)
     for lag in range(1, min(steps, _LAGS)):
@@ -143,9 +147,11 @@ def _equal_by_chance(values: Array) -> float:
 
 def precision(lab: Lab, level: float) -> Verdict:
     """The noise where the sum is as large as it can be: rounding to few digits loses it there."""
-    found = lab.aligned()
+    found = lab.noise.aligned()
     if found is None:
-        return untested(_WHY if lab.mode is None else "no data make the sum large without making it infinite")
+        return untested(
+            _WHY if lab.runs.repeatable is None else "no data make the sum large without making it infinite"
+        )
     p, where, std = _least(found)
     distinct = len(np.unique(found.values.ravel())) / found.values.size
     if p < level:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
-from dpzero_theory.audit.lab import Lab, alike
-from dpzero_theory.audit.sources import KEY, known_entropy, noted_seeds, stopped_clocks
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.runs import alike
+from dpzero_theory.audit.sources import KEY_BYTES, known_entropy, noted_seeds, stopped_clocks
 from dpzero_theory.check import Array
 
 _MEND = (
@@ -29,8 +30,8 @@ _OFFSETS = 4
 
 def from_seed(lab: Lab, level: float) -> Verdict:
     """Two runs with one seed, and with the process's generators in one state; how many bits of a secret seed count."""
-    if lab.base.releases is None:
-        return untested(lab.why_not)
+    if lab.runs.base.releases is None:
+        return untested(lab.runs.why_no_releases)
     first, other, again = (lab.loop.run(seed=5, world=world) for world in (6, 7, 6))
     by_seed = alike(first, other)
     if not by_seed and not alike(first, again):
@@ -47,10 +48,10 @@ def from_seed(lab: Lab, level: float) -> Verdict:
 
 def _bits_that_count(lab: Lab) -> int | None:
     """Of the seed: the fewest low ones that give the same noise, by seeds that differ in higher ones alone."""
-    changes = dict(lab.mode or {})
-    plain = lab.residual(None, changes, 5)
+    changes = lab.noise.repeatable
+    plain = lab.noise.residual(None, changes, 5)
     for bits in (8, 16, 20, 24, 31, 32):
-        other = lab.residual(None, changes, 5 + (1 << bits))
+        other = lab.noise.residual(None, changes, 5 + (1 << bits))
         if _equal(plain, other):
             return bits
     return None
@@ -58,21 +59,21 @@ def _bits_that_count(lab: Lab) -> int | None:
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
     """Noise of runs with other seeds: a generator that is always seeded alike, from the clock, or from few bytes."""
-    changes = dict(lab.mode or {})
-    first, second = (lab.residual(None, changes, seed) for seed in (21, 22))
+    changes = lab.noise.repeatable
+    first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
         return untested("the noise cannot be told from the rest")
     if _equal(first, second):
         return violated("runs with different seeds have the same noise: its generator is always seeded alike", _MEND)
     with stopped_clocks():
-        stopped = [lab.residual(None, changes, seed) for seed in (21, 22)]
-        timed = [lab.attempt(seed=5, world=world) for world in (6, 7)]
-    running = [lab.attempt(seed=5, world=world) for world in (6, 7)]
+        stopped = [lab.noise.residual(None, changes, seed) for seed in (21, 22)]
+        timed = [lab.runs.attempt(seed=5, world=world) for world in (6, 7)]
+    running = [lab.runs.attempt(seed=5, world=world) for world in (6, 7)]
     known = lab.view.seed == "public" and alike(*timed) and not alike(*running)
     if known or _equal(stopped[0], stopped[1]):
         return violated("the noise is a function of the clock: two runs at one time have the same", _MEND)
     taken = _entropy(lab)
-    if taken is not None and taken < KEY:
+    if taken is not None and taken < KEY_BYTES:
         return violated(f"the noise is a function of {taken} random bytes, which can all be tried", _MEND)
     return held("runs with different seeds, and at one time of the clock, have different noise")
 
@@ -82,11 +83,11 @@ def _entropy(lab: Lab) -> int | None:
     found = []
     for seed in (21, 22):
         with known_entropy():
-            found.append(lab.residual(None, dict(lab.mode or {}), seed))
+            found.append(lab.noise.residual(None, lab.noise.repeatable, seed))
     if not _equal(found[0], found[1]):
         return None
     with known_entropy() as entropy:
-        lab.attempt(seed=21)
+        lab.runs.attempt(seed=21)
     return entropy.taken
 
 
@@ -185,8 +186,8 @@ def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int
 def from_directions(lab: Lab, level: float) -> Verdict:
     """The noise beside what every usual generator draws from the published seeds of the steps, from each place on."""
     with noted_seeds() as noted:
-        found = lab.loop.run(seed=31, **lab.frozen, **(lab.mode or {}))
-    residual = lab.residual(None, dict(lab.mode or {}), 31)
+        found = lab.loop.run(seed=31, **lab.runs.frozen, **(lab.runs.repeatable or {}))
+    residual = lab.noise.residual(None, lab.noise.repeatable, 31)
     if found.seeds is None:
         return untested("the loop publishes no seeds of steps (an output `seeds`)")
     if residual is None or len(residual) != len(found.seeds) or len(residual) < 4:

@@ -12,7 +12,9 @@ from dpzero_theory.audit import datasets
 from dpzero_theory.audit.coupling import coupled
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
-from dpzero_theory.audit.lab import Lab, Scan, norms
+from dpzero_theory.audit.influence import Scan
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.runs import norms
 from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
@@ -48,10 +50,10 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
     yield "the records given", records
     yield "records a thousand times as large", datasets.each_scaled(records, 1e3)
     yield "records a thousandth as large", datasets.each_scaled(records, 1e-3)
-    if lab.loudest is not None:
-        yield "all records alike and extreme", lab.loudest
-        both = datasets.filled(records, datasets.scaled(lab.loudest[0], -1.0))
-        both[: len(both) // 2] = lab.loudest[: len(both) // 2]
+    if lab.influence.loudest is not None:
+        yield "all records alike and extreme", lab.influence.loudest
+        both = datasets.filled(records, datasets.scaled(lab.influence.loudest[0], -1.0))
+        both[: len(both) // 2] = lab.influence.loudest[: len(both) // 2]
         yield "all records extreme, alike up to sign", both
     if nearly is not None:
         yield "all records alike and nearly clipped", datasets.filled(records, nearly)
@@ -68,38 +70,38 @@ def _nearly_clipped(lab: Lab) -> Any:
 
 def _share(lab: Lab, record: Any, scale: float) -> float:
     """Of a clip, what each of equal records adds to the first step."""
-    rows = lab.at_start(datasets.filled(lab.loop.records, datasets.scaled(record, scale)), **lab.all_records)
+    rows = lab.runs.at_start(datasets.filled(lab.loop.records, datasets.scaled(record, scale)), **lab.runs.all_records)
     if rows is None or not np.isfinite(rows).all():
         return 0.0
-    return float(norms(rows[:1])[0]) / lab.unit(lab.all_records) / lab.claim.n
+    return float(norms(rows[:1])[0]) / lab.runs.unit(lab.runs.all_records) / lab.claim.n
 
 
 def _neighbours(lab: Lab) -> Iterator[_Moved]:
-    unit = lab.unit(lab.all_records)
+    unit = lab.runs.unit(lab.runs.all_records)
     for name, data in _bases(lab):
-        base = lab.at_start(data, **lab.all_records)
+        base = lab.runs.at_start(data, **lab.runs.all_records)
         if base is None or not np.isfinite(base).all():
             continue
         for place in (0, len(data) // 2):
             others = {f"exchanged for extreme {k}": r for k, r in enumerate(datasets.extremes(lab.loop.records))}
             for what, record in others.items():
-                found = lab.at_start(datasets.replaced(data, place, record), **lab.all_records)
+                found = lab.runs.at_start(datasets.replaced(data, place, record), **lab.runs.all_records)
                 yield _Moved(f"{name}, record {place} {what}", _clips(found, base, unit), 2.0)
-            if lab.claim.relation == Relation.ADD_REMOVE and lab.with_one_less is not None:
-                found = lab.at_start(datasets.removed(data, place), **lab.all_records)
+            if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
+                found = lab.runs.at_start(datasets.removed(data, place), **lab.runs.all_records)
                 yield _Moved(f"{name}, record {place} removed", _clips(found, base, unit), 1.0)
 
 
 def _coupled(lab: Lab) -> Iterator[_Moved]:
     """With all noise, the same in all runs: what is chosen by the data moves more than a record's own share."""
     first = lab.loop.records[0]
-    extreme = [lab.pair.first, lab.pair.second] if lab.pair is not None else []
+    extreme = [lab.influence.pair.first, lab.influence.pair.second] if lab.influence.pair is not None else []
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
-    for number, (base, *runs) in enumerate(coupled(lab, worlds, range(_COUPLED))):
+    for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_COUPLED))):
         for run in runs:
             if base is not None and base.releases is not None and run is not None and run.releases is not None:
-                clips = _clips(lab.seen(run), lab.seen(base), lab.unit(lab.all_records))
+                clips = _clips(lab.runs.comparable(run), lab.runs.comparable(base), lab.runs.unit(lab.runs.all_records))
                 yield _Moved(f"one record exchanged, with noise that is the same, draw {number}", clips, 2.0)
 
 
@@ -112,11 +114,11 @@ def _clips(found: Array | None, base: Array, unit: float) -> float:
 
 def sensitivity(lab: Lab, level: float) -> Verdict:
     """One record exchanged, or removed, on several data, with all records in every step and on batches as claimed."""
-    if lab.mode is None:
+    if lab.runs.repeatable is None:
         return untested(_WHY)
     moves = [*_neighbours(lab), *_coupled(lab)]
-    if lab.scan is not None:
-        moves.append(_Moved("batches as claimed, one record exchanged", float(lab.scan.moved.max()), 2.0))
+    if lab.influence.scan is not None:
+        moves.append(_Moved("batches as claimed, one record exchanged", float(lab.influence.scan.moved.max()), 2.0))
     worst = max(moves, key=lambda move: move.clips / move.allowed, default=None)
     if worst is None or worst.clips == 0:
         return untested("no record that was tried moves a release")
@@ -135,11 +137,11 @@ def finite(lab: Lab, level: float) -> Verdict:
     """A record with NaN or infinity in it must not make a release anything but a number within the clip."""
     if lab.view.records == "finite":
         return untested("records are said to be finite")
-    if lab.mode is None:
+    if lab.runs.repeatable is None:
         return untested(_WHY)
-    base, tried, unit = lab.at_start(**lab.all_records), 0, lab.unit(lab.all_records)
+    base, tried, unit = lab.runs.at_start(**lab.runs.all_records), 0, lab.runs.unit(lab.runs.all_records)
     for record in datasets.poisoned(lab.loop.records[0]):
-        rows = lab.at_start(datasets.replaced(lab.loop.records, 0, record), **lab.all_records)
+        rows = lab.runs.at_start(datasets.replaced(lab.loop.records, 0, record), **lab.runs.all_records)
         if rows is None or base is None:
             continue
         tried += 1
@@ -155,12 +157,12 @@ def finite(lab: Lab, level: float) -> Verdict:
 
 def denominator(lab: Lab, level: float) -> Verdict:
     """Whether a release is a sum over a number that does not depend on the batch, or on who is in the data."""
-    if lab.mode is None:
+    if lab.runs.repeatable is None:
         return untested(_WHY)
     mend = (
         "divide by the expected batch size (or n, where n is public), a constant, never by the size of the batch drawn"
     )
-    ratio = lab.with_one_less if lab.claim.relation == Relation.ADD_REMOVE else None
+    ratio = lab.influence.with_one_less if lab.claim.relation == Relation.ADD_REMOVE else None
     if ratio is not None and abs(ratio - 1) > _ROUNDING:
         says = f"with one record less, another adds {ratio:.4g} times what it did: the denominator counts records"
         return violated(says, mend)
@@ -168,9 +170,11 @@ def denominator(lab: Lab, level: float) -> Verdict:
         if ratio is None:
             return untested("all records are in every batch, and nothing can be said with one less")
         return held("removing a record changes the sum, not its denominator")
-    if lab.mode != {} or lab.claim.average == "sum":
-        return untested("batches do not come from the seed" if lab.mode != {} else "a release is a sum, not an average")
-    scan, ratios = lab.scan, lab.shares
+    if lab.runs.repeatable != {} or lab.claim.average == "sum":
+        return untested(
+            "batches do not come from the seed" if lab.runs.repeatable != {} else "a release is a sum, not an average"
+        )
+    scan, ratios = lab.influence.scan, lab.influence.shares
     if scan is None:
         return untested("which records are in a batch cannot be seen")
     sizes = scan.included.sum(axis=2)
@@ -181,12 +185,12 @@ def denominator(lab: Lab, level: float) -> Verdict:
         return violated(says, mend, ratios=ratios.tolist())
     each, saturated = _each_step(scan), abs(scan.size - 2) < _SATURATED
     least, most = float(np.nanmin(each)), float(np.nanmax(each))
-    if most > (1 + _VARIES) * (least if lab.seedless else max(2.0, float(np.nanmedian(each)))):
+    if most > (1 + _VARIES) * (least if lab.runs.same_for_all_seeds else max(2.0, float(np.nanmedian(each)))):
         return violated(f"what one record adds varies {most / least:.3g}-fold with its batch", mend)
-    if not lab.seedless and saturated and (p := _less_often_clipped(each, scan.whole)) < level:
+    if not lab.runs.same_for_all_seeds and saturated and (p := _less_often_clipped(each, scan.whole)) < level:
         says = "what a clipped record adds varies with its batch far more often than where all records are in it"
         return violated(says, mend, p_value=p)
-    if ratios is None and not lab.seedless and not saturated:
+    if ratios is None and not lab.runs.same_for_all_seeds and not saturated:
         return untested("no records give releases of equal size")
     return held("what a record adds is the same in batches of different sizes")
 

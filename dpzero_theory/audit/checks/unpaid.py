@@ -9,8 +9,9 @@ from scipy import special, stats
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
-from dpzero_theory.audit.lab import Lab, same
-from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.loop import LoopOutput
+from dpzero_theory.audit.runs import same
 from dpzero_theory.audit.tokens import Shown, Token, contents, tokens, where
 from dpzero_theory.check import Array
 
@@ -32,7 +33,7 @@ _MEND = "account for it as a release of its own, or compute it from the releases
 
 def unaccounted(lab: Lab, level: float) -> Verdict:
     """What tells neighbours apart while the accounted noise is so large that no release does; and second releases."""
-    if not lab.follows:
+    if not lab.runs.noise_follows:
         return untested("the noise ignores its setting")
     if (name := _second(lab)) is not None:
         says = f"{name}: the sums of the releases again, with noise of their own, so that averages have less"
@@ -54,7 +55,7 @@ def unaccounted(lab: Lab, level: float) -> Verdict:
 
 
 def _runs(lab: Lab) -> int:
-    return min(max(lab.runs, _FEWEST), _MOST)
+    return min(max(lab.most_runs, _FEWEST), _MOST)
 
 
 def _games(lab: Lab) -> Iterator[tuple[list[datasets.Records], dict[str, Any]]]:
@@ -62,13 +63,13 @@ def _games(lab: Lab) -> Iterator[tuple[list[datasets.Records], dict[str, Any]]]:
 
     With weights that stay, where gradients are what they are at the start, and with weights that move as they do.
     """
-    records, steps = lab.loop.records, 1 if lab.base.releases is None else len(lab.base.releases)
+    records, steps = lab.loop.records, 1 if lab.runs.base.releases is None else len(lab.runs.base.releases)
     noise = max(2 * math.sqrt(_runs(lab) * steps) / _SHIFT, 2 * lab.claim.noise_multiplier)
-    loud = {"noise_multiplier": noise, **lab.all_records}
+    loud = {"noise_multiplier": noise, **lab.runs.all_records}
     extreme = [datasets.replaced(records, 0, datasets.scaled(records[0], factor)) for factor in (0.0, 1e6)]
-    if lab.pair is not None:
-        yield [datasets.replaced(records, 0, record) for record in lab.pair[:2]], loud | lab.frozen
-    yield extreme, loud | lab.frozen
+    if lab.influence.pair is not None:
+        yield [datasets.replaced(records, 0, record) for record in lab.influence.pair[:2]], loud | lab.runs.frozen
+    yield extreme, loud | lab.runs.frozen
     if lab.loop.step_size:
         yield extreme, loud | {"step_size": lab.loop.step_size * lab.claim.noise_multiplier / noise}
 
@@ -80,7 +81,7 @@ def _apart(lab: Lab, data: list[datasets.Records], changes: dict[str, Any]) -> t
     in turn, so that a clock that is shown, or a counter, says nothing.
     """
     count = _runs(lab)
-    runs = [lab.attempt(world, seed=_SEED + k, **changes) for k in range(count) for world in data]
+    runs = [lab.runs.attempt(world, seed=_SEED + k, **changes) for k in range(count) for world in data]
     shown = [tokens(run) for run in runs if run is not None]
     if len(shown) < len(runs):
         return None
@@ -122,9 +123,9 @@ def _column(found: list[Token | None]) -> Array:
 
 def _second(lab: Lab) -> str | None:
     """An output that without noise is a multiple of the releases, and whose noise has nothing to do with theirs."""
-    if lab.mode is None or lab.base.releases is None:
+    if lab.runs.repeatable is None or lab.runs.base.releases is None:
         return None
-    names = list(lab.base.shown)
+    names = list(lab.runs.base.shown)
     for pairs, related in _RELATED.items():
         names = _seconds(lab, names, pairs, related) if names else []
     return names[0] if names else None
@@ -132,12 +133,12 @@ def _second(lab: Lab) -> str | None:
 
 def _seconds(lab: Lab, names: list[str], pairs: int, related: float) -> list[str]:
     """Those of the names, by so many pairs of a noisy and a quiet run."""
-    assert lab.mode is not None
-    assert lab.base.releases is not None
-    seeds, shape = range(_AGAIN_SEED, _AGAIN_SEED + pairs), lab.base.releases.shape
+    assert lab.runs.repeatable is not None
+    assert lab.runs.base.releases is not None
+    seeds, shape = range(_AGAIN_SEED, _AGAIN_SEED + pairs), lab.runs.base.releases.shape
     noisy, quiet = (
-        [lab.attempt(seed=seed, **lab.frozen, **lab.mode, **how) for seed in seeds]
-        for how in ({}, {"noise_multiplier": lab.quiet_noise})
+        [lab.runs.attempt(seed=seed, **lab.runs.frozen, **lab.runs.repeatable, **how) for seed in seeds]
+        for how in ({}, {"noise_multiplier": lab.runs.quiet_multiplier})
     )
     loud, sums = (_together([None if run is None else run.releases for run in runs], shape) for runs in (noisy, quiet))
     if loud is None or sums is None:
@@ -168,7 +169,7 @@ def _together(rows: list[Array | None], shape: tuple[int, ...]) -> Array | None:
     return np.array(whole) if len(whole) == len(rows) else None
 
 
-def _values(outcome: Outcome, name: str) -> Array | None:
+def _values(outcome: LoopOutput, name: str) -> Array | None:
     """Its numbers, None where it has anything else."""
     for _, content in contents(name, outcome.shown.get(name, "")):
         numbers = [token for token in content if isinstance(token, float)]

@@ -18,8 +18,8 @@ NAMES = {"noise-from-seed", "batches-secret", "not-finite", "steps"}
 
 def test_noisy_and_quiet_runs_have_the_same_directions() -> None:
     one = lab(OURS)
-    quiet = one.quiet(one.loudest, seed=5, **one.all_records)
-    noisy = one.loop.run(one.loudest, seed=5, **one.all_records, **one.frozen)
+    quiet = one.runs.quiet(one.influence.loudest, seed=5, **one.runs.all_records)
+    noisy = one.loop.run(one.influence.loudest, seed=5, **one.runs.all_records, **one.runs.frozen)
     assert quiet is not None
     assert noisy.releases is not None
     noise = (noisy.releases - quiet) / one.claim.noise_std(one.claim.n)
@@ -54,7 +54,7 @@ def test_the_digest_of_the_records_says_something_to_those_with_its_key(
     worlds = [
         datasets.replaced(rows, 0, datasets.scaled(rows[0], factor)) for factor in (CLIPPED[0], CLIPPED[0] * LARGER)
     ]
-    [found] = coupled(one, worlds * 2, [0])
+    [found] = coupled(one.runs, worlds * 2, [0])
     places = differing(found)
     assert places is not None
     assert bool(places) == (key == "shown")

@@ -10,7 +10,7 @@ from benchmarks.zoo.catalogue import Specimen, records
 from benchmarks.zoo.zeroth_order import Array, ZerothOrder
 from dpzero_theory.audit.checks.batches import LAWS, observed
 from dpzero_theory.audit.conformance import check
-from dpzero_theory.audit.lab import Scan
+from dpzero_theory.audit.influence import Scan
 from tests.audit.small import FEW, lab, named, one_of_each, require_found, require_sound
 
 NAMES = ("batches", "batches-secret")
@@ -50,9 +50,9 @@ def test_a_direction_along_which_nothing_moves_is_no_empty_batch() -> None:
     moved[:, :, :2] = 2.0
     moved[1, 2] = 0.0
     claim = SimpleNamespace(sampling="fixed-size")
-    stub: Any = SimpleNamespace(
-        base=SimpleNamespace(batches=None), claim=claim, seedless=False, scan=Scan(moved, 2.0, moved[..., 0])
-    )
+    runs = SimpleNamespace(base=SimpleNamespace(batches=None), same_for_all_seeds=False)
+    influence = SimpleNamespace(scan=Scan(moved, 2.0, moved[..., 0]))
+    stub: Any = SimpleNamespace(claim=claim, runs=runs, influence=influence)
     seen = observed(stub)
     assert seen is not None
     assert LAWS["fixed-size"](seen.included, 0.25)["sizes of batches"] == 1.0
@@ -68,5 +68,5 @@ class _SometimesFlat(ZerothOrder):
 def test_who_is_in_a_batch_is_not_told_where_directions_may_move_nothing() -> None:
     """No step of the seed that records are tried with is such a one; two of the next seed are."""
     one = lab(Specimen(_SometimesFlat))
-    assert one.pair is not None
-    assert one.scan is None
+    assert one.influence.pair is not None
+    assert one.influence.scan is None

@@ -13,7 +13,7 @@ import torch
 from benchmarks.zoo.catalogue import Specimen
 from benchmarks.zoo.first_order import Array, FirstOrder, fresh
 from dpzero_theory.audit.checks.generators import shown
-from dpzero_theory.audit.loop import Outcome
+from dpzero_theory.audit.loop import LoopOutput
 from tests.audit.small import FEW, audit, named, require_found, require_sound
 
 NAME = "noise-shown"
@@ -101,8 +101,13 @@ def test_few_numbers_are_near_the_noise_by_chance(count: int, status: str) -> No
     noise = np.random.default_rng(5).normal(size=(count, 1))
     sums = np.linspace(5, 6, count)[:, None]
     output = 3 * noise.ravel() + 2e-3 * np.linalg.norm(noise) * np.eye(count)[0]
-    run = Outcome(noise + sums, shown={"an output": output, "others": np.zeros(1000)})
-    lab: Any = SimpleNamespace(
-        frozen={}, mode={}, attempt=lambda **how: run, seen=lambda run: run.releases, quiet=lambda **how: sums
+    run = LoopOutput(noise + sums, shown={"an output": output, "others": np.zeros(1000)})
+    runs = SimpleNamespace(
+        frozen={},
+        repeatable={},
+        attempt=lambda **how: run,
+        comparable=lambda run: run.releases,
+        quiet=lambda **how: sums,
     )
+    lab: Any = SimpleNamespace(runs=runs, noise=SimpleNamespace(repeatable={}))
     assert shown(lab, 1e-7).status == status

@@ -118,7 +118,6 @@ def test_four_bytes_of_a_large_file_are_no_record(size: int, status: str) -> Non
     """One file of 256 of sixteen million bytes has them by chance."""
     number = 0.123456789
     shown = {"file cache.bin": bytes(size) + struct.pack("<f", number)}
-    lab: Any = SimpleNamespace(
-        loop=SimpleNamespace(records=[np.array([number])]), base=SimpleNamespace(shown=shown), view=None
-    )
+    runs = SimpleNamespace(base=SimpleNamespace(shown=shown))
+    lab: Any = SimpleNamespace(loop=SimpleNamespace(records=[np.array([number])]), runs=runs)
     assert canaries(lab, 1e-7).status == status

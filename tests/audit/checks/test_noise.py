@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.zoo.catalogue import Specimen
 from dpzero_theory.audit.checks.noise import independence
-from dpzero_theory.audit.lab import Noise
+from dpzero_theory.audit.noise import NoiseSample
 from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
 
 NAMES = ("noise-size", "noise-law", "noise-independence", "precision")
@@ -31,5 +31,5 @@ def test_one_number_that_comes_again_is_chance_and_many_are_not(equal: int, stat
     """Of 24 pairs of Gaussians one is equal to six digits in one of 60,000 samples."""
     values = np.random.default_rng(5).normal(size=(24, 6, 1))
     values[:equal, 5] = -values[:equal, 0]
-    lab: Any = SimpleNamespace(sample=Noise("as claimed", values))
+    lab: Any = SimpleNamespace(noise=SimpleNamespace(sample=NoiseSample("as claimed", values)))
     assert independence(lab, 1e-7).status == status

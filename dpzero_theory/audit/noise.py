@@ -1,0 +1,146 @@
+"""The noise of a loop, taken out of its releases: what a noisy run has and the quiet run with the same seed has not."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpzero_theory.audit import datasets
+from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.influence import Influence
+from dpzero_theory.audit.runs import SEED, Changes, LoopRuns
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.relation import Relation
+
+_NOISE_SEED = 1000
+"""The loop's seed in the first of the runs whose noise is sampled; each further run has the next seed."""
+_WANTED_NUMBERS = 7500
+"""How many numbers of noise a sample should have; on other data and settings a quarter of them."""
+_FEWEST_RUNS, _MOST_RUNS = 24, 200
+"""How many runs, at least and at most, a sample of the noise takes."""
+_SCALES = {
+    "records a millionth as large": 1e-6,
+    "records a thousand times as large": 1e3,
+    "records of nothing": 0.0,
+}
+"""Factors on the records under which the noise must be the same, by their names in the report."""
+
+
+class NoiseSample(NamedTuple):
+    """Noise in units of the claimed standard deviation, of shape (runs, steps, numbers a step).
+
+    world: on which data and with which settings, in words.
+    """
+
+    world: str
+    values: Array
+
+
+class NoiseSamples:
+    """Samples of one loop's noise on several data sets and under several settings.
+
+    Args:
+        runs, influence: experiments on the loop.
+        most_runs: about how many runs a sample may take.
+        variations: settings under which the claim must hold as well, each a name and changes.
+    """
+
+    def __init__(
+        self, runs: LoopRuns, influence: Influence, most_runs: int, variations: tuple[tuple[str, Changes], ...]
+    ) -> None:
+        self._runs, self._influence, self._most_runs, self._variations = runs, influence, most_runs, variations
+
+    @property
+    def repeatable(self) -> Changes:
+        """The settings under which noise is measured: those of `LoopRuns.repeatable`, the claimed ones if None."""
+        return dict(self._runs.repeatable or {})
+
+    @cached_property
+    def sample(self) -> NoiseSample | None:
+        """The noise on the records given, with the settings claimed."""
+        return self._sampled("as claimed", None, self.repeatable)
+
+    def worlds(self) -> Iterator[tuple[str, Callable[[], NoiseSample | None]]]:
+        """Other data and settings under which the noise must be the same: a name, and a function that samples it."""
+        few, changes, records = _WANTED_NUMBERS // 4, self.repeatable, self._runs.loop.records
+        all_records, add_remove = self._runs.all_records, self._runs.claim.relation == Relation.ADD_REMOVE
+
+        def world(
+            name: str, data: Records | None, how: Changes, said: str = ""
+        ) -> tuple[str, Callable[[], NoiseSample | None]]:
+            return name, lambda: self._sampled(said or name, data, how, few)
+
+        for name, factor in _SCALES.items():
+            yield world(name, datasets.each_scaled(records, factor), changes)
+        for name, variation in self._variations:
+            yield world(name, None, changes | variation)
+        if self._influence.pair is not None:
+            yield world("records all alike", datasets.filled(records, self._influence.pair.first), changes)
+        if add_remove and not self.blind:
+            part = records[: max(1, self._runs.claim.n // 4)]
+            yield world("a quarter of the records", part, all_records, "a quarter")
+        if changes != all_records and not self.blind:
+            yield world("batch = n", None, all_records)
+
+    def aligned(self) -> NoiseSample | None:
+        """The noise where all records are the same extreme one, so that the sum is as large as it can be."""
+        if self._influence.loudest is None:
+            return None
+        name = "all records alike and extreme"
+        return self._sampled(name, self._influence.loudest, self._runs.all_records, _WANTED_NUMBERS // 4)
+
+    def _sampled(
+        self, world: str, records: Records | None, changes: Changes, wanted: int = _WANTED_NUMBERS
+    ) -> NoiseSample | None:
+        """A sample on these records; None where the noise cannot be separated from the releases."""
+        first = self.residual(records, changes, _NOISE_SEED)
+        if first is None:
+            return None
+        count = min(max(_FEWEST_RUNS, -(-wanted // first.size)), _MOST_RUNS, max(_FEWEST_RUNS, self._most_runs))
+        values = [first]
+        for k in range(1, int(count)):
+            one = self.residual(records, changes, _NOISE_SEED + k)
+            if one is None or one.shape != first.shape:
+                return None
+            values.append(one)
+        return NoiseSample(world, np.array(values) / self._runs.claim.noise_std(changes.get("batch")))
+
+    @cached_property
+    def blind(self) -> bool:
+        """Whether the noise cannot be turned off, but is drawn anew in each run.
+
+        Then two runs with one seed of the loop, and other states of the process's global generators, differ by noise.
+        """
+        runs = self._runs
+        if runs.base.releases is None or runs.noise_follows:
+            return False
+        outputs = [runs.attempt(seed=SEED, world=world, **runs.frozen) for world in (SEED, SEED, SEED + 1)]
+        rows = [runs.comparable(one) for one in outputs if one is not None and one.releases is not None]
+        return len(rows) == 3 and not any(np.array_equal(rows[0], other) for other in rows[1:])
+
+    def residual(self, records: Records | None, changes: Changes, seed: int) -> Array | None:
+        """The noise of one run, or of the difference of two runs where noise cannot be turned off (`blind`).
+
+        None is returned where the noise cannot be separated from the releases.
+        """
+        runs = self._runs
+        if self.blind:
+            return self._difference(records, changes, seed)
+        noisy = runs.attempt(records, seed=seed, **{**runs.frozen, **changes})
+        if noisy is None or noisy.releases is None:
+            return None
+        if noisy.clean is not None and noisy.clean.shape == noisy.releases.shape:
+            return noisy.releases - noisy.clean
+        if runs.repeatable is None:
+            return None
+        quiet = runs.quiet(records, seed=seed, **changes)
+        rows = runs.comparable(noisy)
+        return None if quiet is None or quiet.shape != rows.shape else rows - quiet
+
+    def _difference(self, records: Records | None, changes: dict[str, Any], seed: int) -> Array | None:
+        """The difference of two runs over the root of two, which has the variance and the Gaussian law of one noise."""
+        settings = {**self._runs.frozen, **changes}
+        pair = [self._runs.attempt(records, seed=seed, world=world, **settings) for world in (seed, seed + 1)]
+        rows = [self._runs.comparable(one) for one in pair if one is not None and one.releases is not None]
+        return (rows[0] - rows[1]) / np.sqrt(2) if len(rows) == 2 and rows[0].shape == rows[1].shape else None

@@ -1,0 +1,182 @@
+"""Runs of an audited loop with changed settings, made so that two runs can be compared.
+
+An audit compares runs that differ in one thing. Three changes of settings make that possible:
+
+- A *quiet* run has almost no noise: the smallest share of the claimed noise that the loop accepts, so that random
+  numbers are still drawn. Two quiet runs with equal seeds are equal. So a difference between quiet runs on neighbouring
+  data is exactly what one record does, and a difference between a noisy and a quiet run is the noise.
+- A *frozen* run has a step size of zero, or one so small that its weights stay where they are. Every step is then made
+  at the same weights and can be compared with the same step of another run; otherwise only first steps can.
+- Where quiet runs with equal seeds still differ, because batches are drawn from another source, `all_records` puts
+  every record into every batch.
+
+Each experiment is made when a check first asks for it, and its result is kept.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.loop import Loop, LoopFailed, LoopOutput, still
+from dpzero_theory.check import Array
+
+Changes = dict[str, Any]
+"""Settings of the loop that an experiment replaces, by the audit's names."""
+
+SEED = 11
+"""The loop's seed wherever an experiment needs only one."""
+_QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
+"""Shares of the claimed noise multiplier that are tried for quiet runs, in this order."""
+_RELATIVE_ROUNDING = 1e-5
+"""How much quiet noise and rounding may change a number, as a share of the largest number beside it."""
+_LARGER_STEP = 100.0
+"""How many times larger the step size is made to test whether frozen weights really stay."""
+_STAYS = 0.1
+"""By how many clips a release may change under the larger step size if frozen weights stay."""
+_NO_RELEASES = "the loop returns neither releases nor weights, or has no step_size among its settings"
+
+
+class LoopRuns:
+    """Runs of one loop, and the settings under which they can be compared.
+
+    Attributes:
+        loop, claim: the loop and its claim.
+        base: a run with the claimed settings.
+        why_no_releases: why `base` has no releases to look at; empty where it has some.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop, self.claim = loop, loop.claim
+        self.base = loop.run(seed=SEED)
+        self.why_no_releases = "" if self.base.releases is not None else _NO_RELEASES
+
+    def attempt(self, records: Records | None = None, **settings: Any) -> LoopOutput | None:
+        """A run on these records (the loop's own if None), or None where the loop refuses."""
+        try:
+            return self.loop.run(records, **settings)
+        except LoopFailed:
+            return None
+
+    @property
+    def all_records(self) -> Changes:
+        """The settings that put every record into every batch."""
+        return {"batch": self.claim.n}
+
+    def unit(self, changes: Changes) -> float:
+        """What a contribution of one clip adds to a release under these settings."""
+        return self.claim.unit(changes.get("batch"))
+
+    @cached_property
+    def quiet_multiplier(self) -> float:
+        """The noise multiplier of quiet runs: the first of `_QUIET_SHARES` that the loop accepts, else 0."""
+        tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
+        return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
+
+    @cached_property
+    def frozen(self) -> Changes:
+        """The settings that keep the weights where they are; empty where the loop has no step size or ignores it."""
+        changes = still(self.loop, self.base)
+        if not changes or self.base.releases is None or len(self.base.releases) == 1:
+            return changes or {}
+        plain, large = (
+            self.attempt(seed=SEED, noise_multiplier=self.quiet_multiplier, **step)
+            for step in (changes, {"step_size": 100 * (self.loop.step_size or 0.0)})
+        )
+        moves = plain is not None and large is not None and not same(_later_steps(plain), _later_steps(large))
+        return changes if moves else {}
+
+    @property
+    def comparable_steps(self) -> slice:
+        """The steps whose releases can be compared between runs: all of them in frozen runs, else the first."""
+        return slice(None) if self.frozen else slice(0, 1)
+
+    def comparable(self, output: LoopOutput) -> Array:
+        """The releases of the comparable steps."""
+        assert output.releases is not None
+        return output.releases[self.comparable_steps]
+
+    @cached_property
+    def noise_follows(self) -> bool:
+        """Whether the noise obeys its setting: quiet runs on all records are equal, and noisy ones differ from them."""
+        outputs = [
+            self.attempt(seed=SEED, noise_multiplier=m, **self.all_records)
+            for m in (self.quiet_multiplier, self.quiet_multiplier, self.claim.noise_multiplier)
+        ]
+        rows = [output.releases[:1] for output in outputs if output is not None and output.releases is not None]
+        return len(rows) == 3 and same(rows[0], rows[1]) and not same(rows[0], rows[2])
+
+    def repeats(self, changes: Changes) -> bool:
+        """Whether two quiet runs with these changes are equal."""
+        pair = [self.attempt(seed=SEED, noise_multiplier=self.quiet_multiplier, **self.frozen, **changes) for _ in "ab"]
+        return all(pair) and same(*(self.comparable(output) for output in pair if output))
+
+    @cached_property
+    def repeatable(self) -> Changes | None:
+        """The settings under which equal seeds give equal quiet runs: none, `all_records`, or None if neither does."""
+        if self.base.releases is None or not self.noise_follows:
+            return None
+        return next((changes for changes in ({}, self.all_records) if self.repeats(changes)), None)
+
+    def quiet(self, records: Records | None = None, *, seed: int = SEED, **changes: Any) -> Array | None:
+        """The comparable releases of a quiet run, or None where the loop refuses.
+
+        None is also returned where frozen weights move a little and these records let that be seen.
+        """
+        rows = self._without_noise(records, seed, changes)
+        if rows is None or len(rows) == 1 or not (step := self.frozen.get("step_size")):
+            return rows
+        further = self._without_noise(records, seed, {**changes, "step_size": step * _LARGER_STEP})
+        if further is None or further.shape != rows.shape:
+            return None
+        return rows if np.allclose(rows, further, rtol=0, atol=_STAYS * self.unit(changes), equal_nan=True) else None
+
+    def at_start(self, records: Records | None = None, **changes: Any) -> Array | None:
+        """As `quiet`, but only of the steps that are made at the same weights whatever the records are."""
+        rows = self._without_noise(records, SEED, changes)
+        return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
+
+    def _without_noise(self, records: Records | None, seed: int, changes: Changes) -> Array | None:
+        settings = {"noise_multiplier": self.quiet_multiplier, **self.frozen, **changes}
+        output = self.attempt(records, seed=seed, **settings)
+        return None if output is None or output.releases is None else self.comparable(output)
+
+    @cached_property
+    def same_for_all_seeds(self) -> bool:
+        """Whether quiet runs on all records are equal for different seeds too: the seed draws batches and noise only.
+
+        Then one step can be compared with another. It is not so where the seed makes directions or initial weights.
+        """
+        pair = [self.quiet(seed=seed, **self.all_records) for seed in (SEED, SEED + 1)]
+        return all(rows is not None for rows in pair) and same(*(np.asarray(rows) for rows in pair))
+
+
+def norms(rows: Array) -> Array:
+    """The L2 norm of each row."""
+    return np.asarray(np.sqrt((rows**2).sum(axis=-1)))
+
+
+def stacked(rows: Sequence[Array | None], unit: float) -> Array | None:
+    """All rows in one array, divided by `unit`; None where a row is missing or has another shape."""
+    whole = [row for row in rows if row is not None and rows[0] is not None and row.shape == rows[0].shape]
+    return np.array(whole) / unit if len(whole) == len(rows) else None
+
+
+def same(a: Array, b: Array) -> bool:
+    """Whether two arrays are equal up to what quiet noise and rounding leave."""
+    if a.shape != b.shape:
+        return False
+    most = _RELATIVE_ROUNDING * float(np.abs(a).max(initial=0.0))
+    return bool(np.allclose(a, b, rtol=_RELATIVE_ROUNDING, atol=most, equal_nan=True))
+
+
+def alike(first: LoopOutput | None, second: LoopOutput | None) -> bool:
+    """Whether two runs release the same numbers, to the last bit."""
+    a, b = (None if output is None else output.releases for output in (first, second))
+    return a is not None and b is not None and np.array_equal(a, b)
+
+
+def _later_steps(output: LoopOutput) -> Array:
+    return np.empty(0) if output.releases is None else output.releases[1:]
