@@ -1,0 +1,85 @@
+"""Privacy certificates: an accountant's answer in a file that a stranger can check without trusting the accountant.
+
+    certificate = privacy_certificate(step * 10_000, delta=1e-5)
+    Path("certificate.json").write_text(json.dumps(certificate, indent=2))
+
+`python -m dpzero_theory.privacy.checker certificate.json` confirms or refuses it. The checker is one file that shares
+no code and no method with the accountant. What it confirms is the arithmetic: steps of this kind cost no more than is
+stated. That such steps were made is what `optim.verify` and the audit look at.
+"""
+
+import math
+from typing import Any
+
+from dpzero_theory import check
+from dpzero_theory.privacy.accountant import epsilon_of_history
+from dpzero_theory.privacy.step import Release, Steps, releases_of
+
+FORMAT = "dpzero privacy certificate 1"
+ROOM = 1e-3
+"""By how much, relative, a certificate states epsilon above the accountant's upper end: the checker is less sharp."""
+LEAST_NOISE = 1 / 16
+"""The noise multiplier above which steps can be checked: below, noise on a lattice has bounds of its own."""
+LEAST_EPSILON = 1e-3
+"""The least epsilon that a certificate states."""
+SAMPLINGS = ("full", "poisson", "cyclic-poisson")
+MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
+
+
+def privacy_certificate(history: Steps, delta: float, *, room: float = ROOM) -> dict[str, Any]:
+    """A certificate that a history is (epsilon, delta)-differentially private, as an object of JSON.
+
+    Args:
+        history: as for `epsilon_of_history`, at most 100 parts, with full, Poisson or cyclic Poisson batches and
+            Gaussian, discrete Gaussian or Laplace noise of multiplier above 1/16.
+        delta: from 1e-30 to 1/2.
+        room: from 1e-5 to 1, how far above the accountant's upper end, relative, epsilon is stated. The time that the
+            checker needs grows as 1/sqrt(room).
+
+    Returns:
+        `history`, one entry for each part, in the words of `Release`; `statement`, the epsilon and delta that the
+        checker confirms; `bracket`, the certified ends of epsilon at this delta; `method` and `version` that gave them.
+
+    Raises:
+        ValueError: a history that the checker does not know, or an argument outside its range.
+    """
+    check.real("delta", delta, at_least=1e-30, at_most=0.5)
+    check.real("room", room, at_least=1e-5, at_most=1)
+    releases = releases_of(history)
+    if not 1 <= len(releases) <= 100:
+        raise ValueError(f"history must have 1 to 100 parts to be checked; got {len(releases)}")
+    parts = [_part(release) for release in releases]
+    found = epsilon_of_history(releases, delta)
+    stated = max(found.upper * (1 + room), LEAST_EPSILON)
+    digits = 10.0 ** (5 - math.floor(math.log10(stated)))
+    return {
+        "format": FORMAT,
+        "version": _version(),
+        "history": parts,
+        "statement": {"epsilon": math.ceil(stated * digits) / digits, "delta": delta},
+        "bracket": {"lower": found.lower, "upper": found.upper},
+        "method": found.method,
+    }
+
+
+def _part(release: Release) -> dict[str, Any]:
+    name = release.sampling.partition(":")[0]
+    if name not in SAMPLINGS or release.mechanism not in MECHANISMS:
+        rule = f"history must have batches {', '.join(SAMPLINGS)} and noise {', '.join(MECHANISMS)} to be checked"
+        raise ValueError(f"{rule}; got {release.sampling} and {release.mechanism}")
+    check.real("noise_multiplier", release.noise_multiplier, above=LEAST_NOISE, at_most=1e6)
+    return {
+        "steps": release.steps,
+        "noise_multiplier": release.noise_multiplier,
+        "mechanism": release.mechanism,
+        "sampling": release.sampling,
+        "sample_rate": release.sample_rate,
+        "relation": str(release.relation),
+        "coordinates": release.coordinates,
+    }
+
+
+def _version() -> str:
+    from dpzero_theory import __version__
+
+    return f"dpzero_theory {__version__}"
