@@ -30,10 +30,10 @@ from dpzero_theory.privacy.certified.allocations.mixture import (
 )
 from dpzero_theory.privacy.certified.crossing import MARGIN, Curve, crossing, upper_crossing
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
-from dpzero_theory.privacy.certified.router import CLOSED, GDP_ACCURACY, Parts, direction_curve, direction_delta
-from dpzero_theory.privacy.gaussian import epsilon_from_gdp
+from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta
+from dpzero_theory.privacy.gaussian import GDP_ACCURACY, epsilon_from_gdp
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Release, Steps, releases_of
@@ -326,13 +326,13 @@ def _paired_delta(
     near: float | None = None,
     *,
     above: bool = False,
-    failures: dict[str, int] | None = None,
+    router: Router | None = None,
 ) -> Bracket:
-    """above: the lower end may be of no use. failures: see `direction_delta`."""
+    """above: the lower end may be of no use. router: that of nearby questions, for speed."""
     if truncation.truncated(releases):
-        failed: dict[str, int] = {}
+        shared = Router()
         return truncation.delta(
-            releases, epsilon, lambda parts, at: _paired_delta(parts, at, finite, above=True, failures=failed)
+            releases, epsilon, lambda parts, at: _paired_delta(parts, at, finite, above=True, router=shared)
         )
     if mixture := allocated(releases, finite):
         return mixture_delta(epsilon, mixture, target=near)
@@ -340,7 +340,7 @@ def _paired_delta(
     found: list[Bracket] = []
     for parts in compositions(releases):
         known = max((bracket.lower for bracket in found), default=0.0)
-        found.append(direction_delta(epsilon, parts, gdp, small=known, failures=failures))
+        found.append((router or Router()).delta(epsilon, parts, gdp, small=known))
     top = max(found, key=lambda b: b.upper)
     lower = max(b.lower for b in found)
     if not above and compositions(releases, attained=True) != compositions(releases):

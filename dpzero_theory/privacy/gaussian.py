@@ -26,6 +26,8 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
+GDP_ACCURACY = 1e-11
+"""Largest relative error of the delta of `log_delta_from_gdp`, in the range that its docstring states."""
 _LARGEST = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)

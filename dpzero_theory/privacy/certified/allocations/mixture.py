@@ -23,11 +23,10 @@ from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, product
 from dpzero_theory.privacy.certified.laws.logarithms import log_law, log_sum
-from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_epsilon
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
-Parts = tuple[tuple[Pair, int], ...]
 Finite = tuple[tuple[tuple[FinitePair, int], ...], ...]
 """For each direction, finite pairs with their numbers of releases."""
 NO_FINITE: Finite = ((), ())

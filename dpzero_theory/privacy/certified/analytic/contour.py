@@ -28,7 +28,7 @@ from dpzero_theory.privacy.certified.analytic.decay import Decay
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
 from dpzero_theory.privacy.certified.analytic.tilting import Tilted, cumulant_error, glanced, saddle, tilt, tilt_all
 from dpzero_theory.privacy.certified.laws.logarithms import log_c
-from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import Parts
 
 _UNIT = 2.0**-53
 _TOLERANCE, _TOLERANCE_OF_FEW, _FEW_STEPS = 1e-14, 1e-11, 50
@@ -48,7 +48,7 @@ _LOOKS = 40
 
 def delta_bracket(
     epsilon: float,
-    parts: Sequence[tuple[Pair, int]],
+    parts: Parts,
     gdp: float = 0.0,
     *,
     contour: float | None = None,
@@ -124,7 +124,7 @@ class Nodes:
 
 def affordable(
     epsilon: float,
-    parts: Sequence[tuple[Pair, int]],
+    parts: Parts,
     gdp: float,
     *,
     contour: float | None = None,
@@ -139,18 +139,14 @@ def affordable(
 
 
 @lru_cache(maxsize=8)
-def _planned(
-    epsilon: float, parts: tuple[tuple[Pair, int], ...], gdp: float, contour: float | None, log_error: float
-) -> Nodes | None:
+def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes | None:
     """The nodes for a target error of a small share of an estimate of delta; None outside the range of the method."""
     with suppress(OverflowError):
         return _plan(epsilon, parts, gdp, contour, log_error)
     return None
 
 
-def _plan(
-    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, contour: float | None, log_error: float
-) -> Nodes:
+def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -189,7 +185,7 @@ class _Summand:
     common: float
 
 
-def _summand(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, nodes: Nodes, budget: float) -> _Summand:
+def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: float) -> _Summand:
     tau, t, ends, square = nodes.tau, nodes.t, nodes.ends, gdp**2
     near = Contour(tau, 0.0, ends[0] * nodes.step)
     laws = [build(pair, near, nodes.log_tolerance) for pair, _ in parts]
@@ -242,7 +238,7 @@ def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
 
 
 def delta_estimate(
-    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0, *, contour: float | None = None
+    epsilon: float, parts: Parts, gdp: float = 0.0, *, contour: float | None = None
 ) -> tuple[float, float] | None:
     """(log delta(epsilon), tau) without a certificate, several times faster; None where few nodes do not suffice.
 
@@ -283,7 +279,7 @@ def delta_estimate(
 
 
 def _alias_shift(
-    epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float, tau: float, variance: float, log_target: float
+    epsilon: float, parts: Parts, gdp: float, tau: float, variance: float, log_target: float
 ) -> tuple[float, float]:
     """(shift, about the log moment at tau + shift) whose alias bound asks for about the smallest period."""
     best = (math.inf, 0.0, 0.0)
@@ -302,7 +298,7 @@ def _alias_shift(
 
 def _second_alias(
     epsilon: float,
-    parts: Sequence[tuple[Pair, int]],
+    parts: Parts,
     gdp: float,
     tau: float,
     variance: float,

@@ -7,7 +7,7 @@ a composition of parts of pairs, whose losses are bounded on one side; see deriv
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +17,8 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.analytic.contour import affordable, delta_bracket
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant_error, tilt, tilt_all
-from dpzero_theory.privacy.certified.laws.pairs import Pair, inverse
+from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, inverse
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_cut
-
-Parts = Sequence[tuple[Pair, int]]
-Composition = tuple[tuple[Pair, int], ...]
 
 _TWO, _TOO_MUCH = math.log(1e-8), 1e-6
 """Shares of delta that two large losses may have: where cuts are chosen (its log), and in the end."""
@@ -48,13 +45,13 @@ class Large:
 
     pair: Pair
     steps: int
-    others: tuple[tuple[Pair, int], ...]
+    others: Parts
     start: float
     last: float
     decided: Bracket
 
     @property
-    def composition(self) -> tuple[tuple[Pair, int], ...]:
+    def composition(self) -> Parts:
         """With the large output before `last`; empty where there is none."""
         if self.last <= self.start:
             return ()
@@ -69,8 +66,8 @@ class Split:
     about delta.
     """
 
-    small: tuple[tuple[Pair, int], ...]
-    sides: tuple[tuple[Pair, int], ...]
+    small: Parts
+    sides: Parts
     cut: dict[Pair, Pair]
     two: float
     rough: float
@@ -136,7 +133,7 @@ def rare_delta(epsilon: float, parts: Parts, gdp: float = 0.0, *, budget: float 
 def bracket_of(epsilon: float, parted: Split, gdp: float, *, budget: float, log_error: float) -> Bracket:
     """The bracket for one choice of cuts; arguments as of `contour.delta_bracket`."""
 
-    def of(steps: int, composition: Composition) -> Bracket:
+    def of(steps: int, composition: Parts) -> Bracket:
         error = log_error - math.log(steps)
         term = delta_bracket(epsilon, composition, gdp, budget=budget, log_error=error)
         return Bracket(steps * term.lower, steps * term.value, steps * term.upper, term.method)
@@ -179,7 +176,7 @@ def _decided(epsilon: float, gdp: float, pair: Pair, steps: int, others: Parts, 
     return Bracket(max(value - error, 0.0), max(value, 0.0), value + error + excess, "Gaussian tails")
 
 
-def _cut_below(parts: Parts, log_chance: float) -> tuple[list[tuple[Pair, int]], float]:
+def _cut_below(parts: Parts, log_chance: float) -> tuple[Parts, float]:
     """The parts without their lowest losses, and the probability under Q, about e^log_chance, of any of these."""
     sides = [(p, k) for p, k in parts if p.kind != "remove"]
 
@@ -193,7 +190,7 @@ def _cut_below(parts: Parts, log_chance: float) -> tuple[list[tuple[Pair, int]],
         reach = most
     else:
         reach = float(brentq(lambda z: chance(z) - log_chance, least, most))
-    cut = [(replace(p, start=-1 - p.noise * reach) if p.kind != "remove" else p, k) for p, k in parts]
+    cut = tuple((replace(p, start=-1 - p.noise * reach) if p.kind != "remove" else p, k) for p, k in parts)
     return cut, math.exp(chance(reach))
 
 

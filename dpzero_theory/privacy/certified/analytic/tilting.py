@@ -1,14 +1,13 @@
 """The loss law tilted by e^{tau L}: its cumulant with an error bound, and the tau at which to integrate."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, LossLaw, build, glance, log_moment_floor
-from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 
 _UNIT = 2.0**-53
 _PRICE = 5.0
@@ -58,11 +57,11 @@ def _near_one(pair: Pair, cumulant: float) -> bool:
     return cumulant < 1 and pair.start == -math.inf
 
 
-def tilt_all(parts: Sequence[tuple[Pair, int]], tau: float, log_tolerance: float) -> list[Tilted]:
+def tilt_all(parts: Parts, tau: float, log_tolerance: float) -> list[Tilted]:
     return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
 
 
-def glanced(parts: Sequence[tuple[Pair, int]], tau: float) -> list[Tilted]:
+def glanced(parts: Parts, tau: float) -> list[Tilted]:
     """About `tilt_all`, for less: what is so found guides a search."""
     found = []
     for pair, steps in parts:
@@ -72,7 +71,7 @@ def glanced(parts: Sequence[tuple[Pair, int]], tau: float) -> list[Tilted]:
     return found
 
 
-def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> float:
+def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     """A point near the minimiser over tau > 0 of sum T_j K_j(tau) + gdp^2 tau(tau+1)/2 - tau epsilon - log tau(tau+1).
 
     Any tau > 0 gives a correct bracket; a good one a narrow bracket. K can be all but flat and then rise like a
@@ -121,7 +120,7 @@ def saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> flo
     return tau
 
 
-def _gaussian_saddle(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> float:
+def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
     """The saddle if the loss were Gaussian, of the variance that it has to first order in q."""
     square = gdp**2
     for pair, steps in parts:

@@ -19,7 +19,7 @@ from dpzero_theory.privacy.certified.grids.convolution import best_rate, compose
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.certified.laws.logarithms import log_c, log_law, log_sum
-from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.certified.laws.sketch import (
     FAR,
     Sketch,
@@ -130,7 +130,7 @@ def _compose(
 
 def grid_delta(
     epsilon: float,
-    parts: Sequence[tuple[Pair, int]],
+    parts: Parts,
     gdp: float = 0.0,
     *,
     points: int = 2**18,
@@ -167,7 +167,7 @@ def grid_delta(
 def grid_delta_beside(
     epsilon: float,
     finite: Sequence[tuple[FinitePair, int]],
-    parts: Sequence[tuple[Pair, int]],
+    parts: Parts,
     gdp: float,
     log_cut: float,
     *,
@@ -235,7 +235,7 @@ def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
     return Bracket(lower, lower + (upper - lower) / 3, upper, "grid")
 
 
-def _apart(epsilon: float, parts: Sequence[tuple[Pair, int]], points: int, log_cut: float) -> tuple[list[_Term], float]:
+def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[list[_Term], float]:
     """The parts of delta where no step's output has a large loss, and where one step of each pair has; and the rest.
 
     At most e^{log_cut}/2 is the probability that any output has a large loss.

@@ -152,6 +152,10 @@ class Pair:
         return np.where(u <= -math.log(q), near, math.log(q) + u + 1j * angle + np.log(1 + rest))
 
 
+Parts = tuple[tuple[Pair, int], ...]
+"""A composition: dominating pairs, each with the number of its releases."""
+
+
 def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
     """L(x), and the log of P's mass at x: its density in units of s times e^{log_width}."""
     log_a = pair.log_mixture(x)

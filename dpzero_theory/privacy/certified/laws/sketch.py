@@ -15,7 +15,7 @@ from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
 from dpzero_theory.privacy.certified.laws.logarithms import log_c, log_sum
-from dpzero_theory.privacy.certified.laws.pairs import Pair, losses
+from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, losses
 
 _LEAST, _MOST = -1e4, -1.0
 """Range of logs of the probability of large losses."""
@@ -98,12 +98,12 @@ def reach_of(log_cut: float, steps: float) -> float:
     return -float(ndtri_exp(log_cut - math.log(2 * steps)))
 
 
-def rough_log_delta(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0) -> float:
+def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
     """Log of about delta(epsilon), mostly too large by a small factor; always finite."""
     return balance(epsilon, everything(parts, gdp), 0.02)[1]
 
 
-def rough_epsilon(target: float, parts: Sequence[tuple[Pair, int]], gdp: float = 0.0) -> tuple[float, float]:
+def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float, float]:
     """(about epsilon, d log delta / d log epsilon there) at delta = target; the larger of two, each sharp somewhere.
 
     That of a Gaussian of the losses' variance, which many of them come near; and that of one batch with the record,
@@ -153,12 +153,12 @@ def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
     return epsilon, fall
 
 
-def rough_cut(epsilon: float, parts: Sequence[tuple[Pair, int]], gdp: float) -> tuple[float, float]:
+def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
     """(log of 2 steps Phi(-reach), log of about delta): the reach beyond which outputs are well counted apart."""
     return balance(epsilon, everything(parts, gdp), 0.5)
 
 
-def split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) -> tuple[float, float]:
+def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
     """Logs of two parts of delta, by sketches: what Chernoff's bound says where no step has a large loss, and what one
     large loss beside the others' mean says; e^{log_cut} bounds twice the probability of large losses."""
     steps = sum(count for _, count in parts)
@@ -178,7 +178,7 @@ def split(epsilon: float, parts: Sequence[tuple[Pair, int]], log_cut: float) -> 
 
 
 @lru_cache(maxsize=8)
-def balance(epsilon: float, parts: tuple[tuple[Pair, int], ...], accuracy: float) -> tuple[float, float]:
+def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float]:
     """(log_cut, log of about delta) where the parts of `split` are equal; one falls in log_cut, the other rises.
 
     The first such place from below: sketches of few outputs are not monotone near the top.
@@ -199,5 +199,5 @@ def balance(epsilon: float, parts: tuple[tuple[Pair, int], ...], accuracy: float
     return _MOST, min(split(epsilon, parts, _MOST)[0], 0.0)
 
 
-def everything(parts: Sequence[tuple[Pair, int]], gdp: float) -> tuple[tuple[Pair, int], ...]:
+def everything(parts: Parts, gdp: float) -> Parts:
     return (*parts, *([(Pair("remove", 1.0, 1 / gdp), 1)] if gdp > 0 else []))

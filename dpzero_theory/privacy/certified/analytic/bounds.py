@@ -1,0 +1,70 @@
+"""Bounds on delta(epsilon) of a composition that need neither an integral nor a grid.
+
+`chernoff` bounds delta from above at any epsilon. `by_use` brackets delta by the probability that the record is in
+some batch, which is sharp where the noise is so small that every use of the record is seen.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from dpzero_theory.privacy.certified.analytic.tilting import cumulant
+from dpzero_theory.privacy.certified.laws.pairs import Parts
+from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
+
+_ROUNDING = 1e-12
+"""More than the rounding error of the sums in `by_use`: relative at the upper end, absolute at the lower one."""
+_SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
+"""For each kind of pair, the kind whose tails `by_use` takes: `add` is `remove` with P and Q exchanged, and of
+`fixed-size` the side of large losses is that of `remove`."""
+
+
+def chernoff(epsilon: float, parts: Parts, gdp: float, enough: float = 0.0) -> float:
+    """An upper bound on delta(epsilon): the smallest of prod_j M_j(tau)^{T_j} e^{-tau epsilon} over some tau.
+
+    M_j(tau) = E_P e^{tau L} is the moment of one release of the pair j, which is released T_j times; the moment of the
+    `gdp`-GDP mechanism is one more factor. The tau are the powers of four from 1 to 4^16. The search ends at the first
+    tau whose bound is below `enough`.
+    """
+    best = 0.0
+    for tau in np.geomspace(1.0, 4.0**16, 17):
+        total = gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
+        try:
+            for pair, steps in parts:
+                value, error = cumulant(pair, float(tau))
+                total += steps * (value + error)
+        except OverflowError:
+            break
+        if total > best:  # the logarithm of the bound is convex in tau
+            break
+        best = total
+        if math.exp(best) < enough:
+            break
+    return min(math.exp(best) + 5e-324, 1.0)
+
+
+def by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
+    """(lower, upper) bounds on delta(epsilon) from whether any batch holds the record.
+
+    Where no batch holds the record both laws are the same, so delta is at most the probability that one does, plus the
+    delta of the full-batch releases, which are `gdp`-GDP. The lower bound is P(E) - e^epsilon Q(E) for one event E:
+    that some output (for the kind `add`: every output) lies on the far side of the middle between the two means.
+    """
+    unused, low_p, low_q = 0.0, 0.0, 0.0
+    for pair, steps in parts:
+        near = float(log_ndtr(0.5 / pair.noise))
+        log_p, log_q = (
+            steps * math.log1p(-math.exp(tail)) for tail in replace(pair, kind=_SIDE[pair.kind]).beyond(0.5)
+        )
+        unused += steps * math.log1p(-pair.sample_rate)
+        low_p, low_q = (low_p + steps * near, low_q + log_p) if pair.kind == "add" else (low_p + log_p, low_q + log_q)
+    upper = -math.expm1(unused) * (1 + _ROUNDING)
+    if gdp > 0:
+        upper += math.exp(float(log_delta_from_gdp(epsilon, gdp))) * (1 + GDP_ACCURACY)
+    if parts[0][0].kind == "add":
+        lower = math.exp(low_p) - math.exp(min(epsilon + low_q, 700.0))
+    else:
+        lower = -math.expm1(low_p) + math.exp(min(epsilon, 700.0)) * math.expm1(low_q)
+    return max(lower - _ROUNDING, 0.0), min(upper, 1.0)
