@@ -53,7 +53,7 @@ MOVED = {
     "dpzero_theory.optim.isolation": "dpzero_theory.optim.losses.isolation",
     "dpzero_theory.optim.layers": "dpzero_theory.optim.weights.layers",
     "dpzero_theory.optim.module": "dpzero_theory.optim.weights.module",
-    "dpzero_theory.optim.moves": "dpzero_theory.optim.files.moves",
+    "dpzero_theory.optim.moves": "dpzero_theory.optim.files.replay",
     "dpzero_theory.optim.overlap": "dpzero_theory.optim.trainers.overlap",
     "dpzero_theory.optim.page": "dpzero_theory.optim.files.page",
     "dpzero_theory.optim.philox_triton": "dpzero_theory.optim.weights.philox_triton",
@@ -81,6 +81,9 @@ MOVED = {
 }
 """Old path -> new path."""
 
+LEFT = {"dpzero_theory.optim.transcript": {"replay": "dpzero_theory.optim.files.replay"}}
+"""Old path -> the names that have moved to yet another module than the rest."""
+
 
 class _Finder(MetaPathFinder, Loader):
     """Finds a module of `MOVED` under its old path; asked only for what no other finder knows."""
@@ -100,6 +103,8 @@ class _Finder(MetaPathFinder, Loader):
             if error.name != new.partition(".")[0]:
                 raise
             raise ModuleNotFoundError(f"{old} is now {new}, which a checkout has and no wheel", name=new) from None
+        for name, home in LEFT.get(old, {}).items():
+            setattr(sys.modules[old], name, getattr(importlib.import_module(home), name))
 
 
 def install() -> None:

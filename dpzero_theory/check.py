@@ -6,17 +6,21 @@ anything that does not satisfy it is refused. An assumption of a theorem that a 
 meet raises `PreconditionError` instead; nothing is clamped.
 """
 
+import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import wraps
 from importlib.util import find_spec
-from typing import Any, TypeGuard
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+P = ParamSpec("P")
+T = TypeVar("T")
 _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "an object", list: "a list"}
 
 
@@ -116,6 +120,27 @@ def settings(given: Mapping[str, object], known: Collection[str], required: Coll
             raise ValueError(f"unknown setting {name}; {meant} (got {name}={shown(value)})")
     if missing := [name for name in required if name not in given]:
         raise ValueError(f"{', '.join(missing)} must be given: there is no default")
+
+
+def names_of(function: Callable[..., object]) -> tuple[list[str], list[str]]:
+    """The names of a function's arguments, and of those that have no default."""
+    taken = inspect.signature(function).parameters
+    return list(taken), [name for name, argument in taken.items() if argument.default is argument.empty]
+
+
+def named(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, but a name that it does not take, or one that is missing, is refused in one line, as by `settings`.
+
+    Python itself would raise TypeError, which does not know what other libraries call a setting.
+    """
+    known, required = names_of(function)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        settings({**dict(zip(known, args, strict=False)), **kwargs}, known, required)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def entries(name: str, value: object, types: Mapping[str, type], optional: Collection[str] = ()) -> dict[str, Any]:

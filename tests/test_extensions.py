@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dpzero_theory.optim.files.transcript import replay
+from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.step.algorithm import ALGORITHMS, Algorithm

@@ -34,7 +34,8 @@ from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.rows import read_rows
 from dpzero_theory.cli import integer
 from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
-from dpzero_theory.optim.files.transcript import Record, Transcript, replay
+from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.files.transcript import Record, Transcript
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.ledger import Ledger

@@ -44,7 +44,8 @@ from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.kit.trials import DATA, METHODS, RECORDS, SEED, STEPS, Trial, fresh
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder
-from dpzero_theory.optim.files.transcript import TranscriptError, read, replay
+from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.files.transcript import TranscriptError, read
 from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier

@@ -18,66 +18,74 @@
     run.run()
     print(run.get_epsilon(1e-5))
 
-What is guaranteed by `make_private_with_epsilon`, under the stated relation, for whoever sees the folder's files, every
-iterate and the code, and knows all other records:
+`make_private_with_epsilon` guarantees the following under the stated relation. Its adversary sees every file of the
+folder but `data.key`, all iterates and the code, and knows all other records.
 
-- (target_epsilon, target_delta)-DP for all releases, exactly: integers with discrete noise from the operating system
-  (`privacy.discrete`; noise="laplace": target_epsilon-DP, `privacy.laplace`), K a step, or d for dpgd-0th;
-- n = len(data) and the denominator q n are public numbers, the same for both neighbours of `add-remove`.
+- All releases together are (target_epsilon, target_delta)-differentially private, exactly: what is released are
+  integers, and their discrete noise comes from the operating system (`privacy.discrete`; with noise="laplace" the
+  releases are target_epsilon-DP, `privacy.laplace`). A step releases K numbers, or d of them with dpgd-0th.
+- n = len(data) and q n, the denominator of every average, are public. For `add-remove` both neighbours have the same.
 
-The losses must give record i a number that depends on record i alone, which is what bounds its share of a release.
-Modules are evaluated in eval mode, so that batch normalisation does not mix records and dropout does not disturb the
-difference. The start looks whether it is so, as far as it can be seen (`isolation`), and refuses what mixes records.
-The last bits of a loss may still depend on the other records of a micro-batch, by way of shapes; with
-isolation="exact" they do not, by fixed shapes whose kernels the start tests. The transcript says which it was.
+What bounds a record's share of a release is that its loss depends on that record alone, so the losses must be so.
+Modules are evaluated in eval mode: batch normalisation then does not mix records, and dropout does not disturb the
+difference of two losses. Before a run begins, `losses.isolation` looks whether the losses keep records apart, as far as
+that can be seen, and refuses what mixes them. The last bits of a loss may still depend on the other records of a
+micro-batch, since kernels round by shape. With isolation="exact" they do not: shapes are fixed, and the start tests
+their kernels. The transcript says which of the two it was.
 """
 
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple
 
 from torch import nn
 from torch.utils.data import default_collate
 
-from dpzero_theory.check import choice, integer, settings, shown
+from dpzero_theory.check import choice, integer, named, shown
 from dpzero_theory.optim.files.folder import Budget, Folder, begun_with, require_new, resolved
+from dpzero_theory.optim.files.replay import directions_of, weights_of
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
 from dpzero_theory.optim.losses.records import Collate, Data, require_data
 from dpzero_theory.optim.losses.starting import public_clip
-from dpzero_theory.optim.plan import Plan, Target
+from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
+from dpzero_theory.optim.step.step_sizes import StepSize
+from dpzero_theory.optim.weights.groups import Given
 from dpzero_theory.privacy.noise import NoiseSource, SeededNoise, SystemNoise
 
 Place = str | os.PathLike[str]
 _KEY = 16
+"""Bytes of the public key from which a run's directions are computed."""
 
 
-class Execution(TypedDict, total=False):
-    """How a run is executed, which changes neither its plan nor its privacy.
+class Execution(NamedTuple):
+    """How a run is executed, which changes neither its plan nor its privacy; `make_private` describes each setting."""
 
-    precision: how weights are rounded, see `module.Weights`; `nearest` if not given. micro_batch: records evaluated at
-    a time (64); changes memory and speed. points_at_once: points x +- lambda u_k evaluated in one pass (1, at most
-    2 K), see `stacked`; changes memory, speed and rounding. collate: records -> batch; torch's default_collate if None.
-    resume: continue the run in the folder, which must have been begun with all of this; False refuses one that is
-    there; "moved" goes on with a folder that was copied, or brought from another disk, when no other copy goes on.
-    paid_at_once: releases that one line of the ledger pays for (1), with two calls to fsync for all of them: a crash
-    wastes at most so many, and after a power failure the transcript may lack as many of the last (a checkpoint it never
-    lacks). isolation: `probed` or `exact`, see `isolation`; `probed` if not given.
-    """
+    precision: str = "nearest"
+    micro_batch: int = 64
+    points_at_once: int = 1
+    collate: Collate = None
+    resume: bool | str = False
+    paid_at_once: int = 1
+    isolation: str = "probed"
 
-    precision: str
-    micro_batch: int
-    points_at_once: int
-    collate: Collate
-    resume: bool | str
-    paid_at_once: int
-    isolation: str
+    def checked(self, directions_per_step: int) -> "Execution":
+        """The same settings with plain integers. Raises ValueError for one out of its range."""
+        micro_batch = integer("micro_batch", self.micro_batch)
+        points_at_once = integer("points_at_once", self.points_at_once, at_most=2 * directions_per_step)
+        choice("isolation", self.isolation, ISOLATIONS)
+        if points_at_once > 1 and self.isolation == "exact":
+            raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
+        paid_at_once = integer("paid_at_once", self.paid_at_once)
+        if not (isinstance(self.resume, bool) or (isinstance(self.resume, str) and self.resume == "moved")):
+            raise ValueError(f"resume must be True, False or 'moved'; got {shown(self.resume)}")
+        return self._replace(micro_batch=micro_batch, points_at_once=points_at_once, paid_at_once=paid_at_once)
 
 
 class _Sources(NamedTuple):
@@ -88,6 +96,130 @@ class _Sources(NamedTuple):
     key: bytes
 
 
+@named
+def make_private_with_epsilon(
+    module: nn.Module,
+    losses: Losses,
+    data: Data,
+    *,
+    target_epsilon: float,
+    target_delta: float,
+    steps: int,
+    expected_batch: float,
+    clip: float | str,
+    step_size: StepSize,
+    smoothing: float,
+    relation: str,
+    sampling: str,
+    folder: Place,
+    algorithm: str = "dpzero",
+    noise: str = "gaussian",
+    direction: str = "rademacher",
+    directions_per_step: int = 1,
+    schedule: str = "constant",
+    update: str = "plain",
+    weight_decay: float = 0.0,
+    groups: Given | None = None,
+    public_data: Data | None = None,
+    precision: str = "nearest",
+    micro_batch: int = 64,
+    points_at_once: int = 1,
+    collate: Collate = None,
+    resume: bool | str = False,
+    paid_at_once: int = 1,
+    isolation: str = "probed",
+) -> Run:
+    """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
+
+    Args:
+        module: as of `make_private`, like losses and data.
+        losses: one loss for each record of a batch.
+        data: the private records; n is their number.
+        target_epsilon: the privacy budget epsilon, a number > 0.
+        target_delta: the privacy budget delta, 0 < delta < 1; with Laplace noise also 0, for pure epsilon.
+        steps: T, the number of releases, an integer from 1 to 10^9 (10^7 where the step size changes along the run).
+            Each moves the weights once.
+        expected_batch: the expected number q n of records in a batch, 0 < q n <= n. It is n for full batches, an
+            integer for fixed-size ones, and K n over an integer for random-allocation:K.
+        clip: C > 0, to which the K differences of a record's losses (difference over 2 lambda, so in units of a
+            gradient's norm) are clipped jointly in L2 norm. With "public" it is sqrt(K) times the median gradient norm
+            of the records of public_data at the module's weights; a resumed run has the clip that it was begun with.
+        step_size: alpha >= 0 of the move x - alpha times the estimate, or a function from the number of the release,
+            0 to T - 1, to alpha. It must not depend on the records.
+        smoothing: lambda > 0, the distance at which losses are evaluated on both sides of the weights x: at
+            x + lambda u and x - lambda u.
+        relation: which data sets are neighbours: "replace-one", "add-remove" or "zero-out". There is no default.
+        sampling: how batches are drawn, for example "poisson", "full" or "fixed-size"; the names are those of
+            `dpzero_theory.SAMPLINGS`. There is no default.
+        folder: as of `make_private`.
+        algorithm: "dpzero" (the paper's Algorithm 2, which releases K numbers a step), or "dpgd-0th" (Algorithm 1,
+            which releases a vector, so that no transcript can replay the run).
+        noise: the family of the noise, "gaussian" or "laplace", which has a pure epsilon too.
+        direction: the law of the random directions u: "rademacher", "sphere", "gaussian" or another name of
+            `dpzero_theory.DIRECTIONS`.
+        directions_per_step: K, the number of directions in a step, an integer from 1 to 65536; the estimate is the mean
+            over them. It is 1 for Laplace noise and for dpgd-0th.
+        schedule: what becomes of step_size, if that is a number, along the run: "constant", or another name of
+            `step.step_sizes.SCHEDULES`.
+        update: how an estimate moves the weights: "plain", "momentum:B" or "adam:B1,B2"; see `step.update`.
+        weight_decay: w >= 0, decoupled: each step also takes alpha w x off the weights x.
+        groups: step sizes and smoothings by parameter: a mapping from patterns of parameters' names to the factor of
+            step_size, or to two factors, of step_size and of smoothing. A parameter has those of the first pattern that
+            matches its name; see `weights.groups`.
+        public_data: the records that clip="public" is computed from. That they are public is taken on trust; records
+            that `data` holds too are refused.
+        precision: as of `make_private`, like all settings that follow.
+        micro_batch: records evaluated at a time, an integer >= 1.
+        points_at_once: points evaluated in one pass, an integer from 1 to 2 K.
+        collate: makes a batch of records.
+        resume: whether to go on with the run in the folder.
+        paid_at_once: releases that one entry of the ledger pays for, an integer >= 1.
+        isolation: how a record's loss is kept its own, "probed" or "exact".
+
+    Returns:
+        The run, at its start or where it was. `run.run()` makes all its steps, `run.get_epsilon(delta)` says what is
+        spent.
+
+    Raises:
+        ValueError: an argument that is unknown, missing or outside its range; else as `make_private`.
+    """
+    _require_folder(folder)
+    require_module(module)
+    require_data(data)
+    Ranks().require_as_first("data must hold as many records", str(len(data)))
+    public = isinstance(clip, str) and clip == "public"
+    if public and public_data is None:
+        raise ValueError("public_data must be given with clip='public': records that are not private")
+    if not public and public_data is not None:
+        raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {shown(clip)}")
+    plan = Plan.for_target(
+        n=len(data),
+        target_epsilon=target_epsilon,
+        target_delta=target_delta,
+        steps=steps,
+        expected_batch=expected_batch,
+        clip=1.0 if public else clip,  # type: ignore[arg-type]  # any other text is refused there
+        step_size=step_size,
+        smoothing=smoothing,
+        relation=relation,
+        sampling=sampling,
+        algorithm=algorithm,
+        noise=noise,
+        direction=direction,
+        directions_per_step=directions_per_step,
+        schedule=schedule,
+        update=update,
+        weight_decay=weight_decay,
+        groups=groups,
+    )
+    if public_data is not None:
+        plan = replace(plan, clip=_public_clip(module, losses, data, public_data, plan, collate, folder, resume))
+    execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
+    budget = Budget(target_epsilon, target_delta, paid_at_once)
+    return _make(module, losses, data, plan, _from_the_system(plan), budget, folder, execution)
+
+
+@named
 def make_private(
     module: nn.Module,
     losses: Losses,
@@ -98,45 +230,6 @@ def make_private(
     folder: Place,
     target_epsilon: float | None = None,
     key: bytes | None = None,
-    **execution: Unpack[Execution],
-) -> Run:
-    """A run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
-
-    Args:
-        module: its parameters with requires_grad are trained, from the values that they have. Under torchrun every
-            process makes the same run, of the whole module or of one that `fully_shard` has sharded over them.
-        losses: see `evaluation.Losses`.
-        data: the records; their number is the plan's n.
-        plan: of a private algorithm.
-        target_delta: 0 < delta < 1 (Laplace: 0 is allowed).
-        folder: new or empty, or with `resume` this run's; holds its ledger and its transcript, see `files.folder`.
-        target_epsilon: the ledger's budget, which the plan must meet; by default what the plan costs at target_delta.
-        key: of the directions, 16 bytes that are public; from the operating system if None.
-        execution: see `Execution`.
-
-    Raises:
-        ValueError: an argument outside its range, a setting that is not the resumed run's, losses that are not one
-            for each record, or not its own (`isolation`), parameters that they do not read.
-        FileExistsError, FileNotFoundError: for the folder's files.
-        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
-    """
-    settings(execution, Execution.__annotations__)
-    _require_folder(folder)
-    require_plan(plan)
-    epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
-    if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
-        raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
-    sources = _Sources(SystemNoise(), Batches(plan.batches, plan.n), key or os.urandom(_KEY))
-    budget = Budget(epsilon, target_delta, execution.get("paid_at_once", 1))
-    return _make(module, losses, data, plan, sources, budget, folder, **execution)
-
-
-def make_private_with_epsilon(
-    module: nn.Module,
-    losses: Losses,
-    data: Data,
-    *,
-    folder: Place,
     precision: str = "nearest",
     micro_batch: int = 64,
     points_at_once: int = 1,
@@ -144,53 +237,57 @@ def make_private_with_epsilon(
     resume: bool | str = False,
     paid_at_once: int = 1,
     isolation: str = "probed",
-    public_data: Data | None = None,
-    **target: Unpack[Target],
 ) -> Run:
-    """A run of `steps` private releases that together cost at most (target_epsilon, target_delta).
+    """A run of the private releases of a plan, for example of a theorem's (`Plan.from_prescription`).
 
-    target: what to release and at what price, the keyword arguments of `Plan.for_target` (n is len(data)):
-    target_epsilon, target_delta, steps, expected_batch, clip, step_size, smoothing, relation, sampling, and if need be
-    algorithm, noise, direction, directions_per_step, schedule, update, weight_decay, groups. Other arguments and errors
-    as `make_private`.
+    Args:
+        module: its parameters with requires_grad are trained, from the values that they have. Under torchrun every
+            process makes the same run, of the whole module or of one that `fully_shard` has sharded over them.
+        losses: a function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i and of
+            no other record; see `losses.evaluation.Losses`.
+        data: the private records, a map-style data set; their number is the plan's n.
+        plan: what is released and how it moves the weights; of a private algorithm.
+        target_delta: the ledger's budget delta, 0 < delta < 1; with Laplace noise also 0.
+        folder: a path that is new or empty, or with `resume` this run's folder. It holds the ledger of what is paid and
+            the transcript of what was released; see `files.folder`.
+        target_epsilon: the ledger's budget epsilon > 0, which the plan must meet; by default what the plan costs at
+            target_delta.
+        key: of the directions, 16 bytes that are public; from the operating system if None.
+        precision: how half-precision weights are rounded when they move: "nearest", "stochastic" or "master"; see
+            `weights.precision`.
+        micro_batch: the number of records that are evaluated at a time, an integer >= 1. It changes memory and speed.
+        points_at_once: how many of the 2 K points x +- lambda u_k are evaluated in one pass, an integer from 1 to 2 K;
+            see `weights.stacked`. It changes memory, speed and rounding.
+        collate: a function from a list of records to the batch that `losses` takes; torch's default_collate if None.
+        resume: True goes on with the run in the folder, which must have been begun with all of this; False refuses a
+            folder that holds one. "moved" goes on with a folder that was copied, or brought from another disk, which is
+            sound only if no other copy goes on.
+        paid_at_once: how many releases one entry of the ledger pays for, an integer >= 1; the disk is waited for twice
+            for all of them together. After a crash up to so many releases stay paid for though they were not made, and
+            after a power failure the transcript may lack as many (but none that a checkpoint has).
+        isolation: how a record's loss is kept its own: "probed", or "exact" for its last bits too; see
+            `losses.isolation`.
 
-    clip="public": sqrt(K) times the median of the gradient norms of the records of `public_data`, at the module's
-    weights (`starting.public_clip`); that they are public is taken on trust, and refused are those that `data` holds
-    too. A resumed run has the clip that it was begun with.
+    Returns:
+        The run, at its start or where it was.
+
+    Raises:
+        ValueError: an argument that is unknown, missing or outside its range, a setting that is not the resumed run's,
+            losses that are not one for each record, or not its own, parameters that they do not read.
+        FileExistsError, FileNotFoundError: for the folder's files.
+        LedgerError, TranscriptError: they are damaged, do not fit together, or are in use.
     """
-    settings(target, [*Target.__annotations__, *Execution.__annotations__, "folder"], Target.__required_keys__)
     _require_folder(folder)
-    require_module(module)
-    require_data(data)
-    Ranks().require_as_first("data must hold as many records", str(len(data)))
-    public = isinstance(target["clip"], str) and target["clip"] == "public"
-    if public and public_data is None:
-        raise ValueError("public_data must be given with clip='public': records that are not private")
-    if not public and public_data is not None:
-        raise ValueError(f"public_data must be left out unless clip is 'public'; got clip {shown(target['clip'])}")
-    if public:
-        target["clip"] = 1.0
-    plan = Plan.for_target(n=len(data), **target)
-    if public_data is not None:
-        plan = replace(plan, clip=_public_clip(module, losses, data, public_data, plan, collate, folder, resume))
-    return make_private(
-        module,
-        losses,
-        data,
-        plan,
-        target_epsilon=target["target_epsilon"],
-        target_delta=target["target_delta"],
-        folder=folder,
-        precision=precision,
-        micro_batch=micro_batch,
-        points_at_once=points_at_once,
-        collate=collate,
-        resume=resume,
-        paid_at_once=paid_at_once,
-        isolation=isolation,
-    )
+    require_plan(plan)
+    epsilon = plan.epsilon(target_delta).upper if target_epsilon is None else target_epsilon
+    if key is not None and not (isinstance(key, bytes) and len(key) == _KEY):
+        raise ValueError(f"key must be {_KEY} bytes; got {key!r:.60}")
+    execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
+    budget = Budget(epsilon, target_delta, paid_at_once)
+    return _make(module, losses, data, plan, _from_the_system(plan, key), budget, folder, execution)
 
 
+@named
 def make_from_seed_not_private(
     module: nn.Module,
     losses: Losses,
@@ -199,19 +296,49 @@ def make_from_seed_not_private(
     *,
     seed: int,
     folder: Place | None = None,
-    **execution: Unpack[Execution],
+    precision: str = "nearest",
+    micro_batch: int = 64,
+    points_at_once: int = 1,
+    collate: Collate = None,
+    resume: bool | str = False,
+    paid_at_once: int = 1,
+    isolation: str = "probed",
 ) -> Run:
     """A reproducible run of any plan, for tests and comparisons: directions, batches and noise all come from the seed.
 
-    It is not private, whatever the plan's noise: whoever knows the seed removes it. No ledger is kept and
-    `get_epsilon` is infinity. MeZO is this with `Plan.without_privacy`. seed: in [0, 2^64). folder: None keeps no
-    transcript. Other arguments and errors as `make_private`.
+    The run is not private, whatever the plan's noise: whoever knows the seed removes the noise. No ledger is kept, and
+    `get_epsilon` is infinity. MeZO is this with `Plan.without_privacy`.
+
+    Args:
+        module: as of `make_private`, like losses and data.
+        losses: one loss for each record of a batch.
+        data: the records; their number is the plan's n.
+        plan: of any algorithm.
+        seed: an integer in [0, 2^64).
+        folder: a path where a transcript is kept; None keeps none.
+        precision: as of `make_private`, like all settings that follow; there is no ledger that paid_at_once acts on.
+        micro_batch: records evaluated at a time, an integer >= 1.
+        points_at_once: points evaluated in one pass, an integer from 1 to 2 K.
+        collate: makes a batch of records.
+        resume: whether to go on with the run in the folder.
+        paid_at_once: without effect, an integer >= 1.
+        isolation: "exact" is as of `make_private`; with "probed" the losses are hardly looked at.
+
+    Returns:
+        The run, at its start or where it was.
+
+    Raises:
+        ValueError, FileExistsError, FileNotFoundError, TranscriptError: as `make_private`.
     """
-    settings(execution, Execution.__annotations__)
     require_plan(plan)
     batches = BatchesFromSeedNotPrivate(plan.batches, plan.n, seed)
     key = integer("seed", seed, at_least=0, at_most=2**64 - 1).to_bytes(_KEY, "little")
-    return _make(module, losses, data, plan, _Sources(SeededNoise(seed), batches, key), None, folder, **execution)
+    execution = Execution(precision, micro_batch, points_at_once, collate, resume, paid_at_once, isolation)
+    return _make(module, losses, data, plan, _Sources(SeededNoise(seed), batches, key), None, folder, execution)
+
+
+def _from_the_system(plan: Plan, key: bytes | None = None) -> _Sources:
+    return _Sources(SystemNoise(), Batches(plan.batches, plan.n), key or os.urandom(_KEY))
 
 
 def _make(
@@ -222,45 +349,26 @@ def _make(
     sources: _Sources,
     budget: Budget | None,
     folder: Place | None,
-    *,
-    precision: str = "nearest",
-    micro_batch: int = 64,
-    points_at_once: int = 1,
-    collate: Collate = None,
-    resume: bool | str = False,
-    paid_at_once: int = 1,
-    isolation: str = "probed",
+    execution: Execution,
 ) -> Run:
-    micro_batch = integer("micro_batch", micro_batch)
-    points_at_once = integer("points_at_once", points_at_once, at_most=2 * plan.directions_per_step)
-    choice("isolation", isolation, ISOLATIONS)
-    if points_at_once > 1 and isolation == "exact":
-        raise ValueError("points_at_once must be 1 where isolation is 'exact': bits go by the number of points")
-    integer("paid_at_once", paid_at_once)
+    """The run, once the losses have been looked at. budget: None where no ledger is kept, folder: where no file is."""
+    execution = execution.checked(plan.directions_per_step)
+    collate = execution.collate
     require_module(module)
-    if not (isinstance(resume, bool) or (isinstance(resume, str) and resume == "moved")):
-        raise ValueError(f"resume must be True, False or 'moved'; got {shown(resume)}")
     require_data(data)
     for name, value in (("losses", losses), ("collate", default_collate if collate is None else collate)):
         if not callable(value):
             raise ValueError(f"{name} must be a function; got {type(value).__name__}")
     ranks = Ranks()
-    ranks.require_as_first("data must hold as many records", str(len(data)))
-    if len(data) != plan.n:
-        raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
-    if folder is not None and not resume:
-        ranks.lead(lambda: require_new(resolved(Path(folder))))
-    first = ranks.lead(lambda: plan)
-    ranks.every(lambda: plan.require_same(first, "rank 0"))
-    ranks.require_as_first(
-        "micro_batch, points_at_once and isolation must be the same", f"{micro_batch} {points_at_once} {isolation}"
-    )
+    plan = _same_on_every_rank(ranks, data, plan, execution, folder)
     ranks.share_(module)
-    plan = first
-    private = budget is not None
-    looked = isolation if private or isolation == "exact" else ""
-    header = ranks.lead(lambda: Header(plan, sources.key.hex(), "", precision, private=private, isolation=looked))
-    weights = header.weights(module)
+    isolation = execution.isolation if budget is not None or execution.isolation == "exact" else ""
+    header = ranks.lead(
+        lambda: Header(
+            plan, sources.key.hex(), "", execution.precision, private=budget is not None, isolation=isolation
+        )
+    )
+    weights = weights_of(header, module)
     if not plan.scalars:
         plan.rule.require_vectors(weights.d, weights.squared_norm(0), weights.directions.largest, plan.n)
     found = replace(header, losses=of_losses(losses))
@@ -268,39 +376,59 @@ def _make(
         ranks.require_as_first("losses must be the same function", found.losses)
         key = ranks.lead(new_key)  # for this comparison alone: rank 0's records are compared under that of the folder
         ranks.require_as_first("data must hold the same records in the same order", of_records(data, key))
-    evaluation = examine(weights, losses, data, collate, plan, ranks, micro_batch, looked, points_at_once)
+    evaluation = examine(
+        weights, losses, data, collate, plan, ranks, execution.micro_batch, isolation, execution.points_at_once
+    )
     found = replace(found, fingerprint=weights.fingerprint(), layout=layout(weights))
     files: Folder | None = None
 
-    def lead() -> Header:
+    def open_folder() -> Header:
         nonlocal files
         if folder is None:
             return found
-        if resume:
-            files = Folder.open(Path(folder), found, data, budget, moved=resume == "moved")
+        if execution.resume:
+            files = Folder.open(Path(folder), found, data, budget, moved=execution.resume == "moved")
         else:
             files = Folder.create(Path(folder), found, data, budget)
         sources.batches.keep(files.secret)
         return files.header
 
     try:
+        header = ranks.lead(open_folder)
+        weights.directions = directions_of(header)  # a resumed run has a key of its own
         return Run(
-            ranks.lead(lead),
-            module,
+            header,
+            weights,
             evaluation,
             noise=sources.noise,
             batches=sources.batches,
             ledger=files.ledger if files else None,
             transcript=files.transcript if files else None,
             kept=budget is not None,
-            micro_batch=micro_batch,
-            points_at_once=points_at_once,
+            micro_batch=execution.micro_batch,
+            points_at_once=execution.points_at_once,
             ranks=ranks,
         )
     except BaseException:
         if files is not None:
             files.close()
         raise
+
+
+def _same_on_every_rank(ranks: Ranks, data: Data, plan: Plan, execution: Execution, folder: Place | None) -> Plan:
+    """Rank 0's plan. Raises ValueError where ranks have other ones, other settings or other numbers of records."""
+    ranks.require_as_first("data must hold as many records", str(len(data)))
+    if len(data) != plan.n:
+        raise ValueError(f"data must hold the plan's n = {plan.n} records; got {len(data)}")
+    if folder is not None and not execution.resume:
+        ranks.lead(lambda: require_new(resolved(Path(folder))))
+    first = ranks.lead(lambda: plan)
+    ranks.every(lambda: plan.require_same(first, "rank 0"))
+    ranks.require_as_first(
+        "micro_batch, points_at_once and isolation must be the same",
+        f"{execution.micro_batch} {execution.points_at_once} {execution.isolation}",
+    )
+    return first
 
 
 def _public_clip(
@@ -313,7 +441,7 @@ def _public_clip(
     folder: Place,
     resume: bool | str,
 ) -> float:
-    """What rank 0 finds, at its weights or in its folder."""
+    """The clip that rank 0 computes at its weights, or that the run in its folder was begun with."""
     ranks = Ranks()
     if resume:
         return ranks.lead(lambda: begun_with(Path(folder))).plan.clip

@@ -32,11 +32,10 @@ from typing import TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from dpzero_theory.check import integer, real
 from dpzero_theory.optim.files.checkpoint import Checkpoint
-from dpzero_theory.optim.files.moves import Moves
+from dpzero_theory.optim.files.replay import Moves
 from dpzero_theory.optim.files.transcript import Header, Record, Transcript, TranscriptError
 from dpzero_theory.optim.losses.evaluation import Evaluation, on_host
 from dpzero_theory.optim.plan import Plan
@@ -45,6 +44,7 @@ from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.step.estimator import two_point_difference
 from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.optim.weights.layers import LayerError
+from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.ledger import BudgetSpentError, Ledger
 from dpzero_theory.privacy.noise import NoiseSource
@@ -58,17 +58,17 @@ _TURN = "turn"
 class Run:
     """A run of the algorithm that its plan names. Built by the functions of `optim.private`.
 
-    header: plan, run key and fingerprint. module: at the run's initial weights, or a checkpoint is loaded before the
-    first step. noise, batches: where the noise and the batches come from; the run is `private` if both are. ledger,
-    transcript: open, on rank 0; None elsewhere, and where nothing is kept. kept: whether a ledger is kept, without
-    which the run is not `private` either. micro_batch: records evaluated at a time. points_at_once: points
-    x +- lambda u_k evaluated in one pass.
+    header: plan, run key and fingerprint. weights: the run's initial ones along its directions, or a checkpoint is
+    loaded before the first step. noise, batches: where the noise and the batches come from; the run is `private` if
+    both are. ledger, transcript: open, on rank 0; None elsewhere, and where nothing is kept. kept: whether a ledger is
+    kept, without which the run is not `private` either. micro_batch: records evaluated at a time. points_at_once:
+    points x +- lambda u_k evaluated in one pass.
     """
 
     def __init__(
         self,
         header: Header,
-        module: nn.Module,
+        weights: Weights,
         evaluation: Evaluation,
         *,
         noise: NoiseSource,
@@ -81,7 +81,7 @@ class Run:
         ranks: Ranks,
     ) -> None:
         self.plan: Plan = header.plan
-        self.weights = header.weights(module)
+        self.weights = weights
         self.weights.untrained.begin()
         self._moves = Moves(self.plan, self.weights)
         self.private = kept and noise.private and batches.private

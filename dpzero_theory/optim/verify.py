@@ -40,11 +40,11 @@ with extra("torch", "dpzero_theory.optim.verify") if __name__ == "__main__" else
 
     from dpzero_theory.optim.files.checkpoint import Checkpoint, is_checkpoint
     from dpzero_theory.optim.files.folder import OF_TRAINER, TRANSCRIPT, both
-    from dpzero_theory.optim.files.moves import Moves
     from dpzero_theory.optim.files.page import page
+    from dpzero_theory.optim.files.replay import Moves, require_initial, weights_of
     from dpzero_theory.optim.files.signature import SIGNATURE, private_key, public_key, sign, signer
     from dpzero_theory.optim.files.statement import Statement, spending_curve, statement
-    from dpzero_theory.optim.files.transcript import Content, contents, require_initial
+    from dpzero_theory.optim.files.transcript import Content, contents
     from dpzero_theory.optim.losses.identity import versions
     from dpzero_theory.optim.losses.isolation import ISOLATIONS
 
@@ -189,7 +189,7 @@ def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> li
     """Whether the initial weights are the run's, and the final ones those of the replay up to where they are of."""
     header = content.header
     try:
-        weights = header.weights(_module(initial.parameters))
+        weights = weights_of(header, _module(initial.parameters))
         require_initial(header, weights)
     except _REFUSALS as error:
         return [Finding("initial weights", " ".join(str(error).split()), holds=False)]

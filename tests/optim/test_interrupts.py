@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import _len_torch_dispatch_stack
 from benchmarks.kit.interrupts import instructions, interrupt, stop, traced
 from dpzero_theory.optim.files.checkpoint import Checkpoint
 from dpzero_theory.optim.files.folder import TRANSCRIPT, Budget, Folder
-from dpzero_theory.optim.files.transcript import TranscriptError, read, replay
+from dpzero_theory.optim.files.replay import replay, weights_of
+from dpzero_theory.optim.files.transcript import TranscriptError, read
 from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.weights.module import Weights
@@ -63,7 +64,7 @@ class Follower:
 
     def __init__(self, folder: Path, model: nn.Module) -> None:
         self.folder, self.model = folder, model
-        self.weights = read(folder / TRANSCRIPT)[0].weights(model)
+        self.weights = weights_of(read(folder / TRANSCRIPT)[0], model)
         self.done = 0
 
     def follow(self) -> None:

@@ -1,5 +1,6 @@
 """The example that users copy, and an audit of what they get."""
 
+import inspect
 import math
 import re
 from dataclasses import replace
@@ -15,9 +16,14 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dpzero_theory.audit.bounds import attack
+from dpzero_theory.check import names_of
 from dpzero_theory.optim import private
-from dpzero_theory.optim.files.transcript import replay
-from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.files.folder import TRANSCRIPT
+from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.files.transcript import read
+from dpzero_theory.optim.plan import Plan, Target
+from dpzero_theory.optim.verify import verify
+from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.noise import SystemNoise
 from dpzero_theory.privacy.sampling import FullBatch
@@ -48,6 +54,66 @@ def test_the_example_runs_and_learns(
 @pytest.mark.skipif("make_private_with_epsilon" not in README.read_text(), reason="README has no such example")
 def test_the_readme_has_the_example() -> None:
     assert EXAMPLE in README.read_text()
+
+
+MAKERS = (private.make_private_with_epsilon, private.make_private, private.make_from_seed_not_private)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_help_lists_every_setting_with_its_meaning(maker: Any) -> None:
+    """Each in the signature, typed, and described under its name; how a run is executed is the same for all makers."""
+    taken = inspect.signature(maker).parameters
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(maker) or "", re.M)
+    assert described[: len(taken)] == list(taken)
+    for argument in taken.values():
+        assert argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
+        assert argument.annotation is not argument.empty
+    for name, default in private.Execution._field_defaults.items():
+        assert taken[name].default is default
+
+
+def test_the_settings_of_a_target_are_those_of_a_plan() -> None:
+    taken, planned = (
+        inspect.signature(each).parameters for each in (private.make_private_with_epsilon, Plan.for_target)
+    )
+    for name in Target.__annotations__:
+        assert taken[name].default == planned[name].default, name
+        assert taken[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert name == "clip" or taken[name].annotation == planned[name].annotation, name
+    others = {*private.Execution._fields, "module", "losses", "data", "folder", "public_data"}
+    assert set(taken) == {*Target.__annotations__, *others}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_name_that_is_unknown_or_missing_is_one_line(maker: Any, tmp_path: Path) -> None:
+    known, required = names_of(maker)
+    good = dict.fromkeys(required, 1)
+    for wrong, meant in (("micro_batches", "micro_batch"), ("isolations", "isolation"), ("collate_fn", "collate")):
+        with pytest.raises(ValueError, match=rf"^unknown setting {wrong}; did you mean {meant}\? \(got {wrong}=3\)$"):
+            maker(**good, **{wrong: 3})
+    for name in required:
+        with pytest.raises(ValueError, match=f"^{name} must be given: there is no default$"):
+            maker(**{other: 1 for other in required if other != name})
+    assert len(known) > len(required)
+
+
+def test_a_run_builds_its_weights_once_and_a_verification_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two for each run before: one to look at the losses, one that the transcript's header made."""
+    built = []
+    begin = Weights.__init__
+    monkeypatch.setattr(Weights, "__init__", lambda self, *a, **named: built.append(1) or begin(self, *a, **named))  # type: ignore[func-returns-value]
+    settings: dict[str, Any] = {**BUDGET, **STEP, **FULL, "folder": tmp_path}
+    run = private.make_private_with_epsilon(Logistic(), losses, data(), **settings)
+    run.step()
+    run.close()
+    resumed = private.make_private_with_epsilon(Logistic(), losses, data(), **settings, resume=True)
+    resumed.run()
+    resumed.close()
+    assert len(built) == 2
+    assert resumed.weights.directions.key == run.weights.directions.key
+    assert not verify(tmp_path, None, None).fault
+    assert len(read(tmp_path / TRANSCRIPT)[1]) == STEP["steps"]
+    assert len(built) == 2
 
 
 CANARY, STEPS = 8.0, 1
@@ -81,7 +147,7 @@ def released(signs: NDArray[np.int64], share: float) -> NDArray[np.float64]:
         private._Sources(SystemNoise(), private.Batches(FullBatch(), 10), bytes(16)),
         budget=None,
         folder=None,
-        micro_batch=10,
+        execution=private.Execution(micro_batch=10),
     )
     score = 0.0
     for number in range(STEPS):

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
-from dpzero_theory.optim.files.transcript import Record, Transcript, TranscriptError, read, replay
+from dpzero_theory.optim.files.replay import replay, weights_of
+from dpzero_theory.optim.files.transcript import Record, Transcript, TranscriptError, read
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run
@@ -146,7 +147,7 @@ def test_whoever_asks_beside_a_step_is_told_the_truth_or_refused(tmp_path: Path)
     for state in checkpoints:
         module = Logistic()
         header, records = read(tmp_path / TRANSCRIPT)
-        expected = header.weights(module)
+        expected = weights_of(header, module)
         for record in records[: int(state["run.position"])]:
             expected.move_(header.plan.moves(record.release, record.sums))
         assert torch.equal(state["weights.weight"], module.weight.detach())

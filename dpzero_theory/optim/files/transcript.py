@@ -25,17 +25,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from torch import nn
-
 from dpzero_theory import check
-from dpzero_theory.optim.files.moves import Moves
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.contributions import Sums
-from dpzero_theory.optim.weights.directions import Directions
-from dpzero_theory.optim.weights.layers import streamed
-from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.optim.weights.precision import PRECISIONS
-from dpzero_theory.optim.weights.streamed import StreamedWeights
 from dpzero_theory.privacy.journal import Journal, content
 
 FORMAT = "dpzero-transcript-3"
@@ -79,15 +72,6 @@ class Header:
     def digest(self) -> str:
         """SHA-256 of the header line: what a ledger is for."""
         return hashlib.sha256(self.line()).hexdigest()
-
-    def weights(self, module: nn.Module) -> Weights:
-        """The module's weights with the run's directions. Raises ValueError as they do."""
-        directions, layers = Directions(bytes.fromhex(self.key), self.plan.direction), streamed(module)
-        if layers is None:
-            return Weights(module, directions, precision=self.precision, groups=self.plan.groups)
-        if not (self.plan.plain and self.plan.scalars):
-            raise ValueError("plan must release scalars and move by them alone where layers are streamed")
-        return StreamedWeights(module, layers, directions, precision=self.precision)
 
     def line(self) -> bytes:
         return (json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False) + "\n").encode()
@@ -221,29 +205,6 @@ def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
 def contents(path: str | os.PathLike[str]) -> Content:
     """As `read`, with the checks."""
     return _parse(Path(path), content(path))
-
-
-def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
-    """Move the weights of `module`, the initial ones, as the run at `path` did. Returns the transcript's header.
-
-    Raises TranscriptError for other initial weights, a damaged file, or a run that released vectors.
-    """
-    header, records = read(path)
-    weights = header.weights(module)
-    require_initial(header, weights)
-    if not header.plan.scalars:
-        raise TranscriptError(f"{path}: releases of {header.plan.algorithm} are vectors and are not kept")
-    moves = Moves(header.plan, weights)
-    for record in records:
-        moves.make(*record)
-    return header
-
-
-def require_initial(header: Header, weights: Weights) -> None:
-    """Raise TranscriptError unless these are the weights that the run began with."""
-    found = weights.fingerprint()
-    if found != header.fingerprint:
-        raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
 
 
 def _layout(plan: Plan) -> struct.Struct:

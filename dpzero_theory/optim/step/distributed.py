@@ -8,6 +8,7 @@ Rank 0's weights and buffers are those of the run: the others are given them at 
 plan. Modules may be sharded by `torch.distributed.fsdp.fully_shard`, see `shards`: shard, then make the run.
 """
 
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -29,10 +30,21 @@ class Ranks:
         self.count = dist.get_world_size() if together else 1
         on_cuda = together and dist.get_backend() == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+        self._thread = threading.get_ident()
+
+    def alone(self) -> bool:
+        """Whether there is one rank. Of several, each must ask in the thread that made this object.
+
+        The ranks must ask for the same in the same order. Two threads of a rank would ask in an order of their own, and
+        the ranks would wait for each other for ever: RuntimeError instead.
+        """
+        if self.count > 1 and threading.get_ident() != self._thread:
+            raise RuntimeError("a run of several ranks must be used in the thread that made it; this is another one")
+        return self.count == 1
 
     def lead(self, work: Callable[[], T]) -> T:
         """What `work` returns on rank 0, which alone calls it; an exception there is raised on every rank."""
-        if self.count == 1:
+        if self.alone():
             return work()
         box: list[object] = [None, None]
         if self.rank == 0:
@@ -47,7 +59,7 @@ class Ranks:
 
     def every(self, work: Callable[[], None]) -> None:
         """Each rank does `work`; what the first rank that fails raises is raised on all."""
-        if self.count == 1:
+        if self.alone():
             return work()
         mine: Exception | None = None
         try:
@@ -63,7 +75,7 @@ class Ranks:
 
     def share_(self, module: nn.Module) -> None:
         """Give every rank the parameters and buffers that rank 0 has; what is sharded is each rank's own."""
-        if self.count == 1:
+        if self.alone():
             return
         named = [*module.named_parameters(), *module.named_buffers()]
         plain = {name: t.detach() for name, t in named if type(t) in (Tensor, nn.Parameter) and not t.is_meta}
@@ -75,7 +87,7 @@ class Ranks:
 
     def add(self, slots: Sums) -> Sums:
         """The sum over ranks of arrays of equal shape, in which each entry is zero on all ranks but one."""
-        if self.count == 1:
+        if self.alone():
             return slots
         shared = torch.from_numpy(slots).to(self._device)
         dist.all_reduce(shared)
@@ -84,7 +96,7 @@ class Ranks:
 
     def gathered(self, value: T) -> list[T]:
         """What each rank has, on every rank."""
-        if self.count == 1:
+        if self.alone():
             return [value]
         found: list[T | None] = [None] * self.count
         dist.all_gather_object(found, value)

@@ -41,14 +41,13 @@ from transformers.trainer_utils import (
     sort_checkpoints,
 )
 
-from dpzero_theory.check import settings
+from dpzero_theory.check import names_of, settings
 from dpzero_theory.optim.files.folder import KEY, OF_TRAINER, made_whole
 from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.files.transcript import Record
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.task_losses import losses_for
-from dpzero_theory.optim.plan import Target
-from dpzero_theory.optim.private import Execution, make_private_with_epsilon
+from dpzero_theory.optim.private import make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.optim.trainers.arguments import defaults, require_honoured
 from dpzero_theory.optim.trainers.overlap import Digests, Inputs, count
@@ -78,7 +77,11 @@ def _require_settings(private: object) -> None:
     for name, instead in _OF_TRAINER.items():
         if name in private:
             raise ValueError(f"{name} must be left out of private: {instead}")
-    settings(private, [*Target.__annotations__, *Execution.__annotations__, "public_data"], Target.__required_keys__)
+    known, required = (
+        [name for name in names if name not in ("module", "losses", "data", *_OF_TRAINER)]
+        for names in names_of(make_private_with_epsilon)
+    )
+    settings(private, known, required)
 
 
 class DPZeroTrainer(Trainer):  # type: ignore[misc]

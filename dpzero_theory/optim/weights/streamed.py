@@ -44,7 +44,6 @@ class StreamedWeights(Weights):
         self._layers = layers
         self._index = {parameter: index for index, parameter in enumerate(self.parameters)}
         self._of = {parameter: index for index, layer in enumerate(layers.layers) for parameter in layer.parameters}
-        self._start = hashlib.sha256(f"{directions.key} {directions.law} {precision}".encode()).hexdigest()
         self.forget()
         layers.values, layers.changed = self._read, self._look_again
 
@@ -84,9 +83,10 @@ class StreamedWeights(Weights):
 
     def forget(self) -> None:
         """Make no moves, as at the start."""
+        start = hashlib.sha256(f"{self.directions.key} {self.directions.law} {self.precision}".encode()).hexdigest()
         self._made: list[Scales] = []
-        self._ages = {self._start: 0}
-        self._newest = self._start
+        self._ages = {start: 0}
+        self._newest = start
 
     def _make(self, scales: Scales, through: Through | None) -> None:
         if through is not None:

@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, epsilon_of_runs
-from dpzero_theory.optim.files.transcript import TranscriptError, read, replay
+from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.files.transcript import TranscriptError, read
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history

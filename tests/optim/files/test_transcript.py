@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.optim.files.transcript import DamagedRecordError, Header, Transcript, TranscriptError, read, replay
+from dpzero_theory.optim.files.replay import replay, weights_of
+from dpzero_theory.optim.files.transcript import DamagedRecordError, Header, Transcript, TranscriptError, read
 from tests.optim.small import Logistic, plan
 
 PLAN = plan()
-FINGERPRINT = Header(PLAN, "07" * 16, "", "nearest").weights(Logistic()).fingerprint()
+FINGERPRINT = weights_of(Header(PLAN, "07" * 16, "", "nearest"), Logistic()).fingerprint()
 HEADER = Header(PLAN, "07" * 16, FINGERPRINT, "nearest")
 
 
@@ -114,7 +115,7 @@ def test_replay_moves_by_the_released_averages(tmp_path: Path) -> None:
     written(tmp_path / "t", 3)
     module, by_hand = Logistic(), Logistic()
     assert replay(tmp_path / "t", module) == HEADER
-    weights = HEADER.weights(by_hand)
+    weights = weights_of(HEADER, by_hand)
     for release in range(3):
         average = (-1) ** release * 10**12 * 2**release * (PLAN.clip / PLAN.levels / 40)
         weights.move_([(release, -0.05 * average)])

@@ -1,9 +1,13 @@
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from dpzero_theory.optim.files.transcript import Transcript, replay
+from dpzero_theory.optim.files.replay import replay
+from dpzero_theory.optim.files.transcript import Transcript
 from dpzero_theory.optim.losses.starting import public_clip
 from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.privacy.ledger import Ledger
@@ -48,3 +52,20 @@ def test_a_process_alone_leads_itself() -> None:
     with pytest.raises(KeyError):
         ranks.lead(lambda: {}["nothing"])
     ranks.require_equal("weights", "a")
+
+
+def test_several_ranks_ask_in_one_thread() -> None:
+    """Another thread of a rank would wait for the other ranks for ever, or take an answer that is not meant for it."""
+    ranks = Ranks()
+    ranks.count = 2
+    work: list[Callable[[], object]] = [
+        lambda: ranks.lead(lambda: 3), lambda: ranks.every(lambda: None), lambda: ranks.gathered(3),
+        lambda: ranks.add(np.zeros(2)), lambda: ranks.share_(Logistic()),
+    ]  # fmt: skip
+    with ThreadPoolExecutor() as pool:
+        for asked in work:
+            with pytest.raises(RuntimeError, match=r"^a run of several ranks must be used in the thread that made it"):
+                pool.submit(asked).result()
+    ranks.count = 1
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(work[0]).result() == 3

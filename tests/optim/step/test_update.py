@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpzero_theory.optim.files.moves import Moves
+from dpzero_theory.optim.files.replay import Moves
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.step.update import UPDATES

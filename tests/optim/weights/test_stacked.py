@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from dpzero_theory.optim.files.folder import TRANSCRIPT
-from dpzero_theory.optim.files.transcript import replay
+from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.verify import main as verified

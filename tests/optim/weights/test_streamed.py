@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpzero_theory.optim.files.transcript import replay
+from dpzero_theory.optim.files.replay import replay
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.optim.weights import streamed as module

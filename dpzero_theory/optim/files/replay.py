@@ -1,14 +1,58 @@
-"""The moves that a plan's releases make, with what its update keeps beside the weights."""
+"""From released numbers to weights: how a run's releases move a module, while it goes and when it is replayed."""
 
+import os
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpzero_theory import check
+from dpzero_theory.optim.files.transcript import Header, TranscriptError, read
 from dpzero_theory.optim.plan import Plan
+from dpzero_theory.optim.weights.directions import Directions
+from dpzero_theory.optim.weights.layers import streamed
 from dpzero_theory.optim.weights.module import Weights
 from dpzero_theory.optim.weights.shards import collected, piece
+from dpzero_theory.optim.weights.streamed import StreamedWeights
+
+
+def directions_of(header: Header) -> Directions:
+    """The directions u_0, u_1, ... of a run, which its public key determines."""
+    return Directions(bytes.fromhex(header.key), header.plan.direction)
+
+
+def weights_of(header: Header, module: nn.Module) -> Weights:
+    """The trainable weights of a module, to be moved along the run's directions. Raises ValueError as `Weights`."""
+    layers = streamed(module)
+    if layers is None:
+        return Weights(module, directions_of(header), precision=header.precision, groups=header.plan.groups)
+    if not (header.plan.plain and header.plan.scalars):
+        raise ValueError("plan must release scalars and move by them alone where layers are streamed")
+    return StreamedWeights(module, layers, directions_of(header), precision=header.precision)
+
+
+def replay(path: str | os.PathLike[str], module: nn.Module) -> Header:
+    """Move the weights of a module as the run whose transcript is at `path` did.
+
+    module: with the weights that the run began with. Returns the transcript's header. Raises TranscriptError for other
+    initial weights, a damaged file, or a run that released vectors, which a transcript does not hold.
+    """
+    header, records = read(path)
+    weights = weights_of(header, module)
+    require_initial(header, weights)
+    if not header.plan.scalars:
+        raise TranscriptError(f"{path}: releases of {header.plan.algorithm} are vectors and are not kept")
+    moves = Moves(header.plan, weights)
+    for record in records:
+        moves.make(*record)
+    return header
+
+
+def require_initial(header: Header, weights: Weights) -> None:
+    """Raise TranscriptError unless these are the weights that the run began with."""
+    found = weights.fingerprint()
+    if found != header.fingerprint:
+        raise TranscriptError(f"weights must have fingerprint {header.fingerprint[:16]}; got {found[:16]}")
 
 
 class Moves:
