@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.sharp import last_iterate, search
+from dpzero_theory.theory.sharp import last_iterate, smallest
 from dpzero_theory.theory.sharp.constants import constants
 from paper_checks.outcome import SEED, Outcome, within
 
@@ -89,9 +89,9 @@ def minimiser() -> Outcome:
         for clip in p.clip * np.geomspace(0.2, 5, 31):
             sigma = noise_std(gdp, p.steps, clip, n, "replace-one")
             of_clip = constants(np.array(clip / math.sqrt(k)), d, r, directions_per_step=k)
-            terms = search.step_terms(of_clip, problem, 0.5e-14 / d, sigma * sigma / k, 1.0)
-            parts = search.quadratic_terms(terms, problem.gap / p.steps, step_sizes)
-            least = min(search.solve_quadratic(*(float(x) for x in part)) for part in zip(*parts, strict=True))
+            terms = smallest.step_terms(of_clip, problem, 0.5e-14 / d, sigma * sigma / k, 1.0)
+            parts = smallest.quadratic_terms(terms, problem.gap / p.steps, step_sizes)
+            least = min(smallest.solve_quadratic(*(float(x) for x in part)) for part in zip(*parts, strict=True))
             worst = max(worst, p.bound / least**2 - 1)
     return within(worst, 0.0105, "prescribed bound over the best of a grid, minus 1 (1% is the share of lambda)")
 
