@@ -19,6 +19,9 @@ _HERE = Path(__file__).resolve().parent
 if not (_HERE.parent / "pyproject.toml").is_file():
     raise ImportError(f"they must be run in a checkout, where results are kept; {_HERE.parent} is none", name=__name__)
 
+ROOMS = ("audits", "optim", "privacy", "reports", "sweeps", "theory", "training")
+"""The folders whose files are known by their names alone; a command in another folder is `gpu.plans`, say."""
+
 
 def home(name: str) -> str:
     """The import path of an experiment's module: `benchmarks.accounting` is in `benchmarks.privacy.accounting`.
@@ -26,8 +29,8 @@ def home(name: str) -> str:
     A name that is an import path already, or that no file has, is returned as it is.
     """
     short = name.removeprefix(f"{__name__}.")
-    files = [] if "." in short or (_HERE / short).exists() else sorted(_HERE.glob(f"*/{short}.py"))
-    return f"{__name__}.{files[0].parent.name}.{short}" if len(files) == 1 else name
+    rooms = [room for room in ROOMS if "." not in short and (_HERE / room / f"{short}.py").exists()]
+    return f"{__name__}.{rooms[0]}.{short}" if rooms else name
 
 
 class _ByName(MetaPathFinder, Loader):

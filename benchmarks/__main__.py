@@ -10,20 +10,17 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from benchmarks import ROOMS
 from dpzero_theory.cli import Parser
 
-__all__ = ["main", "scripts"]
-
 ROOT = Path(__file__).parent
-ROOMS = ("audits", "optim", "privacy", "reports", "sweeps", "theory", "training")
-"""Folders whose experiments are named without them."""
 
 
 def scripts() -> dict[str, Path]:
     """The file of every command below this folder, by the command's name, without importing any of them."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
-        if path != Path(__file__) and '\nif __name__ == "__main__":' in path.read_text():
+        if "\nEXPERIMENT = " in path.read_text():
             room, *rest = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(rest if room in ROOMS else [room, *rest]).removesuffix(".__main__")] = path
     return dict(sorted(found.items()))
@@ -51,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = scripts()
     if words and words[0] in found:
         path = found[words[0]].relative_to(ROOT.parent).with_suffix("")
-        return int(import_module(".".join(path.parts)).main(words[1:]) or 0)
+        return int(import_module(".".join(path.parts)).EXPERIMENT.main(words[1:]))
     _parser().parse_args(words)
     for name, path in found.items():
         print(f"{name:24} {_first_line(path)}")

@@ -20,8 +20,6 @@ from matplotlib.ticker import NullLocator
 from figures.command import command
 from figures.style import PAGE, label_panels, log_ticks, series
 
-__all__ = ["draw", "ends", "main"]
-
 METHODS = {
     ("adamw", 0.0): "AdamW",
     ("dp-adamw", 6.0): "DP-AdamW (6)",

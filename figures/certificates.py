@@ -19,8 +19,6 @@ from benchmarks.kit.rows import RESULTS
 from figures.command import command
 from figures.style import PAGE, Series, label_panels, log_ticks, series
 
-__all__ = ["draw", "main", "summarise"]
-
 CELL = ["problem", "mode", "n", "d", "epsilon", "parameters"]
 SETS = {
     "paper": "Theorem 3",

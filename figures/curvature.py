@@ -22,8 +22,6 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
-__all__ = ["SPECTRA", "TASKS", "draw_prescription", "draw_rank", "main"]
-
 MOMENTS = {"before": ("before training", 0), "during": ("during", 1), "after": ("after", 2)}
 NETWORKS = "mlp-digits"
 TRANSFORMERS = {

@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 from figures.command import command
 from figures.style import PAGE, series
 
-__all__ = ["draw", "main"]
-
 MODES = {"a": "eigenvalues 1: r = d", "c": "eigenvalues 1/i: r = O(log d)"}
 
 

@@ -16,8 +16,6 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, save, series, use_style
 
-__all__ = ["draw", "main"]
-
 METHODS = {"dpzero": ("DPZero", series(0)), "dpgd-0th": ("DPGD-0th", series(1))}
 EXPERIMENTS = {"rank": "dimension", "log": "log"}
 """Of each sweep of the selection, that of the rows of `benchmarks.rank`."""

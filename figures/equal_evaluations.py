@@ -13,8 +13,6 @@ from matplotlib.figure import Figure
 from figures.command import command
 from figures.style import PAGE, label_panels, series
 
-__all__ = ["draw", "main"]
-
 REPORTED = 2  # the first seed that chooses nothing
 COLUMNS = 2
 TITLES = {

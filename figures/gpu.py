@@ -17,8 +17,6 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, label_panels, save, series, use_style
 
-__all__ = ["draw", "main"]
-
 BASE = "two-forwards"
 METHODS = {
     "rademacher": "DPZero, signs",

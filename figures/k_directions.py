@@ -18,8 +18,6 @@ from matplotlib.figure import Figure
 from figures.command import command
 from figures.style import PAGE, label_panels, series
 
-__all__ = ["draw", "gains", "main"]
-
 CELL = ["problem", "mode", "n", "d", "epsilon"]
 PROBLEMS = {"pseudo-huber": "pseudo-Huber", "digits": "digits", "sst2": "SST-2"}
 

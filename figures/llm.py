@@ -26,8 +26,6 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import FIGURES, PAGE, label_panels, log_ticks, save, series, use_style
 
-__all__ = ["accuracy", "clip_step_size", "main"]
-
 PAPER = FIGURES.parent / "paper_checks" / "tables.toml"
 METHODS = {
     "zero-shot": "Zero-Shot", "dpgd-0th": "DPGD-0th", "dpzero": "DPZero", "mezo": "MeZO",

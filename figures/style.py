@@ -17,8 +17,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.kit.rows import shown
 
-__all__ = ["CAP", "FIGURES", "RING", "SERIES", "Series", "label_panels", "log_ticks", "save", "series", "use_style"]
-
 FIGURES = Path(__file__).parent
 COLUMN = 3.4
 PAGE = 7.0

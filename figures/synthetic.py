@@ -23,8 +23,6 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, save, series, use_style
 
-__all__ = ["at_infinity", "draw_best", "draw_choices", "draw_grid", "draw_slopes", "draw_wide", "least_loss", "main"]
-
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
 LOOKS = dict(zip(METHODS, (series(0), series(1), series(2)), strict=True))
 MODES = {"a": r"$\mathrm{tr}(A)=O(d)$", "b": r"$\mathrm{tr}(A)=O(\sqrt{d})$", "c": r"$\mathrm{tr}(A)=O(\log d)$"}

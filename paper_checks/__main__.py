@@ -14,8 +14,6 @@ from dpzero_theory import check
 from dpzero_theory.cli import Parser, Several
 from paper_checks import checks, registry, report, sharpened
 
-__all__ = ["load_checks", "main"]
-
 
 def load_checks() -> None:
     """Import every module of `paper_checks.checks`, which registers the checks."""

@@ -22,8 +22,6 @@ from paper_checks.sites import (
     tree_of,
 )
 
-__all__ = ["changed", "verdict"]
-
 
 def verdict(id: str) -> str:
     """The verdict of a check as it is registered now: 'failed' if the library disagrees, 'crashed' for other errors."""

@@ -13,36 +13,6 @@ from functools import cache
 import numpy as np
 import sympy as sp
 
-__all__ = [
-    "C0",
-    "COROLLARIES",
-    "STATEMENTS",
-    "SYNTHETIC",
-    "THEOREMS",
-    "B",
-    "C",
-    "K",
-    "L",
-    "Statement",
-    "T",
-    "alpha",
-    "d",
-    "dpgd_bound",
-    "ell",
-    "eps",
-    "gap",
-    "lam",
-    "mu",
-    "n",
-    "paper_points",
-    "r",
-    "same",
-    "sigma",
-    "tail_probability",
-    "unsubstituted",
-    "value",
-]
-
 n, d, r, L, ell, gap, B, eps, mu, K = sp.symbols("n d r L ell gap B eps mu K", positive=True)
 alpha, T, lam, C, C0, sigma = sp.symbols("alpha T lambda C C_0 sigma", positive=True)
 kappa = ell / mu

@@ -27,8 +27,6 @@ from types import ModuleType
 
 from dpzero_theory.cli import Parser, integer
 
-__all__ = ["LEAST_SHARE", "Mutant", "main", "mutants"]
-
 LEAST_SHARE = 0.95
 FACTOR = 1.1
 

@@ -8,9 +8,6 @@ import numpy as np
 from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
-__all__ = ["BLOCK", "KINDS", "SEED", "STANDARD_ERRORS", "Outcome", "clip_jointly", "draw", "within"]
-
-
 STANDARD_ERRORS = 4.5
 """Monte Carlo comparisons allow this many standard errors."""
 SEED = 20240601

@@ -27,23 +27,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = [
-    "KINDS",
-    "NOT_TESTABLE",
-    "REMARK",
-    "STATUSES",
-    "Claim",
-    "Disagreement",
-    "Finding",
-    "Plot",
-    "Result",
-    "agree",
-    "check",
-    "load_claims",
-    "registered",
-    "run",
-]
-
 NOT_TESTABLE = "not testable here"
 STATUSES = ("verified", "corrected", "contradicted", NOT_TESTABLE)
 REMARK = "remark"

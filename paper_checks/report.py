@@ -11,8 +11,6 @@ from typing import Any
 from paper_checks.page import page
 from paper_checks.registry import REMARK, STATUSES, Result
 
-__all__ = ["FORMATS", "as_json", "summary", "table"]
-
 _WIDTH = 118
 
 

@@ -8,8 +8,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["RESULTS", "read"]
-
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 

@@ -10,8 +10,6 @@ from paper_checks.outcome import Outcome
 from paper_checks.registry import Claim, Finding, check
 from paper_checks.sharp import __main__ as sharp
 
-__all__ = ["register"]
-
 
 def register() -> list[Claim]:
     """Register every check of `paper_checks.sharp` as `sharp-NAME`; returns their claims, each stated as verified."""

@@ -27,24 +27,6 @@ from typing import Any, NamedTuple
 from paper_checks import registry, rows, tables
 from paper_checks.registry import Claim
 
-__all__ = [
-    "FORMULAS",
-    "GROUPS",
-    "SWAPS",
-    "Change",
-    "changes",
-    "check_node",
-    "constants_in",
-    "definitions_in",
-    "function_of",
-    "imports_of",
-    "operators_in",
-    "own_formula",
-    "smaller",
-    "source_of",
-    "tree_of",
-]
-
 FORMULAS = "paper_checks.formulas"
 FACTORS: tuple[float, ...] = (10, 1000, 2, 1.1)
 """Each is tried both ways, in this order; integers are raised and lowered by 1 before."""

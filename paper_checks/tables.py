@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FACTS", "SENTENCES", "TABLES", "fact", "load", "printed", "row"]
-
 TABLES = Path(__file__).with_name("tables.toml")
 SENTENCES, FACTS = "sentences", "facts"
 """The two parts that are no tables."""

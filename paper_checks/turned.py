@@ -22,8 +22,6 @@ from paper_checks.changed import changed, verdict
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim
 from paper_checks.sites import Change, changes, smaller
 
-__all__ = ["REPORT", "Turned", "after", "coarse", "read", "search", "write"]
-
 REPORT = Path(__file__).with_name("mutations.csv")
 SECONDS, TIMES = 6, 3
 """A changed check may take this processor time, or so many times its own."""

@@ -318,13 +318,14 @@ def drive() -> None:
     endless = run(_endless, [["x"], []])
     for command, module in sorted(commands().items(), key=lambda item: (_weight(item[0]), item[0])):
         loaded = importlib.import_module(module)
-        parser = loaded._parser()
+        experiment = getattr(loaded, "EXPERIMENT", None)
+        parser = experiment.parser() if experiment else loaded._parser()
         if command == "paper_checks":
             loaded.load_checks()  # whose first import compiles them, and sympy
         gc.freeze()  # a collection in a child would copy all that it shares
         flags[command] = [flag_of(action) for action in parser._actions]
         tested = list(lines(command, parser))
-        helps[command], *done = run(loaded.main, [["--help"], *(words for _, words in tested)])
+        helps[command], *done = run((experiment or loaded).main, [["--help"], *(words for _, words in tested)])
         for (flag, words), outcome in zip(tested, done, strict=True):
             found.append({"command": command, "flag": flag, "words": words, **outcome})
     print(json.dumps({"lines": found, "flags": flags, "helps": helps, "endless": endless}))

@@ -17,7 +17,6 @@ run, ridge regression of the signs on the releases. Both bounds of a row (epsilo
 are audited 20 times.
 """
 
-import sys
 import time
 from argparse import Namespace
 from dataclasses import dataclass
@@ -289,8 +288,3 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: _outcome(*(at[name] for name in (*KEY, "runs"))),
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

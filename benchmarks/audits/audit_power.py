@@ -12,7 +12,6 @@ The mechanism is Gaussian, of mu-GDP where all its noise is there; a share of th
 All refute at level 1e-6 with probability 95%, but for the median.
 """
 
-import sys
 from argparse import Namespace
 
 import numpy as np
@@ -92,8 +91,3 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: row(at["method"], at["claimed"], at["share"], *_repeats(options)),
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

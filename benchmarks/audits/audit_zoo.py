@@ -9,7 +9,6 @@ other records, and other noise from the operating system. Exit status 1 where a 
 reported. `--quick` audits each loop once.
 """
 
-import sys
 import time
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
@@ -103,8 +102,3 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: audit_row(LOOPS[at["loop"]], at["repeat"]),
     report=lambda options: 1 if _summary(options.out) else 0,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

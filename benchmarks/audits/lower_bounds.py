@@ -14,7 +14,6 @@ jax_privacy's one run by f-DP takes a second, and is run on the Gaussian alone.
 """
 
 import importlib.util
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -268,8 +267,3 @@ EXPERIMENT = Experiment(
     measure=_measure,
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,10 +26,9 @@ from benchmarks.gpu import execute, schedule, sentences
 from benchmarks.gpu.cards import PROCESSOR, Card, card_named, known
 from benchmarks.gpu.jobs import JOBS, PRESETS, Job
 from benchmarks.kit.card import described
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, Results, read_rows, shown
 from dpzero_theory.cli import Parser, Several, input_folder, number, output_folder
-
-__all__ = ["main"]
 
 NAMES = tuple(job.name for job in JOBS)
 FIELDS = ("estimate_s", "memory_gib", "wall_s", "processes")
@@ -39,29 +38,17 @@ LATE = "unfinished: it takes longer than it should, the others go first"
 INTERRUPTED = "unfinished: interrupted"
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.gpu", __doc__)
-    parser.add_argument("--minutes", type=number(above=0, at_most=10_000), required=True)
-    parser.add_argument("--only", nargs="+", action=Several, choices=NAMES, default=list(NAMES), help="these jobs")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
-    parser.add_argument("--card", choices=tuple(known()), help="plan for this one (with --dry-run)")
-    parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
-    parser.add_argument("--preset", choices=PRESETS, default="full")
-    parser.add_argument("--data", type=input_folder(), help="folder of local files, for the tables")
-    parser.add_argument("--model", type=input_folder("config.json"), help="folder of RoBERTa-large, for its table")
-    parser.add_argument(
-        "--out", type=output_folder, help="folder (default: out/gpu for smoke, else benchmarks/results/gpu/CARD)"
-    )
-    return parser
+def _name(text: str) -> str:
+    if text not in NAMES:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(NAMES)}; got {text[:40]!r}")
+    return text
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 1 where a job failed, 130 after Ctrl-C."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+def _body(parser: Parser, options: argparse.Namespace) -> int:
+    """Run the jobs, or print the plan; -> 1 where a job failed, 130 after Ctrl-C."""
     label, card = _card(parser, options)
     smoke = options.preset == "smoke"
-    jobs = [job.in_smoke() if smoke else job for job in JOBS if job.name in options.only]
+    jobs = [job.in_smoke() if smoke else job for job in JOBS if job.name in (options.only or NAMES)]
     seconds = 60 * float(options.minutes)
     memory = "" if card is PROCESSOR else f"{card.memory_gib:,.0f} GiB, "
     print(f"{label}, {memory}{options.minutes:g} minutes", flush=True)
@@ -218,5 +205,22 @@ def _summary(folder: Path, names: Sequence[str]) -> int:
     return int(ours.str.startswith("failed").any())
 
 
+EXPERIMENT = Command(
+    "gpu",
+    __doc__,
+    _body,
+    [
+        flag("--minutes", type=number(above=0, at_most=10_000), required=True),
+        flag("--only", nargs="+", action=Several, type=_name, help=f"these jobs: {', '.join(NAMES)} (default: all)"),
+        flag("--dry-run", action="store_true", help="print the plan and run nothing"),
+        flag("--card", choices=tuple(known()), help="plan for this one (with --dry-run)"),
+        flag("--device", choices=("auto", "cpu"), default="auto"),
+        flag("--preset", choices=PRESETS, default="full"),
+        flag("--data", type=input_folder(), help="folder of local files, for the tables"),
+        flag("--model", type=input_folder("config.json"), help="folder of RoBERTa-large, for its table"),
+        flag("--out", type=output_folder, help="folder (default: out/gpu for smoke, else benchmarks/results/gpu/CARD)"),
+    ],
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

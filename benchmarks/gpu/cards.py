@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-__all__ = ["PROCESSOR", "Card", "Work", "card_named", "known"]
-
 _REACHED = 0.4
 """The share of its peak rates that work reaches; estimates are for planning, not for reporting."""
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Ended", "run_command"]
-
 _GUARD = """
 import os, signal, subprocess, sys, threading
 def watch():

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from benchmarks.gpu.cards import Work
 
-__all__ = ["JOBS", "PRESETS", "Job"]
-
 PRESETS = ("smoke", "full")
 _START = 30.0
 """Seconds until a command that imports transformers has its device."""

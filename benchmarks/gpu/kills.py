@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,10 +21,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.gpu.jobs import JOBS
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results, read_manifest, read_rows
 from dpzero_theory.cli import Parser, Several, integer, number, output_folder
-
-__all__ = ["MEASURED", "differences", "main"]
 
 MEASURED = re.compile(
     r"(_s|_mb|_mib|_error)$|second|ratio|peak|gflops|share|wall|turns|processes|to_mezo|to_non_private"
@@ -60,21 +60,8 @@ def _start(only: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "benchmarks.gpu", *arguments], stdout=subprocess.DEVNULL)
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.gpu.kills", __doc__)
-    parser.add_argument("--kills", type=integer(1, 10**6), default=50)
-    parser.add_argument(
-        "--longest", type=number(above=0, at_most=3600), default=12, help="seconds until a kill, at most"
-    )
-    parser.add_argument("--only", nargs="+", action=Several, choices=NAMES, default=NAMES, help="these jobs")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "gpu_kills")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def _body(parser: Parser, options: Namespace) -> int:
     """Exit status 1 where rows differ."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     results = Results(
         options.out, key=("kill",), fields=FIELDS, seeds=[SEED], device="cpu", dtype="",
         settings={"kills": options.kills, "only": " ".join(options.only), "longest": options.longest},
@@ -103,5 +90,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(last["differ"] > 0 or last["rows"] == 0 or last["exit"] != 0)
 
 
+EXPERIMENT = Command(
+    "gpu.kills",
+    __doc__,
+    _body,
+    [
+        flag("--kills", type=integer(1, 10**6), default=50),
+        flag("--longest", type=number(above=0, at_most=3600), default=12, help="seconds until a kill, at most"),
+        flag("--only", nargs="+", action=Several, choices=NAMES, default=NAMES, help="these jobs"),
+        flag("--out", type=output_folder, default=RESULTS / "gpu_kills"),
+    ],
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

@@ -6,23 +6,17 @@ are made anew each time; a test holds the committed ones to what the code says t
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.gpu.cards import known
 from benchmarks.gpu.jobs import JOBS
 from benchmarks.gpu.schedule import planned
-from benchmarks.kit.rows import RESULTS, Results, discard
-from dpzero_theory.cli import Parser, output_folder
-
-__all__ = ["CARDS", "MINUTES", "main", "plans"]
+from benchmarks.kit.experiment import Experiment
 
 CARDS = ("h200", "a100-40gb", "rtx-4090")
 MINUTES = (10, 40, 400)
 GIVEN = {"data": "DIR", "model": "DIR"}
-KEY = ("card", "minutes", "place")
-FIELDS = ("job", "estimate_s", "memory_gib", "start_s", "why_not")
 
 
 def plans() -> Iterator[dict[str, Any]]:
@@ -36,21 +30,17 @@ def plans() -> Iterator[dict[str, Any]]:
                 yield row | ({"why_not": entry.why} if entry.why else {"start_s": round(entry.start, 1)})
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.gpu.plans", __doc__)
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "gpu_plans")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the rows."""
-    parser = _parser()
-    folder = Path(parser.parse_args(argv).out)
-    discard(folder)
-    with parser.opened("--out", Results(folder, key=KEY, fields=FIELDS, seeds=[], device="", dtype="")) as results:
-        results.add(plans())
-    return 0
-
+EXPERIMENT = Experiment(
+    name="gpu.plans",
+    about=__doc__,
+    key=("card", "minutes", "place"),
+    fields=("job", "estimate_s", "memory_gib", "start_s", "why_not"),
+    measure=lambda options, cell: plans(),
+    folder="gpu_plans",
+    device="",
+    dtype="",
+    fresh=True,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

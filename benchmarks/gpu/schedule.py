@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from benchmarks.gpu.cards import Card
 from benchmarks.gpu.jobs import Job
 
-__all__ = ["LONGEST", "Entry", "planned", "refusal"]
-
 LONGEST = 540.0
 """Seconds after which a process is ended; a job that needs more goes on in another one."""
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["write"]
-
 _SUBJECTS = ("film", "plot", "cast", "ending", "music", "script", "scene", "story")
 _WORDS = (("dull", "sad", "weak", "slow"), ("fine", "moving", "bright", "warm"))
 _CLASSES = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")

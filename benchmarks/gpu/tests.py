@@ -8,6 +8,7 @@ a captured loop gives what the loop gives; a run on the device is replayed on th
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,10 +18,9 @@ from xml.etree import ElementTree
 import torch
 
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, RESULTS, Results
 from dpzero_theory.cli import Parser, output_folder
-
-__all__ = ["FILES", "main"]
 
 FILES = (
     "tests/optim/weights/test_philox_triton.py",
@@ -69,17 +69,8 @@ def run(path: str, chosen: Sequence[str], report: Path) -> tuple[str, float]:
     return OK if status == 0 else f"pytest ended with {status}", time.monotonic() - started
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.gpu.tests", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, default="full")
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "gpu_tests")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def _body(parser: Parser, options: Namespace) -> int:
     """Exit status 1 where a test fails."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     device, failed = chosen_device(parser, "auto"), False
     results = Results(
         options.out, key=("file", "test"), fields=("seconds",), seeds=[], dtype="the tests' own",
@@ -97,5 +88,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(failed)
 
 
+EXPERIMENT = Command(
+    "gpu.tests",
+    __doc__,
+    _body,
+    [
+        flag("--preset", choices=PRESETS, default="full"),
+        flag("--out", type=output_folder, default=RESULTS / "gpu_tests"),
+    ],
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

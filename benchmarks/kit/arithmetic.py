@@ -11,8 +11,6 @@ import scipy.special
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["COMMITTED", "arithmetic", "others"]
-
 COMMITTED = {"math": "a7f2709ef27f", "numpy": "64579f8b77fc", "scipy": "359b4e6fad56", "torch": "c5bae1d88bc6"}
 """`arithmetic` of the machine that made the committed rows, on one thread."""
 

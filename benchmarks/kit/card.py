@@ -4,8 +4,6 @@ import subprocess
 import sys
 from typing import Any
 
-__all__ = ["accelerator", "described"]
-
 _ASKED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
 
 

@@ -6,8 +6,6 @@ import torch
 
 from dpzero_theory.cli import Parser
 
-__all__ = ["chosen_device", "full_float32", "one_thread"]
-
 
 def chosen_device(parser: Parser, device: str) -> str:
     """`--device` auto, cpu or cuda as cpu or cuda, where float32 is float32 from then on; the parser's error where

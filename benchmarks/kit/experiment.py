@@ -25,8 +25,6 @@ from typing import Any, TypeAlias
 from benchmarks.kit.rows import RESULTS, Results, discard
 from dpzero_theory.cli import Parser, integer, output_folder
 
-__all__ = ["Cell", "Command", "Experiment", "Flag", "Rows", "command", "flag"]
-
 Cell: TypeAlias = dict[str, Any]
 Rows: TypeAlias = Iterable[Mapping[str, Any]] | Mapping[str, Any]
 Flag: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
@@ -50,23 +48,20 @@ class Command:
     work: Callable[[Parser, Namespace], int | None]
     flags: Sequence[Flag] = ()
     aliases: Mapping[str, str] | None = None
+    one_of: Sequence[str] = ()
 
     def parser(self) -> Parser:
+        """The parser of its command line."""
         parser = Parser(f"benchmarks.{self.name}", self.about or "", self.aliases)
+        exclusive = parser.add_mutually_exclusive_group() if self.one_of else parser
         for names, how in self.flags:
-            parser.add_argument(*names, **how)
+            (exclusive if names[0] in self.one_of else parser).add_argument(*names, **how)
         return parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run a command line, that of this process if None -> exit status."""
         parser = self.parser()
         return self.work(parser, parser.parse_args(argv)) or 0
-
-
-def command(
-    name: str, about: str | None, *flags: Flag, aliases: Mapping[str, str] | None = None
-) -> Callable[[Callable[[Parser, Namespace], int | None]], Command]:
-    """A decorator of the body of a command, which is the `Command` then."""
-    return lambda work: Command(name, about, work, flags, aliases)
 
 
 def _nothing(options: Namespace) -> dict[str, Any]:

@@ -12,8 +12,6 @@ import torch
 
 from benchmarks.kit.rows import Results, shown
 
-__all__ = ["Share", "completed", "fill", "share"]
-
 Result = TypeVar("Result")
 
 

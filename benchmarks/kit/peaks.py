@@ -12,8 +12,6 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["in_new_process", "peak", "reset_peak"]
-
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 

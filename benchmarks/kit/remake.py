@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FOUR_DIGITS", "SIX_DIGITS", "STANDARD_ERRORS", "Difference", "Remake", "Row", "plain"]
-
 Row = dict[str, Any]
 STANDARD_ERRORS = 6.0
 """Of the difference between two draws of the operating system's noise."""

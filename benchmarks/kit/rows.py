@@ -39,8 +39,6 @@ import pandas as pd
 
 from benchmarks.kit.card import accelerator
 
-__all__ = ["OK", "RESULTS", "Results", "discard", "having", "read_manifest", "read_rows", "shown", "write_atomically"]
-
 OK = "ok"
 RESULTS = Path(__file__).parent.parent / "results"
 PACKAGES = ("dpzero-theory", "numpy", "scipy", "torch", "scikit-learn", "transformers", "matplotlib")

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["Block", "blocks", "claims"]
-
 _NUMBER = re.compile(r"(?<![\w.^/-])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?%?(?![\w^])")
 _CODE = re.compile(r"`[^`]*`")
 _COMMAND = re.compile(r"benchmarks\.[\w.]*\w(?:[^`\n]* --preset \w+)?")

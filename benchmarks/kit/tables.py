@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["markdown", "mean_error"]
-
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A table with one row for each of `lines`."""

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Timed", "least_timed", "median_ratio", "timed"]
-
 T = TypeVar("T")
 _AGAIN, _TIMES = 0.4, 3
 

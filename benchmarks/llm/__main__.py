@@ -8,11 +8,13 @@ and the sentence encoder that needs no download. A run that is interrupted resum
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 from benchmarks.kit.device import chosen_device
+from benchmarks.kit.experiment import Command, Flag, flag
 from benchmarks.kit.rows import Results
 from benchmarks.llm.configuration import METHODS, SCHEDULES, ZEROTH_ORDER, Configuration
 from benchmarks.llm.flags import model_name
@@ -29,8 +31,6 @@ from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.privacy.selection import Runs, selection_epsilon
 from dpzero_theory.privacy.step import Release
 from dpzero_theory.sphere import DIRECTIONS
-
-__all__ = ["main", "privacy_lines"]
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "kind": KINDS, "task": names(), "method": METHODS, "relation": tuple(Relation), "sampling": runnable(),
@@ -57,48 +57,45 @@ _HELP = {
 }
 
 
-def _parser() -> Parser:
-    aliases = {"target_epsilon": "--epsilon", "target_delta": "--delta", "expected_batch": "--batch"}
-    parser = Parser("benchmarks.llm", __doc__, aliases=aliases)
+def _flags() -> list[Flag]:
+    """A flag for every field of `Configuration`, and those of the command alone."""
     defaults = Configuration()
-    selected = parser.add_mutually_exclusive_group()
-    for name in _FIELDS:
-        place = selected if name in ("per_class", "total") else parser
-        place.add_argument(
-            f"--{name.replace('_', '-')}",
-            *(["--directions"] if name == "directions_per_step" else []),  # as it was called
-            dest=name,
-            type=_TYPES.get(name, str),
-            choices=_CHOICES.get(name),
-            default=getattr(defaults, name),
-            help=_HELP.get(name),
-        )
-    selected.add_argument("--all-records", action="store_true", help="train on all records, not so many per class")
-    parser.add_argument("--data", type=input_folder(), help="folder of local files (default: Hugging Face)")
-    parser.add_argument("--init", choices=("pretrained", "random"), default="pretrained")
-    parser.add_argument(
-        "--config", type=model_name, help="with --init random: a size such as roberta-large, a folder or an id"
-    )
-    parser.add_argument("--tokenizer", type=model_name, help="folder or id (default: the model's)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--rows", type=integer(1, 10_000), default=16, help="records in one forward")
-    parser.add_argument("--evaluations", type=integer(1, 10_000), default=5)
-    parser.add_argument("--search", type=integer(1, 10_000), default=1, help="settings compared")
-    parser.add_argument(
-        "--results",  # as it was called
-        "--out",
-        dest="out",
-        type=output_folder,
-        default="out/llm",
-        help="ledgers, transcripts, rows.csv and its manifest (default out/llm)",
-    )
-    return parser
+    return [
+        *(
+            flag(
+                f"--{name.replace('_', '-')}",
+                *(["--directions"] if name == "directions_per_step" else []),  # as it was called
+                dest=name,
+                type=_TYPES.get(name, str),
+                choices=_CHOICES.get(name),
+                default=getattr(defaults, name),
+                help=_HELP.get(name),
+            )
+            for name in _FIELDS
+        ),
+        flag("--all-records", action="store_true", help="train on all records, not so many per class"),
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--init", choices=("pretrained", "random"), default="pretrained"),
+        flag("--config", type=model_name, help="with --init random: a size such as roberta-large, a folder or an id"),
+        flag("--tokenizer", type=model_name, help="folder or id (default: the model's)"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+        flag("--rows", type=integer(1, 10_000), default=16, help="records in one forward"),
+        flag("--evaluations", type=integer(1, 10_000), default=5),
+        flag("--search", type=integer(1, 10_000), default=1, help="settings compared"),
+        flag(
+            "--results",  # as it was called
+            "--out",
+            dest="out",
+            type=output_folder,
+            default="out/llm",
+            help="ledgers, transcripts, rows.csv and its manifest (default out/llm)",
+        ),
+    ]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _body(parser: Parser, given: Namespace) -> int:
     """Run, and print dev on the way and test before and after."""
-    parser = _parser()
-    options = vars(parser.parse_args(argv))
+    options = vars(given)
     device = chosen_device(parser, options["device"])
     values = {name: options[name] for name in _FIELDS}
     if options["init"] == "random":
@@ -195,5 +192,14 @@ def _size(options: dict[str, Any]) -> str:
     return str(options["config"] or options["model"])
 
 
+EXPERIMENT = Command(
+    "llm",
+    __doc__,
+    _body,
+    _flags(),
+    aliases={"target_epsilon": "--epsilon", "target_delta": "--delta", "expected_batch": "--batch"},
+    one_of=("--per-class", "--total", "--all-records"),
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

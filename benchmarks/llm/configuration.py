@@ -12,8 +12,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import runnable
 from dpzero_theory.sphere import DIRECTIONS
 
-__all__ = ["FIRST_ORDER", "METHODS", "PRIVATE", "SCHEDULES", "ZEROTH_ORDER", "Configuration"]
-
 ZEROTH_ORDER = ("mezo", "dpzero", "dpgd-0th")
 FIRST_ORDER = ("adamw", "lora", "dp-adamw", "dp-lora")
 METHODS = ("zero-shot", *ZEROTH_ORDER, *FIRST_ORDER)

@@ -15,15 +15,13 @@ import sys
 from argparse import Namespace
 from tempfile import TemporaryDirectory
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.llm import __main__ as one_run
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.grids import Row, table
 from benchmarks.llm.records import load
 from benchmarks.llm.tasks import task
 from dpzero_theory.cli import Parser, input_folder, number, output_folder
-
-__all__ = ["CHOSEN", "grid", "main", "recipe"]
 
 CHOSEN = {"clip": 30.0, "step_size": 0.01}
 """The best on dev among the rows in benchmarks/results/llm_demo_choice."""
@@ -41,19 +39,6 @@ def recipe() -> Configuration:
     return found
 
 
-@command(
-    "llm.demo",
-    __doc__,
-    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-    flag("--epsilon", type=number(above=0, at_most=1e4), default=2.0),
-    flag(
-        "--results",  # as it was called
-        "--out",
-        dest="out",
-        type=output_folder,
-        help="folder for the run and its rows (default: none are kept)",
-    ),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Run `python -m benchmarks.llm` with the recipe; without --out the ledger and the transcript are thrown away."""
     if options.data is not None:
@@ -69,12 +54,27 @@ def _body(parser: Parser, options: Namespace) -> int:
     ]
     print("python -m benchmarks.llm " + " ".join(flags), flush=True)
     if options.out is not None:
-        return one_run.main([*flags, f"--out={options.out}"])
+        return one_run.EXPERIMENT.main([*flags, f"--out={options.out}"])
     with TemporaryDirectory() as folder:
-        return one_run.main([*flags, f"--out={folder}"])
+        return one_run.EXPERIMENT.main([*flags, f"--out={folder}"])
 
 
-main, _parser = _body.main, _body.parser
+EXPERIMENT = Command(
+    "llm.demo",
+    __doc__,
+    _body,
+    [
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--epsilon", type=number(above=0, at_most=1e4), default=2.0),
+        flag(
+            "--results",  # as it was called
+            "--out",
+            dest="out",
+            type=output_folder,
+            help="folder for the run and its rows (default: none are kept)",
+        ),
+    ],
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

@@ -13,8 +13,6 @@ from benchmarks.llm.prompts import Example
 from benchmarks.llm.records import Record
 from benchmarks.llm.scoring import Scorer
 
-__all__ = ["Evaluation", "evaluate"]
-
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -20,8 +20,6 @@ from dpzero_theory.curvature.encoder import Scale, SentenceClassifier, layers
 from dpzero_theory.optim.step.sampler import Batches, BatchesFromSeedNotPrivate
 from dpzero_theory.privacy.sampling import drawn
 
-__all__ = ["PerRecordGradients", "add_lora", "train_first_order", "train_private_first_order"]
-
 
 def add_lora(module: nn.Module, configuration: Configuration) -> int:
     """Freeze the module and put adapters beside its query and value matrices; returns the number of their weights.

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from dpzero_theory import check
 
-__all__ = ["model_name"]
-
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 

@@ -17,8 +17,6 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from dpzero_theory.curvature.encoder import Scale, SentenceClassifier
 
-__all__ = ["memoise"]
-
 Tensor = torch.Tensor
 _ROWS = 16
 _BATCHES = 16

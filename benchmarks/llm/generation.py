@@ -10,8 +10,6 @@ import torch
 
 from benchmarks.llm.prompts import Example
 
-__all__ = ["MAX_NEW_TOKENS", "generate", "token_f1"]
-
 MAX_NEW_TOKENS = 50
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -12,8 +12,6 @@ from benchmarks.llm.configuration import FIRST_ORDER, ZEROTH_ORDER, Configuratio
 from benchmarks.llm.tasks import task
 from dpzero_theory import check
 
-__all__ = ["PRESETS", "Row", "Table", "names", "paper_number", "table"]
-
 PRESETS = ("full", "few-steps", "smoke")
 LABELS = {
     "zero-shot": "Zero-Shot", "mezo": "MeZO", "dpzero": "DPZero", "dpgd-0th": "DPGD-0th",

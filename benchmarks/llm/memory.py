@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from benchmarks.kit.device import chosen_device, full_float32
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import OK, RESULTS, Results
 from benchmarks.kit.timing import median_ratio
@@ -40,8 +40,6 @@ from benchmarks.llm.scoring import WordScorer
 from dpzero_theory.cli import Parser, Several, integer, output_folder
 from dpzero_theory.curvature.encoder import SUBSETS, train
 from dpzero_theory.optim.run import Run
-
-__all__ = ["PRESETS", "Cell", "Preset", "main", "measure"]
 
 KEY = ("model", "method", "batch", "length", "dtype", "weights")
 FIELDS = ("d", "seconds", "peak_mib", "weights_mib", "to_mezo", "to_mezo_error")
@@ -199,25 +197,6 @@ class _Clock:
         self.seconds.append(self._last - before)
 
 
-@command(
-    "llm.memory",
-    __doc__,
-    flag("name", choices=PRESETS),
-    flag(
-        "--models",
-        nargs="+",
-        action=Several,
-        type=model_name,
-        help="some of the table's, or other sizes and configurations",
-    ),
-    flag("--methods", nargs="+", action=Several, choices=("forwards", *METHODS[1:]), help="some methods"),
-    flag("--weights", choices=SUBSETS, default="all"),
-    flag("--steps", type=integer(2, 10_000)),
-    flag("--length", type=integer(1, 2048), help="tokens in a record"),
-    flag("--batch-rows", type=integer(1, 10_000), help="records in one forward"),
-    flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
-    flag("--out", type=output_folder, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Measure the cells that are not in the results yet, and print them. Exit status 1 where one failed."""
     device = chosen_device(parser, options.device)
@@ -265,7 +244,28 @@ def _shown(row: dict[str, Any]) -> str:
     )
 
 
-main, _parser = _body.main, _body.parser
+EXPERIMENT = Command(
+    "llm.memory",
+    __doc__,
+    _body,
+    [
+        flag("name", choices=PRESETS),
+        flag(
+            "--models",
+            nargs="+",
+            action=Several,
+            type=model_name,
+            help="some of the table's, or other sizes and configurations",
+        ),
+        flag("--methods", nargs="+", action=Several, choices=("forwards", *METHODS[1:]), help="some methods"),
+        flag("--weights", choices=SUBSETS, default="all"),
+        flag("--steps", type=integer(2, 10_000)),
+        flag("--length", type=integer(1, 2048), help="tokens in a record"),
+        flag("--batch-rows", type=integer(1, 10_000), help="records in one forward"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
+        flag("--out", type=output_folder, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)"),
+    ],
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

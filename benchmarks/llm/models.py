@@ -20,16 +20,6 @@ from transformers import (
 from dpzero_theory import check
 from dpzero_theory.curvature.encoder import minilm_folder
 
-__all__ = [
-    "DTYPES",
-    "MINILM",
-    "LanguageModel",
-    "configuration",
-    "load",
-    "load_tokenizer",
-    "random_model",
-]
-
 MINILM = "minilm"
 """Name of the sentence encoder of 22.7 million weights that installs with the extra `dev`: no download."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

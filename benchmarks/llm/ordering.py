@@ -15,8 +15,6 @@ import pandas as pd
 from benchmarks.llm.grids import Row
 from benchmarks.llm.tasks import task
 
-__all__ = ["CLAIMS", "Claim", "ordering", "sentences", "turned_round"]
-
 
 class Claim(NamedTuple):
     """Rows of the table: `lower` below `upper`, strictly or not."""

@@ -9,8 +9,6 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.step import Release
 
-__all__ = ["Privacy", "first_order_noise", "first_order_privacy", "opacus_epsilon", "search_epsilon"]
-
 
 @dataclass(frozen=True)
 class Privacy:

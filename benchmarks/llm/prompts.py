@@ -15,8 +15,6 @@ from typing import Any
 from benchmarks.llm.records import Record
 from benchmarks.llm.tasks import Task
 
-__all__ = ["Example", "Prompter", "special_tokens"]
-
 MASK = "<mask>"
 CHANGES = {
     "": lambda text: text,

@@ -16,8 +16,6 @@ import numpy as np
 from benchmarks.llm.tasks import Source, Task
 from dpzero_theory import check, datasets
 
-__all__ = ["TEST_SEED", "Record", "Selection", "Splits", "load", "splits"]
-
 TEST_SEED = 42
 """Of the shuffle that picks test records: one test set for all runs."""
 

@@ -13,8 +13,6 @@ from benchmarks.llm.grids import Row, Table, paper_number
 from benchmarks.llm.ordering import sentences, turned_round
 from benchmarks.llm.tasks import task
 
-__all__ = ["best", "last_step", "report", "save_summary", "summary"]
-
 KEY = ("row", "model", "task")
 FIELDS = ("method", "epsilon", "mean", "error", "seeds", "search", "paper", "paper_error")
 

@@ -24,8 +24,6 @@ from benchmarks.llm.scoring import Scorer, classifier, scorer
 from benchmarks.llm.tasks import task
 from dpzero_theory.curvature.encoder import train
 
-__all__ = ["FIELDS", "KEY", "Outcome", "evaluation_steps", "execute", "run_folder", "trained"]
-
 KEY = (*Configuration.columns(), "step")
 FIELDS = (
     "n", "d", "dev_metric", "dev_loss", "test_metric", "test_loss", "epsilon_lower", "epsilon_upper",

@@ -17,17 +17,6 @@ from benchmarks.llm.prompts import Example, Prompter
 from dpzero_theory import check
 from dpzero_theory.curvature.encoder import SentenceClassifier, embed
 
-__all__ = [
-    "AnswerScorer",
-    "EncoderScorer",
-    "OptionScorer",
-    "Scorer",
-    "WordScorer",
-    "by_length",
-    "classifier",
-    "scorer",
-]
-
 Tensor = torch.Tensor
 Batch = Sequence[Example]
 

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from benchmarks.kit.device import chosen_device
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.peaks import peak, reset_peak
 from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.llm import models
@@ -36,8 +36,6 @@ from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.weights.layers import Tensors, stream
-
-__all__ = ["main", "measure"]
 
 KEY = ("model", "method", "batch", "length", "dtype")
 FIELDS = ("d", "seconds", "read_s", "start_s", "peak_mib", "weights_mib")
@@ -127,15 +125,6 @@ def _drawn(module: nn.Module, layers: str, folder: Path) -> _OneLayer:
     return _OneLayer(folder, layers)
 
 
-@command(
-    "llm.streamed",
-    __doc__,
-    flag("model", type=model_name, help="a size of sizes.toml, a causal one, or a folder"),
-    flag("--steps", type=integer(1, 10_000), default=3),
-    flag("--length", type=integer(1, 2048), default=64, help="tokens in a record"),
-    flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
-    flag("--out", type=output_folder, default=RESULTS / "llm_streamed"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Measure the methods that are not in the results yet. Exit status 1 where one failed."""
     device, failed = chosen_device(parser, options.device), False
@@ -159,7 +148,18 @@ def _body(parser: Parser, options: Namespace) -> int:
     return int(failed)
 
 
-main, _parser = _body.main, _body.parser
+EXPERIMENT = Command(
+    "llm.streamed",
+    __doc__,
+    _body,
+    [
+        flag("model", type=model_name, help="a size of sizes.toml, a causal one, or a folder"),
+        flag("--steps", type=integer(1, 10_000), default=3),
+        flag("--length", type=integer(1, 2048), default=64, help="tokens in a record"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
+        flag("--out", type=output_folder, default=RESULTS / "llm_streamed"),
+    ],
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kit.device import chosen_device
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.flags import model_name
@@ -28,8 +28,6 @@ from benchmarks.llm.report import best, last_step, report, save_summary
 from benchmarks.llm.runs import FIELDS, KEY, execute
 from benchmarks.llm.tasks import task
 from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
-
-__all__ = ["main", "run_table"]
 
 Load = Callable[[str, str], LanguageModel]
 """(model, dtype) -> the model."""
@@ -88,24 +86,6 @@ def results_of(entry: Table, folder: Path, device: str, dtype: str) -> Results:
     return Results(folder, key=KEY, fields=FIELDS, seeds=entry.seeds, device=device, dtype=dtype)
 
 
-@command(
-    "llm.table",
-    __doc__,
-    flag("name", choices=names()),
-    flag("--preset", choices=PRESETS, default="smoke"),
-    flag("--model", type=model_name, help="folder or id instead of the table's models"),
-    flag("--tasks", nargs="+", action=Several, help="some of the table's tasks"),
-    flag("--rows", nargs="+", action=Several, help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]"),
-    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-    flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
-    flag("--batch-rows", type=integer(1, 10_000), default=16),
-    flag(
-        "--out",
-        type=output_folder,
-        help="folder of rows, runs in it (default: out/llm_NAME, else benchmarks/results/llm_NAME; runs: out/llm)",
-    ),
-    flag("--report", action="store_true", help="print what is there and run nothing"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Run, print and resume."""
     device = chosen_device(parser, options.device)
@@ -150,7 +130,27 @@ def _narrowed(entry: Table, options: Any) -> Table:
     return Table(**values)
 
 
-main, _parser = _body.main, _body.parser
+EXPERIMENT = Command(
+    "llm.table",
+    __doc__,
+    _body,
+    [
+        flag("name", choices=names()),
+        flag("--preset", choices=PRESETS, default="smoke"),
+        flag("--model", type=model_name, help="folder or id instead of the table's models"),
+        flag("--tasks", nargs="+", action=Several, help="some of the table's tasks"),
+        flag("--rows", nargs="+", action=Several, help="some of the table's rows, as METHOD[:EPSILON[:DIRECTION]]"),
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+        flag("--batch-rows", type=integer(1, 10_000), default=16),
+        flag(
+            "--out",
+            type=output_folder,
+            help="folder of rows, runs in it (default: out/llm_NAME, else benchmarks/results/llm_NAME; runs: out/llm)",
+        ),
+        flag("--report", action="store_true", help="print what is there and run nothing"),
+    ],
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

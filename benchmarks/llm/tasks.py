@@ -8,8 +8,6 @@ from typing import Any
 
 from dpzero_theory import check
 
-__all__ = ["KINDS", "Prompt", "Source", "Task", "names", "task"]
-
 KINDS = ("masked", "causal", "encoder")
 """Masked and causal language models, and sentence encoders."""
 

@@ -19,8 +19,6 @@ from dpzero_theory.optim.private import make_from_seed_not_private, make_private
 from dpzero_theory.optim.run import Run
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
-__all__ = ["privacy_of", "save", "start"]
-
 CHECKPOINT = "checkpoint.pt"
 EVERY = 50
 

@@ -50,8 +50,6 @@ from dpzero_theory.privacy import ledger
 from dpzero_theory.privacy.ledger import BudgetSpentError, LedgerError
 from dpzero_theory.privacy.noise import SystemNoise
 
-__all__ = ["EXPERIMENT", "JUDGED", "main", "measure"]
-
 SEED, RECORDS, STEPS, SECONDS = 20267, 12, 24, 120
 REFUSALS = (LedgerError, TranscriptError, ValueError, OSError)
 JUDGED = ("accepted", "unclear", "traceback", "wedged")
@@ -435,8 +433,3 @@ EXPERIMENT = Experiment(
     timed=True,
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

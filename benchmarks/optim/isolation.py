@@ -15,7 +15,6 @@ seconds: processor time of a private step (Poisson batches of 64 of 1,024 record
 `probed`, the median over turns, and its standard error.
 """
 
-import sys
 import tempfile
 import time
 import warnings
@@ -156,8 +155,3 @@ EXPERIMENT = Experiment(
     keys=lambda options, at: [{"way": way} for way in WAYS],
     measure=_measure,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,6 @@ is spent, and beyond: the number published must not exceed the plan.
 
 import os
 import signal
-import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -131,8 +130,3 @@ EXPERIMENT = Experiment(
     measure=_measure,
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

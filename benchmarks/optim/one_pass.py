@@ -9,7 +9,6 @@ largest change of a record's difference, relative to the largest difference.
 """
 
 import itertools
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -31,8 +30,6 @@ from dpzero_theory.curvature.encoder import SentenceClassifier, train
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.run import Run
-
-__all__ = ["MODELS", "TRAINED", "classifier", "main", "measure"]
 
 TOKENS, CLASSES = 16, 6
 MODELS = ("small", MINILM)
@@ -126,8 +123,3 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: measure(at["model"], at["texts"], at["trained"], at["directions"], options.turns),
     told=lambda at, rows: ", ".join(f"{name} {value}" for name, value in rows[0].items()),
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

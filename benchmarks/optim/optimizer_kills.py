@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import os
 import signal
-import sys
 import time
 import traceback
 from argparse import Namespace
@@ -213,8 +212,3 @@ EXPERIMENT = Experiment(
     told=lambda at, rows: f"part {at['part']}: {len(rows)} kills",
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,19 +18,6 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private_with_epsilon
 from dpzero_theory.sphere import DIRECTIONS
 
-__all__ = [
-    "BASE",
-    "METHODS",
-    "PRIVATE",
-    "PUBLIC",
-    "SMOOTHING",
-    "STEP_SIZE",
-    "Bench",
-    "Case",
-    "Step",
-    "classification_model",
-]
-
 Tensor = torch.Tensor
 Step = Callable[[], None]
 

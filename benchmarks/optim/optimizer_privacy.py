@@ -212,8 +212,3 @@ EXPERIMENT = Experiment(
     measure=_measure,
     report=lambda options: int((read_rows(options.out, failed=True)["status"] != OK).any()),
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -23,7 +23,6 @@ freed memory given back (else it varies by a quarter from run to run), and the a
 import gc
 import math
 import statistics
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -53,8 +52,6 @@ from benchmarks.optim.optimizer_methods import (
 )
 from dpzero_theory.cli import Parser, Several, integer
 from dpzero_theory.sphere import DIRECTIONS
-
-__all__ = ["METHODS", "PRESETS", "Case", "main", "measure"]
 
 Answer = TypeVar("Answer")
 
@@ -313,8 +310,3 @@ EXPERIMENT = Experiment(
     ),
     told=_told,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

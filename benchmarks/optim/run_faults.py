@@ -28,8 +28,8 @@ import os
 import resource
 import shutil
 import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +39,7 @@ from unittest import mock
 import numpy as np
 import torch
 
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.interrupts import instructions, interrupt
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.kit.trials import DATA, METHODS, RECORDS, SEED, STEPS, Trial, fresh
@@ -285,17 +286,6 @@ def walk_opening(place: Path) -> int:
     return wrong
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.run_faults", __doc__)
-    parser.add_argument("--faults", type=integer(), default=5000)
-    parser.add_argument("--seconds", type=integer(), help="stop after so much processor time")
-    parser.add_argument(
-        "--walk", choices=(*METHODS[:2], "opening"), help="interrupt a step, or opening, at every instruction"
-    )
-    parser.add_argument("--out", type=output_folder, default=RESULTS / "run_faults")
-    return parser
-
-
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
     """No fsync, and what costs the same each time is worked out once."""
@@ -310,10 +300,8 @@ def _quick() -> Iterator[None]:
         yield
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def _body(parser: Parser, options: Namespace) -> int:
     """Exit status 1 if a fault that can be noticed was not, or anything was lost."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with _quick():
         if options.walk:
@@ -361,5 +349,14 @@ def _random(parser: Parser, faults: int, seconds: int | None, out: Path) -> int:
     return int(bad > 0)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "run_faults",
+    __doc__,
+    _body,
+    [
+        flag("--faults", type=integer(), default=5000),
+        flag("--seconds", type=integer(), help="stop after so much processor time"),
+        flag("--walk", choices=(*METHODS[:2], "opening"), help="interrupt a step, or opening, at every instruction"),
+        flag("--out", type=output_folder, default=RESULTS / "run_faults"),
+    ],
+)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.llm.models import random_model
 from benchmarks.pretrain import text
@@ -28,8 +28,6 @@ from benchmarks.pretrain.models import FAMILIES, LAYERS, config, folder_of, pret
 from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
 from dpzero_theory.optim.files.folder import made_whole
 from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
-
-__all__ = ["WIDTHS", "main", "train"]
 
 WIDTHS = (16, 32, 64, 128)
 ROWS, BLOCK = 16, text.LONGEST
@@ -111,16 +109,6 @@ def _save(module: nn.Module, optimizer: torch.optim.Optimizer, step: int, second
     os.replace(new, place)
 
 
-@command(
-    "pretrain",
-    __doc__,
-    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-    flag("--family", nargs="+", action=Several, choices=tuple(FAMILIES), default=list(FAMILIES)),
-    flag("--width", nargs="+", action=Several, type=integer(16, 4096), default=list(WIDTHS)),
-    flag("--tokens", type=integer(1, 10**12), default=3_000_000, help="read in all (default 3,000,000)"),
-    flag("--models", type=output_folder, default=Path("out/pretrained"), help="where the models are put"),
-    flag("--out", type=output_folder, default=RESULTS / "pretrain", help="rows and their manifest"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Make the models that are not there yet."""
     logging.disable_progress_bar()
@@ -184,7 +172,19 @@ def _measured(family: str, width: int, options: Any) -> dict[str, float]:
     return {"d": d, "own_perplexity": round(own, 4), "questions_perplexity": round(questions, 4)}
 
 
-main, _parser = _body.main, _body.parser
+EXPERIMENT = Command(
+    "pretrain",
+    __doc__,
+    _body,
+    [
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--family", nargs="+", action=Several, choices=tuple(FAMILIES), default=list(FAMILIES)),
+        flag("--width", nargs="+", action=Several, type=integer(16, 4096), default=list(WIDTHS)),
+        flag("--tokens", type=integer(1, 10**12), default=3_000_000, help="read in all (default 3,000,000)"),
+        flag("--models", type=output_folder, default=Path("out/pretrained"), help="where the models are put"),
+        flag("--out", type=output_folder, default=RESULTS / "pretrain", help="rows and their manifest"),
+    ],
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

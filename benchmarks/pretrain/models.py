@@ -9,8 +9,6 @@ from benchmarks.llm.models import LanguageModel, load
 from benchmarks.pretrain.text import LONGEST, VOCABULARY
 from dpzero_theory import check
 
-__all__ = ["FAMILIES", "LAYERS", "config", "folder_of", "pretrained"]
-
 FAMILIES = {"opt": "causal", "roberta": "masked"}
 """And the kind of model that each is."""
 LAYERS, HEAD = 2, 16

@@ -24,8 +24,6 @@ from benchmarks.llm.scoring import by_length
 from benchmarks.llm.tasks import task
 from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
 
-__all__ = ["VOCABULARY", "SentenceScorer", "examples", "perplexity", "questions", "reviews", "sentences", "tokenizer"]
-
 VOCABULARY = 2000
 LONGEST = 64
 MASKED = 0.15

@@ -16,12 +16,14 @@ Results: results/accounting (compare), results/accounting_certify, results/accou
 import math
 import statistics
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.jobs import fill
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results
@@ -296,24 +298,8 @@ REMAKES = {
 PRESETS = ("compare", "certify", "lemma", "corners", "rows", "allocation", "allocation_k", "ask", "lattice")
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.accounting", __doc__)
-    parser.add_argument("--preset", choices=PRESETS, required=True)
-    parser.add_argument("--out", type=output_folder, help="folder of the results (default: benchmarks/results/...)")
-    parser.add_argument("--skip", action="append", default=[], choices=tuple(five.PEERS), help="leave one out")
-    parser.add_argument(
-        "--count",
-        type=integer(1, 10**6),
-        help="settings of certify (300), corners (1,000), allocation (116), ask (2,000) or lattice (200)",
-    )
-    parser.add_argument("--workers", type=integer(1, 256), default=2, help="processes of these")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def _body(parser: Parser, options: Namespace) -> None:
     """Run one preset; rows that are there already are kept."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     suffix = "" if options.preset == "compare" else f"_{options.preset}"
     out = options.out or RESULTS / f"accounting{suffix}"
     if options.preset == "compare":
@@ -335,8 +321,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         five.run_rows(parser, out, options.skip)
     else:
         run_lemma(parser, out)
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "accounting",
+    __doc__,
+    _body,
+    [
+        flag("--preset", choices=PRESETS, required=True),
+        flag("--out", type=output_folder, help="folder of the results (default: benchmarks/results/...)"),
+        flag("--skip", action="append", default=[], choices=tuple(five.PEERS), help="leave one out"),
+        flag(
+            "--count",
+            type=integer(1, 10**6),
+            help="settings of certify (300), corners (1,000), allocation (116), ask (2,000) or lattice (200)",
+        ),
+        flag("--workers", type=integer(1, 256), default=2, help="processes of these"),
+    ],
+)

@@ -9,8 +9,6 @@ from benchmarks.kit.tables import markdown
 from benchmarks.privacy import allocation, allocation_k, ask, five
 from benchmarks.training import private_search
 
-__all__ = ["TABLES"]
-
 
 def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

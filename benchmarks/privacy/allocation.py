@@ -24,8 +24,6 @@ from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Release
 
-__all__ = ["COUNT", "OF_SETTING", "SECONDS", "SEED", "WIDTH", "answer", "report", "run", "sampled", "settings"]
-
 Floats = NDArray[np.float64]
 
 SEED = 20_261_123

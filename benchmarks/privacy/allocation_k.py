@@ -12,8 +12,6 @@ from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Release
 
-__all__ = ["EPOCHS", "MULTIPLIERS", "OF_SETTING", "answer", "report", "run"]
-
 EPOCHS = ((12, 2), (12, 3), (64, 8), (1000, 30))
 """(t, K)."""
 MULTIPLIERS = (0.5, 1.0, 2.0, 5.0)

@@ -28,19 +28,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 from dpzero_theory.privacy.step import Release
 
-__all__ = [
-    "COUNT",
-    "OF_LATTICE",
-    "SEED",
-    "answer",
-    "lattice_answer",
-    "lattices",
-    "report",
-    "run_ask",
-    "run_lattices",
-    "settings",
-]
-
 SEED = 20_261_123
 COUNT = 2000
 LATTICES = 200

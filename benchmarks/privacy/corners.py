@@ -23,8 +23,6 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.step import Release
 
-__all__ = ["COUNT", "SEED", "answer", "report", "run_corners", "settings"]
-
 SEED = 20_261_122
 COUNT = 1000
 _CHECKED = 5

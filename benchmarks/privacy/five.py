@@ -27,8 +27,6 @@ from dpzero_theory.privacy import comparison
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 
-__all__ = ["KEY", "NEAR", "OURS", "PEERS", "SETTINGS", "again", "answer", "run_rows"]
-
 SETTINGS = (
     # n, batch, steps, epsilon, delta
     (60_000, 256, 14_000, 3.0, 1e-5),

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-__all__ = ["independent_delta", "lattice_delta"]
-
 Long = NDArray[np.longdouble]
 
 _LARGEST = 6_000_000

@@ -10,7 +10,6 @@ the lowest four bits.
 """
 
 import math
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -182,8 +181,3 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: measure(**at, draws=_draws(options), at_once=PRESETS[options.preset].at_once),
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,7 +11,6 @@ exit 1 where a failure has none.
 import importlib
 import logging
 import re
-import sys
 import unittest
 import warnings
 from argparse import Namespace
@@ -151,8 +150,3 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: outcome(*_tests()[at["package"], at["test"]]),
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import Results, discard
 from dpzero_theory import params
 from dpzero_theory.cli import Parser, output_folder
@@ -164,11 +164,6 @@ def draw(folder: Path) -> Path:
     return folder / "rate_vs_dimension.png"
 
 
-@command(
-    "demo",
-    __doc__,
-    flag("--out", type=output_folder, default="out/demo", help="folder of rows and picture (default out/demo)"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     start = time.perf_counter()
     calculator()
@@ -179,7 +174,9 @@ def _body(parser: Parser, options: Namespace) -> int:
     return 0
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "demo",
+    __doc__,
+    _body,
+    [flag("--out", type=output_folder, default="out/demo", help="folder of rows and picture (default out/demo)")],
+)

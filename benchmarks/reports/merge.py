@@ -15,17 +15,14 @@ rows that several have, but for a failed one, which gives way. The merged manife
 import csv
 import gzip
 import io
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import OK, Results, read_manifest, read_rows, shown
 from dpzero_theory.cli import Parser, input_folder, output_folder
-
-__all__ = ["main", "merge"]
 
 SAME = ("key", "cell", "dtype", "settings")
 
@@ -80,12 +77,6 @@ def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any
         yield {column: value or None for column, value in row.items()}
 
 
-@command(
-    "merge",
-    __doc__,
-    flag("folders", nargs="+", type=input_folder("manifest.json"), help="folders of rows"),
-    flag("--out", type=output_folder, required=True, help="folder of the merged rows"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Merge; what is in --out already is kept."""
     with parser.refusals("folders"):
@@ -99,7 +90,12 @@ def _body(parser: Parser, options: Namespace) -> int:
     return 0
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "merge",
+    __doc__,
+    _body,
+    [
+        flag("folders", nargs="+", type=input_folder("manifest.json"), help="folders of rows"),
+        flag("--out", type=output_folder, required=True, help="folder of the merged rows"),
+    ],
+)

@@ -20,8 +20,6 @@ from benchmarks.kit.experiment import Cell, Experiment
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown
 
-__all__ = ["main", "quickstarts", "table"]
-
 README = RESULTS.parents[1] / "README.md"
 _SECTION = re.compile(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -67,8 +65,3 @@ EXPERIMENT = Experiment(
     measure=_measure,
     told=lambda at, rows: f"{at['section']}: {rows[0]['seconds']:.1f} s",
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

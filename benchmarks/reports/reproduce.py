@@ -19,8 +19,8 @@ import re
 import secrets
 import shlex
 import signal
-import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,12 +37,11 @@ from threadpoolctl import threadpool_limits
 from benchmarks import home
 from benchmarks.kit import sources
 from benchmarks.kit.arithmetic import others
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.remake import Remake, Row, plain
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from benchmarks.reports import summary
 from dpzero_theory.cli import Parser, input_folder, integer, number
-
-__all__ = ["Committed", "committed", "listing", "main", "measured_pages", "reproduce"]
 
 ROOT = RESULTS.parents[1]
 SHARE = 10
@@ -222,19 +221,8 @@ def _begins(folder: str, start: str) -> bool:
     return folder == start or (start.endswith("_") and folder.startswith(start))
 
 
-def _parser() -> Parser:
-    parser = Parser("benchmarks.reproduce", __doc__ or "")
-    parser.add_argument("--minutes", type=number(above=0), default=20)
-    parser.add_argument("--list", action="store_true", help="print what there is and make nothing")
-    parser.add_argument("--seed", type=integer(0, 2**32), help="of the draw of rows (default: a new one, printed)")
-    parser.add_argument("--results", type=input_folder(), default=RESULTS, help="folder of the folders of rows")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def _body(parser: Parser, options: Namespace) -> int:
     """Exit status 1 if a row does not come back."""
-    parser = _parser()
-    options = parser.parse_args(argv)
     with parser.refusals("--results"):
         tables = committed(options.results)
     if options.list:
@@ -279,6 +267,14 @@ _UNDECIDED = {
     "not checked": "were not checked for want of a package, which fails nothing",
 }
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "reproduce",
+    __doc__,
+    _body,
+    [
+        flag("--minutes", type=number(above=0), default=20),
+        flag("--list", action="store_true", help="print what there is and make nothing"),
+        flag("--seed", type=integer(0, 2**32), help="of the draw of rows (default: a new one, printed)"),
+        flag("--results", type=input_folder(), default=RESULTS, help="folder of the folders of rows"),
+    ],
+)

@@ -11,8 +11,6 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
 
-__all__ = ["TABLES", "audit_bounds", "effective_rank", "forged_folders", "optimality", "price_of_directions"]
-
 
 def optimality() -> str:
     """How near to the certificate runs come on the worst convex family, and what else could be certified there."""

@@ -9,14 +9,13 @@ A test holds the pages to what this prints.
 import contextlib
 import io
 import re
-import sys
 from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, having, read_rows
 from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.llm.grids import table
@@ -31,8 +30,6 @@ from dpzero_theory.cli import Parser
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.calculate import calculate
 from dpzero_theory.theory.problem import Problem
-
-__all__ = ["PAGES", "TABLES", "filled", "main"]
 
 ROOT = RESULTS.parents[1]
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts)]
@@ -363,7 +360,6 @@ def _write(page: Path) -> None:
         print(page.relative_to(ROOT))
 
 
-@command("summary", __doc__, flag("--write", action="store_true", help="put the tables into their pages"))
 def _body(parser: Parser, options: Namespace) -> None:
     if options.write:
         for page in PAGES:
@@ -373,7 +369,6 @@ def _body(parser: Parser, options: Namespace) -> None:
         print(f"<!-- {name} -->\n\n{table_of()}\n")
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "summary", __doc__, _body, [flag("--write", action="store_true", help="put the tables into their pages")]
+)

@@ -31,15 +31,13 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 
 from benchmarks.kit.device import chosen_device
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.remake import SIX_DIGITS, Remake
 from benchmarks.kit.rows import RESULTS, Results
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.products import Products, Start, coefficients, form_path, products
-
-__all__ = ["METHODS", "PRESETS", "Preset", "fill_normal", "main", "run_cell"]
 
 Array = NDArray[np.float64]
 Tensor = torch.Tensor
@@ -260,14 +258,6 @@ REMAKES = {
 }
 
 
-@command(
-    "dimension",
-    __doc__,
-    flag("--preset", choices=PRESETS, default="smoke"),
-    flag("--seeds", type=integer(1, 1000), default=3),
-    flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
-    flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Run the cells that are not in the results yet, dimensions in ascending order."""
     device = chosen_device(parser, options.device)
@@ -333,7 +323,14 @@ def _complete(results: Results, preset: Preset, d: int, seed: int) -> bool:
     )
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "dimension",
+    __doc__,
+    _body,
+    [
+        flag("--preset", choices=PRESETS, default="smoke"),
+        flag("--seeds", type=integer(1, 1000), default=3),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+        flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)"),
+    ],
+)

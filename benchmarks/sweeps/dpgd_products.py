@@ -7,7 +7,6 @@ of the products beside that of a large square one in the same precision, which n
 takes at that peak with the same share of lane steps. Single thread.
 """
 
-import sys
 import time
 from dataclasses import replace
 from itertools import product
@@ -22,8 +21,6 @@ from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.sweeps.synthetic import PRESETS, Place, Preset, paper_lanes, run_methods, samples
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
-
-__all__ = ["main", "measure", "peak"]
 
 GRIDS = {
     "smoke": Preset(200, (5, 10), steps=(10, 40), step_sizes=(0.01, 0.1), clips=(0.3, 3.0)),
@@ -116,8 +113,3 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: measure(GRIDS[options.preset], at["mode"], at["d"]),
     told=_told,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

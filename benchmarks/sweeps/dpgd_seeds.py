@@ -6,7 +6,6 @@ synthetic_dpgd): the `--best` of each. `benchmarks.selection` chooses among thes
 to 4, which had no say in what is among them.
 """
 
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from typing import Any
@@ -32,8 +31,6 @@ from benchmarks.sweeps.synthetic import (
     run_cells,
 )
 from dpzero_theory.cli import Parser, input_folder, integer
-
-__all__ = ["best", "main"]
 
 PAPER = PRESETS["paper"]
 FIRST = RESULTS / "synthetic_dpgd"
@@ -103,8 +100,3 @@ EXPERIMENT = Experiment(
     counted=True,
     timed=True,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

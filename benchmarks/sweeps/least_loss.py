@@ -6,15 +6,12 @@ F(x) = mean_i (x - x_i)' A (x - x_i)/2 is least at the mean of the samples, wher
 S (normalised by n), whose expectation is (1 - 1/n) I: tr(A)/2 up to one part in n.
 """
 
-import sys
 from typing import Any
 
 from benchmarks.kit.experiment import Experiment
 from benchmarks.kit.remake import Remake
 from benchmarks.sweeps.synthetic import PAPER
 from dpzero_theory.synthetic.problems import paper_spectrum
-
-__all__ = ["REMAKES", "main"]
 
 KEY = ("mode", "d")
 
@@ -35,8 +32,3 @@ EXPERIMENT = Experiment(
     cells=lambda options: ({"mode": mode, "d": d} for mode in "abc" for d in PAPER.dimensions),
     measure=lambda options, at: row(**at),
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,6 @@ alpha T as the step size. Noise comes from seeds: no row is a private release.
 """
 
 import math
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from itertools import product
@@ -25,8 +24,6 @@ from benchmarks.sweeps.synthetic import DELTA, EPSILON, PRESETS, samples
 from dpzero_theory.cli import Several, integer
 from dpzero_theory.privacy.gaussian import paper_gdp
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
-
-__all__ = ["main", "run_cell"]
 
 PAPER = PRESETS["paper"]
 METHODS = ("dpzero", "dpgd-0th")
@@ -113,8 +110,3 @@ EXPERIMENT = Experiment(
     counted=True,
     timed=True,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,7 +16,6 @@ from seeds: no row is a private release.
 """
 
 import math
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -41,8 +40,6 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.synthetic import engine
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import Quadratic
-
-__all__ = ["EXPERIMENTS", "GRID", "Cell", "main", "run_cell"]
 
 Array = NDArray[np.float64]
 
@@ -261,8 +258,3 @@ EXPERIMENT = Experiment(
     told=_told,
     counted=True,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

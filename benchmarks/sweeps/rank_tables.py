@@ -11,8 +11,6 @@ from benchmarks.sweeps.selection import OF_RANK, as_synthetic, select
 from benchmarks.sweeps.slopes import interval, slope
 from benchmarks.sweeps.synthetic_tables import ITERATES
 
-__all__ = ["TABLES", "dimension", "others"]
-
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th"}
 SPECTRA = {"rank": "r = 5.0", "log": "r like log d"}
 LAWS = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs"}

@@ -17,7 +17,6 @@ Figures and slopes read these rows, so that all select alike. The sweep `long` h
 fixed (mode `fixed`) and r like log d (mode c).
 """
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,8 +30,6 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from dpzero_theory.cli import Parser, input_folder
-
-__all__ = ["FIELDS", "KEY", "SWEEPS", "as_synthetic", "main", "select"]
 
 Array = NDArray[np.float64]
 
@@ -187,8 +184,3 @@ EXPERIMENT = Experiment(
     check=_check,
     measure=lambda options, at: options.found,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

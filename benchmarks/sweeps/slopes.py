@@ -7,7 +7,6 @@ settings chosen on the seed that is reported (selection `own`), and on the other
 of cells whose setting is on an edge of the grid that costs more than 5%: there the slope is the grid's as well.
 """
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +20,6 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from dpzero_theory.cli import Parser, input_folder
-
-__all__ = ["interval", "main", "slope"]
 
 GROUP = ["sweep", "method", "mode", "start", "calibration", "output"]
 KEY = (*GROUP, "measured", "range", "selection")
@@ -119,8 +116,3 @@ EXPERIMENT = Experiment(
     check=_check,
     measure=lambda options, at: _fits(options.selected),
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

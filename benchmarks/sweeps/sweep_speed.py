@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.kit.device import chosen_device
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.sweeps import synthetic
 from benchmarks.sweeps.synthetic import PAPER, Place, Preset, paper_lanes, run_methods
@@ -43,8 +43,6 @@ from dpzero_theory.sphere import sample_sphere
 from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.lanes import Lanes
 from dpzero_theory.synthetic.problems import Quadratic, paper_spectrum
-
-__all__ = ["PRESETS", "main", "measure"]
 
 Array = NDArray[np.float64]
 
@@ -165,14 +163,16 @@ def _wait(device: str) -> None:
 
 HERE = Path(__file__).resolve().parents[2]
 SWEEP = """
-import dataclasses, sys, time, torch
+import dataclasses, importlib, sys, time, torch, warnings
+warnings.simplefilter("ignore")  # of the module's path, which is another in older checkouts
 torch.set_num_threads(1)
-from benchmarks.sweeps import synthetic
+synthetic = importlib.import_module("benchmarks.synthetic")
 words = sys.argv[1:]
 dimension, folder, preset = int(words[0]), words[1], synthetic.PRESETS[words[2]]
 synthetic.PRESETS["smoke"] = dataclasses.replace(preset, dimensions=(dimension,))
+command = getattr(synthetic, "EXPERIMENT", synthetic)
 started = time.process_time()
-synthetic.main(f"--preset smoke --methods dpzero dpgd-0th --jobs 1 --device cpu --out {folder}".split())
+command.main(f"--preset smoke --methods dpzero dpgd-0th --jobs 1 --device cpu --out {folder}".split())
 print("processor seconds", time.process_time() - started)
 """
 
@@ -224,17 +224,6 @@ def _revision(checkout: Path) -> str:
     return run.stdout.strip() or "no revision"
 
 
-@command(
-    "sweep_speed",
-    __doc__,
-    flag("--preset", choices=PRESETS, default="smoke"),
-    flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
-    flag("--dtype", choices=("float64", "float32"), default="float64"),
-    flag("--threads", type=integer(1, 1024), default=torch.get_num_threads()),
-    flag("--repetitions", type=integer(1, 100), default=3),
-    flag("--other", type=input_folder("pyproject.toml"), help="another checkout to compare with"),
-    flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Measure what is not in the results yet."""
     if options.other is not None:
@@ -265,7 +254,17 @@ def _body(parser: Parser, options: Namespace) -> int:
     return 0
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "sweep_speed",
+    __doc__,
+    _body,
+    [
+        flag("--preset", choices=PRESETS, default="smoke"),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+        flag("--dtype", choices=("float64", "float32"), default="float64"),
+        flag("--threads", type=integer(1, 1024), default=torch.get_num_threads()),
+        flag("--repetitions", type=integer(1, 100), default=3),
+        flag("--other", type=input_folder("pyproject.toml"), help="another checkout to compare with"),
+        flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME)"),
+    ],
+)

@@ -31,7 +31,6 @@ their directions, sorted products and seconds. All methods and five seeds on one
 """
 
 import os
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
@@ -46,7 +45,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.kit.device import chosen_device
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.jobs import Share, completed, share
 from benchmarks.kit.remake import FOUR_DIGITS, Remake, Row
 from benchmarks.kit.rows import OK, RESULTS, Results
@@ -57,11 +56,6 @@ from dpzero_theory.synthetic.data import gaussian_data
 from dpzero_theory.synthetic.first_order import dpgd
 from dpzero_theory.synthetic.lanes import Draw, Lanes, directions_of, drawn_on, on_sphere
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
-
-__all__ = [
-    *("METHODS", "PRESETS", "Cell", "Place", "Preset", "Setting"),
-    *("keys", "main", "paper_lanes", "run_cells", "run_methods", "samples"),
-]
 
 Array = NDArray[np.float64]
 
@@ -281,22 +275,6 @@ REMAKES = {
 }
 
 
-@command(
-    "synthetic",
-    __doc__,
-    flag("--preset", choices=PRESETS, default="smoke"),
-    flag("--methods", nargs="+", action=Several, choices=METHODS, default=list(METHODS)),
-    flag("--modes", nargs="+", action=Several, choices=MODES, default=list(MODES)),
-    flag("--start", nargs="+", action=Several, choices=STARTS, default=["zero"]),
-    flag("--calibration", nargs="+", action=Several, choices=CALIBRATIONS, default=["paper"]),
-    flag("--seeds", type=integer(1, 1000), default=1),
-    flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
-    flag("--dtype", choices=("float64", "float32"), default="float64"),
-    flag("--dpgd-products", choices=("float64", "float32"), default="float32"),
-    flag("--jobs", type=integer(1, 256), default=os.cpu_count() or 1),
-    flag("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)"),
-    flag("--out", type=output_folder, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Run the cells of the preset that are not in the results yet."""
     if options.out is not None and not options.out.resolve().name:
@@ -388,7 +366,22 @@ def _job(group: Sequence[Cell], preset: Preset, place: Place) -> tuple[list[dict
     return rows, [{**asdict(cell), **spent} for cell in group]
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "synthetic",
+    __doc__,
+    _body,
+    [
+        flag("--preset", choices=PRESETS, default="smoke"),
+        flag("--methods", nargs="+", action=Several, choices=METHODS, default=list(METHODS)),
+        flag("--modes", nargs="+", action=Several, choices=MODES, default=list(MODES)),
+        flag("--start", nargs="+", action=Several, choices=STARTS, default=["zero"]),
+        flag("--calibration", nargs="+", action=Several, choices=CALIBRATIONS, default=["paper"]),
+        flag("--seeds", type=integer(1, 1000), default=1),
+        flag("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+        flag("--dtype", choices=("float64", "float32"), default="float64"),
+        flag("--dpgd-products", choices=("float64", "float32"), default="float32"),
+        flag("--jobs", type=integer(1, 256), default=os.cpu_count() or 1),
+        flag("--share", type=share, default=Share(), help="I/N: the I-th of N machines (benchmarks.merge)"),
+        flag("--out", type=output_folder, help="folder (default: benchmarks/results/synthetic, synthetic_PRESET)"),
+    ],
+)

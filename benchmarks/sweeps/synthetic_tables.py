@@ -8,8 +8,6 @@ from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.sweeps.slopes import CAP, slope
 
-__all__ = ["TABLES"]
-
 METHODS = {"dpzero": "DPZero", "dpgd-0th": "DPGD-0th", "dpgd": "DP-GD"}
 MODES = "abc"
 ITERATES = {"tau": "x_tau", "last": "last"}

@@ -16,7 +16,6 @@ synthetic or public, and nothing here is a private release. x_0 = 0.
 
 import math
 import os
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.jobs import completed
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import OK, RESULTS, Results
@@ -44,8 +43,6 @@ from dpzero_theory.theory.minimise import minimised
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.theorems import theorem_3
-
-__all__ = ["PARAMETERS", "PRESETS", "Cell", "main", "prescriptions", "run_cell"]
 
 DELTA = 1e-6
 SENTENCES = Path(__file__).parents[3] / "shared" / "data" / "sst2_train.tsv"
@@ -266,14 +263,6 @@ REMAKES = {
 }
 
 
-@command(
-    "certificates",
-    __doc__,
-    flag("--preset", choices=PRESETS, default="smoke"),
-    flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME[_PRESET])"),
-    flag("--seeds", type=integer(1, 1000), default=5),
-    flag("--jobs", type=integer(1, 256), default=os.cpu_count() or 1),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Run the preset's cells that are not in the results yet."""
     cells = PRESETS[options.preset]
@@ -312,7 +301,14 @@ def _run(cells: Sequence[Cell], options: Namespace, parser: Parser) -> None:
             )
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "certificates",
+    __doc__,
+    _body,
+    [
+        flag("--preset", choices=PRESETS, default="smoke"),
+        flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME[_PRESET])"),
+        flag("--seeds", type=integer(1, 1000), default=5),
+        flag("--jobs", type=integer(1, 256), default=os.cpu_count() or 1),
+    ],
+)

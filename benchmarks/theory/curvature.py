@@ -10,7 +10,6 @@ row rests on: the encoder's are few, for its cost. Public and synthetic data onl
     python -m benchmarks.curvature --preset encoder --data DIR --seeds 1   # DIR holds sst2_train.tsv
 """
 
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -29,8 +28,6 @@ from dpzero_theory.curvature import catalog, tasks
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.samples import measure_samples
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
-
-__all__ = ["PRESETS", "STUDIES", "Study", "main", "run", "study"]
 
 
 @dataclass(frozen=True)
@@ -199,8 +196,3 @@ EXPERIMENT = Experiment(
     workers=1,
     told=_told,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,6 @@ of 200 times with probability 0.0012, so fewer than 180 in any count is a failur
 are fewer than 1,117 of the 1,200 of a quantity (3 standard deviations). `--summary` prints the counts.
 """
 
-import sys
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -27,8 +26,6 @@ from dpzero_theory.cli import integer
 from dpzero_theory.curvature.lanczos import diagonal
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 from dpzero_theory.synthetic.problems import paper_spectrum
-
-__all__ = ["CASES", "COVERED", "COVERED_OF_ALL", "main", "run", "spectrum", "summary"]
 
 LEVEL = 0.95
 REPETITIONS = 200
@@ -142,8 +139,3 @@ EXPERIMENT = Experiment(
     told=lambda at, rows: f"{at['spectrum']} d={at['d']}: {at['repetition'] + 1}",
     summary=summary,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ calculator's choice of K at d = 2,000: the best of a budget of evaluations, of 4
 at all.
 """
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,6 @@ from benchmarks.kit.remake import Remake, Row
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
-
-__all__ = ["main", "rows"]
 
 N, D, R = 10_000, 2_000, 8.178
 GDP = float(gdp_from_epsilon(2, 1e-6))
@@ -101,8 +98,3 @@ EXPERIMENT = Experiment(
     fresh=True,
     measure=lambda options, at: rows(),
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

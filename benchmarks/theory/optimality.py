@@ -16,7 +16,6 @@ mu stays), each with its own worst member: what no other choice of parameters ca
 """
 
 import itertools
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -36,8 +35,6 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run
 from dpzero_theory.theory.sharp.lower_bound import hardest
-
-__all__ = ["KEY", "cases", "main", "measure", "member", "summary"]
 
 D, DELTA, FAILURE, CHAINS = 2000, 1e-6, 0.05, 64
 RECORDS = 10**9
@@ -190,8 +187,3 @@ EXPERIMENT = Experiment(
     counted=True,
     report=lambda options: print("\n".join(summary(read_rows(options.out)))),
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -28,7 +28,6 @@ normalisation and the label vectors, on phrases of 6 to 12 words. `--summary` pr
 
 import copy
 import math
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -42,7 +41,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, Results, read_rows
 from dpzero_theory import datasets, problem_file
@@ -56,8 +55,6 @@ from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
-
-__all__ = ["SETTINGS", "Choice", "choices", "evaluate", "main", "problems", "run", "summary"]
 
 EPSILON, DELTA = 6.0, 1e-5
 MEASURED, RECORDS = 2048, 8192
@@ -303,20 +300,6 @@ REMAKES = {
 }
 
 
-@command(
-    "prescription",
-    __doc__,
-    flag("--task", choices=SETTINGS, default="digits"),
-    flag("--problem", type=input_file, help="written by python -m dpzero_theory.curvature"),
-    flag(
-        "--data",
-        type=input_folder("sst2_train.tsv", "sst2_test.tsv"),
-        help="folder with sst2_train.tsv and sst2_test.tsv (minilm)",
-    ),
-    flag("--seeds", type=integer(1, 1000), default=3),
-    flag("--out", type=output_folder, help="folder (default: benchmarks/results/prescription_TASK)"),
-    flag("--summary", action="store_true", help="print means of the rows and stop"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Run the choices that are not in the results yet."""
     folder = options.out or RESULTS / f"prescription_{options.task.replace('-', '_')}"
@@ -362,7 +345,20 @@ def _body(parser: Parser, options: Namespace) -> int:
     return 0
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "prescription",
+    __doc__,
+    _body,
+    [
+        flag("--task", choices=SETTINGS, default="digits"),
+        flag("--problem", type=input_file, help="written by python -m dpzero_theory.curvature"),
+        flag(
+            "--data",
+            type=input_folder("sst2_train.tsv", "sst2_test.tsv"),
+            help="folder with sst2_train.tsv and sst2_test.tsv (minilm)",
+        ),
+        flag("--seeds", type=integer(1, 1000), default=3),
+        flag("--out", type=output_folder, help="folder (default: benchmarks/results/prescription_TASK)"),
+        flag("--summary", action="store_true", help="print means of the rows and stop"),
+    ],
+)

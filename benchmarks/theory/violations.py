@@ -17,7 +17,6 @@ The summary gives the ratio closest to equality in each part.
 
 import itertools
 import math
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -39,8 +38,6 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import certificate, prescribe
 from dpzero_theory.theory.sharp.constants import constants
-
-__all__ = ["by_direction", "enumerated", "main", "one_step", "quadrature", "whole_run"]
 
 KEY = ("hunt", "part", "case")
 FIELDS = ("law", "d", "r", "K", "clip", "step_size", "noise_std", "ratio", "seconds")
@@ -341,8 +338,3 @@ EXPERIMENT = Experiment(
     counted=True,
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

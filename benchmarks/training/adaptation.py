@@ -15,7 +15,6 @@ be public. A masked model's perplexity is that of the masked 15% of a sentence.
 import itertools
 import json
 import math
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results, having, read_rows, write_atomically
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.models import LanguageModel
@@ -37,8 +36,6 @@ from benchmarks.pretrain import text
 from benchmarks.pretrain.models import FAMILIES, pretrained
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.curvature.encoder import train
-
-__all__ = ["FIELDS", "KEY", "PRESETS", "Work", "chosen", "grid", "main", "one_run", "reported", "summary"]
 
 CELL = ("family", "width", "method", "epsilon", "step_size", "clip", "seed")
 KEY = (*CELL, "step")
@@ -192,20 +189,6 @@ def summary(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-@command(
-    "adaptation",
-    __doc__,
-    flag("--preset", choices=tuple(PRESETS), default="table"),
-    flag("--family", choices=tuple(FAMILIES), help="only this one"),
-    flag("--width", type=integer(16, 4096), help="only this one"),
-    flag("--method", choices=tuple(GRIDS), help="only this one"),
-    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-    flag("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain"),
-    flag("--seeds", type=integer(1, 1000), default=2, help="runs of the chosen setting"),
-    flag("--runs", type=output_folder, default=Path("out/adaptation"), help="the runs' ledgers"),
-    flag("--out", type=output_folder, default=RESULTS / "adaptation", help="rows and their manifest"),
-    flag("--summary", action="store_true", help="print the rows' table and stop"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Make the runs that are not in the rows yet."""
     if options.summary:
@@ -255,7 +238,20 @@ def _make(results: Results, work: Work, case: Case, c: Configuration, runs: Path
     )
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "adaptation",
+    __doc__,
+    _body,
+    [
+        flag("--preset", choices=tuple(PRESETS), default="table"),
+        flag("--family", choices=tuple(FAMILIES), help="only this one"),
+        flag("--width", type=integer(16, 4096), help="only this one"),
+        flag("--method", choices=tuple(GRIDS), help="only this one"),
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain"),
+        flag("--seeds", type=integer(1, 1000), default=2, help="runs of the chosen setting"),
+        flag("--runs", type=output_folder, default=Path("out/adaptation"), help="the runs' ledgers"),
+        flag("--out", type=output_folder, default=RESULTS / "adaptation", help="rows and their manifest"),
+        flag("--summary", action="store_true", help="print the rows' table and stop"),
+    ],
+)

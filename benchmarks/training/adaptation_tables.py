@@ -7,8 +7,6 @@ from benchmarks.kit.tables import markdown, mean_error
 from benchmarks.training.adaptation import METHODS, PRESETS, reported
 from benchmarks.training.adaptation_widths import cells, slopes
 
-__all__ = ["TABLES", "methods", "widths"]
-
 FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
 
 

@@ -11,7 +11,6 @@ against log d (or log r) by least squares over the widths, for each seed; its in
 """
 
 import math
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.remake import Remake
 from benchmarks.kit.rows import RESULTS, Results, discard, having, read_manifest, read_rows
 from benchmarks.pretrain import text
@@ -34,8 +33,6 @@ from benchmarks.training.adaptation import PRESETS, reported
 from dpzero_theory.cli import Parser, input_folder, output_folder
 from dpzero_theory.curvature.objective import Objective
 from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
-
-__all__ = ["DROP", "cells", "main", "measured", "slopes", "steps_to_target", "summary", "table"]
 
 DROP = 0.2
 RANKS, STEPS = "adaptation_widths", "adaptation_steps"
@@ -121,15 +118,6 @@ def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
     return "\n".join([*shown, *slopes(runs, ranks)])
 
 
-@command(
-    "adaptation_widths",
-    __doc__,
-    flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
-    flag("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain"),
-    flag("--rows", type=input_folder(), default=RESULTS / "adaptation", help="of benchmarks.adaptation"),
-    flag("--out", type=output_folder, default=RESULTS, help="parent of the rows' two folders"),
-    flag("--summary", action="store_true", help="print the table and stop"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Measure the models that runs began with and that are not in the rows yet."""
     with parser.refusals("--rows"):
@@ -183,7 +171,15 @@ def _steps(runs: pd.DataFrame) -> list[dict[str, Any]]:
 REMAKES = {STEPS: Remake(("width", "seed"), lambda row: _steps(table(read_rows(RESULTS / "adaptation"))))}
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "adaptation_widths",
+    __doc__,
+    _body,
+    [
+        flag("--data", type=input_folder(), help="folder of local files (default: Hugging Face)"),
+        flag("--models", type=input_folder(), default=Path("out/pretrained"), help="of benchmarks.pretrain"),
+        flag("--rows", type=input_folder(), default=RESULTS / "adaptation", help="of benchmarks.adaptation"),
+        flag("--out", type=output_folder, default=RESULTS, help="parent of the rows' two folders"),
+        flag("--summary", action="store_true", help="print the table and stop"),
+    ],
+)

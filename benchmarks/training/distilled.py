@@ -20,8 +20,6 @@ from benchmarks.pretrain import text
 from benchmarks.training.embeddings import kept, sentence_embeddings
 from dpzero_theory.curvature.encoder import embed
 
-__all__ = ["begun", "distance", "distilled", "taught"]
-
 WIDTH, HEADS, LONGEST = 64, 4, 32
 SENTENCES, STEPS, ROWS, STEP_SIZE = 8000, 400, 256, 3e-3
 

@@ -15,8 +15,6 @@ from torch.nn.functional import normalize
 from benchmarks.kit.rows import write_atomically
 from dpzero_theory.curvature.encoder import minilm_folder, token_means
 
-__all__ = ["kept", "normalised_means", "sentence_embeddings"]
-
 ROWS = 64
 CACHE = Path("out") / "embeddings"
 

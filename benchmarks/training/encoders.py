@@ -17,8 +17,6 @@ from benchmarks.llm.first_order import add_lora
 from benchmarks.training.heads import Part
 from dpzero_theory.curvature.encoder import SentenceClassifier, train
 
-__all__ = ["Encoder"]
-
 POINTS, PLACES = 18, 288
 """In one pass at most: points, which are stacked, and texts at points."""
 

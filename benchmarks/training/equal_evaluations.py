@@ -31,17 +31,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.kit.experiment import command, flag
+from benchmarks.kit.experiment import Command, flag
 from benchmarks.kit.rows import RESULTS, Results, having, read_rows
 from benchmarks.training.equal_tasks import CLIPS, STEP_SIZES, TASKS, Work
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.step_sizes import step_sizes
-
-__all__ = [
-    "CELL", "PRESETS", "REPORTED", "Gain", "Variant", "chosen", "committed", "gains", "grid", "main", "plain",
-    "reported", "summary",
-]  # fmt: skip
 
 EPSILON, DELTA, BATCH, SMOOTHING = 2.0, 1e-5, 256, 1e-2
 KS = (1, 4, 16, 64, 256)
@@ -224,16 +219,6 @@ def committed() -> pd.DataFrame:
     return pd.concat([read_rows(RESULTS / folder) for folder in folders], ignore_index=True)
 
 
-@command(
-    "equal_evaluations",
-    __doc__,
-    flag("--preset", choices=tuple(PRESETS), default="directions"),
-    flag("--task", choices=tuple(TASKS), help="only this one"),
-    flag("--evaluations", type=integer(1, 10**9), help="only this number"),
-    flag("--data", type=input_folder(), help="folder of the local files of the tasks but digits"),
-    flag("--out", type=output_folder, help="default: in results, smoke: in out"),
-    flag("--summary", action="store_true", help="print the rows' table and stop"),
-)
 def _body(parser: Parser, options: Namespace) -> int:
     """Make the rows that are not there yet."""
     preset = PRESETS[options.preset]
@@ -301,7 +286,16 @@ def grown(values: tuple[float, ...], best: float) -> tuple[float, ...]:
     return values
 
 
-main, _parser = _body.main, _body.parser
-
-if __name__ == "__main__":
-    sys.exit(main())
+EXPERIMENT = Command(
+    "equal_evaluations",
+    __doc__,
+    _body,
+    [
+        flag("--preset", choices=tuple(PRESETS), default="directions"),
+        flag("--task", choices=tuple(TASKS), help="only this one"),
+        flag("--evaluations", type=integer(1, 10**9), help="only this number"),
+        flag("--data", type=input_folder(), help="folder of the local files of the tasks but digits"),
+        flag("--out", type=output_folder, help="default: in results, smoke: in out"),
+        flag("--summary", action="store_true", help="print the rows' table and stop"),
+    ],
+)

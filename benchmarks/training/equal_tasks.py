@@ -24,8 +24,6 @@ from dpzero_theory import datasets
 from dpzero_theory.curvature.encoder import TEMPERATURE
 from dpzero_theory.optim.plan import Plan
 
-__all__ = ["CLIPS", "STEP_SIZES", "TASKS", "Work", "digits", "encoder", "few", "norm", "sentences", "whole"]
-
 CLIPS = (0.5, 1.0, 2.0, 4.0)
 STEP_SIZES = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 TRAINED = 4000

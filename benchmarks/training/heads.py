@@ -21,8 +21,6 @@ from dpzero_theory.optim.step.sampler import BatchesFromSeedNotPrivate
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.privacy.noise import SeededNoise
 
-__all__ = ["Head", "Linear", "Module", "Normed", "Part", "accuracy", "train"]
-
 
 class Part(NamedTuple):
     """Records: features of shape (records, width) and classes."""

@@ -11,7 +11,6 @@ models. The noise comes from seeds and the choice of the best setting is not cha
 
 import itertools
 import math
-import sys
 import time
 from argparse import Namespace
 from typing import Any
@@ -134,8 +133,3 @@ EXPERIMENT = Experiment(
     workers=1,
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,6 @@ classes, 4,000 records, Poisson batches of 256. Both from weights of zero.
 import itertools
 import math
 import random
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -204,8 +203,3 @@ EXPERIMENT = Experiment(
     measure=_measure,
     report=_report,
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,6 @@ seeds that the grid's best is reported with.
 """
 
 import math
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from functools import cache
@@ -30,8 +29,6 @@ from benchmarks.training.heads import Module, accuracy, train
 from dpzero_theory.cli import Parser, input_folder
 from dpzero_theory.optim.losses.starting import Start, starting_values
 from dpzero_theory.optim.plan import Plan
-
-__all__ = ["main", "start", "summary"]
 
 KEY = ("task", "evaluations", "directions", "seed")
 FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_clip", "grid_accuracy")
@@ -125,8 +122,3 @@ EXPERIMENT = Experiment(
     measure=lambda options, at: _rows(options.work(at["task"]), at, having(options.grid, **at)),
     summary=lambda folder: summary(read_rows(folder)),
 )
-
-main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-if __name__ == "__main__":
-    sys.exit(main())

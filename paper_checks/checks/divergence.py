@@ -7,8 +7,6 @@ import numpy as np
 
 from paper_checks import formulas as f
 
-__all__ = ["DELTAS", "hockey_stick", "least_epsilon", "lemma_gdp", "lemma_limit", "region"]
-
 DELTAS = (0.5, 0.1, 1e-3, 1e-5, 1e-6, 1e-10)
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DIMENSIONS", "Array", "Instance", "circle", "random_instance", "spectrum"]
-
 Array = NDArray[np.float64]
 
 

@@ -13,8 +13,6 @@ from dpzero_theory.cli import Parser
 from paper_checks.outcome import Outcome
 from paper_checks.sharp import listing, moments, one_run, promises, runs, steps
 
-__all__ = ["CHECKS", "main"]
-
 CHECKS: dict[str, Callable[[], Outcome]] = {
     "tail-moments": moments.tail_moments,
     "tail-moments-sampled": moments.tail_moments_sampled,

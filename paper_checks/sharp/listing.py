@@ -7,8 +7,6 @@ from functools import partial
 
 from paper_checks.outcome import Outcome
 
-__all__ = ["page"]
-
 _HEAD = """\
 # Checks of the sharpened theorem
 

@@ -14,20 +14,6 @@ from dpzero_theory.theory.sharp import constants
 from dpzero_theory.theory.sharp.projection import Projection
 from paper_checks.outcome import BLOCK, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
 
-__all__ = [
-    "clipped_inner_product",
-    "clipped_second_moment",
-    "conditional_moments",
-    "convex_order",
-    "lost_second_moment",
-    "mixed_second_moment",
-    "sampled_second_moment",
-    "seminorm",
-    "sign_moments",
-    "tail_moments",
-    "tail_moments_sampled",
-]
-
 TRIED = (1, 4, 64)
 """Numbers of directions a step."""
 POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0), (0, 1), (0, 2))

@@ -17,14 +17,6 @@ from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import high_probability, lower_bound
 from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
 
-__all__ = [
-    "family_keeps_the_assumption",
-    "last_iterate_without_more",
-    "lower_bound_attained",
-    "run_coverage",
-    "run_step",
-]
-
 RECORDS = 10**9
 
 

@@ -13,8 +13,6 @@ from dpzero_theory.theory.sharp import poisson
 from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
 from paper_checks.sharp.steps import sum_quadratic
 
-__all__ = ["last_iterate", "runs"]
-
 
 def runs() -> Outcome:
     """24 runs of each variant on pseudo-Huber losses (d = 12, n = 300): (mean + 3 standard errors)/bound, at most 1."""

@@ -14,18 +14,6 @@ from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import constants
 from paper_checks.outcome import BLOCK, KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
 
-__all__ = [
-    "OneStep",
-    "differences",
-    "one_step_inequality",
-    "one_step_other_directions",
-    "one_step_problems",
-    "poisson_variance",
-    "smoothing_error",
-    "sum_quadratic",
-    "vector_noise",
-]
-
 
 @dataclass(frozen=True)
 class OneStep:

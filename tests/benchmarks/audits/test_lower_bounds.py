@@ -87,7 +87,7 @@ def test_a_quick_run_says_what_is_not_installed(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(lower_bounds, "MECHANISMS", MECHANISMS[1:2])
     monkeypatch.setattr(lower_bounds, "METHODS", (METHODS[0], METHODS[-1]))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert lower_bounds.main(["--quick", "--out", str(tmp_path)]) == 0
+    assert lower_bounds.EXPERIMENT.main(["--quick", "--out", str(tmp_path)]) == 0
     assert pd.read_csv(tmp_path / "rows.csv")["status"].tolist() == [OK, "jax_privacy is not installed"]
 
 

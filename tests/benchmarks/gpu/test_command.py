@@ -32,7 +32,9 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
 
 def run(out: Path, *words: str) -> int:
-    return command.main(["--minutes", "2", "--preset", "smoke", "--device", "cpu", "--out", str(out), *words])
+    return command.EXPERIMENT.main(
+        ["--minutes", "2", "--preset", "smoke", "--device", "cpu", "--out", str(out), *words]
+    )
 
 
 def statuses(out: Path) -> dict[str, str]:
@@ -148,7 +150,10 @@ def test_killed_at_random_and_resumed_the_rows_are_the_same(jobs: list[Job], tmp
 
 
 def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert command.main(["--minutes", "40", "--dry-run", "--card", "a100-40gb", "--out", str(tmp_path / "out")]) == 0
+    assert (
+        command.EXPERIMENT.main(["--minutes", "40", "--dry-run", "--card", "a100-40gb", "--out", str(tmp_path / "out")])
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "a100-40gb, 39 GiB, 40 minutes"
     assert len(lines) == 1 + len(command.JOBS)
@@ -162,6 +167,6 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
 )
 def test_bad_lines(words: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as status:
-        command.main(["--minutes", "10", *words])
+        command.EXPERIMENT.main(["--minutes", "10", *words])
     assert status.value.code == 2
     assert flag in capsys.readouterr().err

@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pytest
 
+from benchmarks import home
 from benchmarks.gpu import sentences
 from benchmarks.gpu.jobs import JOBS, Job
 from benchmarks.kit.rows import OK, Results, read_rows
@@ -27,7 +28,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_job_writes_its_rows_and_none_again(
     job: Job, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module: Any = import_module(job.module)
+    module: Any = import_module(home(job.module))
 
     def here(function: Callable[..., object], *arguments: object) -> object:
         return function(*arguments)
@@ -36,11 +37,11 @@ def test_a_job_writes_its_rows_and_none_again(
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)
     data = sentences.write(out / "data")
     words = job.in_smoke().words("smoke", device="cpu", data=data, model=None)[1:]
-    assert module.main([*words, "--out", str(out / job.out)]) == 0
+    assert module.EXPERIMENT.main([*words, "--out", str(out / job.out)]) == 0
     rows = read_rows(out / job.out, failed=True)
     assert len(rows) > 0
     assert set(rows["status"]) <= {OK, "diverged"}
-    assert module.main([*words, "--out", str(out / job.out)]) == 0
+    assert module.EXPERIMENT.main([*words, "--out", str(out / job.out)]) == 0
     assert read_rows(out / job.out, failed=True).equals(rows)
 
 

@@ -2,15 +2,18 @@
 
 from argparse import Namespace
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as entry
+from benchmarks import home
 from benchmarks.kit.experiment import Cell, Command, Experiment, flag
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from dpzero_theory.cli import Parser, integer
+from tests import forks
 
 MEASURED: list[int] = []
 
@@ -138,3 +141,20 @@ def test_every_script_is_listed_with_a_line_and_runs_by_its_name(
     with pytest.raises(SystemExit) as stop:
         entry.main(["no_such_script"])
     assert stop.value.code == 2
+
+
+def test_an_experiment_is_known_by_its_name_whichever_room_it_is_in() -> None:
+    """Two files of one name, in rooms whose experiments are named without them, would hide each other."""
+    for name, path in entry.scripts().items():
+        module = ".".join(path.relative_to(RESULTS.parents[1]).with_suffix("").parts).removesuffix(".__main__")
+        assert home(f"benchmarks.{name}") == module
+    assert len(entry.scripts()) == sum("\nEXPERIMENT = " in path.read_text() for path in RESULTS.parent.rglob("*.py"))
+    assert home("benchmarks.nothing") == "benchmarks.nothing"
+    with pytest.warns(DeprecationWarning, match=r"^benchmarks\.limit is now benchmarks\.sweeps\.limit$"):
+        assert import_module("benchmarks.limit") is import_module("benchmarks.sweeps.limit")
+
+
+def test_a_command_of_a_module_runs_what_the_name_runs(tmp_path: Path) -> None:
+    words = ("benchmarks.least_loss", "--out", str(tmp_path))
+    assert forks.run("-m", *words).returncode == 0
+    assert read_manifest(tmp_path)["command"].startswith("python -m benchmarks.least_loss --out")

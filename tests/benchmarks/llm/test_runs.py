@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.kit.rows import Results, read_rows
 from benchmarks.llm import zeroth_order
-from benchmarks.llm.__main__ import main
+from benchmarks.llm.__main__ import EXPERIMENT
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, PRIVATE, Configuration
 from benchmarks.llm.privacy import opacus_epsilon, search_epsilon
 from benchmarks.llm.runs import FIELDS, KEY, evaluation_steps, execute
@@ -36,7 +36,7 @@ def test_a_random_model_is_known_by_its_configuration(tmp_path: Path) -> None:
         config = tiny("encoder").module.config
         config.save_pretrained(folder)
         tokenizer("encoder").save_pretrained(folder)
-        assert main([*shared, "--init=random", f"--config={folder}", f"--out={tmp_path / 'out'}"]) == 0
+        assert EXPERIMENT.main([*shared, "--init=random", f"--config={folder}", f"--out={tmp_path / 'out'}"]) == 0
     rows = read_rows(tmp_path / "out")
     assert set(rows["model"]) == {f"random:{tmp_path / name}" for name in ("one", "two")}
     assert len(rows) == 6  # before, and after each of two steps

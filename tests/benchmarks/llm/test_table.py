@@ -160,11 +160,11 @@ def test_the_command_states_accuracy_and_privacy(
     data = write(task("sst2"), tmp_path)
     numbers = {"total": 8, "batch": 8, "steps": 2, "dev": 4, "test": 4, "epsilon": 3, "search": 4}
     arguments = ["--sampling", "full", *(f"--{name}={value}" for name, value in numbers.items())]
-    command.main([*arguments, "--data", str(data), "--out", str(tmp_path / "runs")])
+    command.EXPERIMENT.main([*arguments, "--data", str(data), "--out", str(tmp_path / "runs")])
     printed = capsys.readouterr().out
     for part in ("test accuracy", "n = 8 training records", "epsilon = 3", "add-remove", "4 settings compared"):
         assert part in printed
-    command.main([*arguments, "--method", "adamw", "--data", str(data), "--out", str(tmp_path / "runs")])
+    command.EXPERIMENT.main([*arguments, "--method", "adamw", "--data", str(data), "--out", str(tmp_path / "runs")])
     assert "not private" in capsys.readouterr().out
 
 
@@ -184,7 +184,7 @@ def test_bad_input_is_one_line(
 ) -> None:
     monkeypatch.setattr(command, "load", lambda *_, **__: tiny("encoder"))
     with pytest.raises(SystemExit) as stopped:
-        command.main(arguments)
+        command.EXPERIMENT.main(arguments)
     assert stopped.value.code == 2
     error = capsys.readouterr().err
     assert message in error
@@ -219,6 +219,6 @@ def test_what_does_not_fit_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="needs a CUDA device")
 def test_memory_on_a_gpu(tmp_path: Path) -> None:
-    memory.main(["smoke", "--device", "cuda", "--out", str(tmp_path)])
+    memory.EXPERIMENT.main(["smoke", "--device", "cuda", "--out", str(tmp_path)])
     rows = read_rows(tmp_path)
     assert (rows["peak_mib"] >= rows["weights_mib"]).all()

@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks.kit.rows import RESULTS, read_rows
 from benchmarks.optim import forged_folders
-from benchmarks.optim.forged_folders import JUDGED, main
+from benchmarks.optim.forged_folders import EXPERIMENT, JUDGED
 
 
 def test_some_of_each_kind(tmp_path: Path) -> None:
-    assert main(["--folders", "5", "--out", str(tmp_path)]) == 0
+    assert EXPERIMENT.main(["--folders", "5", "--out", str(tmp_path)]) == 0
     rows = read_rows(tmp_path)
     assert set(rows["kind"]) == {"forged", "damaged", "threaded"}
 
@@ -27,5 +27,5 @@ def test_a_verify_that_looks_at_nothing_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(forged_folders, "_verified", lambda folder, form: (0, True))
-    assert main(["--folders", "3", "--out", str(tmp_path)]) == 1
+    assert EXPERIMENT.main(["--folders", "3", "--out", str(tmp_path)]) == 1
     assert read_rows(tmp_path)["accepted"].sum() > 0

@@ -93,14 +93,14 @@ def test_a_method_that_cannot_run_is_a_row_that_says_why_and_the_others_run(monk
 
 def test_arguments_are_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        optimizer_step.main(["--sizes", "enormous"])
+        optimizer_step.EXPERIMENT.main(["--sizes", "enormous"])
     assert capsys.readouterr().err.endswith("--sizes must be in preset smoke; got 'enormous'\n")
     with pytest.raises(SystemExit, match="2"):
-        optimizer_step.main(["--turns", "1"])
+        optimizer_step.EXPERIMENT.main(["--turns", "1"])
     assert capsys.readouterr().err.endswith("must be an integer with 2 <= value <= 1000; got 1\n")
     if not torch.cuda.is_available():
         with pytest.raises(SystemExit, match="2"):
-            optimizer_step.main(["--device", "cuda"])
+            optimizer_step.EXPERIMENT.main(["--device", "cuda"])
         assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -11,7 +11,7 @@ from benchmarks.optim import run_faults
 def test_every_fault_once_and_what_cannot_be_noticed_is_seen_to_go_wrong(tmp_path: Path) -> None:
     """The last is the check's own check: a run rolled back with its ledger makes releases again."""
     count = len(run_faults.FAULTS)
-    assert run_faults.main(["--faults", str(count), "--out", str(tmp_path / "out")]) == 0
+    assert run_faults.EXPERIMENT.main(["--faults", str(count), "--out", str(tmp_path / "out")]) == 0
     rows = read_rows(tmp_path / "out")
     assert len(rows) == count
     assert set(rows["algorithm"]) == set(METHODS)
@@ -28,6 +28,6 @@ def test_every_fault_once_and_what_cannot_be_noticed_is_seen_to_go_wrong(tmp_pat
 
 def test_bad_command_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as status:
-        run_faults.main(["--faults", "0"])
+        run_faults.EXPERIMENT.main(["--faults", "0"])
     assert status.value.code == 2
     assert "--faults" in capsys.readouterr().err

@@ -29,8 +29,8 @@ def test_two_workers_of_a_scheduler_make_what_one_machine_makes(
     workers = [forks.start(*command, "--share", f"{task}/2", "--out", tmp_path / str(task)) for task in (1, 2)]
     assert [worker.wait().returncode for worker in workers] == [0, 0]
     out = str(tmp_path / "whole")
-    assert merge.main([str(tmp_path / "1"), str(tmp_path / "2"), "--out", out]) == 0
-    synthetic.main([*SWEEP, "--out", str(tmp_path / "alone")])
+    assert merge.EXPERIMENT.main([str(tmp_path / "1"), str(tmp_path / "2"), "--out", out]) == 0
+    synthetic.EXPERIMENT.main([*SWEEP, "--out", str(tmp_path / "alone")])
     whole, alone = (read_rows(tmp_path / name).sort_values(list(synthetic.KEY)) for name in ("whole", "alone"))
     assert whole.reset_index(drop=True).equals(alone.reset_index(drop=True))
     assert {run["command"] for run in read_manifest(tmp_path / "whole")["earlier"]} >= {
@@ -38,7 +38,7 @@ def test_two_workers_of_a_scheduler_make_what_one_machine_makes(
     }
     before = (tmp_path / "whole" / "rows.csv").read_bytes()
     capsys.readouterr()
-    synthetic.main([*SWEEP, "--out", out])
+    synthetic.EXPERIMENT.main([*SWEEP, "--out", out])
     assert "best last gradient" not in capsys.readouterr().out
     assert (tmp_path / "whole" / "rows.csv").read_bytes() == before
 
@@ -46,7 +46,7 @@ def test_two_workers_of_a_scheduler_make_what_one_machine_makes(
 def test_every_digit_stays_and_what_failed_gives_way(tmp_path: Path) -> None:
     one = made(tmp_path / "one", [{"d": 1, "value": 0.1 + 0.2}, {"d": 2, "status": "no memory"}], compress=True)
     two = made(tmp_path / "two", [{"d": 2, "value": 1e-300}, {"d": 1, "value": 0.30000000000000004}], seeds=[1])
-    assert merge.main([str(one), str(two), "--out", str(tmp_path / "out")]) == 0
+    assert merge.EXPERIMENT.main([str(one), str(two), "--out", str(tmp_path / "out")]) == 0
     assert dict(read_rows(tmp_path / "out")[["d", "value"]].to_numpy().tolist()) == {1: 0.30000000000000004, 2: 1e-300}
     assert read_manifest(tmp_path / "out")["seeds"] == [0, 1]
 
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_one_line(
     one = made(tmp_path / "one", [{"d": 1, "value": 1.0}])
     two = made(tmp_path / "two", [{"d": 1, **({} if "fields" in changes else {"value": 2.0})}], **changes)
     with pytest.raises(SystemExit):
-        merge.main([str(one), str(two), "--out", str(tmp_path / "out")])
+        merge.EXPERIMENT.main([str(one), str(two), "--out", str(tmp_path / "out")])
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -75,7 +75,7 @@ def test_damaged_rows_are_not_merged(tmp_path: Path, capsys: pytest.CaptureFixtu
     one = made(tmp_path / "one", [{"d": 1, "value": 1.0}])
     (one / "rows.csv").write_text((one / "rows.csv").read_text().replace("1.0", "1.5"))
     with pytest.raises(SystemExit):
-        merge.main([str(one), "--out", str(tmp_path / "out")])
+        merge.EXPERIMENT.main([str(one), "--out", str(tmp_path / "out")])
     assert "not those of its manifest" in capsys.readouterr().err
 
 

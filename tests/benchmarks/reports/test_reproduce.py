@@ -49,7 +49,7 @@ def planted(folder: Path, digit: int) -> str:
 
 
 def run(folder: Path) -> int:
-    return reproduce.main(["--results", str(folder), "--minutes", "5", "--seed", "1"])
+    return reproduce.EXPERIMENT.main(["--results", str(folder), "--minutes", "5", "--seed", "1"])
 
 
 def test_rows_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

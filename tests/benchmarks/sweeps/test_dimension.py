@@ -41,7 +41,7 @@ def test_streamed_rows_equal_the_engines(method: str, monkeypatch: pytest.Monkey
 
 def test_two_processes_make_the_same_rows_as_one(tmp_path: Path) -> None:
     options = ["--seeds", "1", "--device", "cpu", "--out"]
-    assert dimension.main([*options, str(tmp_path / "one")]) == 0
+    assert dimension.EXPERIMENT.main([*options, str(tmp_path / "one")]) == 0
     run = forks.run("-m", "tests.ranks", "2", "benchmarks.dimension", *options, tmp_path / "two")
     assert run.returncode == 0, run.stderr
     one, two = (read_rows(tmp_path / folder) for folder in ("one", "two"))

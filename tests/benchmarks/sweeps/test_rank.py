@@ -89,10 +89,10 @@ def test_rows_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         rank.EXPERIMENTS, "law", [rank.Cell("law", 20, p=3, law=law) for law in ("sphere", "rademacher")]
     )
     words = ["--experiments", "law", "--seeds", "2", "--out", str(tmp_path)]
-    rank.main(words)
+    rank.EXPERIMENT.main(words)
     assert len(read_rows(tmp_path)) == 2 * 2 * 2 * 4
     capsys.readouterr()
-    rank.main(words)
+    rank.EXPERIMENT.main(words)
     assert capsys.readouterr().out.splitlines()[0].startswith("32 rows: ")
 
 

@@ -86,7 +86,7 @@ def test_the_long_sweep_extends_the_papers_where_it_has_been_run(tmp_path: Path)
     """Two of three seeds have the extension, whose smaller clip is the best."""
     _write(tmp_path / "synthetic", VALUES, 3)
     _write(tmp_path / "synthetic_long", {0.5: (0.5, 0.5), 1.0: VALUES[1.0]}, 2)
-    selection.main(["--rows", str(tmp_path), "--out", str(tmp_path / "selection")])
+    selection.EXPERIMENT.main(["--rows", str(tmp_path), "--out", str(tmp_path / "selection")])
     rows = read_rows(tmp_path / "selection")
     part = rows[(rows["measured"] == "gradient") & (rows["output"] == "tau")].set_index(["sweep", "seed"])
     assert part.loc["long"].index.tolist() == [0, 1]
@@ -96,8 +96,8 @@ def test_the_long_sweep_extends_the_papers_where_it_has_been_run(tmp_path: Path)
 
 def test_no_rows_are_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        selection.main(["--rows", str(tmp_path)])
+        selection.EXPERIMENT.main(["--rows", str(tmp_path)])
     assert "--rows must be a folder with rows of" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        selection.main(["--rows", str(tmp_path), "--out", str(tmp_path / "synthetic")])
+        selection.EXPERIMENT.main(["--rows", str(tmp_path), "--out", str(tmp_path / "synthetic")])
     assert "--out must not be the folder of a sweep" in capsys.readouterr().err

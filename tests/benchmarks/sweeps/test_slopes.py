@@ -44,7 +44,7 @@ def test_fits_of_both_ways_to_select_stand_side_by_side(tmp_path: Path) -> None:
     ) as results:
         results.add([*_rows("dpzero", 0.5), *_rows("dpgd", 0.75, "own")])
     for _ in range(2):
-        slopes.main(["--rows", str(tmp_path / "in"), "--out", str(tmp_path / "slopes")])
+        slopes.EXPERIMENT.main(["--rows", str(tmp_path / "in"), "--out", str(tmp_path / "slopes")])
         fits = read_rows(tmp_path / "slopes")
         keys = fits[["method", "measured", "selection"]].drop_duplicates().to_numpy().tolist()
         assert sorted(keys) == [
@@ -64,7 +64,7 @@ def test_a_seed_without_all_dimensions_does_not_count(tmp_path: Path) -> None:
         tmp_path / "in", key=selected.KEY, fields=selected.FIELDS, seeds=[], device="cpu", dtype="float64"
     ) as results:
         results.add(row for row in _rows("dpzero", 0.5) if (row["seed"], row["d"]) != (2, 10_000))
-    slopes.main(["--rows", str(tmp_path / "in"), "--out", str(tmp_path / "slopes")])
+    slopes.EXPERIMENT.main(["--rows", str(tmp_path / "in"), "--out", str(tmp_path / "slopes")])
     fits = read_rows(tmp_path / "slopes")
     assert (fits["seeds"] == 2).all()
     assert fits["slope"].to_numpy() == pytest.approx(0.5)
@@ -72,10 +72,10 @@ def test_a_seed_without_all_dimensions_does_not_count(tmp_path: Path) -> None:
 
 def test_rows_of_another_table_are_a_one_line_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        slopes.main(["--rows", str(tmp_path), "--out", str(tmp_path / "out")])
+        slopes.EXPERIMENT.main(["--rows", str(tmp_path), "--out", str(tmp_path / "out")])
     assert "no rows.csv" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        slopes.main(["--rows", str(tmp_path), "--out", str(tmp_path)])
+        slopes.EXPERIMENT.main(["--rows", str(tmp_path), "--out", str(tmp_path)])
     assert "--out must not be the folder of --rows" in capsys.readouterr().err
 
 

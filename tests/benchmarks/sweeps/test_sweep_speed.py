@@ -9,7 +9,7 @@ from benchmarks.sweeps import sweep_speed
 
 
 def test_rows_are_consistent(tmp_path: Path) -> None:
-    sweep_speed.main(["--out", str(tmp_path), "--repetitions", "2", "--device", "cpu", "--threads", "1"])
+    sweep_speed.EXPERIMENT.main(["--out", str(tmp_path), "--repetitions", "2", "--device", "cpu", "--threads", "1"])
     rows = read_rows(tmp_path)
     assert len(rows) == 4
     assert (rows["lane_steps"] == 2 * 2 * (10 + 40)).all()

@@ -55,12 +55,12 @@ def test_rows_of_all_lanes_are_saved_and_resumed(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(synthetic.PRESETS, "smoke", TINY)
     out = tmp_path / "rows"
     arguments = ["--preset", "smoke", "--out", str(out), "--jobs", "1", "--device", "cpu", "--modes", "c"]
-    synthetic.main(arguments)
+    synthetic.EXPERIMENT.main(arguments)
     assert len(read_rows(out)) == 3 * 4
     before = (out / "rows.csv").read_bytes()
-    synthetic.main(arguments)
+    synthetic.EXPERIMENT.main(arguments)
     assert (out / "rows.csv").read_bytes() == before
-    synthetic.main([*arguments, "--start", "zero", "normal", "--methods", "dpzero"])
+    synthetic.EXPERIMENT.main([*arguments, "--start", "zero", "normal", "--methods", "dpzero"])
     assert len(read_rows(out)) == 3 * 4 + 4
     seconds = read_rows(tmp_path / "rows_seconds")
     assert seconds["products"].tolist() == ["float64", "float64", "float32", "float64"]

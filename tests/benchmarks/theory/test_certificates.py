@@ -24,7 +24,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tiny")
 def test_rows_hold_their_certificates_and_are_resumed(tmp_path: Path) -> None:
-    certificates.main(["--preset", "smoke", "--out", str(tmp_path), "--seeds", "2", "--jobs", "1"])
+    certificates.EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path), "--seeds", "2", "--jobs", "1"])
     rows = read_rows(tmp_path)
     assert len(rows) == 2 * 3 * 4
     assert set(rows["parameters"]) == set(certificates.PARAMETERS)
@@ -38,7 +38,7 @@ def test_rows_hold_their_certificates_and_are_resumed(tmp_path: Path) -> None:
     best = rows[rows["parameters"] == "sharp-best-k"]
     assert (best["directions_per_step"] > 1).any()
     before = (tmp_path / "rows.csv").read_bytes()
-    certificates.main(["--preset", "smoke", "--out", str(tmp_path), "--seeds", "2", "--jobs", "1"])
+    certificates.EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path), "--seeds", "2", "--jobs", "1"])
     assert (tmp_path / "rows.csv").read_bytes() == before
     assert read_manifest(tmp_path)["failed"] == 0
 
@@ -87,7 +87,7 @@ def test_a_failed_cell_is_kept_as_failed(tmp_path: Path, monkeypatch: pytest.Mon
         raise FloatingPointError("no luck")
 
     monkeypatch.setattr(certificates, "run_cell", fail)
-    certificates.main(["--out", str(tmp_path), "--seeds", "1", "--jobs", "1"])
+    certificates.EXPERIMENT.main(["--out", str(tmp_path), "--seeds", "1", "--jobs", "1"])
     rows = read_rows(tmp_path, failed=True)
     assert set(rows["status"]) == {"FloatingPointError: no luck"}
     assert rows["gradient_squared"].isna().all()
@@ -99,7 +99,7 @@ def test_bad_arguments_are_one_line_and_write_nothing(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as error:
-        certificates.main([*arguments, "--out", str(tmp_path / "none")])
+        certificates.EXPERIMENT.main([*arguments, "--out", str(tmp_path / "none")])
     assert error.value.code == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1

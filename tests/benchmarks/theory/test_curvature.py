@@ -18,7 +18,7 @@ def test_rows_of_a_small_network(
     quick = curvature.Study(60, 1e-2, {"before": 0, "after": 40}, Effort(search=20, probes=8, steps=6), 2, "digits")
     monkeypatch.setitem(curvature.STUDIES, "mlp-digits", quick)
     words = ["--preset", "smoke", "--models", "mlp-digits:2", "--seeds", "1", "--out", str(tmp_path)]
-    curvature.main(words)
+    curvature.EXPERIMENT.main(words)
     rows = read_rows(tmp_path)
     assert list(rows["moment"]) == ["before", "after"]
     assert (rows["rank_low"] <= rows["exact_rank"]).all()
@@ -27,7 +27,7 @@ def test_rows_of_a_small_network(
     assert (rows["sample_trace_high"] >= rows["sample_trace_low"]).all()
     assert (rows["sample_trace_high"] <= 160 * rows["sample_norm"]).all()
     capsys.readouterr()
-    curvature.main(words)
+    curvature.EXPERIMENT.main(words)
     assert capsys.readouterr().out.splitlines()[0].startswith(f"{len(rows)} rows: ")
 
 
@@ -40,5 +40,5 @@ def test_rows_of_a_small_network(
 )
 def test_refusals(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        curvature.main(words)
+        curvature.EXPERIMENT.main(words)
     assert message in capsys.readouterr().err

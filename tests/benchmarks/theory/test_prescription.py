@@ -55,7 +55,7 @@ def test_a_run_of_several_directions() -> None:
 def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(prescription.SETTINGS, "digits", QUICK)
     words = ["--problem", str(FILE), "--seeds", "1", "--out", str(tmp_path)]
-    prescription.main(words)
+    prescription.EXPERIMENT.main(words)
     rows = read_rows(tmp_path)
     assert len(rows) == 4
     assert (rows["smoothing"] > 0).all()
@@ -63,10 +63,10 @@ def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert rows["gradient_squared"].notna().all()
     assert rows["loss_before"].nunique() == 1
     capsys.readouterr()
-    prescription.main(words)
+    prescription.EXPERIMENT.main(words)
     assert capsys.readouterr().out.splitlines()[0].startswith(f"{len(rows)} rows: ")
     assert read_rows(tmp_path).equals(rows)
-    prescription.main([*words, "--summary"])
+    prescription.EXPERIMENT.main([*words, "--summary"])
     assert capsys.readouterr().out.count("+-") == 3 * 4
 
 
@@ -75,5 +75,5 @@ def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 )
 def test_what_is_missing_is_named(words: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        prescription.main(words)
+        prescription.EXPERIMENT.main(words)
     assert f"{flag} must be given" in capsys.readouterr().err

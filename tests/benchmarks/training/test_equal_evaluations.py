@@ -10,6 +10,7 @@ from benchmarks.training import equal_evaluations, equal_tasks
 from benchmarks.training.equal_evaluations import (
     CELL,
     CHOOSING,
+    EXPERIMENT,
     KS,
     REPORTED,
     Variant,
@@ -19,7 +20,6 @@ from benchmarks.training.equal_evaluations import (
     gains,
     grid,
     grown,
-    main,
     plain,
     reported,
 )
@@ -40,7 +40,7 @@ def test_settings_are_chosen_on_other_seeds_and_records_than_reported(
         "smoke",
         equal_evaluations.Preset({"digits": (8,)}, (Variant(1), Variant(4, "momentum:0.9", 0.1, "linear"))),
     )
-    assert main(["--preset", "smoke", "--out", str(tmp_path)]) == 0
+    assert EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path)]) == 0
     rows = read_rows(tmp_path)
     assert set(rows["steps"]) == {8, 2}
     assert rows.groupby("directions")["noise_multiplier"].nunique().eq(1).all()
@@ -54,7 +54,7 @@ def test_settings_are_chosen_on_other_seeds_and_records_than_reported(
         for name in ("step_size", "clip"):  # no optimum on an edge, unless there are as good ones inside
             inside = part[(part[name] > part[name].min()) & (part[name] < part[name].max())]
             assert at[name] in set(inside[name]) or part[name].nunique() < 3
-    assert main(["--preset", "smoke", "--out", str(tmp_path)]) == 0  # all rows are there
+    assert EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path)]) == 0  # all rows are there
     assert read_rows(tmp_path).equals(rows)
     last = capsys.readouterr().out.splitlines()[-3:-1]
     values = 100 * rows[rows["seed"].isin(REPORTED) & (rows["directions"] == 4)]["accuracy"]

@@ -14,9 +14,9 @@ def test_starting_values_stand_beside_the_best_of_the_grid(
     monkeypatch.setattr(equal_tasks, "CLIPS", (1.0,))
     presets = {"smoke": Preset({"digits": (16,)}, (Variant(4), Variant(4, "momentum:0.5")))}
     monkeypatch.setattr(equal_evaluations, "PRESETS", presets)
-    assert equal_evaluations.main(["--preset", "smoke", "--out", str(tmp_path / "grid")]) == 0
+    assert equal_evaluations.EXPERIMENT.main(["--preset", "smoke", "--out", str(tmp_path / "grid")]) == 0
     grid = read_rows(tmp_path / "grid")
-    assert starting.main(["--rows", str(tmp_path / "grid"), "--out", str(tmp_path / "rows")]) == 0
+    assert starting.EXPERIMENT.main(["--rows", str(tmp_path / "grid"), "--out", str(tmp_path / "rows")]) == 0
     rows = read_rows(tmp_path / "rows")
     assert rows["seed"].tolist() == list(REPORTED)
     best = grid[(grid["update"] == "plain") & grid["seed"].isin(REPORTED)]
