@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from benchmarks.training.pretrained import PRETRAINED, pretrained_folder
 from dpzero_theory import check
 from dpzero_theory.curvature.encoder import minilm_folder
 
@@ -47,7 +48,7 @@ def load(
 ) -> LanguageModel:
     """A pretrained model.
 
-    name: `minilm`, a folder, or an id of Hugging Face.
+    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face.
     kind: default: what the model was trained as.
     tokenizer: folder or id; default: the model's own.
     """
@@ -59,7 +60,7 @@ def load(
 
 
 def load_tokenizer(name: str) -> Any:
-    """`minilm`, a folder, or an id of Hugging Face."""
+    """The tokenizer of a model that `load` knows by this name."""
     return AutoTokenizer.from_pretrained(_place(name))
 
 
@@ -83,11 +84,13 @@ def configuration(name: str) -> tuple[PreTrainedConfig, str]:
         return AutoConfig.for_model(entry.pop("model_type"), **{k: v for k, v in entry.items() if k != "kind"}), str(
             entry["kind"]
         )
-    config = AutoConfig.from_pretrained(name)
+    config = AutoConfig.from_pretrained(_place(name))
     return config, _kind(config)
 
 
 def _place(name: str) -> str:
+    if name in PRETRAINED:
+        return str(pretrained_folder(name))
     return str(minilm_folder()) if name == MINILM else name
 
 
