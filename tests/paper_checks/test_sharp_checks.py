@@ -11,7 +11,7 @@ import pytest
 from dpzero_theory import sphere
 from dpzero_theory.privacy import gaussian
 from dpzero_theory.theory.sharp import certificate as sharp
-from dpzero_theory.theory.sharp import constants, high_probability, last_iterate, lower_bound, search
+from dpzero_theory.theory.sharp import constants, high_probability, last_iterate, lower_bound, smallest
 from dpzero_theory.theory.sharp.projection import Projection
 from paper_checks.outcome import Outcome
 from paper_checks.sharp import __main__ as checks
@@ -97,7 +97,7 @@ def test_half_A_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_half_sigma_in_the_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = search.step_terms
+    original = smallest.step_terms
     monkeypatch.setattr(sharp, "step_terms", lambda k, p, e, variance, rate: original(k, p, e, variance / 4, rate))
     assert not steps.one_step_inequality().ok
 
