@@ -1,41 +1,119 @@
 """Updates of half-precision weights that are smaller than the spacing of half-precision numbers.
 
-A weight of 0.05 has neighbours 2e-4 away in bfloat16 and 3e-5 away in float16; a step of 1e-7 added and rounded to
-nearest vanishes. Three answers, each a function of the weights and the released scalars alone, so that a replay gives
-the same bits:
+A weight of 0.05 has neighbours 2e-4 away in bfloat16 and 3e-5 away in float16, so a step of 1e-7 that is added and
+rounded to nearest vanishes. There are three ways to round. Each is a function of the weights and the released numbers
+alone, so that a replay gives the same bits:
 
-    nearest      x + delta, rounded once. Right for float32 and float64, which always use it
-    stochastic   x + delta rounded up or down at random, right on average: no memory, but each step adds noise of
-                 variance |delta| spacing, which buries updates of 1e-7. The random bits are public, from the run's
-                 words, so a direction's number must not be used twice
-    master       16 more bits a weight, kept beside it: the weight is the nearest half-precision number, the bits say
-                 where between its neighbours the value is, in 1/65536 of the spacing: float32 values, but for the
-                 last bit just below powers of two (bfloat16) and below 2^-14 (float16)
+    nearest      x + delta is rounded to the nearest number. This is right for float32 and float64, which always use it
+    stochastic   x + delta is rounded up or down at random, so that it is right on average. This needs no memory, but
+                 each step adds noise of variance |delta| times the spacing, which buries updates of 1e-7. The random
+                 bits are public and belong to a direction's number, which must therefore not be used twice
+    master       16 more bits are kept beside each weight: the weight is the nearest half-precision number, and the bits
+                 say where between its neighbours the value is, in 1/65536 of the spacing. The values are those of
+                 float32, but for the last bit just below powers of two (bfloat16) and below 2^-14 (float16)
 
-All operations are products with powers of two, comparisons and single rounded sums: the same on every device.
+All operations are products with powers of two, comparisons and single rounded sums, which are the same on every device.
 """
+
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from dpzero_theory import check
+from dpzero_theory.optim.weights.shards import collected, piece
+
 PRECISIONS = ("nearest", "stochastic", "master")
 HALF = {torch.bfloat16: (7, 2.0**-133), torch.float16: (10, 2.0**-24)}
-"""Bits of the significand after the point, and the smallest spacing."""
+"""Each half-precision type, its bits of the significand after the point and the smallest spacing of its numbers."""
 _EXPONENT = 0x7F800000
+"""The bits of a float32 that hold its exponent."""
 _PARTS = 65536
+"""Parts of a spacing that 16 bits tell apart."""
+
+
+class Rounding:
+    """How sums are rounded into weights, with the bits that `master` keeps beside them.
+
+    low: the 16 further bits of what this process holds of a parameter, flat, by the parameter's index; empty unless
+    the precision is `master` and the parameter is in half precision. Raises ValueError for an unknown precision.
+    """
+
+    def __init__(self, precision: str) -> None:
+        self.precision = check.choice("precision", precision, PRECISIONS)
+        self.low: dict[int, Tensor] = {}
+
+    def begin(self, held: Sequence[Tensor]) -> None:
+        """Keep what the precision keeps beside parameters of which this process holds these tensors."""
+        if self.precision == "master":
+            for index, part in enumerate(held):
+                if part.dtype in HALF:
+                    self.low[index] = torch.zeros(part.numel(), dtype=torch.int16, device=part.device)
+
+    def is_plain(self, dtype: torch.dtype) -> bool:
+        """Whether weights of this type are rounded to nearest, with nothing beside them."""
+        return self.precision == "nearest" or dtype not in HALF
+
+    def value(self, flat: Tensor, index: int, here: slice, wide: torch.dtype) -> Tensor:
+        """The weights flat[here] of a parameter together with the bits beside them, as a tensor of type `wide`."""
+        low = self.low.get(index)
+        return flat[here].to(wide) if low is None else join(flat[here], low[here])
+
+    def add_(self, flat: Tensor, index: int, here: slice, delta: Tensor, bits: Callable[[], Tensor]) -> None:
+        """flat[here] <- flat[here] + delta. bits: gives the random integers for `round_stochastically`."""
+        part, low = flat[here], self.low.get(index)
+        if low is not None:
+            value, low[here] = split(join(part, low[here]).add_(delta), flat.dtype)
+            part.copy_(value)
+        elif self.is_plain(flat.dtype):
+            part.add_(delta)
+        else:
+            part.copy_(round_stochastically(delta.add_(part), flat.dtype, bits()))
+
+    def forget(self) -> None:
+        """Set the bits beside the weights to zero, as they are at the start."""
+        for low in self.low.values():
+            low.zero_()
+
+    def state_dict(self, names: Sequence[str], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The bits by the names of their parameters, whole, in host memory; of sharded ones on rank 0 alone."""
+        found = {}
+        for index, low in self.low.items():
+            of = parameters[index]
+            bits = collected(low.view(piece(of)[0].shape).int(), of)  # no int16 can be sent between processes
+            if bits is not None:
+                found[names[index]] = bits.view(-1).to(torch.int16)
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Tensor], names: Sequence[str], parameters: Sequence[Tensor]) -> None:
+        """Put back what `state_dict` returned. Raises ValueError."""
+        require_names(state, [names[index] for index in self.low])
+        for index, low in self.low.items():
+            bits, size = state[names[index]], parameters[index].numel()
+            if bits.dtype != torch.int16 or bits.shape != (size,):
+                raise ValueError(f"state of {names[index]} must be int16 of shape ({size},); got {bits.dtype}")
+            origin = piece(parameters[index])[1]
+            low.copy_(bits[origin : origin + low.numel()])
+
+
+def require_names(state: Mapping[str, Tensor], names: Sequence[str]) -> None:
+    """Raise ValueError unless a state has exactly these entries."""
+    if set(state) != set(names):
+        raise ValueError(f"state must hold the parameters {sorted(names)}; got {sorted(state)}")
 
 
 def spacing(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Distance between the numbers of `dtype` in the binade of each x (float32): a power of two. x: finite."""
+    """The distance between neighbouring numbers of `dtype` around each x (float32, finite): a power of two."""
     bits, smallest = HALF[dtype]
     power = (x.view(torch.int32) & _EXPONENT).view(torch.float32)
     return power.mul_(2.0**-bits).clamp_min_(smallest)
 
 
 def round_stochastically(x: Tensor, dtype: torch.dtype, fields: Tensor) -> Tensor:
-    """x (float32) to `dtype`: up with the probability of its place between the neighbours, to 2^-17; else down.
+    """x (float32) rounded to `dtype` at random, so that the mean is x to within 2^-17 of the spacing.
 
-    fields: uniform integers in [0, 65536) of x's shape. Numbers of `dtype`, infinities and NaN stay as they are.
+    fields: uniform integers in [0, 65536) of x's shape, the random bits. Numbers of `dtype`, infinities and NaN stay as
+    they are.
     """
     step = spacing(x, dtype)
     place = x / step
@@ -51,7 +129,7 @@ def join(weights: Tensor, low: Tensor) -> Tensor:
 
 
 def split(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(weights, low) of float32 values: `join` of them is x to within 2^-16 of the spacing, nearly always x itself."""
+    """The half-precision weights and 16 further bits whose `join` is x (float32) to within 2^-16 of the spacing."""
     weights = x.to(dtype)
     wide = weights.float()
     places = (x - wide) / (spacing(wide, dtype) / _PARTS)

@@ -73,7 +73,7 @@ class StreamedWeights(Weights):
 
     def values(self) -> dict[str, Tensor]:
         """As of `Weights`, in host memory."""
-        return {name: held.detach().cpu().clone() for name, held in zip(self.names, self._present(), strict=True)}
+        return {name: held.detach().cpu().clone() for name, held in zip(self.names, self._in_memory(), strict=True)}
 
     def load_values(self, values: Mapping[str, Tensor]) -> None:
         """Raises ValueError: streamed weights go on from the initial ones by the run's transcript."""
@@ -83,7 +83,9 @@ class StreamedWeights(Weights):
 
     def forget(self) -> None:
         """Make no moves, as at the start."""
-        start = hashlib.sha256(f"{self.directions.key} {self.directions.law} {self.precision}".encode()).hexdigest()
+        start = hashlib.sha256(
+            f"{self.directions.key} {self.directions.law} {self._rounding.precision}".encode()
+        ).hexdigest()
         self._made: list[Scales] = []
         self._ages = {start: 0}
         self._newest = start
@@ -100,7 +102,7 @@ class StreamedWeights(Weights):
     def _passed_over(self, parameter: nn.Parameter) -> bool:
         return parameter in self._of  # read for each call of its layer
 
-    def _present(self) -> Iterator[Tensor]:
+    def _in_memory(self) -> Iterator[Tensor]:
         with ExitStack() as stack:
             held: int | None = None
             for parameter in self.parameters:
