@@ -53,8 +53,8 @@ class Told(SystemNoise):  # type: ignore[misc]
         self.path, self.run, self.last = path, run, -1
 
     def discrete_gaussian(self, scale: Any, size: Any = None) -> Any:
-        found = super().discrete_gaussian(scale, size)
-        release = (self.run._ledger._spent if self.run._ledger else 0) - len(self.run._paid) - 1
+        found, files = super().discrete_gaussian(scale, size), self.run._files
+        release = (files.ledger._spent if files.ledger else 0) - len(files.paid) - 1
         if release != self.last:  # not a further block of a vector
             self.last = release
             with self.path.open("ab", buffering=0) as file:

@@ -102,7 +102,7 @@ def moved(way: str, smoothing: float) -> float:
             found = [
                 np.concatenate(
                     [
-                        run._differences(release, batch[first:][:micro_batch])
+                        run.sums.differences(release, batch[first:][:micro_batch])
                         for first in range(0, len(batch), micro_batch)
                     ]
                 )[:BESIDE]

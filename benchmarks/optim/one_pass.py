@@ -79,12 +79,12 @@ def measure(model: str, texts: int, trained: str, k: int, turns: int) -> dict[st
     module, d = classifier(model, trained)
     counts = (2 * k, 1)
     runs = [start(module, texts, k, count) for count in counts]
-    one, other = (run._differences(0, np.arange(texts)) for run in runs)
+    one, other = (run.sums.differences(0, np.arange(texts)) for run in runs)
     times: list[list[float]] = [[], []]
     for turn in range(turns + 1):
         for which in (0, 1) if turn % 2 else (1, 0):
             begun = time.process_time()
-            runs[which]._differences(turn, np.arange(texts))
+            runs[which].sums.differences(turn, np.arange(texts))
             if turn:
                 times[which].append(time.process_time() - begun)
     ratio, error = median_ratio(*times)

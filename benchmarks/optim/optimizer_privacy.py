@@ -76,7 +76,7 @@ def attack(run: Run, key: bytes, steps: int) -> float:
     redrawn = SeededNoise(int.from_bytes(key, "little") % 2**64)
     errors = np.empty((2, steps))
     for t in range(steps):
-        truth = run.plan.contributions(run._differences(t, np.arange(RECORDS)), weight.numel())[0]
+        truth = run.plan.contributions(run.sums.differences(t, np.arange(RECORDS)), weight.numel())[0]
         before = weight.detach().clone()
         run.step()
         direction = torch.zeros_like(before)

@@ -44,8 +44,10 @@ from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
 from dpzero_theory.optim.files.folder import Budget, Folder, begun_with, require_new, resolved
+from dpzero_theory.optim.files.open_files import OpenFiles
 from dpzero_theory.optim.files.replay import directions_of, weights_of
 from dpzero_theory.optim.files.transcript import Header
+from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.identity import layout, new_key, of_losses, of_records
 from dpzero_theory.optim.losses.isolation import ISOLATIONS, examine
@@ -399,14 +401,11 @@ def _make(
         return Run(
             header,
             weights,
-            evaluation,
+            BatchSum(header.plan, weights, evaluation, ranks, execution.micro_batch, execution.points_at_once),
             noise=sources.noise,
             batches=sources.batches,
-            ledger=files.ledger if files else None,
-            transcript=files.transcript if files else None,
+            files=OpenFiles(header.plan, files.ledger if files else None, files.transcript if files else None),
             kept=budget is not None,
-            micro_batch=execution.micro_batch,
-            points_at_once=execution.points_at_once,
             ranks=ranks,
         )
     except BaseException:

@@ -282,7 +282,7 @@ def test_a_signals_handler_that_asks_for_a_checkpoint_in_the_middle_of_a_step_is
             told: list[int] = []
 
             def event(place: Any, chosen: Any = instruction, told: Any = told, handler: Any = handler) -> None:
-                if place == chosen and not told and run._busy:
+                if place == chosen and not told and run._turn.taken:
                     stop()
                     with pytest.raises(TranscriptError, match="a step is being made: do this when it is over"):
                         handler()

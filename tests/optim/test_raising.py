@@ -109,7 +109,7 @@ def test_a_record_that_raises_is_worth_nothing_and_the_others_what_they_are(
     run = make_from_seed_not_private(Logistic(), raising, rows, plan(**settings), seed=3, collate=joined, **options)
     sound = make_from_seed_not_private(Logistic(), losses, data(), plan(**settings), seed=3, **options)
     every = np.arange(N)
-    found, expected = run._total(0, every), sound._total(0, every[every != BAD])
+    found, expected = run.sums.total(0, every), sound.sums.total(0, every[every != BAD])
     levels = run.plan.levels if way != "vectors" else abs(expected).max()
     assert np.abs(found - expected).max() <= 1e-9 * levels * N
     assert np.abs(expected).max() > 1e-3 * levels
@@ -198,10 +198,10 @@ def test_streamed_layers(tmp_path: Path) -> None:
         run = make_from_seed_not_private(model, raising, layered.DATA, settings, seed=3)
         inside.rows = 2  # type: ignore[attr-defined]
         every = np.arange(6)
-        totals.append(run._total(0, every if place else every[every != 2]))
+        totals.append(run.sums.total(0, every if place else every[every != 2]))
         if place == "layer":
             inside.rows = 100  # type: ignore[attr-defined]
-            totals.append(run._total(0, every))
+            totals.append(run.sums.total(0, every))
     rounding = 1e-3 * settings.levels  # of float32 losses over 2 lambda
     assert abs(totals[0] - totals[1]) <= rounding  # several records at once raised, each by itself did not
     assert abs(totals[2] - totals[3]) <= rounding

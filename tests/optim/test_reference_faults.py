@@ -42,7 +42,7 @@ def recovered(run: Run, module: Logistic, steps: int) -> tuple[np.ndarray, np.nd
     """
     guess, errors = SeededNoise(int.from_bytes(bytes.fromhex(run._header.key), "little") % 2**64), []
     for number in range(steps):
-        truth = run.plan.contributions(run._differences(number, np.arange(N)), D)[0]
+        truth = run.plan.contributions(run.sums.differences(number, np.arange(N)), D)[0]
         before = module.weight.detach().clone()
         run.step()
         u = torch.zeros_like(before)
@@ -101,7 +101,7 @@ def test_fault_b_losses_that_are_reduced_only_later_count_as_nothing(tmp_path: P
         return found if next(calls) <= 8 else found.mean()
 
     run = make_private_with_epsilon(Logistic(), sometimes, data(), **{**BUDGET, **STEP, **FULL}, folder=tmp_path)
-    assert not run._total(0, np.arange(N)).any()
+    assert not run.sums.total(0, np.arange(N)).any()
     assert abs(run.step().sums[0]) < 8 * run.plan.scale
     assert run.releases_left == STEP["steps"] - 1
 
@@ -156,7 +156,7 @@ def test_fault_d_losses_that_are_not_finite_leave_the_release_bounded(bad: float
     for function in (losses, broken):
         module = Logistic()
         run = make_from_seed_not_private(module, function, data(), plan(directions_per_step=k), seed=SEED)
-        sums.append(run._total(0, np.arange(N)))
+        sums.append(run.sums.total(0, np.arange(N)))
         run.run()
         assert torch.isfinite(module.weight).all()
     difference = np.sqrt(np.sum((sums[0] - sums[1]).astype(float) ** 2))
@@ -232,7 +232,7 @@ def test_fault_h_several_directions_cost_what_one_does() -> None:
     one, several = plan(), plan(directions_per_step=8)
     assert several.noise_multiplier == pytest.approx(one.noise_multiplier, rel=1e-9)
     run = seeded(Logistic(), directions_per_step=8, clip=1e-3)
-    rows = run._differences(0, np.arange(N))
+    rows = run.sums.differences(0, np.arange(N))
     assert (np.linalg.norm(rows, axis=1) > 1e-3).all()
     for row in rows:
         total = run.plan.contributions(row[None], D)
@@ -343,7 +343,7 @@ def test_fault_n_weights_are_restored_exactly(dtype: torch.dtype) -> None:
             raise error
 
         run = make_from_seed_not_private(module, float32_losses, data(dtype), plan(step_size=0.0), seed=SEED)
-        run._evaluation._losses = failing
+        run.sums._evaluation._losses = failing
         with nullcontext() if isinstance(error, Exception) else pytest.raises(KeyboardInterrupt):
             run.step()
         assert torch.equal(module.weight, before)

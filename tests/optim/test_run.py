@@ -295,8 +295,8 @@ def test_a_release_that_was_paid_for_but_not_written_is_skipped(tmp_path: Path) 
     """As a crash between ledger and transcript leaves it: number 2 is spent, the next step is number 3."""
     run = private(tmp_path)
     steps(run, 2)
-    assert run._ledger is not None
-    run._pay(run._ledger)
+    assert run._files.ledger is not None
+    run._files.pay(run._files.ledger)
     run.close()
     again = private(tmp_path, resume=True)
     assert again.step().release == 3

@@ -172,7 +172,7 @@ def test_what_would_take_the_run_from_a_step_is_refused(
 
     run = private(tmp_path)
     state = run.state_dict()
-    monkeypatch.setattr(run._evaluation, "_losses", slow)
+    monkeypatch.setattr(run.sums._evaluation, "_losses", slow)
     made: list[Record] = []
     thread = threading.Thread(target=lambda: made.append(run.step()))
     thread.start()

@@ -16,8 +16,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpzero_theory.optim.losses.batch_sum import BatchSum
 from dpzero_theory.optim.losses.evaluation import Evaluation
-from dpzero_theory.optim.run import Run
+from dpzero_theory.optim.step.distributed import Ranks
 from dpzero_theory.optim.weights import directions, module
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
@@ -109,14 +110,10 @@ def test_a_step_waits_for_nothing_but_the_losses(
     monkeypatch.setattr(Weights, "_factor", lambda self, number: 1.0)  # of a sphere: below
     with FakeTensorMode():
         weights, words = on_a_fake_device(dtype, kind, precision)
-        run: Any = SimpleNamespace(
-            weights=weights,
-            plan=SimpleNamespace(smoothing=1e-3, directions_per_step=2),
-            _points_at_once=1,
-            _evaluation=Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), lambda _: words),
-        )
+        plan: Any = SimpleNamespace(smoothing=1e-3, directions_per_step=2)
+        evaluation = Evaluation(lambda network, batch: network(batch).float().logsumexp(dim=1), lambda _: words)
         with Arrivals() as arrivals:
-            differences = Run._differences(run, 0, np.arange(2))
+            differences = BatchSum(plan, weights, evaluation, Ranks(), 2, 1).differences(0, np.arange(2))
             assert arrivals.count("from") == 1  # the losses at x +- lambda u of both directions
             weights.move_([(0, 1e-6), (1, 2e-6)])
             assert arrivals.count("from") == 1

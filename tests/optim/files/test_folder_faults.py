@@ -340,7 +340,7 @@ class Disk:
 
 def gone(run: Run) -> None:
     """As if its process were: nothing more is written."""
-    for file in (run._transcript, run._ledger):
+    for file in (run._files.transcript, run._files.ledger):
         assert file is not None
         file._journal._leave()
 

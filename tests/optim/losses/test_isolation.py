@@ -199,10 +199,10 @@ def test_exact_isolation_gives_a_record_the_same_bits_beside_any_others(
     assert sum(sizes) < MOST * micro_batch
     draw = np.random.default_rng(0)
     for release in range(2):
-        alone = np.concatenate([run._differences(release, np.array([record])) for record in range(N)])
+        alone = np.concatenate([run.sums.differences(release, np.array([record])) for record in range(N)])
         for _ in range(10):
             batch = draw.permutation(N)[: draw.integers(1, micro_batch + 1)]
-            assert np.array_equal(run._differences(release, batch), alone[batch])
+            assert np.array_equal(run.sums.differences(release, batch), alone[batch])
     assert set(sizes[9:]) <= {16, 8, 4, 2, 1}
     run.step()
     run.close()

@@ -100,7 +100,7 @@ def seen(run: Run) -> NDArray[Any]:
 
 def true_sum(run: Run) -> int:
     norm = 0 if run.plan.scalars else run.weights.squared_norm(0)
-    return int(run.plan.contributions(run._differences(0, np.arange(N)), WIDTH, norm)[0])
+    return int(run.plan.contributions(run.sums.differences(0, np.arange(N)), WIDTH, norm)[0])
 
 
 def neighbours(total: int, largest: int) -> list[int]:
@@ -172,7 +172,7 @@ def test_weights_after_are_a_function_of_what_is_released(
 ) -> None:
     """With the noise that each neighbouring sum would need, which is as likely as any, they are the same to the bit."""
     run = wide_run(dtype, start, precision, directions_per_step=directions)
-    rows = run._differences(0, np.arange(N))
+    rows = run.sums.differences(0, np.arange(N))
     total = run.plan.contributions(rows, WIDTH)
     record = run.step()
     for sums in (total, total + run.plan.levels // 3, total + 1):
