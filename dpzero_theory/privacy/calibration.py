@@ -11,7 +11,7 @@ from dpzero_theory.privacy.accountant import allocated, compositions, delta_curv
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.allocations.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
-from dpzero_theory.privacy.certified.laws.exponential import LEAST_NOISE
+from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE
 from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
 from dpzero_theory.privacy.certified.router import direction_curve
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
@@ -144,17 +144,17 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
         return closed
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
-    if multiplier <= LEAST_NOISE:
+    if multiplier <= LEAST_LAPLACE:
         return replace(closed, lower=0.0)
     less = multiplier * (1 - _CLOSE)
     if MECHANISMS[unit.mechanism].cost(unit.with_noise(less), delta).least > epsilon:
         return replace(closed, lower=less)
-    least = delta_of_history([unit.with_noise(LEAST_NOISE)], epsilon)
+    least = delta_of_history([unit.with_noise(LEAST_LAPLACE)], epsilon)
     if least.upper <= delta:
-        return Bracket(0.0, LEAST_NOISE, LEAST_NOISE, least.method, notes([unit]))
+        return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
     # delta only falls with noise: what a search asks below the least noise is above what it is told
-    curve = delta_curve(lambda noise: ([unit.with_noise(max(noise, LEAST_NOISE))], epsilon))
-    start = min(max(_central_pure(unit, epsilon, delta), LEAST_NOISE), multiplier)
+    curve = delta_curve(lambda noise: ([unit.with_noise(max(noise, LEAST_LAPLACE))], epsilon))
+    start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)
     lower, upper, point = crossing([curve], start, -10.0, delta, roomy=True)
     if upper < multiplier:
         return Bracket(lower, upper, upper, point.method, notes([unit]))

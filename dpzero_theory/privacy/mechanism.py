@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from dpzero_theory import check
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.laws.exponential import LEAST_NOISE, laplace_pairs
+from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE, laplace_pairs
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.integers import LEAST_NOISE as LEAST_SUMMED
-from dpzero_theory.privacy.certified.laws.integers import WIDEST, discrete_pairs
+from dpzero_theory.privacy.certified.laws.integers import LEAST_DISCRETE, WIDEST, discrete_pairs
 from dpzero_theory.privacy.discrete import FINE, between, discrete_scale, least_multiplier, on_lattice
 from dpzero_theory.privacy.laplace import FINE as FINE_LAPLACE
 from dpzero_theory.privacy.laplace import laplace_multiplier, lattice_gap, least_epsilon, release_epsilon
@@ -187,7 +186,7 @@ class DiscreteGaussian(Mechanism):
         r = releases
         least = least_multiplier(self.levels, r.steps * r.coordinates)
         if self._summed(r):
-            least = min(least, LEAST_SUMMED)
+            least = min(least, LEAST_DISCRETE)
         if not r.noise_multiplier >= least:
             raise ValueError(
                 f"noise_multiplier must be at least {least:.6g} with mechanism {self.name}, sampling {r.sampling},"
@@ -196,7 +195,7 @@ class DiscreteGaussian(Mechanism):
 
     def cost(self, releases: Counted, delta: float) -> Cost:
         r, s = releases, releases.noise_multiplier
-        if self._summed(r) and s >= LEAST_SUMMED and s * self.levels <= WIDEST:
+        if self._summed(r) and s >= LEAST_DISCRETE and s * self.levels <= WIDEST:
             pairs = discrete_pairs(s, r.sample_rate, r.relation, self.levels)
             return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
         found = between(s, self.levels, r.steps * r.coordinates)
@@ -242,7 +241,7 @@ class _Laplace(Mechanism):
 
     def cost(self, releases: Counted, delta: float) -> Cost:
         r = releases
-        known = r.noise_multiplier >= LEAST_NOISE and r.steps <= _MOST_COMPOSED
+        known = r.noise_multiplier >= LEAST_LAPLACE and r.steps <= _MOST_COMPOSED
         return Cost(
             gaussian=False,
             ratio=0.0 if self.levels else lattice_gap(r.noise_multiplier, r.steps),

@@ -1,4 +1,10 @@
-"""Where a decreasing curve of certified delta brackets crosses a target, as a certified bracket."""
+"""Where decreasing curves of certified delta brackets cross a target, as a certified bracket of x.
+
+x is epsilon or the noise, for example. A search has two stages: uncertified estimates find x to about the digits that
+are wanted, then certified brackets of delta on both sides of it prove that x is between. "Miss" is log delta less the
+log of its target. The constants were chosen so that a search takes few certified brackets, which cost most; none of
+them decides whether the answer holds.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -7,44 +13,51 @@ from dataclasses import dataclass
 from dpzero_theory.privacy.bracket import Bracket
 
 MARGIN = 1e-14
-"""Relative, of the target, by which a curve exceeds it at the lower end of `crossing`."""
+"""At the lower end of `crossing` delta exceeds the target by this share of it at least."""
 
-
-_TRIES = 60
-"""Evaluations after which a search for an end gives up."""
-_MENDS = 6
-"""Evaluations that hold, and are not far from the target, after which an end is near enough."""
-_ROUGH, _LOOKS = 2.0, 20
-"""In log delta, of a first search, and its most evaluations."""
-_FINE = 5e-10
-_NEXT = 1e-11
-"""Relative in x, of an end and where it does not hold, between which a curve falls at once."""
-_NEAR = 0.2
-"""In log delta, of questions that can have the same contour."""
-_SHARE = 0.1
-_NOISE = 0.5
-"""Share of a bracket's width by which ends must differ to say what the slope is."""
-_SECANT = 1e-6
-"""In log delta, of a first search by estimates."""
-_JUMP = 1e-3
-"""How near, relative in x, a search by rough estimates, which may jump, gets to the target."""
-_AIM, _AIM_CLOSE = 0.03, 0.5
-"""Share of how near an end is sought by which it is aimed at on the side that holds; without other room."""
-_WANTED, _WIDEST = 2e-4, 0.02
-"""Width that an end's bracket may have: relative in x, and at most, relative in delta."""
-_RELATIVE = 1e-8
-"""How near to the target an end is sought: in log delta, as a share of its bracket's width, or relative in x."""
+_ROUGH_MISS, _MOST_LOOKS = 2.0, 20
+"""A search by `Curve.rough` ends at a miss below e^2, and after 20 evaluations at most."""
+_SECANT_MISS, _SECANT_MISS_OF_ROUGH = 1e-6, 0.01
+"""A search by `Curve.estimate` ends at a miss below this; the second number is for rough estimates."""
+_ROUGH_STEP = 1e-3
+"""It also ends where the two sides are this near, relative in x, if the estimates are rough: those may jump."""
+_SAME_CONTOUR = 0.2
+"""Two questions whose misses differ by less than this can share the tau of a contour."""
+_LEAST_MISS, _FINE_STEP = 5e-10, 1e-8
+"""A certified end is near enough to the target at a miss below the first number, or at one that changes x by less than
+the second, relative."""
+_MISS_SHARE = 0.1
+"""Besides, the miss may be this share of the width of delta's bracket there."""
+_TELLING_SHARE = 0.5
+"""The brackets at two points say what the slope is if their ends differ by more than this share of their width."""
+_AIM_SHARE, _AIM_WITHOUT_ROOM = 0.03, 0.5
+"""An end is aimed at the side of the target on which it holds, by this share of the miss that is near enough; the
+second number is for an upper end that leaves no other room."""
+_MOST_TRIES = 60
+"""The certified brackets after which a search for an end gives up."""
+_MOST_MENDS = 6
+"""The certified brackets at which an end held with a small miss, after which it is near enough."""
+_SAME_X = 1e-11
+"""Where an end holds at one point and not at another, and these are this near, relative, the curve jumps between."""
+_WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
+"""The relative width that delta's bracket at an end may have: so much that x changes by the first number, and at most
+the second."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of delta, decreasing in x > 0; `tau` is the contour of a nearby x, for speed, or None.
+    """A curve of delta that decreases in x > 0, by five functions of x.
 
-    bracket(x, wanted) is certified, the one that whoever asks for delta at x finds, and need not be narrower than
-    `wanted`, relative; nearby(x, tau, wanted) is certified too, and may cost less; estimate(x, tau) gives (log delta,
-    tau) without a certificate, -inf for a delta that is too small to be resolved, and no tau where it is a rough one;
-    bound(x, enough) is a certified upper end that may cost less and need not be sharper than `enough`; rough(x) is log
-    delta to a factor, for little, or None where `estimate` costs little.
+    tau is the contour of a nearby x, which saves time, or None.
+
+    bracket(x, wanted): the certified bracket of delta that anyone who asks for delta at x gets. It need not be narrower
+        than `wanted`, relative.
+    estimate(x, tau): (log delta, tau) without a certificate; log delta is -inf if delta is too small to be resolved,
+    and
+        the tau that is returned is None if the estimate is a rough one.
+    bound(x, enough): a certified upper end that may take less time, and need not be sharp below `enough`.
+    rough(x): log delta to within a factor, in little time, or None where `estimate` itself takes little time.
+    nearby(x, tau, wanted): a certified bracket that may take less time than `bracket`, and may be another one.
     """
 
     bracket: Callable[[float, float], Bracket]
@@ -54,24 +67,24 @@ class Curve:
     nearby: Callable[[float, float | None, float], Bracket] | None = None
 
     def exceeds(self, x: float, target: float) -> bool:
-        """Whether delta may exceed the target there."""
+        """Whether delta may exceed the target at x."""
         return (self.bound(x, target) if self.bound is not None else self.bracket(x, 0.0).upper) > target
 
     def below(self, x: float, tau: float | None, wanted: float) -> Bracket:
-        """A bracket whose lower end alone will be used."""
+        """A certified bracket of delta at x, of which only the lower end will be used."""
         return self.nearby(x, tau, wanted) if self.nearby is not None else self.bracket(x, wanted)
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
-    """(x, log delta(x), d log delta / d log x, tau), log delta within 1e-6 of the target (0.01 where it is a rough
-    estimate) or as near as it gets."""
+    """(x, log delta(x), d log delta / d log x, tau) with log delta near the target, by estimates and the secant
+    method."""
     low, high = 0.0, math.inf
     x, slope = _roughly(curve, start, slope, log_target)
     previous: tuple[float, float] | None = None
     tau: float | None = None
     miss = math.inf
     for _ in range(100):
-        log_delta, tau = curve.estimate(x, tau if abs(miss) < _NEAR else None)
+        log_delta, tau = curve.estimate(x, tau if abs(miss) < _SAME_CONTOUR else None)
         if log_delta == -math.inf:
             high, previous = x, None
             x = math.sqrt(low * high) if low > 0 else x / 1.6
@@ -81,7 +94,9 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
             chord = (miss - previous[1]) / math.log(x / previous[0])
             slope = chord if chord < -1e-6 else -1e-6
         rough = tau is None
-        if abs(miss) < (0.01 if rough else _SECANT) or low > high * (1 - (_JUMP if rough else 1e-8)):
+        if abs(miss) < (_SECANT_MISS_OF_ROUGH if rough else _SECANT_MISS) or low > high * (
+            1 - (_ROUGH_STEP if rough else 1e-8)
+        ):
             break
         low, high = (x, high) if miss > 0 else (low, x)
         previous = (x, miss)
@@ -90,18 +105,18 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
 
 
 def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float]:
-    """(x, slope) where `rough` is near the target; the start where it does not say."""
+    """(x, slope) with `Curve.rough` near the target at x; the start where `rough` gives None."""
     x, low, high = start, 0.0, math.inf
     previous: tuple[float, float] | None = None
-    for _ in range(_LOOKS):
+    for _ in range(_MOST_LOOKS):
         found = curve.rough(x)
         if found is None:
             return x, slope
         miss = found - log_target
-        if previous is not None and abs(miss - previous[1]) > _ROUGH:
+        if previous is not None and abs(miss - previous[1]) > _ROUGH_MISS:
             chord = (miss - previous[1]) / math.log(x / previous[0])
             slope = chord if chord < 0 else slope
-        if abs(miss) < _ROUGH:
+        if abs(miss) < _ROUGH_MISS:
             break
         low, high = (x, high) if miss > 0 else (low, x)
         previous = (x, miss)
@@ -110,7 +125,8 @@ def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tup
 
 
 def _next(x: float, miss: float, slope: float, low: float, high: float) -> float:
-    """Where the secant of this slope has no miss, not far off; the middle where that is outside (low, high)."""
+    """The x at which a line of this slope has no miss, at most e^0.7 times off; the middle if that is not in (low,
+    high)."""
     new = x * math.exp(min(max(-miss / slope, -0.7), 0.7))
     if low < new < high:
         return new
@@ -118,8 +134,12 @@ def _next(x: float, miss: float, slope: float, low: float, high: float) -> float
 
 
 def _width(point: Bracket) -> float:
-    """Of log delta; at most `_WIDEST`: what two laws are apart says nothing of how near an end can be sought."""
-    return min(math.log(point.upper / point.lower), _WIDEST) if point.lower > 0 else _WIDEST
+    """The width of a bracket in log delta, but at most `_WIDEST_WANTED`.
+
+    A bracket is wider than that where different laws give its two ends, and then its width does not limit how near to
+    the target an end can be sought.
+    """
+    return min(math.log(point.upper / point.lower), _WIDEST_WANTED) if point.lower > 0 else _WIDEST_WANTED
 
 
 def _end(
@@ -129,35 +149,38 @@ def _end(
     excess: Callable[[Bracket], float],
     fine: float,
 ) -> tuple[float, Bracket, float] | None:
-    """(x, bracket there, slope) with excess <= 0 and nearly 0 (`fine`), from a start near it; None if there is none.
+    """(x, bracket of delta at x, slope) where `excess` is at most 0 and within `fine` of it; None if none is found.
 
-    `excess` is in log delta and has about the slope `slope` in log x.
+    bracket: the bracket of delta at x.
+    start: a guess of x.
+    slope: about the slope of the excess in log x.
+    excess: by how much, in log delta, a bracket misses what is asked of an end; at most 0 where the end holds.
     """
     x, good, bad = start, None, None
     least, factor, mends = 1e-10, 1.0, 0
     previous: tuple[float, float] | None = None
-    for _ in range(_TRIES):
+    for _ in range(_MOST_TRIES):
         point = bracket(x)
         found = excess(point)
-        near = fine + _SHARE * _width(point)
-        measured = previous is not None and abs(found - previous[1]) > 1e-8 + _NOISE * _width(point)
+        near = fine + _MISS_SHARE * _width(point)
+        measured = previous is not None and abs(found - previous[1]) > 1e-8 + _TELLING_SHARE * _width(point)
         if previous is not None and measured:
             chord = (found - previous[1]) / math.log(x / previous[0])
             slope *= min(max(chord / slope, 0.05), 20.0) if chord / slope > 0 else 1.0
         if found <= 0:
-            good, mends = (x, point, slope), mends + (found > -_WIDEST)
-            if found >= -near or mends >= _MENDS:
+            good, mends = (x, point, slope), mends + (found > -_WIDEST_WANTED)
+            if found >= -near or mends >= _MOST_MENDS:
                 return good
         else:
             bad = x
         previous = (x, found)
-        # beyond the root by a little, more each time it was not enough
+        # aim beyond the root by a little, and by more each time that was not enough
         aim = least + fine / 8 + 0.02 * _width(point)
         change = -(factor * found + aim) / slope if found > 0 else -(found + near / 2) / slope
         new = x * math.exp(min(max(change, -1.0), 1.0))
         if good is not None and bad is not None and not min(good[0], bad) < new < max(good[0], bad):
             new = math.sqrt(good[0] * bad)
-            if abs(good[0] / bad - 1) < _NEXT:
+            if abs(good[0] / bad - 1) < _SAME_X:
                 return good
         if found > 0:
             least, factor = 2 * least, 1.0 if measured else 1.3 * factor
@@ -167,7 +190,10 @@ def _end(
 
 @dataclass(frozen=True)
 class _Top:
-    """Where delta is certainly at most the target, about as near to it as that can be; what is known from there."""
+    """An x at which delta is certainly at most the target, about as near to it as can be.
+
+    point: the bracket of delta at x. slope: that of log delta in log x. tau: the contour of the last estimate, or None.
+    """
 
     x: float
     point: Bracket
@@ -176,20 +202,21 @@ class _Top:
 
 
 def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool) -> _Top:
+    """The upper end for one curve; the arguments are those of `crossing`."""
     log_target = math.log(target)
     x, log_delta, slope, tau = _secant(curve, start, slope, log_target)
 
     def above(point: Bracket) -> float:
         if point.upper <= 0:
             return -1.0
-        room = 2 * _FINE + 2 * _SHARE * _width(point) if roomy else 0.0
+        room = 2 * _LEAST_MISS + 2 * _MISS_SHARE * _width(point) if roomy else 0.0
         return max(math.log(point.upper) - log_target + room, -math.inf if point.upper <= target else 5e-324)
 
-    fine = _near(slope) if roomy else _FINE
-    room = 2 * _FINE + _AIM * fine if roomy else _AIM_CLOSE * fine
+    fine = _near(slope) if roomy else _LEAST_MISS
+    room = 2 * _LEAST_MISS + _AIM_SHARE * fine if roomy else _AIM_WITHOUT_ROOM * fine
     x *= math.exp(min(max((log_target - room - log_delta) / slope, -0.7), 0.7))
-    # from its own start, so that anyone who evaluates delta at `upper` again finds the same bracket
-    wanted = min(_WANTED * abs(slope), _WIDEST)
+    # by `bracket`, not `nearby`, so that anyone who asks for delta at `upper` again gets the same bracket
+    wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
     end = _end(lambda x: curve.bracket(x, wanted), x, slope, above, fine)
     if end is None:
         raise OverflowError("no certified end")
@@ -197,18 +224,18 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
 
 
 def _near(slope: float) -> float:
-    """How near to the target, in log delta, an end is sought."""
-    return max(_RELATIVE * abs(slope), _FINE)
+    """The miss at which an end is near enough to the target."""
+    return max(_FINE_STEP * abs(slope), _LEAST_MISS)
 
 
 def _below(curve: Curve, top: _Top, target: float) -> float:
-    """An x close below the top at which delta certainly exceeds the target, 0 if there is none."""
-    change = (_short(top.point, target) + _AIM * _near(top.slope)) / top.slope
+    """An x a little below the top at which delta certainly exceeds the target; 0 if none is found."""
+    change = (_short(top.point, target) + _AIM_SHARE * _near(top.slope)) / top.slope
     return _bottom(curve, top.x * math.exp(min(max(change, -1.0), 0.0)), top.slope, target, top.tau)
 
 
 def _short(point: Bracket, target: float) -> float:
-    """By how much, in log delta, a lower end misses being above the target."""
+    """By how much, in log delta, the lower end of a bracket fails to exceed the target; at most 0 where it does."""
     if point.lower <= 0:
         return 1.0
     enough = point.lower > target * (1 + MARGIN)
@@ -216,8 +243,8 @@ def _short(point: Bracket, target: float) -> float:
 
 
 def _bottom(curve: Curve, start: float, slope: float, target: float, tau: float | None) -> float:
-    """An x, from a start near it, at which delta certainly exceeds the target, 0 if there is none."""
-    wanted = min(_WANTED * abs(slope), _WIDEST)
+    """An x near `start` at which delta certainly exceeds the target; 0 if none is found."""
+    wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
     near = _near(slope)
     end = _end(lambda x: curve.below(x, tau, wanted), start, -slope, lambda point: _short(point, target), near)
     return end[0] if end is not None else 0.0
@@ -232,20 +259,20 @@ def crossing(
     roomy: bool = False,
     below: bool = True,
 ) -> tuple[float, float, Bracket]:
-    """Bracket of the least x at which every curve is at most `target`.
+    """A certified bracket of the least x at which every curve is at most `target`.
 
     Args:
         curves: decreasing curves; those that are below the target where another one crosses it cost one evaluation.
         start: a guess of x > 0.
         slope: a guess of d log delta / d log x < 0 there.
         target: 0 < target < 1, above the limit of every curve at infinity and below that of one of them at 0.
-        roomy: leave room at `upper`, so that a search along another variable through the same point, which stops
-            when it is this near to the target, does not go beyond the point.
-        below: whether the lower end is sought; else it is 0, for less.
+        roomy: leave some room between delta at `upper` and the target. A search along another variable that passes the
+            same point, for example for epsilon at a calibrated noise, then does not end beyond that point.
+        below: whether the lower end is sought; else it is 0, which takes half the time.
 
     Returns:
-        (lower, upper, bracket at upper); every curve's upper end is at most `target` at `upper`, and one curve's
-        lower end exceeds it at `lower`, by `MARGIN` at least.
+        (lower, upper, the bracket of delta at upper). At `upper` the upper end of every curve's bracket is at most
+        `target`; at `lower` the lower end of one curve's bracket exceeds it, by `MARGIN` at least.
     """
     tops = list(_tops(curves, start, slope, target, roomy=roomy))
     last = max((top for _, top in tops), key=lambda top: top.x)
@@ -256,7 +283,7 @@ def crossing(
 def upper_crossing(
     curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool = False
 ) -> tuple[float, Bracket, float]:
-    """What `crossing` says of the upper end, for less: (upper, bracket at upper, slope there)."""
+    """The upper end of `crossing` alone, in less time: (upper, the bracket of delta there, the slope there)."""
     last = max((top for _, top in _tops(curves, start, slope, target, roomy=roomy)), key=lambda top: top.x)
     return last.x, last.point, last.slope
 
@@ -264,7 +291,7 @@ def upper_crossing(
 def _tops(
     curves: Sequence[Curve], start: float, slope: float, target: float, *, roomy: bool
 ) -> Iterator[tuple[Curve, _Top]]:
-    """Of the first curve, and of those that exceed the target at the largest so far."""
+    """The upper ends of the first curve and of those that exceed the target at the largest upper end so far."""
     last: _Top | None = None
     for curve in curves:
         if last is None or curve.exceeds(last.x, target):
@@ -274,13 +301,13 @@ def _tops(
 
 
 def lower_crossing(curves: Sequence[Curve], start: float, slope: float, target: float) -> float:
-    """The first of what `crossing` returns, for less: an x at which one curve certainly exceeds the target."""
+    """The lower end of `crossing` alone, in less time: an x at which one curve certainly exceeds the target."""
     lower = 0.0
     for curve in curves:
         if lower > 0 and (not curve.exceeds(lower, target) or curve.below(lower, None, 0.0).lower <= target):
             continue
         x, log_delta, steep, tau = _secant(curve, start, slope, math.log(target))
-        near = _AIM * _near(steep)
+        near = _AIM_SHARE * _near(steep)
         x *= math.exp(min(max((math.log(target) + near - log_delta) / steep, -0.7), 0.7))
         lower = max(lower, _bottom(curve, x, steep, target, tau))
     return lower

@@ -46,7 +46,7 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.grids.convolution import chernoff, compose, transform
-from dpzero_theory.privacy.certified.laws.logarithms import log_law, log_sum
+from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 _LEAST_NOISE = 0.5

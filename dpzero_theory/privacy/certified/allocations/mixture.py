@@ -21,8 +21,8 @@ from dpzero_theory.privacy.certified.allocations.subset import subset_pairs, tol
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.crossing import Curve
 from dpzero_theory.privacy.certified.grids.grid import grid_delta_beside
+from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, product
-from dpzero_theory.privacy.certified.laws.logarithms import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_epsilon
 from dpzero_theory.privacy.gaussian import delta_from_gdp

@@ -17,7 +17,7 @@ from scipy.special import expit, gammaln, ive, ndtr
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.allocations.epoch import difference
 from dpzero_theory.privacy.certified.grids.convolution import chernoff, compose, transform
-from dpzero_theory.privacy.certified.laws.logarithms import log_law, log_sum
+from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 
 _REACH = 11.0
 """Standard deviations of a step's output that are not cut off."""

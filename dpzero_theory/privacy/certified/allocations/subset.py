@@ -15,8 +15,8 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.allocations.allocation import Run
 from dpzero_theory.privacy.certified.allocations.epoch import difference
 from dpzero_theory.privacy.certified.grids.convolution import compose, transform
+from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, joined
-from dpzero_theory.privacy.certified.laws.logarithms import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.pairs import Pair, inverse, losses
 
 _SIZE, _GROUPS = 2**15, 2**10

@@ -1,4 +1,7 @@
-"""chi(t) = M(tau + i t)/M(tau) of the tilted losses: values with error bounds, and bounds for all larger t."""
+"""The characteristic function chi(t) = M(tau + i t)/M(tau) of the tilted privacy loss: values with error bounds.
+
+M(z) = E_P e^{zL} is the moment of the loss L of one release, and tau the real tilt.
+"""
 
 import math
 
@@ -8,37 +11,44 @@ from numpy.typing import NDArray
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build, decay
 from dpzero_theory.privacy.certified.analytic.tilting import Tilted, cumulant_error
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 
-_UNIT = 2.0**-53
 _SLAB = 8_000
-"""Complex numbers of a factor that are made at once: few enough to stay near the processor."""
-_DIRECT = 20_000
-"""Products of (node in t) and (node in x) up to which each has its own sine."""
-_MANY = 20_000
-"""Steps from which rounding matters more than the number of nodes."""
+"""The complex numbers of a factor that are made at once: 128 kB, which a processor's second cache holds."""
+_MOST_DIRECT = 20_000
+"""Up to so many products of a node in t and one in x each has a sine of its own; beyond, factors are shared."""
+_MANY_STEPS = 20_000
+"""With more releases than this, rounding errors, which the power raises, matter more than the number of nodes."""
 _CHUNK = 32
-"""Terms of one inner product before it is added to a running sum: bounds the growth of rounding errors."""
+"""The terms of one inner product that are summed before a running sum takes them, to bound rounding errors."""
 _TILE = 32, 48
-"""Shape of one product of matrices: from 32 by 64 on a BLAS gives it to several threads, which wait for each other."""
+"""The largest shape of one matrix product: those from 32 by 64 on a BLAS gives to threads, which wait for each
+other."""
 
 
 def shift_angles(pair: Pair) -> list[float]:
-    """Heights of the shifted line, in units of s^2: at most 4/s, so that moduli grow by at most e^8."""
+    """The heights, in units of s^2, of the lines to which the integral over outputs may be shifted.
+
+    They are at most 4/s, so that moduli grow by at most e^8.
+    """
     return [min(2.4, scale / pair.noise) for scale in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)]
 
 
 def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.complex128], Array]:
-    """log of chi(t) e^{-i t mean} on the real line of x, and a bound on the relative error of chi(t); t equispaced."""
+    """The log of chi(t) e^{-i t mean} for equispaced t from real outputs, and bounds on the relative error of chi(t).
+
+    quadrature: a bound on the quadrature error of M over M(tau).
+    """
     keep = part.weights > 1e-26 / part.steps
     v, d = part.weights[keep], part.centred[keep]
     error, loss_error = part.law.mass_error[keep], part.law.loss_error[keep]
     bound = np.minimum(t * float(v @ (np.abs(d) * error)), 2 * float(v @ error)) + t * float(v @ loss_error)
     bound += 2 * quadrature + 2 * float(np.sum(part.weights[~keep]))
-    if len(t) * len(d) > _DIRECT:
+    if len(t) * len(d) > _MOST_DIRECT:
         change = _equispaced(v, d, t, excess=True)
         size = float(v @ np.abs(d))
-        bound += np.minimum(t * size, 2.0) * 2 * (_CHUNK + len(d) / _CHUNK + 40) * _UNIT + 4 * _UNIT * t * size
+        bound += np.minimum(t * size, 2.0) * 2 * (_CHUNK + len(d) / _CHUNK + 40) * UNIT + 4 * UNIT * t * size
     else:
         half = 0.5 * t[:, None] * d
         sine = np.sin(half)
@@ -50,11 +60,12 @@ def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.comp
 def log_far(
     part: Tilted, tau: float, t: Array, log_tolerance: float, budget: float = math.inf
 ) -> tuple[NDArray[np.complex128], Array]:
-    """The same on the shifted line that makes the integrand smallest at t[0]; t equispaced.
+    """As `log_near`, on the shifted line of outputs that makes the integrand smallest at t[0].
 
-    With many steps as chi e^{-i t mean} - 1 = sum_i w_i (e^{i t d_i} - 1), d_i = L_i - mean, where rounding of the
-    weights multiplies |e^{i t d} - 1| <= min(t |d|, 2) only; with few steps as sum_i w_i e^{i t d_i}, which needs
-    fewer nodes (derivation.md, section 7). Laws on half-lines (kind `fixed-size`) stay on the real line.
+    With d_i = L_i - mean the losses at the nodes and w_i their tilted masses, chi e^{-i t mean} - 1 is summed as
+    sum_i w_i (e^{i t d_i} - 1) if there are many releases: rounding errors of the weights then multiply
+    |e^{i t d} - 1| <= min(t |d|, 2) only. With few releases sum_i w_i e^{i t d_i} needs fewer nodes (derivation.md,
+    section 7). A pair of kind `fixed-size`, whose formulas hold on half-lines, stays on the real line.
 
     Raises:
         OverflowError: more than `budget` products of a node in t and one in x would be needed.
@@ -64,11 +75,11 @@ def log_far(
     if len(pair.branches) == 1 and not pair.partial:
         angles = shift_angles(pair)
         angle = angles[int(np.argmin(decay(pair, tau, angles, t[:1])[:, 0]))]
-    many = part.steps > _MANY
+    many = part.steps > _MANY_STEPS
     contour = Contour(tau, 0.0 if many else float(t[0]), float(t[-1]), angle)
     law = build(pair, contour, log_tolerance)
     loss, log_mass, loss_error, mass_error = law.shifted()
-    # |exp(i t L)| decreases in t on this line, so the weights at the first t bound all of them
+    # |exp(i t L)| falls in t on this line, so the weights at the first t are bounds at all t
     exponent = log_mass + tau * loss - part.cumulant
     if not many:
         exponent = exponent + 1j * t[0] * (loss - part.mean)
@@ -77,10 +88,10 @@ def log_far(
     if len(t) * int(keep.sum()) > budget:
         raise OverflowError("too many nodes")
     weights, rate = np.exp(exponent[keep]), loss[keep] - part.mean
-    relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * _UNIT
+    relative = mass_error[keep] + tau * loss_error[keep] + (_CHUNK + len(rate) / _CHUNK + 40) * UNIT
     reach = np.minimum(t[-1] * np.abs(rate), 2.0) if many else 1.0
-    bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * _UNIT * np.abs(rate))))
-    # with many steps the weights sum to 1 but for the error of the quadrature, which so enters twice
+    bound = float(size[keep] @ (reach * relative + t[-1] * (loss_error[keep] + 4 * UNIT * np.abs(rate))))
+    # with many steps the weights are taken to sum to 1: the quadrature error counts there too, so twice
     bound += 2 * float(np.sum(size[~keep])) + 2 * math.exp(law.quadrature_error(contour) - part.cumulant)
     if many:
         change = _equispaced(weights, rate, t, excess=True)
@@ -91,17 +102,17 @@ def log_far(
 
 
 def _log_one_plus(change: NDArray[np.complex128], bound: Array | float) -> tuple[NDArray[np.complex128], Array]:
-    """log(1 + change), and a bound on the relative error of 1 + change given the absolute one of change."""
+    """log(1 + change), and a bound on the relative error of 1 + change from `bound`, the absolute one of change."""
     size = np.abs(change)
     near = size < 0.5
     small = np.where(near, change, 0.0)
     log_near = 0.5 * np.log1p(2 * small.real + np.abs(small) ** 2) + 1j * np.angle(1 + small)
     log_chi = np.where(near, log_near, np.log(np.maximum(np.abs(1 + change), 1e-300)) + 1j * np.angle(1 + change))
-    return log_chi, (bound + 8 * _UNIT * size) * np.exp(-log_chi.real)
+    return log_chi, (bound + 8 * UNIT * size) * np.exp(-log_chi.real)
 
 
 def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[np.complex128]:
-    """exp(i angle), with `excess` less 1 and accurate near it."""
+    """exp(i angle) or, with `excess`, exp(i angle) - 1, accurate also where that is small."""
     if not excess:
         return np.asarray(np.exp(1j * angle), dtype=np.complex128)
     sine, cosine = np.sin(angle.real / 2), np.cos(angle.real / 2)
@@ -118,7 +129,7 @@ def _turned(angle: Array | NDArray[np.complex128], *, excess: bool) -> NDArray[n
 def _equispaced(
     v: Array | NDArray[np.complex128], d: Array | NDArray[np.complex128], t: Array, *, excess: bool
 ) -> NDArray[np.complex128]:
-    """sum_i v_i exp(i t_k d_i), or with `excess` sum_i v_i (exp(i t_k d_i) - 1), for equispaced t, by blocks.
+    """For equispaced t the sums over i of v_i exp(i t_k d_i) or, with `excess`, of v_i (exp(i t_k d_i) - 1).
 
     With t_k = t_0 + (a B + b) h, x = i b h d and y = i (t_0 + a B h) d: exp(x + y) = exp(x) exp(y), and
     exp(x + y) - 1 = (exp(x) - 1) exp(y) + (exp(y) - 1).
@@ -143,6 +154,7 @@ def _equispaced(
 
 
 def _add_product(total: NDArray[np.complex128], left: NDArray[np.complex128], right: NDArray[np.complex128]) -> None:
+    """Add the matrix product left @ right to `total`, tile by tile."""
     high, wide = _TILE
     for row in range(0, total.shape[0], high):
         for column in range(0, total.shape[1], wide):

@@ -1,14 +1,14 @@
 """delta(epsilon) of a composition of subsampled Gaussian releases, with a certified bracket.
 
-With L the privacy loss under P, M(z) = E_P exp(z L) and z = tau + i t on a contour tau > 0,
+With L the privacy loss under P, M(z) = E_P exp(z L) its moment, and z = tau + i t on a contour with tau > 0,
 
     delta(epsilon) = (1/2 pi) Integral  prod_j M_j(z)^{T_j} exp(-z epsilon) / (z (z + 1)) dt,
 
-summed by the trapezoid rule in t at the saddle tau, with M from the nodes of `quadrature.build`. The companion
-text derivation.md derives the formula and every error term: aliasing, truncation in t, quadrature in x and
-rounding. All of them are inside the returned bracket.
+where the pair j is released T_j times. The integral is a trapezoid sum over nodes in t at the saddle tau, and each M(z)
+a sum over nodes in the output x (`quadrature.build`). derivation.md derives the formula and every error: aliases of the
+trapezoid rule, truncation in t, quadrature in x, and rounding. All of them are inside the bracket that is returned.
 
-Where this needs too many nodes (few steps, rare events) `grid` answers instead.
+Few releases, and records that are seldom in a batch, need too many nodes; `grid` answers such questions.
 """
 
 import itertools
@@ -27,23 +27,28 @@ from dpzero_theory.privacy.certified.analytic.characteristic import log_far, log
 from dpzero_theory.privacy.certified.analytic.decay import Decay
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
 from dpzero_theory.privacy.certified.analytic.tilting import Tilted, cumulant_error, glanced, saddle, tilt, tilt_all
-from dpzero_theory.privacy.certified.laws.logarithms import log_c
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 
-_UNIT = 2.0**-53
-_TOLERANCE, _TOLERANCE_OF_FEW, _FEW_STEPS = 1e-14, 1e-11, 50
+_ERROR_SHARE, _ERROR_SHARE_OF_FEW, _STEPS_OF_FEW = 1e-14, 1e-11, 50
+"""The error that is sought, as a share of an estimate of delta: of more than 50 releases, and of at most 50, whose
+characteristic function decays so slowly that every digit costs many nodes."""
 _COARSEST = 1e-3
-"""Largest error that is sought, as a share of an estimate of delta."""
-_NEAR = 400
-_ROUGH = 4000
-"""Most nodes in t of an estimate."""
-_ESTIMATE = -23.0
-"""Log of the error of a characteristic function, times steps, in an estimate."""
+"""The largest error that is sought where the caller allows any, as a share of an estimate of delta."""
+_REAL_NODES = 400
+"""So many nodes in t are summed on the real line of outputs; beyond them the shifted lines take fewer nodes in x."""
+_MOST_ESTIMATED = 4000
+"""The most nodes in t of an estimate."""
+_LOG_ESTIMATED = -23.0
+"""In an estimate, the log of the relative error of a characteristic function raised to the number of its releases."""
 _MAX_NODES = 3_000_000
+"""The most nodes in t: a second or more of one core."""
 _HALVINGS = 30
+"""How often the distance to the tau of the second alias bound is halved before that search gives up."""
 _REAL_LINE = 1000.0
-_LOOKS = 40
-"""Points of a search for where nothing more is summed, and of the search between two of them."""
+"""The largest t of pairs with two branches, which cannot be shifted off the real line."""
+_LOOKS_FOR_END = 40
+"""The points of the search for the last node in t, and of a second search between two of them."""
 
 
 def delta_bracket(
@@ -61,9 +66,9 @@ def delta_bracket(
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: mu >= 0 of full-batch releases in the same composition.
-        contour: tau, that of a nearby question for speed; found where it is None.
+        contour: tau; that of a nearby question saves a search. None: it is sought.
         budget: largest number of (node in t) x (node in x) products.
-        log_error: log of an error, absolute, that is small enough.
+        log_error: log of an absolute error of delta that is small enough.
 
     Raises:
         OverflowError: outside the range of the method (the loss needs too many nodes).
@@ -78,7 +83,7 @@ def delta_bracket(
     total = nodes.step / math.pi * float(np.sum(terms.real))
     with np.errstate(over="ignore"):
         grown = np.expm1(np.minimum(found.relative, 700.0))
-        rounding = nodes.step / math.pi * float(np.sum(size * grown) + 64 * _UNIT * np.sum(size))
+        rounding = nodes.step / math.pi * float(np.sum(size * grown) + 64 * UNIT * np.sum(size))
     last = float(t[-1])
     log_tail = nodes.log_tail - math.log(math.pi * last)
     spread = (rounding + math.exp(log_tail)) * 1.001
@@ -97,10 +102,15 @@ def delta_bracket(
 
 @dataclass(frozen=True)
 class Nodes:
-    """Where the integrand is summed: t = 0, step, ..., count step on the contour tau; the error terms' parameters.
+    """The nodes t = 0, step, ..., count step of the sum on the contour tau, and the parameters of its error bounds.
 
-    ends: indices at which the blocks of t end: the first on the real line of x, then octaves on shifted lines. shift,
-    log_second: of the alias bound beyond tau; log_tail: of |chi| from the last node on. size: about the nodes in x.
+    size: about the number of nodes in x.
+    period: 2 pi over the step, the period of the trapezoid rule's aliases.
+    shift, log_second: the bound on the second alias uses the moment at tau + shift, whose log is at most log_second.
+    log_tail: a bound on the log of the characteristic function from the last node on.
+    ends: the indices at which the blocks of nodes end; the first block is summed on the real line of outputs, the later
+        ones, each twice as long, on shifted lines.
+    log_tolerance: log of the quadrature error in x that was asked for.
     """
 
     tau: float
@@ -115,10 +125,12 @@ class Nodes:
 
     @property
     def count(self) -> int:
+        """The index of the last node."""
         return self.ends[-1]
 
     @property
     def t(self) -> Array:
+        """The nodes."""
         return np.asarray(self.step * np.arange(self.count + 1.0))
 
 
@@ -131,7 +143,8 @@ def affordable(
     budget: float = 1e9,
     log_error: float = -math.inf,
 ) -> Nodes:
-    """The nodes of `delta_bracket`, which takes the same arguments. Raises OverflowError where that does for them."""
+    """The nodes of `delta_bracket`, which takes the same arguments; OverflowError if they are more than `budget`
+    allows."""
     nodes = _planned(epsilon, tuple(parts), gdp, contour, log_error)
     if nodes is None or nodes.count * nodes.size > budget:
         raise OverflowError("too many nodes")
@@ -140,13 +153,14 @@ def affordable(
 
 @lru_cache(maxsize=8)
 def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes | None:
-    """The nodes for a target error of a small share of an estimate of delta; None outside the range of the method."""
+    """The nodes for an error that is a small share of delta; None outside the range of the method."""
     with suppress(OverflowError):
         return _plan(epsilon, parts, gdp, contour, log_error)
     return None
 
 
 def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
+    """As `_planned`, with an OverflowError in the place of None."""
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -155,9 +169,9 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
     log_scale = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon
     if not variance > 0:
         raise OverflowError("a tilted loss that is one value")
-    # relative to S_0 = exp(log_scale)
+    # estimate and target are relative to exp(log_scale), the integrand's numerator at t = 0
     estimate = 1 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
-    target = (_TOLERANCE if steps_total > _FEW_STEPS else _TOLERANCE_OF_FEW) * estimate
+    target = (_ERROR_SHARE if steps_total > _STEPS_OF_FEW else _ERROR_SHARE_OF_FEW) * estimate
     target = max(target, math.exp(min(log_error - log_scale, math.log(_COARSEST * estimate))))
 
     decay = Decay(tilted, tau, gdp)
@@ -167,7 +181,7 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
     step = 2 * math.pi / period
     stop, log_tail = _truncate(decay, target, step, _MAX_NODES * step)
     count = math.ceil(stop / step)
-    ends = [count if count <= _NEAR else (_NEAR if steps_total > 50 else 64)]
+    ends = [count if count <= _REAL_NODES else (_REAL_NODES if steps_total > 50 else 64)]
     while ends[-1] < count:
         ends.append(min(2 * ends[-1], count))
     return Nodes(
@@ -177,7 +191,12 @@ def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_e
 
 @dataclass(frozen=True)
 class _Summand:
-    """Log of prod M_j^{T_j} exp(-z epsilon) over S_0 at the nodes, the errors of its entries, and that of S_0."""
+    """The numerator prod_j M_j(z)^{T_j} exp(-z epsilon) of the integrand at the nodes.
+
+    exponent: its log, less log_scale, which is its log at t = 0.
+    relative: bounds on the relative errors of exp(exponent).
+    common: a bound on the relative error of exp(log_scale).
+    """
 
     exponent: NDArray[np.complex128]
     relative: Array
@@ -194,11 +213,11 @@ def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: flo
     exponent = np.zeros(len(t), dtype=np.complex128)
     relative = np.zeros(len(t))
     drift = square * (tau + 0.5) - epsilon
-    drift_error = 4 * _UNIT * (square * (tau + 0.5) + epsilon)
+    drift_error = 4 * UNIT * (square * (tau + 0.5) + epsilon)
     common = 0.0
     for part in tilted:
         quadrature = math.exp(part.law.quadrature_error(near) - part.cumulant)
-        # the longest, on which the budget may not suffice, first
+        # the longest block first, because that is where the budget may not suffice
         blocks = [
             log_far(part, tau, t[begin + 1 : end + 1], nodes.log_tolerance, budget)
             for begin, end in reversed(list(itertools.pairwise(ends)))
@@ -206,30 +225,31 @@ def _summand(epsilon: float, parts: Parts, gdp: float, nodes: Nodes, budget: flo
         blocks.append(log_near(part, t[: ends[0] + 1], quadrature))
         log_chi, error = (np.concatenate(column[::-1]) for column in zip(*blocks, strict=True))
         exponent += part.steps * log_chi
-        relative += part.steps * (np.log1p(error) + 8 * _UNIT * np.abs(log_chi))
+        relative += part.steps * (np.log1p(error) + 8 * UNIT * np.abs(log_chi))
         drift += part.steps * part.mean
-        drift_error += 4 * _UNIT * part.steps * abs(part.mean)
-        common += part.steps * cumulant_error(part, tau) + 8 * _UNIT * abs(part.steps * part.cumulant)
+        drift_error += 4 * UNIT * part.steps * abs(part.mean)
+        common += part.steps * cumulant_error(part, tau) + 8 * UNIT * abs(part.steps * part.cumulant)
     exponent += -square * t**2 / 2 + 1j * t * drift
-    relative += t * drift_error + 8 * _UNIT * (2 + square * t**2)
-    common += 8 * _UNIT * (tau * epsilon + square * tau * (tau + 1) + 1)
+    relative += t * drift_error + 8 * UNIT * (2 + square * t**2)
+    common += 8 * UNIT * (tau * epsilon + square * tau * (tau + 1) + 1)
     return _Summand(exponent, relative, log_scale, common)
 
 
 def _aliases(nodes: Nodes, log_scale: float) -> float:
-    """A bound on the aliases of the trapezoid rule on either side, over S_0."""
+    """A bound on the aliases of the trapezoid rule on both sides, over exp(log_scale)."""
     period, tau, shift = nodes.period, nodes.tau, nodes.shift
     first = math.exp(min(-log_scale - period * tau, 700.0)) / -math.expm1(-period * tau)
     return first + math.exp(nodes.log_second - log_scale - period * shift) / -math.expm1(-period * shift)
 
 
 def _log_alias_moment(epsilon: float, tilted: Sequence[Tilted], gdp: float, tau: float) -> float:
-    """Log of c(tau) prod M_j(tau)^{T_j} e^{-tau epsilon}, c as in `log_c`, for laws tilted by tau."""
+    """Log of Chernoff's bound c(tau) prod_j M_j(tau)^{T_j} e^{-tau epsilon}; c as in `log_c`, the laws tilted by
+    tau."""
     return log_c(tau) + gdp**2 * tau * (tau + 1) / 2 - tau * epsilon + math.fsum(p.steps * p.cumulant for p in tilted)
 
 
 def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
-    """By how much `_log_alias_moment` may be too small."""
+    """A bound on by how much `_log_alias_moment` is too small."""
     room = 0.0
     for part in tilted:
         quadrature = part.law.quadrature_error(Contour(tau)) - part.cumulant
@@ -240,9 +260,10 @@ def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
 def delta_estimate(
     epsilon: float, parts: Parts, gdp: float = 0.0, *, contour: float | None = None
 ) -> tuple[float, float] | None:
-    """(log delta(epsilon), tau) without a certificate, several times faster; None where few nodes do not suffice.
+    """(about log delta(epsilon), tau), without a certificate and several times faster than `delta_bracket`.
 
-    For the steps of a root search whose answer `delta_bracket` then certifies.
+    It serves the steps of a root search whose answer `delta_bracket` then certifies. None is returned where 4,000 nodes
+    in t do not suffice.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
@@ -252,17 +273,17 @@ def delta_estimate(
     scale = math.sqrt(variance)
     target = 1e-16 / (tau * (1 + tau) * math.sqrt(2 * math.pi * (variance + 1 / tau**2 + 1 / (1 + tau) ** 2)))
     period = max(float(np.logaddexp(0, -log_scale - math.log(target))) / tau, 16 * scale, 30 / (tau + 0.5))
-    if 16 * scale < 30 / (tau + 0.5):  # near a wall of the cumulant
+    if 16 * scale < 30 / (tau + 0.5):  # where the cumulant rises steeply just above tau
         log_target = log_scale + math.log(target)
         shift, log_second = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
         period = max(period, float(np.logaddexp(0, log_second - log_target)) / shift)
     step = 2 * math.pi / period
     stop = 9 / scale
-    while stop <= _ROUGH * step:
+    while stop <= _MOST_ESTIMATED * step:
         t: Array = step * np.arange(math.ceil(stop / step) + 1.0)
         if stop > 9 / scale:
             near = Contour(tau, 0.0, float(t[-1]))
-            tilted = [tilt(build(pair, near, _ESTIMATE - math.log(steps)), steps, tau) for pair, steps in parts]
+            tilted = [tilt(build(pair, near, _LOG_ESTIMATED - math.log(steps)), steps, tau) for pair, steps in parts]
         exponent = -(gdp**2) * t**2 / 2 + 1j * t * (gdp**2 * (tau + 0.5) - epsilon)
         for part in tilted:
             exponent = exponent + part.steps * (log_near(part, t, 0.0)[0] + 1j * t * part.mean)
@@ -281,7 +302,7 @@ def delta_estimate(
 def _alias_shift(
     epsilon: float, parts: Parts, gdp: float, tau: float, variance: float, log_target: float
 ) -> tuple[float, float]:
-    """(shift, about the log moment at tau + shift) whose alias bound asks for about the smallest period."""
+    """(shift, about the log moment at tau + shift) with which the second alias asks for about the smallest period."""
     best = (math.inf, 0.0, 0.0)
     shift = min(7 / math.sqrt(variance), tau + 0.5)
     for _ in range(_HALVINGS):
@@ -305,8 +326,10 @@ def _second_alias(
     log_target: float,
     log_tolerance: float,
 ) -> tuple[float, float]:
-    """(shift, log of an upper bound on the moment at tau + shift), the shift that of `_alias_shift`, or less where a
-    moment there needs too many nodes."""
+    """(shift, log of an upper bound on the moment at tau + shift) for the bound on the second alias.
+
+    The shift is that of `_alias_shift`, or a smaller one where the moment would need too many nodes.
+    """
     shift, _ = _alias_shift(epsilon, parts, gdp, tau, variance, log_target)
     for _ in range(_HALVINGS):
         with suppress(OverflowError):
@@ -318,7 +341,9 @@ def _second_alias(
 
 
 def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[float, float]:
-    """The t beyond which nothing is summed, the first whose tail bound is below `target`, and the log of |chi| there.
+    """The t of the last node, and a bound on the log of |chi| from there on.
+
+    It is the first t of a grid beyond which the integral is less than `target`.
 
     Raises:
         OverflowError: there is none up to `limit`.
@@ -330,20 +355,20 @@ def _truncate(decay: Decay, target: float, step: float, limit: float) -> tuple[f
         return (float(grid[at]), float(log_chi[at])) if enough.any() else (math.inf, 0.0)
 
     found = first(decay.t, decay.coarse)
-    if found[0] > _NEAR * step:
+    if found[0] > _REAL_NODES * step:
         found = first(decay.t, decay.fine)
     found = max(found[0], step), found[1]
-    if found[0] <= _NEAR * step:
+    if found[0] <= _REAL_NODES * step:
         return found
     partial = any(part.law.pair.partial for part in decay.parts)
     if not partial and any(len(part.law.pair.branches) > 1 for part in decay.parts):
-        limit = min(limit, max(_REAL_LINE, 2 * _NEAR * step))
-    if limit > _NEAR * step and not partial:
-        grid = np.geomspace(_NEAR * step, limit, _LOOKS)
+        limit = min(limit, max(_REAL_LINE, 2 * _REAL_NODES * step))
+    if limit > _REAL_NODES * step and not partial:
+        grid = np.geomspace(_REAL_NODES * step, limit, _LOOKS_FOR_END)
         shifted = first(grid, decay.shifted(grid))
         before = grid[grid < shifted[0]]
         if shifted[0] < math.inf and len(before) > 0:
-            grid = np.geomspace(before[-1], shifted[0], _LOOKS)
+            grid = np.geomspace(before[-1], shifted[0], _LOOKS_FOR_END)
             shifted = first(grid, decay.shifted(grid))
         found = min(found, shifted)
     if found[0] > limit:

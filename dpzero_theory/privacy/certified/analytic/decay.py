@@ -1,4 +1,7 @@
-"""Bounds on |chi(t')| that hold for all t' >= t (derivation.md, section 4)."""
+"""Bounds on the characteristic function |chi(t')| of the tilted loss that hold for all t' >= t.
+
+They say how much of the integral of `contour` lies beyond its last node. Derived in derivation.md, section 4.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,48 +14,54 @@ from dpzero_theory.privacy.certified.analytic.characteristic import shift_angles
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, decay
 from dpzero_theory.privacy.certified.analytic.tilting import Tilted
 from dpzero_theory.privacy.certified.analytic.variation import Variation, variations
-from dpzero_theory.privacy.certified.laws.pairs import Branch, losses
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
+from dpzero_theory.privacy.certified.laws.pairs import loss_at
 
-_UNIT = 2.0**-53
-_SLACK = 1e-6
-"""Relative, for sums of masses whose errors are far below it."""
-_LEAST = 1e-300
-"""Of a variance."""
-_LOST = 1e-10
-"""More than the error of a sum of masses, over M(tau)."""
-_REACH = 1.0
-"""Largest t |L - L'| of the losses that the quadratic bound counts."""
-_FIRST, _LAST, _POINTS = 0.5, 1e13, 400
-"""Range of t, over the standard deviation of the total loss, and number of its points."""
+_MASS_SLACK = 1e-6
+"""A relative margin that is far above the rounding errors of the sums of masses it is given to."""
+_LEAST_VARIANCE = 1e-300
+"""A smaller variance than this counts as this, so that no scale is infinite."""
+_TILTED_ERROR = 1e-10
+"""More than the error of a sum of tilted masses."""
+_PHASE = 1.0
+"""The quadratic bound counts losses L, L' with t |L - L'| up to this, in radians."""
+_FIRST, _LAST, _COUNT = 0.5, 1e13, 400
+"""The smallest and largest t of the grid of t, in units of 1 over the standard deviation of the total loss, and the
+number of its points."""
 
 
 class Decay:
-    """A non-increasing bound on log prod_j |chi_j(t')|^{T_j} for all t' >= t (derivation.md, section 4)."""
+    """Bounds on log prod_j |chi_j(t')|^{T_j} for all t' >= t, which do not rise with t.
+
+    The product is over the pairs j, each released T_j times; the `gdp`-GDP mechanism is one more factor.
+    """
 
     def __init__(self, parts: Sequence[Tilted], tau: float, gdp: float) -> None:
         self.parts = parts
         self.tau = tau
         self.gdp = gdp
-        scale = math.sqrt(max(math.fsum(p.steps * p.variance for p in parts) + gdp**2, _LEAST))
-        self.t: Array = np.geomspace(_FIRST / scale, _LAST / scale, _POINTS)
+        scale = math.sqrt(max(math.fsum(p.steps * p.variance for p in parts) + gdp**2, _LEAST_VARIANCE))
+        self.t: Array = np.geomspace(_FIRST / scale, _LAST / scale, _COUNT)
 
     @cached_property
     def _variations(self) -> list[list[Variation]]:
+        """For each pair, the variation of the density of its loss on each branch."""
         return [variations(part.law, self.tau) for part in self.parts]
 
     @cached_property
     def coarse(self) -> Array:
-        """The bound at `t` by the total variation of each loss."""
+        """The bound at the points `t` from the total variation of the density of each loss."""
         found = []
         for part, branches in zip(self.parts, self._variations, strict=True):
             whole = math.fsum(_whole(v, part.cumulant) for v in branches)
-            atom = part.law.pair.atom * math.exp(-part.cumulant) * (1 + _SLACK)
+            atom = part.law.pair.atom * math.exp(-part.cumulant) * (1 + _MASS_SLACK)
             found.append(1 - np.minimum(atom + whole / self.t, 1.0) ** 2)
         return self._total(found)
 
     @cached_property
     def fine(self) -> Array:
-        """The bound at `t` by the variation of parts of each loss's density, and by its variance near its centre."""
+        """The bound at the points `t` from the variation of parts of each density, and from the variance near its
+        centre."""
         found = []
         for part, branches in zip(self.parts, self._variations, strict=True):
             kept = _kept(part, branches, self.t)
@@ -60,7 +69,10 @@ class Decay:
         return np.minimum(self._total(found), self.coarse)
 
     def _total(self, gaps: Sequence[Array]) -> Array:
-        """From 1 - |chi_j|^2 at least, at each t for all that is up to the next point (at the last: for all beyond)."""
+        """The bound at the points `t` from lower bounds on 1 - |chi_j|^2, one array for each pair.
+
+        An entry of such an array holds from its point to the next one, the last entry for all t beyond.
+        """
         total: Array = -(self.gdp**2) * self.t**2 / 2
         for part, gap in zip(self.parts, gaps, strict=True):
             least = np.minimum.accumulate(np.clip(gap, 0.0, 1 - 1e-300)[::-1])[::-1]
@@ -74,12 +86,12 @@ class Decay:
         return total
 
     def at(self, t: float, *, fine: bool) -> float:
-        """The bound for all from `t` on."""
-        index = int(np.searchsorted(self.t, t * (1 + 4 * _UNIT), side="right")) - 1
+        """The bound for all t' >= t; `fine` says which one."""
+        index = int(np.searchsorted(self.t, t * (1 + 4 * UNIT), side="right")) - 1
         return float((self.fine if fine else self.coarse)[index]) if index >= 0 else 0.0
 
     def shifted(self, t: Array) -> Array:
-        """The bound at `t` by shifting the line of x (slower, far sharper for few steps)."""
+        """The bound at `t` from shifted lines of outputs, which takes longer and is far sharper for few releases."""
         total: Array = -(self.gdp**2) * t**2 / 2
         for k, part in enumerate(self.parts):
             pair = part.law.pair
@@ -87,7 +99,7 @@ class Decay:
             if len(pair.branches) == 1 and not pair.partial:
                 log_chi = np.minimum(decay(pair, self.tau, shift_angles(pair), t).min(axis=0) - part.cumulant + 1e-9, 0)
             whole = math.fsum(_whole(v, part.cumulant) for v in self._variations[k])
-            atom = pair.atom * math.exp(-part.cumulant) * (1 + _SLACK)
+            atom = pair.atom * math.exp(-part.cumulant) * (1 + _MASS_SLACK)
             with np.errstate(divide="ignore"):
                 log_chi = np.minimum(log_chi, np.log(atom + whole / t))
             total = total + part.steps * log_chi
@@ -95,27 +107,31 @@ class Decay:
 
 
 def _whole(variation: Variation, cumulant: float) -> float:
-    """The total variation on the whole branch, over M(tau)."""
+    """The total variation on a whole branch of the density under the tilted law."""
     ends = variation.f[0] + variation.f[-1]
-    size = (float(np.sum(variation.cells)) + ends) * (1 + _SLACK)
+    size = (float(np.sum(variation.cells)) + ends) * (1 + _MASS_SLACK)
     return math.exp(min(variation.top - cumulant + math.log(size), 600.0))
 
 
 def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
-    """sum of P(S) - V(S)/t over intervals S of x, the best of some: 1 - |chi(t')| is at least that for t' >= t."""
+    """A lower bound on 1 - |chi(t')| for all t' >= t.
+
+    It is the sum of P(S) - V(S)/t over disjoint intervals S of x, with P the tilted mass and V the variation of the
+    density on S; the intervals are the best of some candidates.
+    """
     total = np.zeros(len(t))
     first = 0
     for variation, (low, _) in zip(branches, part.law.panels, strict=True):
         size = 16 * len(low)
         mass = part.weights[first : first + size].reshape(-1, 16).sum(axis=1)
         first += size
-        # not the product of a huge factor and of what has underflowed: both are bounded, see `variation`
-        scale = math.exp(min(variation.top - part.cumulant, 0.0)) * (1 + _SLACK)
+        # two factors, so that no huge number meets one that has underflowed; `variation` bounds both
+        scale = math.exp(min(variation.top - part.cumulant, 0.0)) * (1 + _MASS_SLACK)
         log_scale = max(variation.top - part.cumulant, 0.0)
         at = np.searchsorted(variation.x, low)
         f, rest = variation.f * scale, np.append(np.cumsum(variation.cells[::-1])[::-1], 0.0) * scale
         above = rest[at] + f[at] + f[-1]
-        below = rest[0] * (1 + _LOST) - rest[at] + f[at] + f[0]
+        below = rest[0] * (1 + _TILTED_ERROR) - rest[at] + f[at] + f[0]
         mass_above = np.cumsum(mass[::-1])[::-1]
         mass_below = mass_above[0] - mass_above
         peak = int(np.argmax(f[at]))
@@ -123,7 +139,7 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
         def best(masses: Array, sizes: Array, log_scale: float = log_scale) -> Array:
             with np.errstate(divide="ignore"):
                 sizes = np.exp(np.minimum(np.log(sizes) + log_scale, 600.0))
-            return np.asarray(np.max(masses - _LOST - sizes / t[:, None], axis=1, initial=0.0))
+            return np.asarray(np.max(masses - _TILTED_ERROR - sizes / t[:, None], axis=1, initial=0.0))
 
         both = best(mass_above[peak:], above[peak:]) + best(mass_below[: peak + 1], below[: peak + 1])
         total += np.maximum(both, best(mass_above, above))
@@ -131,17 +147,20 @@ def _kept(part: Tilted, branches: Sequence[Variation], t: Array) -> Array:
 
 
 def _spread(part: Tilted, tau: float, t: Array) -> Array:
-    """1 - |chi(t')|^2 >= t'^2 P(S)^2 Var(L | S) (1 - y^2/12), y = t' times the width of the losses of S, for t' from
-    each t to the next; 0 at the last."""
+    """A lower bound on 1 - |chi(t')|^2 for t' from each t to the next one, and 0 at the last one.
+
+    It is t'^2 P(S)^2 Var(L | S) (1 - y^2/12) for a set S of losses around the median, with P its tilted mass and y = t'
+    times the width of S.
+    """
     s = part.law.pair.noise
     law = part.law.refined(min(s, s * s) / 8)
-    if math.exp(min(law.quadrature_error(Contour(tau)) - part.cumulant, 0.0)) > _LOST:
+    if math.exp(min(law.quadrature_error(Contour(tau)) - part.cumulant, 0.0)) > _TILTED_ERROR:
         return np.zeros(len(t))
     mass = np.exp(law.log_mass + tau * law.loss - part.cumulant)
     low, high, cells = [], [], []
     first = 0
     for branch, (left, right) in zip(law.pair.branches, law.panels, strict=True):
-        ends = [_loss(part, branch, edge) for edge in (left, right)]
+        ends = [loss_at(law.pair, branch, edge) for edge in (left, right)]
         low.append(np.minimum(*ends))
         high.append(np.maximum(*ends))
         size = 16 * len(left)
@@ -164,11 +183,7 @@ def _spread(part: Tilted, tau: float, t: Array) -> Array:
     square = total * np.cumsum(weight * middle**2)
     variance = np.maximum(square - np.cumsum(weight * middle) ** 2 - 1e-9 * square, 0.0)
     blurred = np.maximum(np.sqrt(variance) - np.sqrt(total * np.cumsum(weight * radius**2)), 0.0)
-    bend = np.maximum.accumulate((1 - _SLACK) ** 2 * (1 - _REACH**2 / 12) * blurred**2)
+    bend = np.maximum.accumulate((1 - _MASS_SLACK) ** 2 * (1 - _PHASE**2 / 12) * blurred**2)
     width = np.maximum.accumulate(highest) - np.minimum.accumulate(lowest)
-    within = np.searchsorted(width * (1 + _SLACK), _REACH / t[1:], side="right") - 1
+    within = np.searchsorted(width * (1 + _MASS_SLACK), _PHASE / t[1:], side="right") - 1
     return np.append(np.where(within >= 0, t[:-1] ** 2 * bend[within], 0.0), 0.0)
-
-
-def _loss(part: Tilted, branch: Branch, x: Array) -> Array:
-    return losses(part.law.pair, branch, x, np.zeros(len(x)))[0]

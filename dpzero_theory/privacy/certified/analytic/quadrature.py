@@ -1,9 +1,11 @@
-"""A finite law that stands for the privacy loss of a `Pair`, with every error of the replacement bounded.
+"""A finite law in the place of the law of the privacy loss L of a `Pair`, with every error of that bounded.
 
-`build` puts composite 16-point Gauss-Legendre panels on the line, so that M(z) = E_P exp(z L) becomes a finite
-sum over nodes. `LossLaw` bounds, for z = tau + i t: the quadrature error (Bernstein ellipses), the mass left out
-beyond the panels (Gaussian tails), the rounding error of every node, and the total variation of the tilted
-density of L. The derivations are in derivation.md, sections 4 to 6.
+`build` covers the line of outputs x with panels, each with a 16-point Gauss-Legendre rule, so that the moment
+M(z) = E_P exp(z L) at a complex z = tau + i t becomes a finite sum over nodes. `LossLaw` has the nodes, and bounds on
+the quadrature error (by Bernstein ellipses), on the mass beyond the panels (by Gaussian tails) and on the rounding
+error of every node. The integral over x may be moved to a parallel line of complex outputs, where the integrand of a
+large t is smaller. A is the density ratio of the module `pairs`, B(x) = A(-x). Derived in derivation.md, sections 4 to
+6.
 """
 
 import math
@@ -16,20 +18,22 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.arithmetic import GAUSS_ORDER, GAUSS_POINTS, GAUSS_WEIGHTS, LOG_SQRT_2PI, UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, losses, rounding
 
-_ORDER = 16
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)
-_RHO = np.array([1.3, 1.6, 2.0, 2.6, 3.4, 4.5, 6.0, 8.0, 11.0, 15.0])[:, None]
-_UNIT = 2.0**-53
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_ELLIPSES = np.array([1.3, 1.6, 2.0, 2.6, 3.4, 4.5, 6.0, 8.0, 11.0, 15.0])[:, None]
+"""The sums of half axes of the Bernstein ellipses that are tried for each panel, in units of half its length."""
 _MAX_PANELS = 3_000
+"""The most panels of a branch: more would take longer than the methods that the router tries next."""
 _SMALL_POWER = 1.0
-"""Log of (1 - q)^a, a < 0, up to which it is a good bound of A^a."""
+"""A power A^a with a < 0 is bounded by (1 - q)^a where the log of that is below this, else by Jensen's inequality."""
 
 
 def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, float]]:
-    """(log c, beta) with A^a B^b <= sum c exp(beta x / s^2) at z = tau (each power at least 1 or at most 0)."""
+    """The terms (log c, beta) of a bound A^a B^b <= sum of c exp(beta x / s^2), for the powers a, b at z = tau.
+
+    Each power must be at least 1 or at most 0.
+    """
     q, s = pair.sample_rate, pair.noise
     keep, take = (math.log1p(-q) if q < 1 else -math.inf), math.log(q)
 
@@ -47,7 +51,7 @@ def _moment_terms(pair: Pair, branch: Branch, tau: float) -> list[tuple[float, f
 
 
 def log_moment_floor(pair: Pair, tau: float) -> float:
-    """A lower bound on log M(tau), tau > 0 or tau <= -1, or about that for a part of a pair.
+    """A lower bound on log M(tau), for tau > 0 or tau <= -1; of a pair that is only a part, roughly log M(tau).
 
     M >= 1 (Jensen), and M >= E A^c / 2 >= q^c exp((c^2 - c)/(2 s^2)) / 2.
     """
@@ -60,7 +64,7 @@ def log_moment_floor(pair: Pair, tau: float) -> float:
 
 
 def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
-    """About log M(tau), mostly below: the largest of the masses of 400 cells."""
+    """A rough log M(tau), mostly too small: the largest part of it that one of 400 cells of x contributes."""
     s = pair.noise
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
     low = max(branch.start, min(-b, 0.0) - 12 * s)
@@ -69,11 +73,11 @@ def _log_peak(pair: Pair, branch: Branch, tau: float) -> float:
     log_f = -x * x / (2 * s * s) + a * pair.log_mixture(x)
     if b:
         log_f = log_f + b * pair.log_mixture(-x)
-    return float(np.max(log_f)) + math.log((x[1] - x[0]) / s) - _LOG_SQRT_2PI
+    return float(np.max(log_f)) + math.log((x[1] - x[0]) / s) - LOG_SQRT_2PI
 
 
 def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tuple[float, float]:
-    """An interval outside which the tilted integrand has mass below exp(log_tolerance) for each moment term."""
+    """An interval of x outside which each term of `_moment_terms` integrates to less than exp(log_tolerance)."""
     s = pair.noise
     low, high = 0.0, 1.0
     for log_c, beta in _moment_terms(pair, branch, tau):
@@ -82,18 +86,22 @@ def support(pair: Pair, branch: Branch, tau: float, log_tolerance: float) -> tup
     return max(low, branch.start), high if branch.stop == math.inf else branch.stop
 
 
-def _argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """arg A(x + i s^2 angle), for 0 <= angle < pi: increasing in x, unimodal in the angle."""
+def _odds(pair: Pair, x: Array) -> Array:
+    """The odds, given the output x, that the batch holds the record."""
     u = (2 * x - 1) / (2 * pair.noise**2)
-    odds = np.exp(np.clip(math.log(pair.sample_rate) - math.log1p(-pair.sample_rate) + u, -700.0, 700.0))
+    return np.exp(np.clip(math.log(pair.sample_rate) - math.log1p(-pair.sample_rate) + u, -700.0, 700.0))
+
+
+def _argument(pair: Pair, x: Array, angle: Array) -> Array:
+    """The argument of A(x + i s^2 angle), 0 <= angle < pi: it rises in x, and in the angle it rises and then falls."""
+    odds = _odds(pair, x)
     result: Array = np.arctan2(odds * np.sin(angle), 1 + odds * np.cos(angle))
     return result
 
 
 def _largest_argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """max of arg A(x + i s^2 phi) over 0 <= phi <= angle."""
-    u = (2 * x - 1) / (2 * pair.noise**2)
-    odds = np.exp(np.clip(math.log(pair.sample_rate) - math.log1p(-pair.sample_rate) + u, -700.0, 700.0))
+    """The largest argument of A(x + i s^2 phi) over 0 <= phi <= angle."""
+    odds = _odds(pair, x)
     return np.where(np.cos(angle) >= -odds, _argument(pair, x, angle), np.arcsin(np.minimum(odds, 1.0)))
 
 
@@ -108,22 +116,22 @@ def _log_dip(pair: Pair, x: Array, angle: Array) -> Array:
 
 
 def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], contour: "Contour") -> Array:
-    """Log of a bound on the Gauss-Legendre error of each panel, for all z of `contour`."""
+    """The log of a bound on the Gauss-Legendre error of each panel, which holds for all z of the contour."""
     s, tau = pair.noise, contour.tau
     low, high = panels
     centre, radius = (low + high) / 2, (high - low) / 2
-    reach = radius * (_RHO + 1 / _RHO) / 2
+    reach = radius * (_ELLIPSES + 1 / _ELLIPSES) / 2
     left, right = centre - reach, centre + reach
-    spread = radius * (_RHO - 1 / _RHO) / 2 / s**2
+    spread = radius * (_ELLIPSES - 1 / _ELLIPSES) / 2 / s**2
     widest = spread + contour.angle
     analytic = widest < 3.0
     widest = np.minimum(widest, 3.0)
     turned = contour.angle - spread
     nearest = np.maximum(np.maximum(left, -right), 0.0)
-    log_sup = (-(nearest**2) + (widest * s**2) ** 2) / (2 * s * s) - _LOG_SQRT_2PI - math.log(s)
+    log_sup = (-(nearest**2) + (widest * s**2) ** 2) / (2 * s * s) - LOG_SQRT_2PI - math.log(s)
 
     def largest(power: float, slope: float, smallest_x: Array, largest_x: Array) -> Array:
-        """sup of log |A(x + i y)^(power + i slope t)| over the ellipse and over t."""
+        """An upper bound on log |A(x + i y)^(power + i slope t)| over the ellipse and over the t of the contour."""
         if power > 0:
             modulus = pair.log_mixture(largest_x)
         else:
@@ -138,14 +146,17 @@ def _panel_errors(pair: Pair, branch: Branch, panels: tuple[Array, Array], conto
     log_sup = log_sup + largest(branch.a + branch.a_slope * tau, branch.a_slope, left, right)
     if branch.b_slope:
         log_sup = log_sup + largest(branch.b_slope * tau, branch.b_slope, -right, -left)
-    bound = log_sup - 2 * _ORDER * np.log(_RHO) - np.log1p(-(_RHO**-2)) + math.log(64 / 15)
+    bound = log_sup - 2 * GAUSS_ORDER * np.log(_ELLIPSES) - np.log1p(-(_ELLIPSES**-2)) + math.log(64 / 15)
     result: Array = np.log(radius) + np.min(np.where(analytic, bound, np.inf), axis=0)
     return result
 
 
 @dataclass(frozen=True)
 class Contour:
-    """z = tau + i t with t_low <= t <= t_high, and x on the line at height s^2 angle (downwards for `add`)."""
+    """The values of z = tau + i t with t_low <= t <= t_high, and the line of outputs for them.
+
+    The outputs are x + i s^2 angle with real x (for the kind `add`: x - i s^2 angle).
+    """
 
     tau: float
     t_low: float = 0.0
@@ -154,14 +165,16 @@ class Contour:
 
 
 def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
-    """Log of the factor by which moving x to the shifted line can raise the moduli of Gaussian and mixtures."""
+    """Log of the largest factor by which the moduli of the normal density and of A, B rise on the shifted line."""
     powers = (branch.a + branch.a_slope * contour.tau, branch.b_slope * contour.tau)
     cosine = math.log(math.cos(contour.angle / 2))
     return (contour.angle * pair.noise) ** 2 / 2 + sum(min(power, 0.0) * cosine for power in powers)
 
 
 def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
-    """Panels of two standard deviations of the noise at most, their error unknown: for what guides a search.
+    """The loss law with panels of at most two standard deviations of the noise and no bound on its error.
+
+    It serves to guide searches.
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -178,7 +191,7 @@ def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
 
 
 def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
-    """Panels refined until the error of M(z) on the contour is about exp(log_tolerance) M(tau).
+    """The loss law with panels so short that M(z) on the contour has an error of about exp(log_tolerance) M(tau).
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -210,7 +223,7 @@ def build(pair: Pair, contour: Contour, log_tolerance: float) -> "LossLaw":
 
 
 def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
-    """Log of a bound on |M(tau + i t')| for all t' >= t, one row for each angle of the shifted line.
+    """The log of a bound on |M(tau + i t')| for all t' >= t, for each t; one row for each angle of the shifted line.
 
     On the line at angle theta the modulus of the integrand is at most
     N(0,s^2)(x) e^{theta^2 s^2/2} |A|^a |B|^b exp(-t arg A - t arg B), bounded cell by cell by monotonicity.
@@ -241,19 +254,19 @@ def decay(pair: Pair, tau: float, angles: Sequence[float], t: Array) -> Array:
 
 @dataclass(frozen=True)
 class LossLaw:
-    """Nodes of the loss law of `pair`: P is close to sum_i exp(log_mass_i) [loss = loss_i]."""
+    """The loss law of `pair` as a finite law: its nodes are losses L_i with masses p_i = exp(log_mass_i) under P."""
 
     pair: Pair
     contour: Contour
     panels: tuple[tuple[Array, Array], ...]
 
     def _at_nodes(self, of: Callable[[Pair, Branch, Array, Array], tuple[Array, Array]]) -> list[tuple[Array, Array]]:
-        """What `of` says of x and its log width at the nodes of each branch."""
+        """The values of the function `of` (pair, branch, x, log width) at the nodes, for each branch."""
         parts = []
         for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True):
             centre, radius = (low + high) / 2, (high - low) / 2
-            x = (centre[:, None] + radius[:, None] * _POINTS).ravel()
-            width = np.log((radius[:, None] * _WEIGHTS).ravel() / self.pair.noise) - _LOG_SQRT_2PI
+            x = (centre[:, None] + radius[:, None] * GAUSS_POINTS).ravel()
+            width = np.log((radius[:, None] * GAUSS_WEIGHTS).ravel() / self.pair.noise) - LOG_SQRT_2PI
             parts.append(of(self.pair, branch, x, width))
         return parts
 
@@ -269,12 +282,12 @@ class LossLaw:
     def _errors(self) -> tuple[Array, Array]:
         parts = self._at_nodes(rounding)
         if self.pair.atom > 0:
-            parts.append((np.zeros(1), np.full(1, 24 * _UNIT)))
+            parts.append((np.zeros(1), np.full(1, 24 * UNIT)))
         loss_error, mass_error = (np.concatenate(column) for column in zip(*parts, strict=True))
         return loss_error, mass_error
 
     def refined(self, width: float) -> "LossLaw":
-        """The same with panels of at most `width`."""
+        """The same law with panels that are at most `width` long."""
         panels = []
         for low, high in self.panels:
             pieces = np.maximum(np.ceil((high - low) / width), 1).astype(np.int64)
@@ -287,26 +300,26 @@ class LossLaw:
 
     @property
     def loss(self) -> Array:
-        """L_i."""
+        """The losses L_i at the nodes."""
         return self._values[0]
 
     @property
     def log_mass(self) -> Array:
-        """log p_i."""
+        """The logs of the masses p_i at the nodes."""
         return self._values[1]
 
     @property
     def loss_error(self) -> Array:
-        """Bound on the rounding error of L_i, absolute."""
+        """Bounds on the absolute rounding errors of the losses."""
         return self._errors[0]
 
     @property
     def mass_error(self) -> Array:
-        """Bound on the rounding error of p_i, relative."""
+        """Bounds on the relative rounding errors of the masses."""
         return self._errors[1]
 
     def shifted(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128], Array, Array]:
-        """(loss, log_mass, loss_error, mass_error) on the shifted line; the errors as for the real nodes."""
+        """Losses, log masses, and bounds on their rounding errors, at the nodes moved to the contour's shifted line."""
         pair, s = self.pair, self.pair.noise
         q, angle = pair.sample_rate, self.contour.angle
         if angle == 0:
@@ -315,17 +328,17 @@ class LossLaw:
         (branch,), ((low, high),) = pair.branches, self.panels
         height = angle * math.copysign(1.0, branch.a_slope)
         centre, radius = (low + high) / 2, (high - low) / 2
-        x = (centre[:, None] + radius[:, None] * _POINTS).ravel()
+        x = (centre[:, None] + radius[:, None] * GAUSS_POINTS).ravel()
         log_a = pair.log_mixture_shifted(x, height)
         gaussian = -((x + 1j * s * s * height) ** 2) / (2 * s * s)
-        width = np.log((radius[:, None] * _WEIGHTS).ravel() / s) - _LOG_SQRT_2PI
+        width = np.log((radius[:, None] * GAUSS_WEIGHTS).ravel() / s) - LOG_SQRT_2PI
         loss = branch.a_slope * log_a
 
         def error(y: Array, log_mixture: NDArray[np.complex128]) -> Array:
             u = (2 * y - 1) / (2 * s * s)
             post = np.exp(np.minimum(math.log(q) + u - log_mixture.real, 2.0))
             coarse = np.where(u > -math.log(q), abs(math.log(q)), 0.0)
-            size: Array = 64 * _UNIT * (np.abs(log_mixture) + (2 + np.abs(u)) * post + coarse)
+            size: Array = 64 * UNIT * (np.abs(log_mixture) + (2 + np.abs(u)) * post + coarse)
             return size
 
         loss_error = error(x, log_a)
@@ -333,11 +346,11 @@ class LossLaw:
             log_b = pair.log_mixture_shifted(-x, -height)
             loss = loss + branch.b_slope * log_b
             loss_error = loss_error + error(-x, log_b)
-        mass_error = _UNIT * (24 + 8 * np.abs(gaussian) + 4 * np.abs(width) + 4 * np.abs(branch.a * log_a))
+        mass_error = UNIT * (24 + 8 * np.abs(gaussian) + 4 * np.abs(width) + 4 * np.abs(branch.a * log_a))
         return loss, gaussian + width + branch.a * log_a, loss_error, mass_error + branch.a * loss_error
 
     def quadrature_error(self, contour: Contour) -> float:
-        """Log of a bound on |M(z) - sum p_i exp(z L_i)| for all z of `contour` (at this law's angle)."""
+        """Log of a bound on |M(z) - sum_i p_i exp(z L_i)| for all z of `contour`, which has this law's angle."""
         pair, s = self.pair, self.pair.noise
         logs = []
         for branch, panels in zip(pair.branches, self.panels, strict=True):

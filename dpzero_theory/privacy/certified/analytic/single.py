@@ -1,8 +1,8 @@
-"""delta(epsilon) of one release, in closed form with a bracket of its rounding.
+"""delta(epsilon) of one release in closed form, as a bracket with its rounding errors inside.
 
-For epsilon >= 0 the best event is a half-line in x, {L > epsilon}, and any half-line E gives the lower bound
-P(E) - e^epsilon Q(E). Let E hold {L > epsilon} and no loss below epsilon - r: what E holds besides costs at most
-(1 - e^-r) e^epsilon Q(E), so that much more is an upper bound.
+For epsilon >= 0 the best event is a half-line of outputs, {L > epsilon}, and any half-line E gives the lower bound
+P(E) - e^epsilon Q(E). If E contains {L > epsilon} and no loss below epsilon - r, that bound is too small by at most
+(1 - e^-r) e^epsilon Q(E), so the sum of the two is an upper bound.
 """
 
 import math
@@ -12,20 +12,22 @@ from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Pair, inverse, losses, rounding
 
-_UNIT = 2.0**-53
-_MOST = 700.0
+_MOST_LOG = 700.0
+"""The largest log whose exponential is taken: e^700 is a float."""
 METHOD = "one release"
+"""The `method` of the brackets from here."""
 
 
 def _loss(pair: Pair, x: float) -> tuple[float, float]:
-    """The loss at x and a bound on its rounding."""
+    """The privacy loss at x, and a bound on its rounding error."""
     (branch,) = pair.branches
     at, width = np.array([x]), np.zeros(1)
     loss, _ = losses(pair, branch, at, width)
     error, _ = rounding(pair, branch, at, width)
-    return float(loss[0]), float(error[0]) + 4 * _UNIT * abs(float(loss[0]))
+    return float(loss[0]), float(error[0]) + 4 * UNIT * abs(float(loss[0]))
 
 
 def single_delta(epsilon: float, pair: Pair) -> Bracket:
@@ -33,10 +35,10 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
 
     Args:
         epsilon: epsilon >= 0, below the largest loss.
-        pair: its dominating pair.
+        pair: the dominating pair of the release.
 
     Raises:
-        OverflowError: rounding exceeds the answer.
+        OverflowError: the rounding errors are larger than the answer.
     """
     (branch,) = pair.branches
     q, s, sign = pair.sample_rate, pair.noise, branch.a_slope
@@ -45,7 +47,7 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
     if not math.isfinite(x):
         raise OverflowError("no event")
     # outwards until the event certainly holds every loss above epsilon
-    move = 4 * _UNIT * max(abs(x), s)
+    move = 4 * UNIT * max(abs(x), s)
     for _ in range(60):
         loss, error = _loss(pair, x)
         if loss + error <= epsilon:
@@ -56,11 +58,12 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
     excess = epsilon - loss + error
 
     def terms(of: tuple[tuple[float, float], ...]) -> tuple[Array, Array]:
-        """Logs of the masses of E under (log weight, mean), and their relative errors."""
+        """Logs of the weighted masses of E under normal laws (log weight, mean), and bounds on their relative
+        errors."""
         weights, means = np.array(of).T
         z = sign * (means - x) / s
         log_mass = weights + log_ndtr(z)
-        return log_mass, _UNIT * (32 + 8 * np.minimum(z, 0.0) ** 2 + 4 * np.abs(z) + 4 * np.abs(weights))
+        return log_mass, UNIT * (32 + 8 * np.minimum(z, 0.0) ** 2 + 4 * np.abs(z) + 4 * np.abs(weights))
 
     keep, take = math.log1p(-q) if q < 1 else -math.inf, math.log(q)
     still = ((0.0, 0.0),)
@@ -70,10 +73,8 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
     (log_p, p_error), (log_q, q_error) = terms(first), terms(second)
     log_q = log_q + epsilon
     top = float(np.max(log_p))
-    p, q_mass = np.exp(log_p - top), np.exp(np.minimum(log_q - top, _MOST))
-    spread = float(p @ p_error + q_mass @ (q_error + 8 * _UNIT * (1 + epsilon + abs(top)))) + 16 * _UNIT * float(
-        p.sum()
-    )
+    p, q_mass = np.exp(log_p - top), np.exp(np.minimum(log_q - top, _MOST_LOG))
+    spread = float(p @ p_error + q_mass @ (q_error + 8 * UNIT * (1 + epsilon + abs(top)))) + 16 * UNIT * float(p.sum())
     value = float(p.sum() - q_mass.sum())
     low, high = value - spread, value + spread - math.expm1(-excess) * 1.01 * float(q_mass.sum())
     if not (low > 0 and high < 2 * low):

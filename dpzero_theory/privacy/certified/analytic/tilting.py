@@ -1,4 +1,7 @@
-"""The loss law tilted by e^{tau L}: its cumulant with an error bound, and the tau at which to integrate."""
+"""Loss laws tilted by e^{tau L}: the log moment K(tau) with an error bound, and the tau at which to integrate.
+
+M(tau) = E_P e^{tau L} is the moment of the privacy loss L of one release, K = log M its cumulant function.
+"""
 
 import math
 from dataclasses import dataclass
@@ -7,22 +10,30 @@ import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, LossLaw, build, glance, log_moment_floor
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 
-_UNIT = 2.0**-53
-_PRICE = 5.0
-"""Log of the precision that is given for fewer nodes."""
-_MISSING = 1e-12
-"""Relative error of a Gaussian tail, with room."""
-_GLANCE, _SPIKY = -30.0, 0.25
-"""Log of the error with which a search is guided, and the largest share of a node beyond which panels are refined."""
-_BEYOND = 50.0
-"""A height, in logs, that no saddle has."""
+_LOG_PRICE = 5.0
+"""The log of the factor by which the integrand at the chosen tau may exceed that at the saddle, for fewer nodes."""
+_TAIL_ERROR = 1e-12
+"""More than the relative error of a Gaussian tail, the probability of the outputs that a part of a pair leaves out."""
+_LOG_GLANCE = -30.0
+"""The log of the relative error of the moments that guide a search."""
+_SPIKY = 0.25
+"""Where one node has more than this share of the tilted mass, unrefined panels are too coarse even for a search."""
+_LOG_BEYOND = 50.0
+"""A height of the integrand, in logs, that is certainly above the one at the saddle."""
 
 
 @dataclass(frozen=True)
 class Tilted:
-    """The loss law of one pair under P e^{tau L} / M(tau)."""
+    """The loss law of one pair, released `steps` times, under the tilted law P e^{tau L} / M(tau).
+
+    cumulant: K(tau).
+    mean, variance: those of the loss under the tilted law.
+    weights: the tilted masses of the nodes of `law`.
+    centred: the losses at the nodes, less the mean.
+    """
 
     law: LossLaw
     steps: int
@@ -34,6 +45,7 @@ class Tilted:
 
 
 def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
+    """The loss law of so many releases, tilted by tau."""
     exponent = law.log_mass + tau * law.loss
     top = float(np.max(exponent))
     v = np.exp(exponent - top)
@@ -53,34 +65,38 @@ def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
 
 
 def _near_one(pair: Pair, cumulant: float) -> bool:
-    """Whether M(tau) is better taken as 1, less what is missing, and the rest."""
+    """Whether M(tau) is computed as 1 less the mass that the pair leaves out plus E (e^{tau L} - 1), which is
+    sharper."""
     return cumulant < 1 and pair.start == -math.inf
 
 
 def tilt_all(parts: Parts, tau: float, log_tolerance: float) -> list[Tilted]:
+    """Each pair's loss law, tilted by tau; log_tolerance as of `quadrature.build`."""
     return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
 
 
 def glanced(parts: Parts, tau: float) -> list[Tilted]:
-    """About `tilt_all`, for less: what is so found guides a search."""
+    """Roughly `tilt_all`, in less time and without error bounds, to guide a search."""
     found = []
     for pair, steps in parts:
-        part = tilt(glance(pair, tau, _GLANCE), steps, tau)
+        part = tilt(glance(pair, tau, _LOG_GLANCE), steps, tau)
         spiky = float(np.max(part.weights)) > _SPIKY
-        found.append(tilt(build(pair, Contour(tau), _GLANCE), steps, tau) if spiky else part)
+        found.append(tilt(build(pair, Contour(tau), _LOG_GLANCE), steps, tau) if spiky else part)
     return found
 
 
 def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
-    """A point near the minimiser over tau > 0 of sum T_j K_j(tau) + gdp^2 tau(tau+1)/2 - tau epsilon - log tau(tau+1).
+    """About the saddle: the tau > 0 at which the integrand of delta(epsilon) at t = 0 is least.
 
-    Any tau > 0 gives a correct bracket; a good one a narrow bracket. K can be all but flat and then rise like a
-    wall (rare events). Just before the wall the tilted law has two far modes, so that its characteristic function
-    hardly decays, and there is no room for the second alias: 0.8 or 0.9 of the saddle need 10 to 300 times fewer nodes.
+    Its log there is sum_j T_j K_j(tau) + gdp^2 tau (tau + 1)/2 - tau epsilon - log(tau (tau + 1)), T_j the number of
+    releases of the pair j. Any tau > 0 gives a bracket that holds; a good one gives a narrow bracket. Where large
+    losses are rare, K is all but flat and then rises like a wall. Just before the wall the tilted law has two modes far
+    apart, so that its characteristic function hardly decays, and there is no room for the second alias (derivation.md,
+    section 2). There 0.8 or 0.9 of the saddle, which is returned instead, needs 10 to 300 times fewer nodes.
     """
 
     def moments(tau: float) -> tuple[float, float, float, float]:
-        """The height, the mean loss, its variance and third moment."""
+        """The log of the integrand, and the mean, variance and third central moment of the total tilted loss."""
         tilted = glanced(parts, tau)
         height = math.fsum(p.steps * p.cumulant for p in tilted) + gdp**2 * tau * (tau + 1) / 2
         mean = math.fsum(p.steps * p.mean for p in tilted) + gdp**2 * (tau + 0.5)
@@ -91,10 +107,10 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
     low, high, flat = 0.0, math.inf, False
     tau = _gaussian_saddle(epsilon, parts, gdp)
-    # certainly beyond: there the height is above what it is near 0
+    # this tau is beyond the saddle: the integrand there is larger than it is near 0
     while (
         not any(pair.partial for pair, _ in parts)
-        and math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts) > tau * epsilon + _BEYOND
+        and math.fsum(steps * log_moment_floor(pair, tau) for pair, steps in parts) > tau * epsilon + _LOG_BEYOND
     ):
         tau /= 2
     for _ in range(200):
@@ -105,23 +121,23 @@ def saddle(epsilon: float, parts: Parts, gdp: float) -> float:
         low, high = (low, tau) if value > 0 else (tau, high)
         if value * value < 0.02 * (variance + bend) or high - low < 1e-3 * low:
             break
-        if mean > 0:  # Newton for the logarithms: the mean rises like an exponential at the wall
+        if mean > 0:  # Newton's step for the logs, because the mean rises exponentially at the wall
             change = -math.log(mean / wanted) / (variance / mean + bend / wanted)
         else:
             change = -value / (variance + bend)
-        # only a little way up where K bends
+        # small steps upwards where K bends much
         new = min(max(tau + change, tau / 4), (5 if flat else 1.7) * tau)
         if not low < new < high:
             new = math.sqrt(low * high) if low > 0 else tau / 4
         tau = new
     for share in () if flat else (0.8, 0.9):
-        if moments(share * tau)[0] < height + _PRICE:
+        if moments(share * tau)[0] < height + _LOG_PRICE:
             return share * tau
     return tau
 
 
 def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
-    """The saddle if the loss were Gaussian, of the variance that it has to first order in q."""
+    """The saddle if the total loss were Gaussian, with the variance that it has in the limit of small q."""
     square = gdp**2
     for pair, steps in parts:
         inverse = min(pair.noise**-2, 50.0)
@@ -135,7 +151,7 @@ def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
 
 
 def cumulant_error(part: Tilted, tau: float) -> float:
-    """Bound on the error of K(tau) = log M(tau): quadrature and rounding."""
+    """A bound on the error of the cumulant K(tau), from quadrature and rounding."""
     law = part.law
     scale = math.exp(-part.cumulant)
     quadrature = math.exp(law.quadrature_error(Contour(tau)) - part.cumulant)
@@ -143,15 +159,15 @@ def cumulant_error(part: Tilted, tau: float) -> float:
     if _near_one(law.pair, part.cumulant):
         mass = np.exp(law.log_mass)
         moved = np.abs(np.exp(np.minimum(law.log_mass + tau * law.loss, 700.0)) - mass)
-        weighted = float(moved @ (law.mass_error + 8 * _UNIT)) * scale
-        quadrature += (math.exp(law.quadrature_error(Contour(0.0))) + _MISSING * law.pair.missing) * scale
+        weighted = float(moved @ (law.mass_error + 8 * UNIT)) * scale
+        quadrature += (math.exp(law.quadrature_error(Contour(0.0))) + _TAIL_ERROR * law.pair.missing) * scale
     else:
-        weighted = float(part.weights @ (law.mass_error + 8 * _UNIT * (1 + abs(tau) * np.abs(law.loss))))
-    return quadrature + shifted + weighted + 8 * _UNIT * abs(part.cumulant)
+        weighted = float(part.weights @ (law.mass_error + 8 * UNIT * (1 + abs(tau) * np.abs(law.loss))))
+    return quadrature + shifted + weighted + 8 * UNIT * abs(part.cumulant)
 
 
 def cumulant(pair: Pair, tau: float) -> tuple[float, float]:
-    """(K(tau), bound on its error): K(tau) = log E_P exp(tau L) of one release, tau > 0.
+    """(K(tau), a bound on its error) of one release, tau > 0, where K(tau) = log E_P exp(tau L).
 
     Raises:
         OverflowError: too many quadrature nodes would be needed.

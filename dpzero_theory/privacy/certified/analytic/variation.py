@@ -1,4 +1,4 @@
-"""The total variation of the tilted density of the privacy loss (derivation.md, section 4a)."""
+"""Bounds on the total variation of the tilted density of the privacy loss (derivation.md, section 4a)."""
 
 import math
 from dataclasses import dataclass
@@ -7,17 +7,20 @@ import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import LossLaw
+from dpzero_theory.privacy.certified.laws.arithmetic import LOG_SQRT_2PI
 from dpzero_theory.privacy.certified.laws.pairs import Branch
 
 _LOWEST = -690.0
-"""Log of what a density below is raised to, over the largest: nothing underflows to no variation at all."""
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+"""Densities below e^-690 times the largest one are raised to that, so that none underflows to a variation of 0."""
 
 
 @dataclass(frozen=True)
 class Variation:
-    """The density of the loss on one branch under P e^{tau L}: e^{top} f at the x, and e^{top} times a bound on its
-    variation in each cell between them; beyond the last x, and before the first one, it is monotone or 0."""
+    """The density of the loss on one branch under P e^{tau L}, and bounds on its variation.
+
+    x: points of the branch; before the first and beyond the last one the density is monotone or 0.
+    f, cells: e^{top} f is the density at each point, e^{top} cells bounds its variation between neighbours.
+    """
 
     x: Array
     top: float
@@ -25,17 +28,8 @@ class Variation:
     cells: Array
 
 
-def log_variation(law: LossLaw, tau: float) -> float:
-    """Log of a bound on the total variation of the density of L under P e^{tau L} (no atom)."""
-    found = [
-        variation.top + math.log((float(np.sum(variation.cells)) + variation.f[0] + variation.f[-1]) * (1 + 1e-6))
-        for variation in variations(law, tau)
-    ]
-    return float(np.logaddexp.reduce(found))
-
-
 def variations(law: LossLaw, tau: float) -> list[Variation]:
-    """That of each branch, by cells of x.
+    """Bounds on the variation on each branch of the pair, cell by cell of x.
 
     Where the sign of the derivative of log density is certain on a cell the variation is the difference of the end
     values; elsewhere the peak inside is bounded through the derivative.
@@ -49,7 +43,7 @@ def variations(law: LossLaw, tau: float) -> list[Variation]:
 def _on_branch(law: LossLaw, branch: Branch, low: Array, high: Array, tau: float) -> Variation:
     pair, s = law.pair, law.pair.noise
     a, b = branch.a + branch.a_slope * tau, branch.b_slope * tau
-    # beyond [first, last] the density is monotone: its log-derivative has the sign of -x
+    # outside [first, last] the density is monotone: the derivative of its log has the sign of -x
     first = branch.start if branch.start > -math.inf else min(low[0], min(a, 0.0) - 1)
     last = max(high[-1], max(a, 0.0) - b + 1) if branch.stop == math.inf else branch.stop
     steps = np.arange(4) / 4
@@ -59,7 +53,7 @@ def _on_branch(law: LossLaw, branch: Branch, low: Array, high: Array, tau: float
     rise = pair.posterior(x, log_a)
     rise_low, rise_high = rise[:-1], rise[1:]
     gain_low, gain_high = np.minimum(a * rise_low, a * rise_high), np.maximum(a * rise_low, a * rise_high)
-    log_f = -x * x / (2 * s * s) - _LOG_SQRT_2PI + math.log(s) + a * log_a
+    log_f = -x * x / (2 * s * s) - LOG_SQRT_2PI + math.log(s) + a * log_a
     if b == 0:
         log_f = log_f - pair.log_posterior(x, log_a)
         drag_low, drag_high = 1 - rise_high, 1 - rise_low
@@ -73,7 +67,7 @@ def _on_branch(law: LossLaw, branch: Branch, low: Array, high: Array, tau: float
             tilt = np.stack([rise_low - fall_high, rise_high - fall_low])
             scale = np.stack([1 / (rise_low + fall_low) - 1, 1 / (rise_high + fall_high) - 1])
             corners = np.clip(tilt[:, None] * scale[None, :], -1.0, 1.0)
-        # where both posteriors underflow nothing is known of r but that |r| <= 1
+        # where both posteriors underflow the ratio is only known to be between -1 and 1
         drag_low = np.nan_to_num(corners, nan=-1.0).min(axis=(0, 1))
         drag_high = np.nan_to_num(corners, nan=1.0).max(axis=(0, 1))
     slope_low = (-x[1:] + gain_low - drag_high) / s**2

@@ -20,14 +20,18 @@ from scipy import fft
 from dpzero_theory.check import Array
 
 Spectrum = NDArray[Any]
+"""The discrete Fourier transform of a law, in double or extended precision."""
 
-_EXTENDED = 2**19
-"""Longest transform done in extended precision (where the machine has it): it is five times slower."""
+_LONGEST_EXTENDED = 2**19
+"""The longest transform that is done in extended precision, which is five times slower, where the machine has it."""
 
 
 def transform(law: Array, first: int, size: int, *, extended: bool = True) -> Spectrum:
-    """Transform of length `size` (a power of two) of the law with weight law[k] at first + k, taken modulo size."""
-    folded: NDArray[Any] = np.zeros(size, dtype=np.longdouble if extended and size <= _EXTENDED else np.float64)
+    """The transform of the law with weight law[k] at the integer first + k, taken modulo `size`, a power of two.
+
+    extended: whether extended precision may be used, up to `_LONGEST_EXTENDED`.
+    """
+    folded: NDArray[Any] = np.zeros(size, dtype=np.longdouble if extended and size <= _LONGEST_EXTENDED else np.float64)
     start = first % size
     for begin in range(-start, len(law), size):
         piece = law[max(begin, 0) : begin + size]
@@ -49,10 +53,13 @@ def power(base: Spectrum, exponent: int) -> Spectrum:
 
 
 def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array, float]:
-    """The law at first, ..., first + N - 1 of a sum of independent laws: each transform with its number of copies.
+    """The law of a sum of independent variables, modulo the length N of their transforms.
 
-    Returns the law, negative rounding cut off, and a bound on its error in total absolute value; over sqrt(N) it
-    bounds the error in Euclidean norm.
+    spectra: the transform of each variable's law, and its number of copies.
+    first: the integer at which the returned weights begin; they are those at first, ..., first + N - 1.
+
+    Returns the weights, with negative ones, which are rounding errors, set to 0, and a bound on the sum of the absolute
+    errors; that bound over sqrt(N) bounds the Euclidean norm of the errors.
     """
     spectra = [(spectrum, count) for spectrum, count in spectra if count > 0]
     size = 2 * (len(spectra[0][0]) - 1)
@@ -73,22 +80,25 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array,
 
 
 def norm(x: Array) -> float:
-    """The Euclidean one."""
+    """The Euclidean norm."""
     return math.sqrt(dot(x, x))
 
 
 def dot(x: Array, y: Array) -> float:
-    """sum x_k y_k: summed in pairs, and not by a BLAS, whose threads take longer than such a sum."""
+    """The inner product, by numpy's own sum: the threads of a BLAS take longer to start than such a sum takes."""
     return float(np.sum(x * y))
 
 
 def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> float:
-    """The least b over `rates` with P(X >= b) <= e^{log_tail}, by Chernoff, for log_moment(r) >= log E e^{r X}."""
+    """The least b with P(X >= b) <= e^{log_tail} by Chernoff's bound at some rate r; log_moment(r) >= log E e^{r X}."""
     return best_rate(log_moment, rates, log_tail)[0]
 
 
 def best_rate(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> tuple[float, float]:
-    """(b, its rate) of `chernoff`: with log_moment convex, what the rising rates give falls and then rises."""
+    """The b of `chernoff` and the rate that gives it.
+
+    `rates` rise and log_moment is convex, so that the bounds first fall and then rise along them.
+    """
     reach = cache(lambda k: (log_moment(float(rates[k])) - log_tail) / float(rates[k]))
     low, high = 0, len(rates) - 1
     while low < high:

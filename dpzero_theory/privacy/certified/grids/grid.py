@@ -1,10 +1,10 @@
 """delta(epsilon) of few or rare subsampled releases on a grid of losses, with a certified bracket.
 
-The loss law of few steps is nearly discrete (the record is in no batch, in one, in two...), so that its
-characteristic function hardly decays and the contour of `subsampled` needs too many nodes. Here the line of x is
-cut where the loss crosses the multiples of a spacing H, and the composition is a power of a Fourier transform
-under the tilt e^{tau L}, which keeps rounding errors relative to the answer. The companion text derivation.md
-derives the bracket in section 5; its width is of second order in H.
+The privacy loss of few steps is nearly discrete (the record is in no batch, in one, in two...), so that its
+characteristic function hardly decays and the integral of `contour` needs too many nodes. Here the line of outputs is
+cut where the loss L crosses the multiples of a spacing H. A law of the losses above the exact one and one below it are
+tilted, that is multiplied by e^{tau L}, which keeps rounding errors relative to the answer, and composed as powers of
+their Fourier transforms. The width of the bracket falls as H^2. Derived in derivation.md, section 5.
 """
 
 import math
@@ -16,9 +16,9 @@ import numpy as np
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.grids.convolution import best_rate, compose, dot, norm, transform
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_c, log_law, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.certified.laws.logarithms import log_c, log_law, log_sum
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.certified.laws.sketch import (
     FAR,
@@ -31,43 +31,51 @@ from dpzero_theory.privacy.certified.laws.sketch import (
     split,
 )
 
-_UNIT = 2.0**-53
-_LOG_TAIL = math.log(1e-15)
-_CUT = 1e-9
-"""Share of delta, about, that may be left out and added to the upper end."""
-_ROUNDED = 1e-6
-_LOST = 1e-3
-"""Shares of the upper and lower end that rounding may have before extended precision is used, five times slower."""
-_GAP = 12.0
-"""Log of the most that Chernoff's bound may exceed delta by; beyond, large losses are counted apart."""
-_RARE, _SHARP = 1e-10, 1.1
-"""The largest delta at which finite pairs' large losses are counted apart, if its ends' ratio exceeds the latter."""
-_LEAST_MASS, _LARGEST = 1e-250, 300.0
-"""Of a law over its scale, below which its weights are lost to underflow; log of a number whose square is none."""
-_CELLS = 2**17
-"""Cells for the losses of one step, at most."""
+_LOG_FOLDED = math.log(1e-15)
+"""Log of the most tilted mass on either side that may lie beyond the transform's window and be folded into it."""
+_LEFT_OUT = 1e-9
+"""Roughly the share of delta whose outputs are left out, which is added to the upper end of the bracket."""
+_MOST_ROUNDED, _MOST_LOST = 1e-6, 1e-3
+"""Shares of the upper and of the lower end of the bracket that rounding errors may have. If they have more, extended
+precision is used, which is five times slower."""
+_CHERNOFF_GAP = 12.0
+"""Large losses are counted apart where Chernoff's bound is more than e^12 times delta: then no one tilt serves both the
+large losses and the others."""
+_RARE_DELTA, _UNSHARP = 1e-10, 1.1
+"""Large losses of finite pairs are counted apart where delta is at most 1e-10 and the ends of its bracket have a ratio
+above 1.1: more than deltas that are asked for in practice need."""
+_LEAST_MASS = 1e-250
+"""The least total of a law's weights, over its scale: with less, weights are lost to underflow."""
+_LARGEST_LOG = 300.0
+"""The largest log of a factor by which weights are multiplied back: the square of a larger number may overflow."""
+_MOST_CELLS = 2**17
+"""The most cells for the losses of one step."""
 
 
 @dataclass(frozen=True)
 class _Finite:
-    """`steps` releases of a finite pair, but for what is beyond all its losses."""
+    """`steps` releases of a finite pair, without its infinite loss; it has the methods of `sketch.Slice`."""
 
     pair: FinitePair
     steps: int
 
     @property
     def largest_loss(self) -> float:
+        """An upper bound on the finite losses of one release."""
         return self.pair.largest_loss + 1e-12 * abs(self.pair.largest_loss)
 
     def sketch(self, size: int) -> Sketch:
+        """The loss law of one release; it is finite already."""
         return Sketch(self.pair.loss, log_law(self.pair.mass), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
+        """As the function `cells.cells`, of one release."""
         return self.pair.cells(tau, width, lowest)
 
 
 def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array]:
-    """(lowest, highest) sum of losses that matters under the tilted law, and Chernoff's best rates for its tails."""
+    """(lowest, highest) total loss that the tilted law hardly exceeds, and Chernoff's rates that show it, (up,
+    down)."""
     laws = [(k.steps, k.loss, *k.tilted(tau)) for k in sketches]
     mean = math.fsum(steps * centre for steps, _, centre, _ in laws)
     variance = math.fsum(steps * float(weights @ (loss - centre) ** 2) for steps, loss, centre, weights in laws)
@@ -79,16 +87,17 @@ def _window(tau: float, sketches: Sequence[Sketch]) -> tuple[float, float, Array
     def moment(rate: float) -> float:
         return math.fsum(steps * log_sum(log_weights, rate, loss) for steps, log_weights, loss in centred)
 
-    up, best_up = best_rate(moment, rates, _LOG_TAIL)
-    down, best_down = best_rate(lambda rate: moment(-rate), rates, _LOG_TAIL)
+    up, best_up = best_rate(moment, rates, _LOG_FOLDED)
+    down, best_down = best_rate(lambda rate: moment(-rate), rates, _LOG_FOLDED)
     return mean - down, mean + up, np.array([best_up, best_down])
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """The composed tilted law at (first + k) H, k >= 0, with total 1 and its scale apart.
+    """The composed tilted law: `mass[k]` at the loss (first + k) H. Its sum is 1 and its factor e^log_scale.
 
-    `error` bounds the rounding of the weights in Euclidean norm, `tail` the mass that lies beyond and is folded in.
+    error: a bound on the Euclidean norm of the weights' rounding errors.
+    tail: a bound on the mass beyond the window of the transform, which is folded into it.
     """
 
     first: int
@@ -107,7 +116,10 @@ def _compose(
     *,
     extended: bool,
 ) -> _Sum:
-    """The sum of the laws (first, mass, its log scale, steps) on `size` points from `bottom`; tails by Chernoff."""
+    """The composition of laws, each given by (first, mass, log of its scale, steps), on `size` losses from `bottom` on.
+
+    rates: Chernoff's rates for the upper and lower tail, see `_window`. extended: in extended precision.
+    """
     start = math.floor(bottom / width)
     totals = [float(np.sum(mass)) for _, mass, _, _ in laws]
     if not min(totals) > _LEAST_MASS:
@@ -141,7 +153,7 @@ def grid_delta(
         epsilon: epsilon >= 0.
         parts: at least one pair with sample_rate < 1, and its number of steps.
         gdp: mu >= 0 of full-batch releases in the same composition.
-        points: length of the transforms, a power of two; the width of the bracket falls as its square.
+        points: length of the transforms, a power of two; the width of the bracket falls as points^-2.
 
     Raises:
         OverflowError: outside the range of the method.
@@ -150,8 +162,8 @@ def grid_delta(
     steps = sum(count for _, count in whole)
     log_cut, rough = rough_cut(epsilon, parts, gdp)
     for _ in range(2):
-        enough = rough + math.log(_CUT)
-        if split(epsilon, whole, enough)[0] - rough < _GAP:
+        enough = rough + math.log(_LEFT_OUT)
+        if split(epsilon, whole, enough)[0] - rough < _CHERNOFF_GAP:
             span = Span(reach_of(enough, steps), reach_of(enough, steps))
             terms = [_bracket(epsilon, [Slice(pair, count, span) for pair, count in whole], points)]
             left_out = 2 * math.exp(enough)
@@ -173,7 +185,7 @@ def grid_delta_beside(
     *,
     points: int,
 ) -> Bracket:
-    """`grid_delta` for compositions with finite pairs: outputs of probability e^{log_cut} are left out.
+    """As `grid_delta`, with the finite pairs `finite` besides; outputs of probability e^{log_cut} are left out.
 
     Raises:
         OverflowError: outside the range of the method.
@@ -184,7 +196,7 @@ def grid_delta_beside(
     term = _bracket(epsilon, [*(_Finite(pair, count) for pair, count in finite), *slices], points)
     left_out = math.fsum(count * pair.infinite for pair, count in finite) + (2 * math.exp(log_cut) if slices else 0.0)
     found = _total([term], left_out)
-    if found.upper > _RARE or found.upper <= _SHARP * found.lower:
+    if found.upper > _RARE_DELTA or found.upper <= _UNSHARP * found.lower:
         return found
     try:
         apart = _finite_apart(epsilon, finite, slices, log_cut, points)
@@ -204,8 +216,11 @@ def _finite_apart(
     log_cut: float,
     points: int,
 ) -> "list[_Term] | None":
-    """The parts of delta where no step of a finite pair has a large loss, and where one of each has; at most
-    e^log_cut is where two have. None where these have nothing."""
+    """The parts of delta from runs where no finite pair has a large loss, and from runs where one release has.
+
+    The cut is such that two large losses have at most the probability e^{log_cut}. None is returned where a pair has no
+    output on one side of its cut.
+    """
     share = math.exp(log_cut / 2) / len(finite)
     parts = [(pair.parted(share / count), count) for pair, count in finite]
     known = [(part, count) for part, count in parts if part is not None]
@@ -221,24 +236,26 @@ def _finite_apart(
 
 @dataclass(frozen=True)
 class _Term:
-    """A bracket of the part of delta that some outputs give."""
+    """A bracket of the part of delta that comes from some of the outputs."""
 
     lower: float
     upper: float
 
 
 def _total(terms: Sequence[_Term], left_out: float) -> Bracket:
-    """The parts of delta together, and what none of them holds."""
-    upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * _UNIT) + 5e-324, 1.0)
-    lower = min(math.fsum(term.lower for term in terms) * (1 - 4 * _UNIT), upper)
+    """The bracket of delta from its parts; `left_out` bounds the probability of all outputs in none of them."""
+    upper = min((math.fsum(term.upper for term in terms) + left_out) * (1 + 4 * UNIT) + 5e-324, 1.0)
+    lower = min(math.fsum(term.lower for term in terms) * (1 - 4 * UNIT), upper)
     # the variance of the loss is too large by up to H^2/4 a step above, and too small by H^2/12 below
     return Bracket(lower, lower + (upper - lower) / 3, upper, "grid")
 
 
 def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[list[_Term], float]:
-    """The parts of delta where no step's output has a large loss, and where one step of each pair has; and the rest.
+    """The parts of delta from runs where no output has a large loss, and from runs where one output of a pair has.
 
-    At most e^{log_cut}/2 is the probability that any output has a large loss.
+    The cut is such that some output has a large loss with probability at most e^{log_cut}/2.
+
+    Returns the parts, and a bound on the probability of all other runs.
     """
     steps = sum(count for _, count in parts)
     near, far = reach_of(log_cut, steps), reach_of(log_cut - FAR, steps)
@@ -254,9 +271,14 @@ def _apart(epsilon: float, parts: Parts, points: int, log_cut: float) -> tuple[l
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where the part of delta with every output in its slice is summed: `points` losses, `width` apart, from `bottom`.
+    """The grid of losses on which one part of delta is summed: `points` losses, `width` apart, from `bottom` on.
 
-    laws: cells of each slice, and steps. error: relative, of all masses. shift: of losses. rates: of Chernoff's tails.
+    tau: the tilt.
+    sketches: the rough loss law of each slice.
+    laws: the cells of each slice, and its number of releases.
+    rates: Chernoff's rates for the tails, see `_window`.
+    error: a bound on the relative error of a composed mass.
+    shift: a bound on the error of a composed loss.
     """
 
     epsilon: float
@@ -271,23 +293,25 @@ class _Grid:
     shift: float
 
     def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool) -> _Sum:
+        """The composition of one law of each slice, whose weights on its cells are `masses`."""
         laws = [(c.first, mass, c.log_scale, count) for (c, count), mass in zip(self.laws, masses, strict=True)]
         return _compose(laws, self.width, bottom, self.points, self.rates, extended=extended)
 
 
 def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Grid:
+    """The grid for the part of delta where every output is in its slice."""
     sketches = [part.sketch(4000) for part in slices]
     tau = saddle(epsilon, sketches)
     bottom, top, rates = _window(tau, sketches)
-    # a loss below `lowest` counts as if it were there
+    # a loss below `lowest` counts as if it were `lowest`
     lowest = bottom - top
     broadest = max(float(np.max(k.loss)) - max(float(np.min(k.loss)), lowest) for k in sketches)
     # the laws on the grid are a little broader than the exact one
     bottom, top = bottom - 0.01 * (top - bottom), top + 0.01 * (top - bottom)
-    width = max((top - bottom) / points, broadest * max(1 / _CELLS, 4 / points))
+    width = max((top - bottom) / points, broadest * max(1 / _MOST_CELLS, 4 / points))
     laws = [(part.cells(tau, width, lowest), part.steps) for part in slices]
-    common = math.fsum(count * (c.error + 40 * _UNIT) for c, count in laws)
-    common = 1.1 * common + 16 * _UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
+    common = math.fsum(count * (c.error + 40 * UNIT) for c, count in laws)
+    common = 1.1 * common + 16 * UNIT * (tau * epsilon + (1 + tau) * (abs(top) + abs(bottom)) + 1)
     if common > 0.1:
         raise OverflowError("rounding errors exceed the answer")
     shift = math.fsum(count * c.slip for c, count in laws) * 1.01
@@ -295,20 +319,20 @@ def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Gr
 
 
 def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Term:
-    """The part of delta where every output is in its slice."""
+    """The bracket of the part of delta that comes from runs with every output in its slice."""
     if math.fsum(part.steps * part.largest_loss for part in slices) <= epsilon:
         return _Term(0.0, 0.0)
     grid = _grid(epsilon, slices, points)
     for extended in (False, True):
         upper, rounded = _upper(grid, extended=extended)
-        lower, lost = _lower(grid, extended=extended) if extended or rounded <= _ROUNDED else (0.0, 1.0)
-        if lost <= _LOST:
+        lower, lost = _lower(grid, extended=extended) if extended or rounded <= _MOST_ROUNDED else (0.0, 1.0)
+        if lost <= _MOST_LOST:
             break
     return _Term(min(lower, upper), upper)
 
 
 def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
-    """(delta of the dominating laws, share of it that is rounding)."""
+    """(the upper end: delta of the dominating laws, the share of it that is rounding error)."""
     tau, moved = grid.tau, grid.epsilon - grid.shift
     above = grid.composed([c.dominating for c, _ in grid.laws], grid.bottom, extended=extended)
     beyond = (above.first + np.arange(grid.points)) * grid.width - moved
@@ -323,9 +347,10 @@ def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
 
 
 def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
-    """(max over k of P(sum of cells >= k) - e^epsilon Q(sum of cells >= k), less errors, share of it that they are).
+    """(the lower end, the share of it that is rounding error).
 
-    Nothing, where the tilt is so far off that a law from below underflows, or rounding is beyond all numbers.
+    The lower end is the largest, over k, of P(S >= k) - e^epsilon Q(S >= k) less its error, where S is the sum of the
+    releases' cell numbers. It is 0 where the tilt is so far off that a law underflows or rounding errors overflow.
     """
     epsilon, tau, width = grid.epsilon, grid.tau, grid.width
     if min(float(np.sum(mass)) for c, _ in grid.laws for mass in (c.nearest_p, c.nearest_q)) < _LEAST_MASS:
@@ -346,12 +371,12 @@ def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
     beyond = beyond[near]
     log_fall_p = p.log_scale + tau * (offset - epsilon - beyond)
     log_fall_q = q.log_scale + tau * (offset - epsilon - beyond) + offset - beyond
-    if max(float(np.max(log_fall_p)), float(np.max(log_fall_q))) > _LARGEST:
+    if max(float(np.max(log_fall_p)), float(np.max(log_fall_q))) > _LARGEST_LOG:
         return 0.0, 1.0
     fall_p, fall_q = np.exp(log_fall_p), np.exp(log_fall_q)
     mass_p, mass_q = p.mass[near] * fall_p, q.mass[near] * fall_q
     kept, lost = (np.cumsum(mass[::-1])[::-1] for mass in (mass_p * (1 - grid.error), mass_q * (1 + grid.error)))
-    slack = 2 * _UNIT * len(kept) * (kept + lost)
+    slack = 2 * UNIT * len(kept) * (kept + lost)
     rounding = [np.sqrt(np.cumsum((law.error * fall)[::-1] ** 2))[::-1] for law, fall in ((p, fall_p), (q, fall_q))]
     wrong = slack + 1.01 * (rounding[0] + rounding[1] + p.tail * fall_p)
     sure = kept - lost - wrong

@@ -1,9 +1,10 @@
-"""Sums of independent real variables on the grid 0, +-g e^{kh}: laws above them in convex order, and events.
+"""Sums of independent real variables on a grid of the points 0 and +-g e^{kh}, k = 0, ..., N - 1.
 
-A law has weights (N, 2, ...) at the points +g e^{kh} and -g e^{kh} and one (...) at 0; the further axes are laws of
-their own. Where the sum of two points falls between its neighbours depends on the difference of their numbers only, so
-that an addition is a loop over differences. All terms are positive: errors stay relative, however small a weight is.
-The statements are derived in derivation.md, section 9.
+The sum of two grid points lies between two neighbours of the grid. Spread to both so that its mean is kept, it gives a
+law that is larger in the convex order; moved to one of them, it gives a law of events. Where the sum lies between its
+neighbours depends only on the difference of the two points' indices k, so that an addition of laws is a loop over
+differences. All terms are positive, so errors stay relative, however small a weight is. The statements are derived in
+derivation.md, section 9.
 """
 
 import math
@@ -14,20 +15,23 @@ import numpy as np
 
 from dpzero_theory.check import Array
 
-_SLACK = 1e-14
-"""Added to every share that moves up: more than its rounding."""
+_SHARE_ERROR = 1e-14
+"""More than the rounding error of a share; it is added to every share of a weight that moves up."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights at g e^{kh} (`at[k, 0]`), at -g e^{kh} (`at[k, 1]`) and at 0."""
+    """The weights of laws on the grid: `at[k, 0]` at g e^{kh}, `at[k, 1]` at -g e^{kh}, and `zero` at 0.
+
+    Further axes of both arrays, if any, number several laws.
+    """
 
     at: Array
     zero: Array
 
     @classmethod
     def of(cls, rising: Array) -> "Weights":
-        """From the weights in the order of the points, along the first axis."""
+        """The weights from an array whose first axis runs from the lowest grid point to the highest."""
         n = len(rising) // 2
         return cls(np.ascontiguousarray(np.stack([rising[n + 1 :], rising[:n][::-1]], axis=1)), rising[n])
 
@@ -38,17 +42,17 @@ class Weights:
         return Weights(self.at * factor, self.zero * factor)
 
     def __getitem__(self, laws: slice) -> "Weights":
-        """Some of the laws, of the first of the further axes."""
+        """The laws with these numbers, counted along the first of the further axes."""
         return Weights(self.at[:, :, laws], self.zero[laws])
 
     def rising(self) -> Array:
-        """The weights from the lowest point to the highest, along the first axis."""
+        """One array of all weights, whose first axis runs from the lowest grid point to the highest."""
         return np.concatenate([self.at[::-1, 1], self.zero[None], self.at[:, 0]])
 
 
 @dataclass(frozen=True)
 class SignedGrid:
-    """The points 0 and +-`least` e^{k `ratio`}, k = 0, ..., `count` - 1."""
+    """The grid of the points 0 and +-g e^{kh}, k = 0, ..., N - 1, where g = `least`, h = `ratio` and N = `count`."""
 
     least: float
     ratio: float
@@ -56,12 +60,14 @@ class SignedGrid:
 
     @cached_property
     def points(self) -> Array:
-        """The positive points, rising."""
+        """The positive points of the grid, from the smallest on."""
         return np.asarray(self.least * np.exp(self.ratio * np.arange(self.count)), dtype=np.float64)
 
     def _shares(self, sign: int) -> list[tuple[int, float]]:
-        """(k, share of k + 1) of 1 + sign e^{-dh} between e^{kh} and e^{(k+1)h}, for the first d, while it is far
-        from 1: d = 0, 1, ... for sign 1 and d = 1, 2, ... for sign -1."""
+        """For each d the k with e^{kh} <= 1 + sign e^{-dh} < e^{(k+1)h}, and the share that moves to e^{(k+1)h}.
+
+        d runs from 0 on for sign 1 and from 1 on for sign -1, until 1 + sign e^{-dh} is within half a step of 1.
+        """
         found = []
         for d in range(0 if sign > 0 else 1, self.count):
             value = math.log1p(sign * math.exp(-d * self.ratio)) / self.ratio
@@ -80,20 +86,23 @@ class SignedGrid:
         return self._shares(-1)
 
     def add(self, a: Weights, b: Weights, *, nearest: bool = False) -> tuple[Weights, Array]:
-        """The law of the sum, spread to the two neighbouring points with its mean kept, or raised a little.
+        """The law of the sum of two independent variables with the laws a and b.
 
-        With `nearest` a pair of points goes to one point, a function of the two. Sums beyond the last points go
-        there; the second result is by how much that lowers a mean that is kept otherwise.
+        Each sum of two points is spread to its two neighbours on the grid, with its mean kept or raised a little. With
+        `nearest` it goes to one neighbour, which depends on the two points only. A sum beyond the grid goes to the last
+        point.
+
+        Returns the law, and by how much the sums beyond the grid lower its mean.
         """
         n, h, both = self.count, self.ratio, a is b
         at: Array = a.at * b.zero + b.at * a.zero
         # equal points of opposite signs
         zero: Array = a.zero * b.zero + (a.at * b.at[:, ::-1]).sum(axis=(0, 1))
         lost = np.zeros(zero.shape)
-        signs = np.array([_SLACK, -_SLACK]).reshape(2, *[1] * zero.ndim)
-        # by how much what is put beyond the last point is lowered there
+        signs = np.array([_SHARE_ERROR, -_SHARE_ERROR]).reshape(2, *[1] * zero.ndim)
+        # by how much a sum with an index at or beyond the last one is lowered
         lowered = self.points[-1] * np.expm1(h * np.arange(2 * n + 2 + math.ceil(math.log(2) / h)))
-        # room for products: new arrays of this size cost more than what is computed
+        # arrays for products, made once: making them takes longer than the products
         room, more, moved = np.empty(at.shape), np.empty(at.shape), np.empty(at.shape)
 
         def put(index: int, weight: Array) -> None:
@@ -137,7 +146,7 @@ class SignedGrid:
                 continue
             scale = np.exp(h * np.arange(n - far)).reshape(n - far, *[1] * (at.ndim - 1))
             for one, other in pairs:
-                # all that are `far` or further below
+                # pairs of points whose indices differ by `far` or more
                 others = other[: n - far, ::sign] * (1 + both)
                 total = np.cumsum(others, axis=0)
                 weight = np.multiply(one[far:], total, out=room[: n - far])

@@ -1,7 +1,7 @@
-"""The privacy loss of one release on a grid of spacing H: a law that dominates it, and one that it dominates.
+"""The privacy loss of one release on a grid of losses with spacing H: a law that dominates it, and one it dominates.
 
-The line of x is cut where the loss crosses the multiples of H/2; P and Q have exactly known masses on every piece.
-The statements are derived in derivation.md, section 5.
+The line of outputs x is cut where the loss crosses the multiples of H/2, and the masses of P and Q on every piece are
+computed with a bound on their error. The statements are derived in derivation.md, section 5.
 """
 
 import math
@@ -11,26 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.arithmetic import LOG_SQRT_2PI, UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, inverse, losses, rounding
 
-_UNIT = 2.0**-53
-_RHO = 1e-13
-"""Relative error of 4-point Gauss-Legendre sums of Gaussian densities over the pieces chosen in `_nodes`."""
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(4)
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_MOST = 2**21
-_FINEST = 2**50
-"""Cells from loss 0 to a loss beyond which its rounding is as wide as a cell."""
+_FOUR_POINTS, _FOUR_WEIGHTS = np.polynomial.legendre.leggauss(4)
+"""Nodes and weights on [-1, 1] of the quadrature rule for the mass of a piece."""
+_SUM_ERROR = 1e-13
+"""Relative error of that rule for normal densities over the pieces that `_nodes` chooses (derivation.md, section 5)."""
+_MOST_PIECES = 2**21
+"""Pieces of a branch beyond which the grid is refused: its arrays would have about a hundred megabytes."""
+_MOST_FROM_ZERO = 2**50
+"""Half cells between loss 0 and a loss beyond which the loss, a 64-bit float, is not known to a half cell."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Weights at the losses k H, k = first, first + 1, ..., tilted: times e^{tau k H}, and times e^{k H} more under Q.
+    """Tilted weights of one release at the losses k H, k = first, first + 1, ...
 
-    All weights are to be multiplied by e^{log_scale}, so that none overflows.
-    dominating: a law under P that dominates the release, its losses raised by at most `slip`.
-    nearest_p, nearest_q: masses under P and Q of the losses in [(k - 1/2) H, (k + 1/2) H).
-    error: relative error of every mass.
+    Tilted means that the weight at k H is multiplied by e^{tau k H}, and a weight of Q by e^{k H} more.
+
+    dominating: P's weights of a law that dominates the release; its losses are too large by at most `slip`.
+    nearest_p, nearest_q: P's and Q's masses of the outputs with losses in [(k - 1/2) H, (k + 1/2) H).
+    slip: a bound on the error of the losses at which the line of outputs was cut.
+    error: a bound on the relative error of every weight.
+    log_scale: all weights are to be multiplied by e^{log_scale}, which is apart so that none overflows.
     """
 
     first: int
@@ -44,10 +48,11 @@ class Cells:
 
 @dataclass(frozen=True)
 class Span:
-    """Outputs of one release, in units of s from the means: the side of large losses up to `near`, the other to `far`.
+    """A range of outputs of one release; distances are in standard deviations s of the noise.
 
-    With `outside` the side of large losses from `near` to `far` instead, and no atom. N(0, s^2) and N(1, s^2) have at
-    most Phi(-near) beyond `near`, and Phi(-far) beyond `far`.
+    It reaches from `far` beyond the mean on the side of small losses to `near` beyond the other mean on the side of
+    large losses. With `outside` it is instead the range on the side of large losses from `near` to `far`, without the
+    atom at loss 0. N(0, s^2) and N(1, s^2) have at most Phi(-near) beyond `near`, and Phi(-far) beyond `far`.
     """
 
     near: float
@@ -55,7 +60,7 @@ class Span:
     outside: bool = False
 
     def interval(self, pair: Pair, branch: Branch) -> tuple[float, float]:
-        """Values of x; empty (the same twice) where the branch has none."""
+        """The range (low, high) of x on one branch of the pair; low = high where it has no point there."""
         s, rising = pair.noise, branch.a_slope > 0
         if self.outside:
             if branch.start > -math.inf and not rising:
@@ -68,7 +73,11 @@ class Span:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Quadrature nodes: the loss is in [half H/2, (half + 1) H/2) up to `slip`, or below for the lowest `half`."""
+    """Nodes of a quadrature rule, each with the number `half` of its half cell.
+
+    The loss of a node is in [half H/2, (half + 1) H/2) but for an error of at most `slip`; that of a node in the lowest
+    half cell may also be below. `error` bounds the relative error of the masses.
+    """
 
     half: NDArray[np.int64]
     loss: Array
@@ -86,9 +95,9 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
     first, last = (math.floor(v / (width / 2)) for v in sign * ends)
     bottom = math.floor(lowest / (width / 2))
     first, last = (max(first, bottom), last) if sign > 0 else (first, min(last, -1 - bottom))
-    if last - first > _MOST:
+    if last - first > _MOST_PIECES:
         raise OverflowError("too many cells")
-    if max(abs(first), abs(last)) > _FINEST:
+    if max(abs(first), abs(last)) > _MOST_FROM_ZERO:
         raise OverflowError("losses that are all but one value")
     levels = np.arange(first + 1, last + 1) * (width / 2)
     inner = np.clip(inverse(pair, branch, levels), low, high)
@@ -98,32 +107,33 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
     edges = np.maximum.accumulate(np.concatenate([[low], inner, [high]]))
     widest = s / max(50.0, 3.2 * ((max(-low, high) + 1) / s + 2))
     pieces = np.ceil(np.diff(edges) / widest).astype(np.int64)
-    if pieces.sum() > _MOST:
+    if pieces.sum() > _MOST_PIECES:
         raise OverflowError("too many nodes")
     half = np.repeat(np.arange(len(pieces)), pieces)
     length = np.repeat(np.diff(edges) / np.maximum(pieces, 1), pieces)
     left = edges[half] + (np.arange(len(half)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
-    x = (left[:, None] + length[:, None] * (1 + _POINTS) / 2).ravel()
-    log_width = np.log((length[:, None] * _WEIGHTS / (2 * s)).ravel()) - _LOG_SQRT_2PI
+    x = (left[:, None] + length[:, None] * (1 + _FOUR_POINTS) / 2).ravel()
+    log_width = np.log((length[:, None] * _FOUR_WEIGHTS / (2 * s)).ravel()) - LOG_SQRT_2PI
     loss, log_mass = losses(pair, branch, x, log_width)
     loss_error, mass_error = rounding(pair, branch, x, log_width)
-    half = np.repeat(half, len(_POINTS)) + first
+    half = np.repeat(half, len(_FOUR_POINTS)) + first
     return _Nodes(
         half if sign > 0 else -1 - half,
         loss,
         log_mass,
-        max(slip, float(np.max(loss_error))) + 4 * _UNIT * float(np.max(np.abs(loss))),
-        _RHO + float(np.max(mass_error)) + 4 * _UNIT * int(pieces.max()),
+        max(slip, float(np.max(loss_error))) + 4 * UNIT * float(np.max(np.abs(loss))),
+        _SUM_ERROR + float(np.max(mass_error)) + 4 * UNIT * int(pieces.max()),
     )
 
 
 def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Cells:
-    """The release on the grid of spacing `width`, x restricted to `span`, tilted by tau > 0.
+    """The laws of one release on the grid of losses with spacing H = `width`, tilted by tau > 0.
 
-    Losses below `lowest` count as if they were there: raised in the dominating law, one event in the other.
+    Only the outputs in `span` count. Outputs with losses below `lowest` count as if their loss were `lowest`: that only
+    raises delta of the dominating law, and in the law below they are one event.
 
     Raises:
-        OverflowError: more than two million pieces would be needed, or cells narrower than a loss is known.
+        OverflowError: more than two million pieces would be needed, or cells so narrow that rounding blurs the losses.
     """
     used = [branch for branch in pair.branches if len(set(span.interval(pair, branch))) == 2]
     nodes = [_nodes(pair, branch, width, span, lowest) for branch in used]
@@ -132,7 +142,7 @@ def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Ce
     count = max(int(half.max()) + 1 >> 1, 0) - first + 2
     largest = width * max(abs(first), first + count)
     slip = max(n.slip for n in nodes)
-    error = max(n.error for n in nodes) + slip + _UNIT * (16 + 8 * (1 + tau) * largest)
+    error = max(n.error for n in nodes) + slip + UNIT * (16 + 8 * (1 + tau) * largest)
 
     def log_masses(cell: NDArray[np.int64], *, raised: bool) -> tuple[Array, Array]:
         base = cell * width
@@ -149,9 +159,9 @@ def cells(pair: Pair, tau: float, width: float, span: Span, lowest: float) -> Ce
             law[-first] += 0.0 if span.outside else pair.atom * math.exp(-log_scale)
         return found[0], found[1]
 
-    # the share at a cell's upper end that keeps the masses of P and Q
+    # the mass that goes to each cell's upper end, so that the masses of P and Q are both kept, and a little more
     p, q = masses(below, logs_below)
-    slack = 1.01 * (2 * error + 4 * _UNIT * (1 + largest))
+    slack = 1.01 * (2 * error + 4 * UNIT * (1 + largest))
     up = np.minimum((np.maximum(p - q, 0.0) + slack * p) / -math.expm1(-width), p)
     dominating = p - up
     dominating[1:] += up[:-1] * math.exp(tau * width)

@@ -1,10 +1,11 @@
 """One release with Laplace noise, in full or Poisson batches: finite pairs above and below it, in closed form.
 
-Lengths are in clips; the noise has parameter s = `noise`, on a lattice of M = `levels` integers to a clip, or
-continuous. With the record the sum is moved by 1, with the other one of replace-one by -1. Beyond these outputs the
-ratio of P to Q is constant, and between them it rises. So intervals with their exact masses under P and Q are a pair
-below (the interval is a function of the output), and with each mass split between the ratios at the interval's ends,
-the masses under P and Q kept, a pair above. Derived in derivation.md, section 11.
+Lengths are in units of the clip. The noise has the density e^{-|x|/s}/(2 s), s = `noise`, or it is its analogue on a
+lattice of M = `levels` integers to a clip. The record moves the sum by 1; with replace-one the other record moves it by
+-1. Where x is beyond all of these means the ratio of the densities of P and Q at x is constant, and between them it
+rises. So let the line be cut into intervals. Which interval an output is in is a function of the output, so the
+intervals' exact masses under P and Q are a pair below. If each mass is split between the two ratios at the ends of its
+interval, so that both masses are kept, that is a pair above. Derived in derivation.md, section 11.
 """
 
 import math
@@ -16,19 +17,23 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.relation import Relation
 
-LEAST_NOISE = 1 / 300
-_CELLS = 1500
-"""Intervals a clip, at most."""
-_ROUNDING = 1e-14
-"""Relative error of a mass, with room."""
+LEAST_LAPLACE = 1 / 300
+"""The least noise parameter s, over the clip, that is accounted for: losses are up to 2/s, and e^{600} is a float."""
+_INTERVALS = 1500
+"""The most intervals to one clip."""
+_MASS_ERROR = 1e-14
+"""More than the relative rounding error of a mass."""
 
 Mixed = tuple[tuple[int, float], ...]
-"""Centres of Laplace laws and their weights."""
+"""A mixture of Laplace laws: (centre, weight) of each."""
 
 
 def _cuts(bottom: int, levels: int) -> tuple[Array, Array]:
-    """First and last output of each interval between `bottom` and 1, both excluded on a lattice."""
-    ends = np.arange(bottom * _CELLS, _CELLS + 1) / _CELLS
+    """The first and the last output of each interval between `bottom` and 1.
+
+    On a lattice (levels > 0) the outputs `bottom` and 1 themselves are in no interval.
+    """
+    ends = np.arange(bottom * _INTERVALS, _INTERVALS + 1) / _INTERVALS
     if not levels:
         return ends[:-1], ends[1:]
     points = np.unique(np.clip(np.rint(ends * levels), bottom * levels + 1, levels))
@@ -36,7 +41,10 @@ def _cuts(bottom: int, levels: int) -> tuple[Array, Array]:
 
 
 def _masses(first: Array, last: Array, bottom: int, centre: int, s: float, gap: float) -> Array:
-    """Of the outputs up to `bottom` <= centre, of the intervals, none of which has the centre inside, and from 1 on."""
+    """The masses of one Laplace law: of the outputs up to `bottom`, of each interval, and of the outputs from 1 on.
+
+    The law's centre is at least `bottom` and inside no interval; `gap` is the lattice spacing, 0 without a lattice.
+    """
     near = np.where(first >= centre, first - centre, centre - last)
     inner = np.exp(-near / s) * -np.expm1(-(last + gap - first) / s)
     outer = [math.exp(-(centre - bottom) / s), math.exp(-(1 - centre) / s)]
@@ -44,7 +52,7 @@ def _masses(first: Array, last: Array, bottom: int, centre: int, s: float, gap: 
 
 
 def log_mixed(weight: float, level: Array) -> Array:
-    """Log of 1 - weight + weight e^level."""
+    """Log of 1 - weight + weight e^level, without overflow and accurate near 0."""
     if weight == 1:
         return level
     more = weight * np.expm1(np.minimum(level, 700.0))
@@ -54,30 +62,31 @@ def log_mixed(weight: float, level: Array) -> Array:
 
 
 def _log_ratio(mixed: Mixed, x: Array, s: float) -> Array:
-    """Log of the density at x over that of the law with centre 0."""
+    """Log of the density of a mixture at x over the density of the law with centre 0."""
     centre, weight = mixed[-1]
     return log_mixed(weight, (np.abs(x) - np.abs(x - centre)) / s)
 
 
 def _split(p: Array, q: Array, least: Array, most: Array) -> FinitePair:
-    """Masses under P and Q of sets of outputs with losses between `least` and `most`."""
+    """The finite pairs above and below, from the masses p and q of sets whose losses are between `least` and `most`."""
     width = np.where(most > least, most - least, 1.0)
-    up = np.where(most > least, (p - q * np.exp(least) + 4 * _ROUNDING * p) / -np.expm1(-width), 0.0)
+    up = np.where(most > least, (p - q * np.exp(least) + 4 * _MASS_ERROR * p) / -np.expm1(-width), 0.0)
     up = np.clip(up, 0.0, p)
     loss, mass = np.concatenate([least, most]), np.concatenate([p - up, up])
     order = np.argsort(loss, kind="stable")
     exact = bool(np.all(most == least))
-    return FinitePair(loss[order], mass[order], 0.0, p * (1 - _ROUNDING), q * (1 + _ROUNDING), exact)
+    return FinitePair(loss[order], mass[order], 0.0, p * (1 - _MASS_ERROR), q * (1 + _MASS_ERROR), exact)
 
 
 @lru_cache(maxsize=8)
 def laplace_pairs(
     noise: float, sample_rate: float, relation: Relation, levels: int = 0
 ) -> tuple[FinitePair, FinitePair]:
-    """The pairs (P, Q) and (Q, P) of one release, P with the record.
+    """The pairs (P, Q) and (Q, P) of one release, where P is the law with the record.
 
-    noise: s of the module, at least `LEAST_NOISE`. sample_rate: q in (0, 1], of full or Poisson batches. levels: M, or
-    0 for continuous noise.
+    noise: s of the module, at least `LEAST_LAPLACE`.
+    sample_rate: q in (0, 1], of full or Poisson batches.
+    levels: M, the lattice points to a clip, or 0 for continuous noise.
     """
     s, q, gap = noise, sample_rate, 1 / levels if levels else 0.0
     bottom = -1 if relation is Relation.REPLACE_ONE else 0

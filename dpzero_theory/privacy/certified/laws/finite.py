@@ -1,8 +1,9 @@
-"""A pair of laws known by its testing region between two polygons: finite laws that dominate it and that it dominates.
+"""A pair of laws (P, Q) between two finite pairs: one that dominates it, and one that it dominates.
 
-Above: the divergence at finitely many ratios, joined by straight lines, is the profile of a finite pair that dominates.
-Below: the points (Q(A), P(A)) of finitely many events, joined by straight lines, are the power function of a finite
-pair that the pair dominates (randomise between the events). Derived in derivation.md, section 9.
+From above, the divergences P(A) - a Q(A), maximised over A, at finitely many ratios a and joined by straight lines, are
+those of a finite pair that dominates (P, Q). From below, the points (Q(A), P(A)) of finitely many events A, joined by
+straight lines, are the power function of a finite pair that (P, Q) dominates, because tests may be randomised.
+Derived in derivation.md, section 9.
 """
 
 import math
@@ -13,20 +14,19 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_law
 from dpzero_theory.privacy.certified.laws.cells import Cells
-from dpzero_theory.privacy.certified.laws.logarithms import log_law
 
-_UNIT = 2.0**-53
 _ROUNDING = 1e-12
-"""Relative error of the weights made from divergences and events, with room."""
+"""More than the relative rounding error of a weight that is computed from divergences or events."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One direction, at the losses `loss`, rising from 0: bounds of the divergence from both sides.
+    """Bounds on the divergences of (P, Q) at the ratios e^l, for the losses l in `loss`, which rise from 0.
 
-    P(A) - e^l Q(A) <= above + cut for every event A; p and q are the probabilities of one event each, up to a factor
-    1 +- `error`.
+    above, cut: P(A) - e^l Q(A) <= above + cut for every event A.
+    p, q: for each l the probabilities of one event under P and under Q, up to a factor of 1 +- `error`.
     """
 
     loss: Array
@@ -39,8 +39,13 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class FinitePair:
-    """P's weights `mass` at the losses `loss`, and `infinite` beyond all of them, dominate; weights (`p`, `q`) under P
-    and Q on a partition are below. exact: whether both are the outputs themselves, but for rounding."""
+    """A pair of laws by two finite pairs, one above and one below it.
+
+    loss, mass, infinite: the law of the privacy loss under P of the pair that dominates: its weights at the losses, and
+        the weight of an infinite loss.
+    p, q: weights under P and under Q on one partition of the outputs, which is the pair below.
+    exact: whether both finite pairs are the pair itself, output by output, but for rounding.
+    """
 
     loss: Array
     mass: Array
@@ -51,11 +56,11 @@ class FinitePair:
 
     @property
     def largest_loss(self) -> float:
-        """Of the losses, but for what is infinite."""
+        """The largest finite loss of the pair that dominates."""
         return float(self.loss[-1])
 
     def delta(self, epsilon: float) -> tuple[float, float, float]:
-        """(lower, estimate, upper) of one release's delta(epsilon)."""
+        """(lower bound, estimate, upper bound) of the delta(epsilon) of one release."""
         beyond = self.loss > epsilon
         upper = self.infinite + float(self.mass[beyond] @ -np.expm1(epsilon - self.loss[beyond])) * (1 + _ROUNDING)
         gain = self.p - math.exp(min(epsilon, 700.0)) * self.q
@@ -63,7 +68,10 @@ class FinitePair:
         return lower, (lower + upper) / 2, min(upper, 1.0)
 
     def trimmed(self, share: float) -> "FinitePair":
-        """Without losses beyond which P has at most `share`: `infinite` has them, and events below do not."""
+        """The pair without its largest losses, of which P has at most `share`.
+
+        Above, their weight is added to `infinite`; below, the outputs with such losses are dropped.
+        """
         kept = max(int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share)), 1)
         level = np.log(self.p) - np.log(self.q)
         near = level <= max(self.loss[min(kept, len(self.loss) - 1)], float(level.min()))
@@ -71,8 +79,10 @@ class FinitePair:
         return FinitePair(self.loss[:kept], self.mass[:kept], self.infinite + more, self.p[near], self.q[near])
 
     def parted(self, share: float) -> tuple["FinitePair", "FinitePair"] | None:
-        """The outputs but those of the largest losses, of which P has at most `share`, and these; neither is a law, and
-        `infinite` is in neither. None where one has nothing."""
+        """The outputs apart from those with the largest losses, and those; P has at most `share` of the latter.
+
+        Neither part has total weight 1, and `infinite` is in neither. None is returned where one part would be empty.
+        """
         kept = int(np.sum(np.cumsum(self.mass[::-1])[::-1] > share))
         if not 0 < kept < len(self.loss):
             return None
@@ -85,10 +95,10 @@ class FinitePair:
         )
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """The release on the grid of spacing `width`, tilted by tau > 0; see `cells.cells`."""
+        """The laws of one release on the grid of losses with spacing `width`, tilted by tau > 0; see `cells.cells`."""
         loss = np.maximum(self.loss, lowest)
         low = np.floor(loss / width).astype(np.int64)
-        share = np.clip(np.expm1(low * width - loss) / math.expm1(-width) + 4 * _UNIT, 0.0, 1.0)
+        share = np.clip(np.expm1(low * width - loss) / math.expm1(-width) + 4 * UNIT, 0.0, 1.0)
         level = np.log(self.p) - np.log(self.q)
         nearest = np.rint(np.maximum(level, lowest) / width).astype(np.int64)
         first = min(int(low.min()), int(nearest.min()))
@@ -106,37 +116,38 @@ class FinitePair:
             for at, log_weight in terms
         )
         largest = width * max(abs(first), abs(first + count))
-        error = _ROUNDING + _UNIT * (16 + 8 * (1 + tau) * largest)
+        error = _ROUNDING + UNIT * (16 + 8 * (1 + tau) * largest)
         return Cells(first, below + above, p, q, 0.0, error, log_scale)
 
 
-_MOST_PRODUCTS = 2**20
+_MOST_LISTED = 2**20
+"""The most outputs that a composition is listed with: 8 MB for each of four arrays."""
 
 
 @lru_cache(maxsize=8)
 def product(pairs: tuple[tuple[FinitePair, int], ...]) -> FinitePair | None:
-    """The composition of so many releases of each pair, output by output; None where these are too many to list, or not
-    what the atoms are.
+    """The composition of each pair with its number of releases, output by output.
 
-    Only its `delta` may be asked for: the losses are in no order.
+    None is returned where there are too many outputs to list, or where a pair is not `exact`. Of the pair that is
+    returned only `delta` may be asked for, because its losses are in no order.
     """
     atoms = math.fsum(count * math.log(max(len(pair.loss), len(pair.p))) for pair, count in pairs)
-    if atoms > math.log(_MOST_PRODUCTS) or not all(pair.exact for pair, _ in pairs):
+    if atoms > math.log(_MOST_LISTED) or not all(pair.exact for pair, _ in pairs):
         return None
     loss, mass, p, q = np.zeros(1), np.ones(1), np.ones(1), np.ones(1)
     steps = sum(count for _, count in pairs)
     for pair, count in pairs:
         for _ in range(count):
-            loss = np.add.outer(loss, pair.loss + steps * _UNIT * np.max(np.abs(pair.loss))).ravel()
+            loss = np.add.outer(loss, pair.loss + steps * UNIT * np.max(np.abs(pair.loss))).ravel()
             mass = np.multiply.outer(mass, pair.mass).ravel()
             p, q = np.multiply.outer(p, pair.p).ravel(), np.multiply.outer(q, pair.q).ravel()
     infinite = math.fsum(count * pair.infinite for pair, count in pairs)
-    near = 4 * steps * _UNIT
+    near = 4 * steps * UNIT
     return FinitePair(loss, mass * (1 + steps * _ROUNDING), infinite, p * (1 - near), q * (1 + near))
 
 
 def _convex(x: Array, y: Array) -> list[int]:
-    """The numbers of the points on the lower convex hull, x rising."""
+    """The indices of the points on the lower convex hull; x must rise."""
     kept: list[int] = []
     for k in range(len(x)):
         while len(kept) > 1:
@@ -149,7 +160,10 @@ def _convex(x: Array, y: Array) -> list[int]:
 
 
 def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """(loss, P, Q) of the atoms at losses > 0, and P's weight at infinity, without the cut."""
+    """(losses, P's weights, Q's weights) at the losses above 0 of the pair that dominates, and P's weight at infinity.
+
+    at_zero: the bound on the divergence at loss 0. The weight at infinity is without `side.cut`.
+    """
     ratio, height = np.exp(side.loss), np.concatenate([[at_zero], np.minimum.accumulate(side.above[1:])])
     kept = _convex(ratio, height)
     ratio, height, loss = ratio[kept], height[kept], side.loss[kept]
@@ -159,7 +173,7 @@ def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]
 
 
 def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The segments (P, Q), neighbours joined until P/Q falls from each to the next."""
+    """The segments (P's weight, Q's weight) with neighbours joined until the ratio falls from each to the next."""
     kept: list[tuple[float, float]] = []
     for segment in points:
         p, q = segment
@@ -171,7 +185,7 @@ def joined(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def region(forward: Profile, backward: Profile) -> FinitePair:
-    """The pair (P, Q) from the profiles of (P, Q) and of (Q, P)."""
+    """The finite pairs above and below (P, Q), from the bounds for (P, Q) and those for (Q, P)."""
     at_zero = min(forward.above[0], backward.above[0])
     loss, p, _, infinite = _weights(forward, at_zero)
     loss_back, _, p_back, _ = _weights(backward, at_zero)
@@ -182,7 +196,7 @@ def region(forward: Profile, backward: Profile) -> FinitePair:
     keep, more = 1 - forward.error - _ROUNDING, 1 + forward.error + _ROUNDING
     ends = [(keep * a, more * b) for a, b in zip(forward.p[::-1], forward.q[::-1], strict=True)]
     keep, more = 1 - backward.error - _ROUNDING, 1 + backward.error + _ROUNDING
-    # of the complements: P's weight is `more`, Q's `keep`
+    # here the events are the complements: P's weight is rounded up and Q's down
     far = [(more * b, keep * a) for a, b in zip(backward.p, backward.q, strict=True)]
     segments = [(b[0] - a[0], b[1] - a[1]) for a, b in zip([(0.0, 0.0), *ends[:-1]], ends, strict=True)]
     segments.append((1 - ends[-1][0] - far[0][0], 1 - ends[-1][1] - far[0][1]))

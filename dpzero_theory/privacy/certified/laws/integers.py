@@ -1,9 +1,9 @@
 """One release with discrete Gaussian noise, in full or Poisson batches: finite pairs above and below, by sums.
 
-Lengths are in lattice units: a clip is M = `levels` of them, the noise has the parameter sigma = s M, s = `noise`. With
-the record the sum is moved by M, with the other one of replace-one by -M, and every output is an atom with its own
-loss. Outputs up to `_REACH` sigma beyond the means are there; the rest, and what is too rare for a float, is beyond all
-losses. Derived in derivation.md, section 16.
+Lengths are in units of the lattice's spacing: a clip is M = `levels` of them, and the probability of the noise x is
+proportional to e^{-x^2/(2 sigma^2)}, sigma = s M, s = `noise`. The record moves the sum by M; with replace-one the
+other record moves it by -M. Every integer output is an atom with its own loss. Outputs farther than 37.5 sigma from the
+means, and outputs whose probability is no float, count with an infinite loss. Derived in derivation.md, section 16.
 """
 
 import math
@@ -12,29 +12,32 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.exponential import log_mixed
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
 from dpzero_theory.privacy.relation import Relation
 
-LEAST_NOISE = 0.05
+LEAST_DISCRETE = 0.05
+"""The least s that is accounted for: there the middle between the two means is ten sigma from both, and noise hides
+nothing."""
 WIDEST = 2.0**8
-"""The largest sigma of which the atoms are summed."""
-_REACH = 37.5
-"""e^(-37.5^2/2) is just a float."""
-_UNIT = 2.0**-53
-_RARE = 1e-300
-"""A mass that is not told from nothing."""
+"""The largest sigma, in lattice units, whose atoms are listed; wider noise is accounted for as continuous."""
+_DEVIATIONS = 37.5
+"""How far from a mean the atoms go, in sigma: e^(-37.5^2/2) is just above the least normal float."""
+_NEGLIGIBLE = 1e-300
+"""Atoms with a smaller probability than this count with an infinite loss."""
 
 
 @lru_cache(maxsize=8)
 def discrete_pairs(noise: float, sample_rate: float, relation: Relation, levels: int) -> tuple[FinitePair, FinitePair]:
-    """The pairs (P, Q) and (Q, P) of one release, P with the record.
+    """The pairs (P, Q) and (Q, P) of one release, where P is the law with the record.
 
-    noise: s of the module, at least `LEAST_NOISE`, and at most `WIDEST` / levels. sample_rate: q in (0, 1], of
-    full or Poisson batches. levels: M >= 1.
+    noise: s of the module, at least `LEAST_DISCRETE`, and at most `WIDEST` / levels.
+    sample_rate: q in (0, 1], of full or Poisson batches.
+    levels: M >= 1, the lattice points to a clip.
     """
     sigma, q = noise * levels, sample_rate
-    reach = math.ceil(_REACH * sigma)
+    reach = math.ceil(_DEVIATIONS * sigma)
     still = np.exp(-((np.arange(-reach, reach + 1) / sigma) ** 2) / 2)
     total = math.fsum(still)
     bottom = -levels if relation is Relation.REPLACE_ONE else 0
@@ -50,17 +53,18 @@ def discrete_pairs(noise: float, sample_rate: float, relation: Relation, levels:
 
     (p, used), (r, other) = law(levels), law(bottom)
     loss = log_mixed(q, used) - (log_mixed(q, other) if bottom else 0.0)
-    error = 32 * _UNIT * (np.abs(used) + np.abs(other))
+    error = 32 * UNIT * (np.abs(used) + np.abs(other))
     # beyond the reach of its own mean, on either side: at most a geometric series
     beyond = math.exp(-(((reach + 1) / sigma) ** 2) / 2) / -math.expm1(-(2 * reach + 3) / (2 * sigma**2)) / total
     return _pair(loss, error, p, r, 2 * beyond), _pair(-loss[::-1], error[::-1], r[::-1], p[::-1], 2 * beyond)
 
 
 def _pair(loss: Array, error: Array, p: Array, q: Array, beyond: float) -> FinitePair:
-    """Of atoms with masses p under P and q under Q. error: of the losses. beyond: P of what no atom holds."""
-    there = p > _RARE
-    loss, error, p, q = loss[there], error[there], p[there], np.maximum(q[there], _RARE)
-    infinite = beyond + _RARE * float(np.sum(~there))
-    wrong = [8 * _UNIT * (4 - np.log(mass)) for mass in (p, q)]
+    """The finite pairs of atoms with masses p, q. error: that of their losses. beyond: P's mass outside of the
+    atoms."""
+    there = p > _NEGLIGIBLE
+    loss, error, p, q = loss[there], error[there], p[there], np.maximum(q[there], _NEGLIGIBLE)
+    infinite = beyond + _NEGLIGIBLE * float(np.sum(~there))
+    wrong = [8 * UNIT * (4 - np.log(mass)) for mass in (p, q)]
     order = np.argsort(loss + error, kind="stable")
     return FinitePair((loss + error)[order], p[order], infinite, p * (1 - wrong[0]), q * (1 + wrong[1]), exact=True)

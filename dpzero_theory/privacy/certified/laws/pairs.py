@@ -2,16 +2,17 @@
 
 One release is the sum of the clipped contributions of a batch plus Gaussian noise. Lengths are in units of the
 per-record clip C, so the noise has standard deviation s = `noise_multiplier`, and q = `sample_rate` is the
-probability that a given record is in the batch. A pair (P, Q) dominates a mechanism if for every two neighbouring
-data sets and every alpha > 0 its hockey-stick divergence is at least the mechanism's; dominating pairs compose
-adaptively (Zhu, Dong and Wang 2022, Theorem 10). With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the density ratio
-of (1-q) N(0, s^2) + q N(1, s^2) to N(0, s^2), and B(x) = A(-x):
+probability that a given record is in the batch. A pair of laws (P, Q) on the line dominates a mechanism if for every
+two neighbouring data sets and every alpha > 0 the divergence sup over E of P(E) - alpha Q(E) is at least that of the
+mechanism's two output laws; dominating pairs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10). The privacy
+loss L(x) of an output x is the log of the density ratio of P to Q. With A(x) = 1 - q + q exp((2x - 1)/(2 s^2)), the
+density ratio of (1-q) N(0, s^2) + q N(1, s^2) to N(0, s^2), and B(x) = A(-x):
 
     kind         P                           loss L(x)          source
     remove       (1-q) N(0,s^2) + q N(1,s^2)   log A              Zhu, Dong and Wang, Theorem 11; here Q = N(0,s^2)
     add          N(0,s^2)                      -log A             the same pair reversed
     replace      (1-q) N(0,s^2) + q N(1,s^2)   log A - log B      below; here Q = (1-q) N(0,s^2) + q N(-1,s^2)
-    fixed-size   see below                                      Balle, Barthe and Gaboardi 2018; below
+    fixed-size   two half-lines, see below                      Balle, Barthe and Gaboardi 2018; below
 
 Replace-one, Poisson. Given the rest of the batch the two laws are (1-q) N(0) + q N(v) and (1-q) N(0) + q N(v')
 with |v|, |v'| <= 1. Among all sets E of a given N(0)-probability the half-space {x > c} maximises N(1)(E) over
@@ -27,7 +28,7 @@ given the rest, the batch holds the record (probability q) or another one in its
     of `remove` where it is positive, that of `add` where it is negative, and an atom at 0 (kind `fixed-size`).
     Its T-fold composition is an upper bound; the compositions of `remove` and of `add` at s/2 are lower bounds
     (they are attained by data), and the truth is in between.
-  - zero-out: `zeroed`.
+  - zero-out: the pairs of the module `zeroed`.
 """
 
 import math
@@ -38,13 +39,16 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from dpzero_theory.check import Array
-
-_UNIT = 2.0**-53
+from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One part of the loss law: on (start, stop) the weight of e^{zL} is N(0,s^2)(dx) A^{a+z a_slope} B^{z b_slope}."""
+    """A part of the line, start < x < stop, on which P and the loss L have one formula in A and B (see the module).
+
+    There P(dx) = N(0, s^2)(dx) A(x)^a and L = a_slope log A + b_slope log B, so that the integrand of the moment
+    E_P e^{zL} is N(0, s^2)(dx) A^{a + z a_slope} B^{z b_slope}.
+    """
 
     a: float
     a_slope: float
@@ -63,10 +67,14 @@ _BRANCHES = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A dominating pair of one release; see the module. `noise` is s over the pair's own unit of length.
+    """A dominating pair of one release, of one of the kinds in the module's table.
 
-    With `start` or `stop` the part of it with outputs between them, for the kind `fixed-size` on the line made of its
-    two branches, of which the second, mirrored, comes first (and the atom between them).
+    kind: `remove`, `add`, `replace` or `fixed-size`.
+    sample_rate: q in (0, 1].
+    noise: s, the standard deviation of the noise over the pair's own unit of length.
+    start, stop: with one of them, only the outputs between the two are meant, and P and Q have less than mass 1. The
+        outputs of the kind `fixed-size` are ordered on one line: the second branch, mirrored, then the atom at loss 0,
+        then the first branch.
     """
 
     kind: str
@@ -77,6 +85,7 @@ class Pair:
 
     @property
     def branches(self) -> tuple[Branch, ...]:
+        """The parts of the line with one formula each, cut to `start` and `stop`."""
         first, *others = _BRANCHES[self.kind]
         if not self.partial:
             return (first, *others)
@@ -85,15 +94,19 @@ class Pair:
 
     @property
     def partial(self) -> bool:
+        """Whether some outputs are left out."""
         return self.start > -math.inf or self.stop < math.inf
 
     @property
     def missing(self) -> float:
-        """The probability under P of the outputs that a part up to `stop` leaves out."""
+        """The probability under P of the outputs beyond `stop`, which are left out."""
         return math.exp(self.beyond(self.stop)[0]) if self.stop < math.inf else 0.0
 
     def beyond(self, x: float) -> tuple[float, float]:
-        """Logs of the probabilities under P and Q of the whole pair's outputs beyond x (not for the kind `add`)."""
+        """Logs of the probabilities under P and under Q that an output of the whole pair is above x.
+
+        Not for the kind `add`, whose large losses are at the other end of the line.
+        """
         s, q = self.noise, self.sample_rate
         keep = math.log1p(-q) + float(log_ndtr(-x / s)) if q < 1 else -math.inf
         log_p = np.logaddexp(keep, math.log(q) + log_ndtr((1 - x) / s))
@@ -103,18 +116,18 @@ class Pair:
 
     @property
     def largest_loss(self) -> float:
-        """An upper bound on the loss: finite for `add` alone, where L <= -log(1 - q)."""
+        """The largest privacy loss, which is finite for the kind `add` alone: L <= -log(1 - q)."""
         return -math.log1p(-self.sample_rate) if self.kind == "add" else math.inf
 
     @property
     def atom(self) -> float:
-        """Probability under P of loss exactly 0 (kind `fixed-size` only)."""
+        """The probability under P that the loss is exactly 0, which only the kind `fixed-size` allows."""
         if self.kind != "fixed-size" or self.start > 0:
             return 0.0
         return (1 - self.sample_rate) * math.erf(0.5 / (math.sqrt(2) * self.noise))
 
     def log_mixture(self, x: Array) -> Array:
-        """log A(x), accurate relative to its size near 0 and absolutely far from it."""
+        """log A(x): its relative error is small where it is near 0, its absolute error elsewhere; see `rounding`."""
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
         if q == 1:
@@ -126,16 +139,19 @@ class Pair:
         return result
 
     def posterior(self, x: Array, log_mixture: Array) -> Array:
-        """q N(1)(x) / ((1-q) N(0)(x) + q N(1)(x)); s^2 times the derivative of log A."""
+        """The probability that the batch holds the record given the output x; `log_mixture` is log A(x).
+
+        It is q N(1, s^2)(x) / ((1-q) N(0, s^2)(x) + q N(1, s^2)(x)), which is s^2 times the derivative of log A.
+        """
         return np.exp(self.log_posterior(x, log_mixture))
 
     def log_posterior(self, x: Array, log_mixture: Array) -> Array:
-        """Log of `posterior`, finite where that underflows."""
+        """The log of `posterior`, finite also where `posterior` underflows to 0."""
         u = (2 * x - 1) / (2 * self.noise**2)
         return np.asarray(np.minimum(math.log(self.sample_rate) + u - log_mixture, 0.0))
 
     def log_mixture_shifted(self, x: Array, angle: float) -> NDArray[np.complex128]:
-        """log A(x + i s^2 angle) for |angle| < pi, on the branch that is real at angle 0."""
+        """log A at the complex point x + i s^2 angle, |angle| < pi, continued from its real value at angle 0."""
         q = self.sample_rate
         u = (2 * x - 1) / (2 * self.noise**2)
         small = np.minimum(u, -math.log(q))
@@ -153,11 +169,11 @@ class Pair:
 
 
 Parts = tuple[tuple[Pair, int], ...]
-"""A composition: dominating pairs, each with the number of its releases."""
+"""A composition of releases: their dominating pairs, each with its number of releases."""
 
 
 def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
-    """L(x), and the log of P's mass at x: its density in units of s times e^{log_width}."""
+    """The privacy loss L(x), and the log of P's mass near x: its density at x times a length s e^{log_width}."""
     log_a = pair.log_mixture(x)
     loss = branch.a_slope * log_a
     if branch.b_slope:
@@ -165,27 +181,35 @@ def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Arra
     return loss, -x * x / (2 * pair.noise**2) + log_width + branch.a * log_a
 
 
+def loss_at(pair: Pair, branch: Branch, x: Array) -> Array:
+    """The privacy loss L(x)."""
+    return losses(pair, branch, x, np.zeros(len(x)))[0]
+
+
 def rounding(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
-    """Bounds on the rounding errors of `losses`: of L absolute, of the mass relative."""
+    """Bounds on the rounding errors of `losses`: absolute ones of L(x), relative ones of the mass."""
     s, q = pair.noise, pair.sample_rate
     keep = math.log1p(-q) if q < 1 else 0.0
 
     def error(y: Array, log_mixture: Array) -> Array:
         post = pair.posterior(y, log_mixture)
         coarse = np.where(np.abs(log_mixture) > 0.4, -keep * (1 - post) - math.log(q) * post, 0.0)
-        size: Array = 16 * _UNIT * (np.abs(log_mixture) + (1 + np.abs(2 * y - 1) / (2 * s * s)) * post + coarse)
+        size: Array = 16 * UNIT * (np.abs(log_mixture) + (1 + np.abs(2 * y - 1) / (2 * s * s)) * post + coarse)
         return size
 
     log_a = pair.log_mixture(x)
     loss_error = error(x, log_a)
     if branch.b_slope:
         loss_error = loss_error + error(-x, pair.log_mixture(-x))
-    mass_error = _UNIT * (24 + 3 * (x / s) ** 2 + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
+    mass_error = UNIT * (24 + 3 * (x / s) ** 2 + 4 * np.abs(log_width) + 4 * np.abs(branch.a * log_a))
     return loss_error, mass_error + branch.a * loss_error
 
 
 def inverse(pair: Pair, branch: Branch, level: Array) -> Array:
-    """x with log A(x) = level, or log A(x) - log A(-x) = level; both rise in x. Near enough: the caller measures."""
+    """About the x with log A(x) = level or, for a pair of kind `replace`, with log A(x) - log A(-x) = level.
+
+    Both functions rise in x. The error of x is not bounded here: callers evaluate the loss at x and bound that.
+    """
     q, square = pair.sample_rate, pair.noise**2
     if not branch.b_slope:
         with np.errstate(divide="ignore"):

@@ -1,6 +1,7 @@
-"""About delta(epsilon), for little: the loss laws by short Gauss-Legendre sums, and where large losses begin.
+"""Rough values of delta(epsilon), in milliseconds: loss laws as short sums, and where large losses begin.
 
-Nothing here is certified: it chooses tilts, grids and cuts, of which any are correct.
+No number from here is certified. These numbers choose the tilts, grids and cuts of certified methods, for which any
+choice gives a bracket that holds, and a good choice a narrow one.
 """
 
 import math
@@ -13,31 +14,31 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
 from dpzero_theory.check import Array
+from dpzero_theory.privacy.certified.laws.arithmetic import GAUSS_ORDER, GAUSS_POINTS, GAUSS_WEIGHTS, log_c, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
-from dpzero_theory.privacy.certified.laws.logarithms import log_c, log_sum
-from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, losses
+from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts, loss_at, losses
 
-_LEAST, _MOST = -1e4, -1.0
-"""Range of logs of the probability of large losses."""
-_ORDER = 16
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(_ORDER)
+_LEAST_LOG_CUT, _MOST_LOG_CUT = -1e4, -1.0
+"""The range in which `balance` seeks the log of the probability of large losses."""
 FEW = 50
-"""Batches with the record, on average, from which no losses are rare."""
+"""If the record is in fewer batches than this on average, its losses may be rare and large; with more they are not."""
 _LOUD = 0.5
-"""Noise over the shift from which many rare losses may be far from a Gaussian."""
+"""The least noise, over the shift, at which `rough_epsilon` takes the sum of the losses for Gaussian: below it the
+variance of the loss is made by outputs that are hardly ever seen."""
 FAR = 40.0
-"""How much less likely, in logs, are outputs that are left out altogether."""
+"""Large losses end, and outputs beyond are left out, where these are e^40 times less likely than the large losses."""
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """The loss law by a Gauss-Legendre sum, steps times."""
+    """The loss law of one release as a finite sum: masses at losses. The release is composed `steps` times."""
 
     loss: Array
     log_mass: Array
     steps: int
 
     def tilted(self, tau: float) -> tuple[float, Array]:
+        """The mean and the weights of the law that is proportional to mass times e^{tau loss}."""
         exponent = self.log_mass + tau * self.loss
         weights = np.exp(exponent - np.max(exponent))
         weights /= np.sum(weights)
@@ -46,7 +47,7 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Slice:
-    """`steps` releases of `pair` with outputs in `span` only."""
+    """`steps` releases of `pair`, of which only the outputs in `span` count."""
 
     pair: Pair
     steps: int
@@ -54,12 +55,13 @@ class Slice:
 
     @property
     def largest_loss(self) -> float:
-        """An upper bound on the loss: it is monotone in each branch."""
+        """An upper bound on the loss of one release, which is monotone in x on each branch."""
         ends = [(branch, np.array(self.span.interval(self.pair, branch))) for branch in self.pair.branches]
-        found = max(float(np.max(losses(self.pair, branch, x, np.zeros(2))[0])) for branch, x in ends)
+        found = max(float(np.max(loss_at(self.pair, branch, x))) for branch, x in ends)
         return found + 1e-9 * abs(found) if math.isfinite(found) else math.inf
 
     def sketch(self, size: int) -> Sketch:
+        """The loss law of one release as a sum with about `size` terms a branch."""
         pair, found = self.pair, []
         for branch in pair.branches:
             low, high = self.span.interval(pair, branch)
@@ -73,18 +75,22 @@ class Slice:
         return Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
+        """As the function `cells.cells`, of one release."""
         return cells(self.pair, tau, width, self.span, lowest)
 
 
 def gauss(low: float, high: float, size: int) -> tuple[Array, Array]:
-    """Nodes and weights of the composite rule on [low, high], about `size` of them."""
-    edges = np.linspace(low, high, max(size // _ORDER, 1) + 1)
+    """The nodes and weights, about `size` of them, of the composite Gauss-Legendre rule on [low, high]."""
+    edges = np.linspace(low, high, max(size // GAUSS_ORDER, 1) + 1)
     centre, radius = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
-    return (centre[:, None] + radius[:, None] * _POINTS).ravel(), (radius[:, None] * _WEIGHTS).ravel()
+    return (centre[:, None] + radius[:, None] * GAUSS_POINTS).ravel(), (radius[:, None] * GAUSS_WEIGHTS).ravel()
 
 
 def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
-    """The tilt that makes S_0 c(tau) about least: mean loss epsilon + 1/tau + 1/(1 + tau), to a tenth."""
+    """About the tilt tau whose Chernoff bound c(tau) E e^{tau L} e^{-tau epsilon} is least, to a tenth of it.
+
+    There the mean of the tilted total loss is epsilon + 1/tau + 1/(1 + tau).
+    """
     low, high = 1e-6, 1e6
     while high > 1.1 * low:
         tau = math.sqrt(low * high)
@@ -94,20 +100,26 @@ def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
 
 
 def reach_of(log_cut: float, steps: float) -> float:
-    """z with 2 steps Phi(-z) = e^{log_cut}: where the outputs of so many steps may be cut."""
+    """z with 2 steps Phi(-z) = e^{log_cut}.
+
+    If of each of so many releases the outputs more than z standard deviations beyond the means are left out, all of
+    these together have at most the probability e^{log_cut}.
+    """
     return -float(ndtri_exp(log_cut - math.log(2 * steps)))
 
 
 def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
-    """Log of about delta(epsilon), mostly too large by a small factor; always finite."""
+    """The log of a rough delta(epsilon), mostly too large by a small factor; it is finite even if delta is no float."""
     return balance(epsilon, everything(parts, gdp), 0.02)[1]
 
 
 def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float, float]:
-    """(about epsilon, d log delta / d log epsilon there) at delta = target; the larger of two, each sharp somewhere.
+    """(a rough epsilon at which delta is `target`, the slope d log delta / d log epsilon there).
 
-    That of a Gaussian of the losses' variance, which many of them come near; and that of one batch with the record,
-    where it is seldom in any: with probability p in one, delta = p delta'(x) where e^epsilon = 1 + q (e^x - 1).
+    It is the larger of two values. One takes the sum of the losses for Gaussian, which is sharp for many releases. The
+    other takes the record to be in one batch at most, which is sharp where it is seldom in any: with the probability p
+    that it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1) and delta' is the delta of one
+    full batch.
     """
     variance, found = gdp * gdp, (0.0, -1.0)
     for pair, steps in parts:
@@ -126,7 +138,7 @@ def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float,
 
 
 def _spread(pair: Pair) -> float:
-    """About the variance of the loss over q^2, for small q: that of the ratio of densities."""
+    """Roughly the variance of the loss over q^2: in the limit of small q, the variance of the ratio of densities."""
     square, half = 1 / pair.noise**2, 0.5 / pair.noise
     if pair.kind == "replace":
         return 4 * math.sinh(square)
@@ -136,7 +148,7 @@ def _spread(pair: Pair) -> float:
 
 
 def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
-    """(epsilon, d log delta / d epsilon) of mu-GDP at delta = target, to about 1e-3, by Newton's method."""
+    """(epsilon, d log delta / d epsilon) of a mu-GDP mechanism where delta is `target`, accurate to about 1e-3."""
     epsilon, fall = mu * (mu / 2 - float(ndtri(target))), -1.0
     for _ in range(8):
         if not epsilon > 0:
@@ -154,13 +166,16 @@ def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
 
 
 def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
-    """(log of 2 steps Phi(-reach), log of about delta): the reach beyond which outputs are well counted apart."""
+    """(log_cut, log of a rough delta): outputs that e^{log_cut} leaves out are best counted apart; see `balance`."""
     return balance(epsilon, everything(parts, gdp), 0.5)
 
 
 def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
-    """Logs of two parts of delta, by sketches: what Chernoff's bound says where no step has a large loss, and what one
-    large loss beside the others' mean says; e^{log_cut} bounds twice the probability of large losses."""
+    """Logs of two parts of a rough delta: of runs without a large loss, and of runs with one.
+
+    Large are the losses of outputs that e^{log_cut} leaves out, see `reach_of`. The first part is Chernoff's bound; for
+    the second the other losses of the run are replaced by their mean.
+    """
     steps = sum(count for _, count in parts)
     near, far = reach_of(log_cut, steps), reach_of(log_cut - FAR, steps)
     small = [Slice(pair, count, Span(near, far)).sketch(300) for pair, count in parts]
@@ -179,25 +194,27 @@ def split(epsilon: float, parts: Parts, log_cut: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def balance(epsilon: float, parts: Parts, accuracy: float) -> tuple[float, float]:
-    """(log_cut, log of about delta) where the parts of `split` are equal; one falls in log_cut, the other rises.
+    """(log_cut, log of a rough delta) where the two parts of `split` are equal, log_cut to within `accuracy`.
 
-    The first such place from below: sketches of few outputs are not monotone near the top.
+    The first part falls as log_cut rises and the second one rises; it is the smallest such log_cut, because sums with
+    few nodes are not monotone near the largest one.
     """
 
     def excess(log_cut: float) -> float:
         small, large = split(epsilon, parts, log_cut)
         return small - max(large, 2 * log_cut)
 
-    below = _LEAST
+    below = _LEAST_LOG_CUT
     if excess(below) < 0:
-        return _LEAST, _LEAST
-    for above in -np.geomspace(-_LEAST, -_MOST, 14)[1:]:
+        return _LEAST_LOG_CUT, _LEAST_LOG_CUT
+    for above in -np.geomspace(-_LEAST_LOG_CUT, -_MOST_LOG_CUT, 14)[1:]:
         if excess(float(above)) < 0:
             log_cut = float(brentq(excess, below, float(above), xtol=accuracy))
             return log_cut, min(split(epsilon, parts, log_cut)[0] + math.log(2), 0.0)
         below = float(above)
-    return _MOST, min(split(epsilon, parts, _MOST)[0], 0.0)
+    return _MOST_LOG_CUT, min(split(epsilon, parts, _MOST_LOG_CUT)[0], 0.0)
 
 
 def everything(parts: Parts, gdp: float) -> Parts:
+    """The composition together with the `gdp`-GDP mechanism, as one more Gaussian release of a full batch."""
     return (*parts, *([(Pair("remove", 1.0, 1 / gdp), 1)] if gdp > 0 else []))

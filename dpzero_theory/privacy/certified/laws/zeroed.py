@@ -1,12 +1,15 @@
 """Fixed-size batches, zero-out: one release by its testing region, as finite pairs above and below it.
 
-The batch is W with probability 1 - q, else the record takes the place of one of W's, whose contribution is y; the
-record contributes u, or nothing. In clips and with y moved to 0, at the worst data u = 2 and nothing is at 1: the pair
+With probability 1 - q the batch is a set W of records without the one in question; else that record takes the place of
+one of W's, whose contribution is y. Under zero-out the record contributes u in one data set and 0 in the other. Lengths
+are in units of the clip, and the line is moved so that y is at 0. At the worst data y and u are opposite, so that u is
+at 2 and a contribution of 0 is at 1:
 
-    P = (1-q) N(0, s^2) + q N(2, s^2),      Q = (1-q) N(0, s^2) + q N(1, s^2),
+    P = (1-q) N(0, s^2) + q N(2, s^2),      Q = (1-q) N(0, s^2) + q N(1, s^2).
 
-whose divergence is the largest of all at every ratio >= 1. Of (Q, P) that of `remove` is. Both profiles together
-dominate, and events of the pair above, which data attain at every step, are below. Derivation.md, section 15.
+At every ratio >= 1 the divergence of this pair (P, Q) is the largest over all data; the largest divergence in the other
+direction is that of the pair `remove`. The two together dominate, and events under (P, Q), which data attain at every
+step, bound from below. Derivation.md, section 15.
 """
 
 from functools import lru_cache
@@ -18,44 +21,56 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, Profile, region
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 
-LEAST_NOISE = 0.05
-_SPACING, _FINE, _REACH = 0.03, 0.05, 15.0
-"""Of the outputs, and how far they go, in standard deviations; spacing of large losses."""
-_ROUNDING = 1e-13
-"""Error of a divergence, over the probabilities it is made of, with room."""
-_EVENT = 1e-3
-"""The least probability of an event on the side of small losses."""
+LEAST_ZEROED = 0.05
+"""The least s that is accounted for: there the middle between two means is ten s from both, and noise hides nothing."""
+_OUTPUT_SPACING, _FARTHEST_OUTPUT = 0.03, 15.0
+"""In standard deviations of the noise: the spacing of the outputs at which divergences are computed, and how far beyond
+the mean the last one is."""
+_LOSS_SPACING = 0.05
+"""The spacing of the losses at these outputs where losses are large; it asks for more outputs if the noise is small."""
+_ERROR_OF_SUM = 1e-13
+"""More than the rounding error of a divergence, over the sum of the probabilities that it is computed from."""
+_LEAST_EVENT = 1e-3
+"""The least probability under P of an event in the direction (Q, P): rounding blurs less probable ones."""
 
 
 def _beyond(x: Array, mean: float, s: float) -> Array:
+    """The probability that N(mean, s^2) is above x."""
     return np.asarray(ndtr((mean - x) / s))
 
 
 def _largest(loss: Array, x: Array, q: float, s: float, *, up: float, down: float) -> Array:
-    """From above: P(A) - a Q(A), a = e^loss, of A = (x, inf), P = (1-q) N(0) + q N(up), Q the same of `down`."""
+    """Upper bounds on P(A) - e^loss Q(A) for the events A = (x, infinity).
+
+    P = (1-q) N(0, s^2) + q N(up, s^2), and Q has `down` in the place of `up`.
+    """
     a, still, used, other = np.exp(loss), *(_beyond(x, mean, s) for mean in (0.0, up, down))
     made = (q * used, (1 - q) * np.expm1(loss) * still, q * a * other)
-    return np.asarray(made[0] - made[1] - made[2] + _ROUNDING * sum(made))
+    return np.asarray(made[0] - made[1] - made[2] + _ERROR_OF_SUM * sum(made))
 
 
 def _intervals(x: Array, loss: Array, q: float, s: float) -> tuple[Array, Array]:
-    """(Q, P) of events around the least loss, x rising to where it is 0: each where it is at most some value, the
-    largest first."""
+    """The probabilities under Q and under P of events {loss <= l}, the largest l first.
+
+    x: outputs, rising to the one where the loss is 0. The loss is least at some output between them, so that each event
+    is an interval around it.
+    """
     least = int(np.argmin(loss))
     left = np.interp(loss[least:], loss[: least + 1][::-1], x[: least + 1][::-1])
     p, q_ = (
         (1 - q) * (ndtr(x[least:] / s) - ndtr(left / s)) + q * (ndtr((x[least:] - mean) / s) - ndtr((left - mean) / s))
         for mean in (2.0, 1.0)
     )
-    enough = p > _EVENT
+    enough = p > _LEAST_EVENT
     return q_[enough][::-1], p[enough][::-1]
 
 
 @lru_cache(maxsize=32)
 def zeroed_pairs(noise: float, sample_rate: float) -> tuple[FinitePair, FinitePair]:
-    """The pairs (P, Q) and (Q, P) of one release, P with the record.
+    """The finite pairs above and below (P, Q), and those above and below (Q, P), of one release.
 
-    noise: s of the module, at least `LEAST_NOISE`. sample_rate: q in (0, 1).
+    noise: s of the module, at least `LEAST_ZEROED`.
+    sample_rate: q in (0, 1).
     """
     s, q = noise, sample_rate
     near, far = Pair("remove", q, s), Pair("remove", q, s / 2)
@@ -63,15 +78,15 @@ def zeroed_pairs(noise: float, sample_rate: float) -> tuple[FinitePair, FinitePa
     def loss(x: Array) -> Array:
         return far.log_mixture(x / 2) - near.log_mixture(x)
 
-    spacing = s * min(_SPACING, _FINE * s)
-    x = np.arange(1.5, 2 + _REACH * s, spacing)
+    spacing = s * min(_OUTPUT_SPACING, _LOSS_SPACING * s)
+    x = np.arange(1.5, 2 + _FARTHEST_OUTPUT * s, spacing)
     rising = np.append(0.0, loss(x[1:]))
     p, q_ = ((1 - q) * _beyond(x, 0.0, s) + q * _beyond(x, mean, s) for mean in (2.0, 1.0))
-    forward = Profile(rising, _largest(rising, x, q, s, up=2.0, down=1.0), p, q_, 0.0, _ROUNDING)
+    forward = Profile(rising, _largest(rising, x, q, s, up=2.0, down=1.0), p, q_, 0.0, _ERROR_OF_SUM)
 
-    y = np.arange(0.5, 1 + _REACH * s, spacing)
+    y = np.arange(0.5, 1 + _FARTHEST_OUTPUT * s, spacing)
     rising = np.append(0.0, near.log_mixture(y[1:]))
-    before = np.arange(1.5, -_REACH * s, -spacing)[::-1]
+    before = np.arange(1.5, -_FARTHEST_OUTPUT * s, -spacing)[::-1]
     back = _intervals(before, loss(before), q, s)
-    backward = Profile(rising, _largest(rising, y, q, s, up=1.0, down=0.0), *back, 0.0, _ROUNDING / _EVENT)
+    backward = Profile(rising, _largest(rising, y, q, s, up=1.0, down=0.0), *back, 0.0, _ERROR_OF_SUM / _LEAST_EVENT)
     return region(forward, backward), region(backward, forward)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build, decay
-from dpzero_theory.privacy.certified.analytic.variation import log_variation
 from dpzero_theory.privacy.certified.laws.pairs import Pair
+from tests.privacy.certified.analytic.test_variation import log_variation
 
 
 @pytest.mark.parametrize("kind", ["remove", "add", "replace"])

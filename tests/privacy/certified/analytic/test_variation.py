@@ -1,12 +1,20 @@
 """The variation of a density whose values differ by any factor."""
 
+import math
+
 import numpy as np
 
 from dpzero_theory.privacy.certified.analytic.decay import Decay
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, build
 from dpzero_theory.privacy.certified.analytic.tilting import tilt
-from dpzero_theory.privacy.certified.analytic.variation import log_variation, variations
+from dpzero_theory.privacy.certified.analytic.variation import variations
 from dpzero_theory.privacy.certified.laws.pairs import Pair
+
+
+def log_variation(law, tau):
+    """Log of the bound on the total variation of the density of L under P e^{tau L}."""
+    found = variations(law, tau)
+    return np.logaddexp.reduce([v.top + math.log(float(np.sum(v.cells)) + v.f[0] + v.f[-1]) for v in found])
 
 
 def test_what_is_far_below_the_peak_does_not_vanish():

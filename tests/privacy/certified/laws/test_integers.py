@@ -14,7 +14,7 @@ import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.laws.integers import LEAST_NOISE, discrete_pairs
+from dpzero_theory.privacy.certified.laws.integers import LEAST_DISCRETE, discrete_pairs
 from dpzero_theory.privacy.conversions import rdp_of_history
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
@@ -223,7 +223,7 @@ def test_next_to_no_noise_on_a_fine_lattice_is_calibrated_too():
 
 def test_masses_are_below_and_above():
     """P's total is at most 1 from below, at least 1 from above; losses rise."""
-    for s, q, relation, levels in itertools.product((LEAST_NOISE, 0.9), (1.0, 0.01), Relation, (1, 7)):
+    for s, q, relation, levels in itertools.product((LEAST_DISCRETE, 0.9), (1.0, 0.01), Relation, (1, 7)):
         for pair in discrete_pairs(s, q, relation, levels):
             assert pair.p.sum() <= 1 <= pair.q.sum() * (1 + 1e-9) + 1e-9 or pair.q.sum() > 0
             assert pair.mass.sum() + pair.infinite == pytest.approx(1.0, abs=1e-12)

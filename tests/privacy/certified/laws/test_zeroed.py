@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.laws.zeroed import LEAST_NOISE, zeroed_pairs
+from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.step import Release
 from tests.privacy.certified.laws.test_game import game
 
@@ -109,10 +109,10 @@ def test_noise_is_between_that_of_a_record_alone_and_of_a_replaced_one(steps):
 
 
 def test_where_its_noise_ends_the_other_bound_goes_on():
-    """Below `LEAST_NOISE` the pairs of a replaced record hold, and are larger."""
+    """Below `LEAST_ZEROED` the pairs of a replaced record hold, and are larger."""
     near = [
         delta_of_history([Release(s, 3, sampling="fixed-size", relation="zero-out", sample_rate=0.1)], 150.0)
-        for s in (LEAST_NOISE * 1.0001, LEAST_NOISE * 0.9999)
+        for s in (LEAST_ZEROED * 1.0001, LEAST_ZEROED * 0.9999)
     ]
     assert near[0].upper <= near[1].upper
     assert near[1].lower <= near[0].upper

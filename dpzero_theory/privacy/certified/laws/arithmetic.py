@@ -1,0 +1,36 @@
+"""Masses and moments of laws as logarithms, so that none overflows or underflows, and the unit of rounding errors."""
+
+import math
+
+import numpy as np
+
+from dpzero_theory.check import Array
+
+UNIT = 2.0**-53
+"""The largest relative error of one rounding to a 64-bit float; error bounds count roundings in this unit."""
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+"""Log of sqrt(2 pi), the constant of the normal density."""
+GAUSS_ORDER = 16
+GAUSS_POINTS, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(GAUSS_ORDER)
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule that composite sums over outputs use on each panel."""
+
+
+def log_law(law: Array) -> Array:
+    """The logarithms of masses; that of a mass of 0 is -inf."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(law), dtype=np.float64)
+
+
+def log_sum(log_weight: Array, rate: float, points: Array) -> float:
+    """log sum_k exp(log_weight_k + rate points_k): the log moment of a law with these log weights and points."""
+    terms = log_weight + rate * points
+    top = float(np.max(terms))
+    return top + math.log(float(np.sum(np.exp(terms - top))))
+
+
+def log_c(tau: float) -> float:
+    """Log of c(tau) = max over y > 0 of (1 - e^{-y}) e^{-tau y}, tau > 0.
+
+    So delta(epsilon) = E_P (1 - e^{epsilon - L})_+ <= c(tau) e^{-tau epsilon} E_P e^{tau L} for the privacy loss L.
+    """
+    return tau * math.log(tau) - (1 + tau) * math.log1p(tau)
