@@ -35,11 +35,17 @@ from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
 from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, epsilon_from_gdp
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost
+from dpzero_theory.privacy.moments import moment_delta, moment_epsilon
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.step import Release, Steps, releases_of
 
 _CLOSE_TO_PURE = 0.1
 """Share of another delta that delta near pure epsilon is, below which that one is asked for."""
+_UNRESOLVED = 0.01
+"""Share of an upper end of delta below which its lower end says that rounding, not privacy, made the upper one."""
+_MOMENTS = "moments"
+_FAR = 1e6
+"""An epsilon at which delta is what no epsilon takes away."""
 _LOOKS, _AIM = 6, 1e-3
 """Evaluations of it, at most, in a search for epsilon, and by which share of delta it ends below the target."""
 
@@ -166,16 +172,50 @@ def delta_of_history(history: Steps, epsilon: float, *, near: float | None = Non
     Raises:
         ValueError: an argument outside its range.
     """
+    return _history_delta(history, epsilon, near, _resolved)
+
+
+def _history_delta(history: Steps, epsilon: float, near: float | None, answer: "_Answer") -> Bracket:
     eps = check.real("epsilon", epsilon, at_least=0)
     made = releases_of(history)
     reductions = _reductions(made, 0.0)
-    found = [_reduced_delta(reduced, eps, notes(made), near) for reduced in _telling(reductions)]
+    found = [_reduced_delta(reduced, eps, notes(made), near, answer) for reduced in _telling(reductions)]
     lower, upper = max(bracket.lower for bracket in found), min(bracket.upper for bracket in found)
     upper = max(min(upper, _near_pure(reductions, eps)), lower)
     return replace(found[0], lower=lower, value=min(max(found[0].value, lower), upper), upper=upper)
 
 
-def _reduced_delta(reduced: _Reduced, eps: float, notes: tuple[str, ...] = (), near: float | None = None) -> Bracket:
+def wide_delta(history: Steps, epsilon: float) -> float:
+    """An upper end of delta that `delta_of_history` is at most, for every history and however small it is."""
+    reductions = _telling(_reductions(releases_of(history), 0.0))
+    return min(_reduced_delta(reduced, epsilon, answer=_wide).upper for reduced in reductions)
+
+
+_Answer = Callable[[Sequence[Release], float, Finite, float | None], Bracket]
+"""What says delta of Gaussian releases and finite pairs."""
+
+
+def _wide(releases: Sequence[Release], epsilon: float, finite: Finite, near: float | None) -> Bracket:
+    upper = moment_delta(releases, finite, epsilon)
+    return Bracket(0.0, upper, upper, _MOMENTS)
+
+
+def _resolved(releases: Sequence[Release], epsilon: float, finite: Finite, near: float | None) -> Bracket:
+    """`_paired_delta`, or its lower end and moments where that is so small that it is not resolved."""
+    found = _paired_delta(releases, epsilon, finite, near)
+    if found.lower > _UNRESOLVED * found.upper or found.upper == 0:
+        return found
+    upper = max(min(moment_delta(releases, finite, epsilon), found.upper), found.lower)
+    return found if upper == found.upper else Bracket(found.lower, min(found.value, upper), upper, _MOMENTS)
+
+
+def _reduced_delta(
+    reduced: _Reduced,
+    eps: float,
+    notes: tuple[str, ...] = (),
+    near: float | None = None,
+    answer: _Answer = _resolved,
+) -> Bracket:
     beyond, ratio = reduced.epsilon, reduced.ratio
     # delta(epsilon) <= e^G delta'(left), delta' without the ratio; delta'(left) <= delta'(0) + 1 - e^left for left < 0
     left = math.nextafter(eps - 2 * ratio, -math.inf) if ratio else eps
@@ -186,7 +226,7 @@ def _reduced_delta(reduced: _Reduced, eps: float, notes: tuple[str, ...] = (), n
         return Bracket(0.0, pure, min(_up(pure), 1.0), CLOSED, notes)
 
     def paired(releases: Sequence[Release], epsilon: float) -> Bracket:
-        return _paired_delta(releases, epsilon, reduced.finite, near)
+        return answer(releases, epsilon, reduced.finite, near)
 
     found = paired(reduced.gaussian, max(_down(left - beyond) if beyond else left, 0.0))
     if ratio + beyond == 0:
@@ -352,12 +392,26 @@ def delta_curve(at: Callable[[float], tuple[Sequence[Release], float]], *, near:
     """The curve of delta over x of any releases, where at(x) = (history, epsilon); near: as of `delta_of_history`."""
 
     def bracket(x: float, _: float) -> Bracket:
-        return delta_of_history(*at(x), near=near)
+        return _history_delta(*at(x), near, _paired_delta)
 
     return Curve(bracket, lambda x, _: (bracket(x, 0.0).log_value, None))
 
 
 def _paired_epsilon(releases: Sequence[Release], delta: float, finite: Finite, below: bool = True) -> Bracket:
+    """By a search, or by moments where no epsilon is found at which delta is resolved and at most this."""
+    try:
+        return _searched_epsilon(releases, delta, finite, below)
+    except OverflowError:
+        upper = moment_epsilon(releases, finite, delta)
+    if upper == math.inf:
+        raise ValueError(
+            "delta must be at least what is resolved of this history's noise on a lattice,"
+            f" {moment_delta(releases, finite, _FAR):.3g}; got {delta!r}"
+        )
+    return Bracket(0.0, upper, upper, _MOMENTS)
+
+
+def _searched_epsilon(releases: Sequence[Release], delta: float, finite: Finite, below: bool) -> Bracket:
     if truncation.truncated(releases):
         at_zero = _paired_delta(releases, 0.0, finite)
         if at_zero.upper <= delta:

@@ -7,7 +7,16 @@ from dataclasses import replace
 from scipy.special import ndtri
 
 from dpzero_theory import check
-from dpzero_theory.privacy.accountant import allocated, compositions, delta_curve, delta_of_history, excess, notes
+from dpzero_theory.bisection import smallest_real
+from dpzero_theory.privacy.accountant import (
+    allocated,
+    compositions,
+    delta_curve,
+    delta_of_history,
+    excess,
+    notes,
+    wide_delta,
+)
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.allocations.mixture import COARSE, Mixture, mixture_curve
 from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
@@ -30,6 +39,8 @@ _CLOSE = 1e-4
 """Relative, of a pure law's multiplier: how close to it any other must be to be of no use."""
 _LOOKS, _ROUGH = 12, 1e-3
 """Evaluations of a rough epsilon, at most, in a first search for noise, and how near, relative, that is enough."""
+_UNRESOLVED = 0.25
+"""Share of a multiplier's upper end below which its lower end says that its delta is not resolved."""
 _LEAST_STEP = 1e-12
 """Relative, of noise that is added."""
 
@@ -84,12 +95,10 @@ def calibrate_noise_multiplier(
         coordinates=coordinates,
     ).with_noise(1.0)
     pure = law.multiplier(unit, epsilon)
-    if pure is not None:
-        delta = check.real("target_delta", target_delta, at_least=0, below=1)
-        found = _pure(unit, epsilon, delta, pure)
-    else:
-        delta = check.real("target_delta", target_delta, above=0, below=1)
-        found = _composed(unit, epsilon, delta)
+    delta = check.real("target_delta", target_delta, at_least=0, below=1)
+    if pure is None:
+        check.real("target_delta", delta, above=0, below=1)
+    found = _pure(unit, epsilon, delta, pure) if pure is not None else _resolved(unit, epsilon, delta)
 
     def beyond(noise: float) -> float:
         if not noise < math.inf:
@@ -111,6 +120,26 @@ def settled(found: Bracket, beyond: Callable[[float], float]) -> Bracket:
         more = max(2 * more, missed, _LEAST_STEP)
         value *= 1 + more
     return replace(found, value=value, upper=value)
+
+
+def _resolved(unit: Release, epsilon: float, delta: float) -> Bracket:
+    """`_composed`, or a smaller multiplier by moments where a delta so small is not resolved."""
+    try:
+        found = _composed(unit, epsilon, delta)
+    except OverflowError:
+        found = Bracket(0.0, math.inf, math.inf, "", notes([unit]))
+    if found.lower > _UNRESOLVED * found.upper:
+        return found
+
+    def meets(noise: float) -> bool:
+        return wide_delta([unit.with_noise(noise)], epsilon) <= delta
+
+    most = 4 * unit.sensitivity * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))
+    value = min(smallest_real(meets, most * 2.0**-40, most, 1e-6) or math.inf, found.upper)
+    if value == math.inf:
+        goal = f"target_epsilon = {epsilon:g}"
+        raise ValueError(f"target_delta must be within the accountant's reach at {goal}; got {delta!r}")
+    return found if value == found.upper else replace(found, value=value, upper=value, method="moments")
 
 
 def _composed(unit: Release, epsilon: float, delta: float) -> Bracket:

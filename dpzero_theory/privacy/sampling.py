@@ -22,7 +22,7 @@ from scipy.special import bdtrc
 from dpzero_theory import check
 from dpzero_theory.privacy.certified.allocations.allocation import Run
 from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, zeroed_pairs
+from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
 from dpzero_theory.privacy.terms import Terms
@@ -339,7 +339,7 @@ class FixedSize(Sampling):
 
     def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
         q = self.sample_rate
-        if relation is Relation.ZERO_OUT and noise >= LEAST_ZEROED:
+        if relation is Relation.ZERO_OUT and LEAST_ZEROED <= noise <= q * MOST_ZEROED:
             return Terms(finite=zeroed_pairs(noise, q))
         # a batch that loses a record gets another in its place; one whose record counts as zero does not
         moved = noise if relation is Relation.ZERO_OUT else noise / 2

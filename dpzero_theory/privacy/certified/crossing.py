@@ -37,6 +37,11 @@ _MOST_TRIES = 60
 """The certified brackets after which a search for an end gives up."""
 _MOST_MENDS = 6
 """The certified brackets at which an end held with a small miss, after which it is near enough."""
+_MOST_DOUBLINGS, _BISECTED = 10, 1e-4
+"""A search by bisection asks at the guess times powers of two, so many each way, and ends at points this near."""
+_ASTRAY, _RESOLVED_SHARE = 3.0, 0.01
+"""An end is searched again by bisection where it is beyond this many guesses and the lower end of delta's bracket there
+is below this share of the upper end: rounding, not privacy, makes such a bracket."""
 _SAME_X = 1e-11
 """Where an end holds at one point and not at another, and these are this near, relative, the curve jumps between."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
@@ -217,10 +222,35 @@ def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool
     x *= math.exp(min(max((log_target - room - log_delta) / slope, -0.7), 0.7))
     # by `bracket`, not `nearby`, so that anyone who asks for delta at `upper` again gets the same bracket
     wanted = min(_WANTED_STEP * abs(slope), _WIDEST_WANTED)
-    end = _end(lambda x: curve.bracket(x, wanted), x, slope, above, fine)
+
+    def certified(x: float) -> Bracket:
+        return curve.bracket(x, wanted)
+
+    end = _end(certified, x, slope, above, fine)
+    if end is None or (end[0] > _ASTRAY * start and end[1].lower < _RESOLVED_SHARE * end[1].upper):
+        halved = _bisected(certified, start, slope, above)
+        end = min(filter(None, (end, halved)), key=lambda found: found[0], default=None)
     if end is None:
         raise OverflowError("no certified end")
     return _Top(*end, tau)
+
+
+def _bisected(
+    bracket: Callable[[float], Bracket], start: float, slope: float, excess: Callable[[Bracket], float]
+) -> tuple[float, Bracket, float] | None:
+    """The result of `_end` by bisection, where estimates mislead its secants: delta may be resolved near the target
+    only, and too small to be resolved beyond."""
+    found = {x: bracket(x) for x in (start * 2.0**k for k in range(-_MOST_DOUBLINGS, _MOST_DOUBLINGS + 1))}
+    held = [x for x, point in found.items() if excess(point) <= 0]
+    if not held:
+        return None
+    high = min(held)
+    low = high / 2
+    while high / low - 1 > _BISECTED:
+        middle = math.sqrt(low * high)
+        found[middle] = bracket(middle)
+        low, high = (low, middle) if excess(found[middle]) <= 0 else (middle, high)
+    return high, found[high], slope
 
 
 def _near(slope: float) -> float:

