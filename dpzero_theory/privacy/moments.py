@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 
 from dpzero_theory.privacy.certified.allocations.mixture import Finite
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
-from dpzero_theory.privacy.certified.laws.logarithms import log_law, log_sum
+from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.sampling import FixedSize
 from dpzero_theory.privacy.step import Release
