@@ -1,0 +1,131 @@
+"""An attacker's gain: brackets hold closed forms of Gaussian releases, quadrature of one step, and simple attacks."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+from scipy.stats import norm
+
+from dpzero_theory.check import PreconditionError
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.risk import advantage, calibrate_risk, success, true_positive_rate
+from dpzero_theory.privacy.sampling import CyclicPoisson, FullBatch, Poisson
+from dpzero_theory.privacy.step import History, Step
+
+WIDE = 1e-4
+"""Relative width that a bracket may have here."""
+
+
+def holds(found: Bracket, exact: float) -> None:
+    assert found.lower <= exact * (1 + 1e-12)
+    assert exact * (1 - 1e-12) <= found.upper == found.value
+    assert found.upper - found.lower <= WIDE * found.upper
+
+
+def plain(mu: float) -> History:
+    return Step(math.sqrt(10) / mu, FullBatch(), "add-remove") * 10
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.7, 2.0, 5.0])
+def test_full_batches_have_the_risk_of_a_gaussian_shift(mu: float) -> None:
+    """Dong, Roth and Su 2022: T releases with noise s are a test of N(0, 1) against N(mu, 1), mu = sqrt(T)/s."""
+    history = plain(mu)
+    holds(advantage(history), 2 * ndtr(mu / 2) - 1)
+    for rate in (1e-12, 1e-4, 0.05, 0.5, 0.99):
+        holds(true_positive_rate(history, rate), ndtr(ndtri(rate) + mu))
+    for prior in (0.5, 0.2, 0.999):
+        odds = math.log((1 - prior) / prior)
+        right = prior * ndtr(mu / 2 - odds / mu) + (1 - prior) * ndtr(mu / 2 + odds / mu)
+        holds(success(history, prior), right)
+
+
+@pytest.mark.parametrize(("s", "q"), [(1.0, 0.3), (0.5, 0.05)])
+def test_one_sampled_step_has_the_risk_of_quadrature(s: float, q: float) -> None:
+    """P = (1-q) N(0) + q N(1) and Q = (1-q) N(0) + q N(-1): a replaced record, where both directions are alike."""
+    history = Step(s, Poisson(q), "replace-one") * 1
+
+    def density(x: float, centre: int) -> float:
+        return float((1 - q) * norm.pdf(x, 0, s) + q * norm.pdf(x, centre, s))
+
+    def beyond(x: float, centre: int) -> float:
+        return float((1 - q) * norm.sf(x, 0, s) + q * norm.sf(x, centre, s))
+
+    distance = quad(lambda x: abs(density(x, 1) - density(x, -1)) / 2, -12, 12, limit=400, epsabs=1e-12, points=[0])[0]
+    found = advantage(history)
+    assert found.lower - 1e-9 <= distance <= found.upper + 1e-9
+    for rate in (1e-5, 0.01, 0.4, 0.9):
+        cut = brentq(lambda x, rate=rate: beyond(x, -1) - rate, -20, 20, xtol=1e-13)
+        holds(true_positive_rate(history, rate), beyond(cut, 1))
+
+
+def test_no_simple_attack_beats_the_bound() -> None:
+    """200,000 runs of 30 Poisson steps, with the record and without: the sum of the releases as the score."""
+    steps, q, s, runs = 30, 0.2, 0.8, 200_000
+    draw = np.random.default_rng(7)
+    without = draw.normal(size=runs) * s * math.sqrt(steps)
+    with_it = draw.binomial(steps, q, size=runs) + draw.normal(size=runs) * s * math.sqrt(steps)
+    history = Step(s, Poisson(q), "add-remove") * steps
+    for rate in (0.001, 0.05, 0.5):
+        cut = np.quantile(without, 1 - rate)
+        seen = float((with_it > cut).mean())
+        six = 6 * math.sqrt(0.25 / runs) + 6 * math.sqrt(rate / runs) * 10
+        assert rate < seen <= true_positive_rate(history, rate).upper + six
+
+
+def test_risk_is_at_least_that_of_guessing_and_falls_with_noise() -> None:
+    loud, quiet = (Step(s, CyclicPoisson(1 / 8, 2), "add-remove") * 16 for s in (20.0, 0.8))
+    for measure in (advantage, partial(success, prior=0.3), partial(true_positive_rate, false_positive_rate=0.1)):
+        assert measure(loud).upper < measure(quiet).lower
+    assert success(loud, 0.3).lower >= 0.7
+    assert true_positive_rate(loud, 0.1).lower >= 0.1
+    assert true_positive_rate(quiet, 1.0).upper == 1
+
+
+@pytest.mark.parametrize(
+    ("measure", "target"),
+    [
+        (advantage, 0.1),
+        (partial(success, prior=0.01), 0.991),
+        (partial(true_positive_rate, false_positive_rate=0.01), 0.03),
+    ],
+)
+def test_calibrated_noise_meets_the_target_and_a_thousandth_less_does_not(measure: object, target: float) -> None:
+    def history(noise: float) -> History:
+        return Step(noise, Poisson(0.05), "add-remove") * 50
+
+    found = calibrate_risk(measure, target, history)
+    assert found.lower < found.value == found.upper <= found.lower * (1 + WIDE)
+    assert measure(history(found.value)).upper <= target < measure(history(found.value * 0.999)).lower
+
+
+def test_calibration_inverts_the_closed_form() -> None:
+    found = calibrate_risk(advantage, 0.2, lambda noise: Step(noise, FullBatch(), "add-remove") * 10)
+    mu = 2 * ndtri(0.6)
+    assert found.lower <= math.sqrt(10) / mu <= found.upper
+
+
+@pytest.mark.parametrize("target", [0, 1, -0.1, math.nan, "0.1"])
+def test_a_target_outside_its_range_is_refused(target: float) -> None:
+    with pytest.raises(ValueError, match=r"^target must be"):
+        calibrate_risk(advantage, target, plain)
+
+
+def test_a_target_that_needs_no_noise_is_refused() -> None:
+    with pytest.raises(PreconditionError, match=r"^target must be below the risk of little noise"):
+        calibrate_risk(advantage, 0.5, lambda noise: Step(noise, Poisson(0.01), "add-remove") * 3)
+
+
+@pytest.mark.parametrize("rate", [0, 1.5, -1, math.nan])
+def test_a_rate_outside_its_range_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"^false_positive_rate must be"):
+        true_positive_rate(plain(1), rate)
+
+
+@pytest.mark.parametrize("prior", [0, 1, math.nan])
+def test_a_prior_outside_its_range_is_refused(prior: float) -> None:
+    with pytest.raises(ValueError, match=r"^prior must be"):
+        success(plain(1), prior)
