@@ -1,10 +1,11 @@
-"""Random allocation (balls in bins), Gaussian noise that is not small: certified brackets of delta(epsilon).
+"""Random allocation (balls in bins) with Gaussian noise that is not small: certified brackets of delta(epsilon).
 
-On evenly spaced grids of the ratio and its logarithm: sharp where no ratio is large and delta is above rounding.
-`mixture` asks here first, and `epoch` for the rest: the replacement of a record, little noise, other releases beside.
+In each epoch of t steps every record takes part in exactly one step, which is uniformly random and independent of the
+other records. Lengths are in units of the clip; s = `noise_multiplier`.
 
-In each epoch of t steps every record takes part in exactly one step, uniformly random and independent of the other
-records. Lengths are in clips; s = `noise_multiplier`.
+The computation is on evenly spaced grids of the density ratio and of its logarithm. It is sharp where no ratio is large
+and delta is well above rounding errors. `mixture` tries it first, and then the method of `epoch`, which also serves
+replace-one, little noise, and other releases in the same history.
 
 Pair of one epoch. P = (1/t) sum_i N(e_i, s^2 I_t) (record present) against Q = N(0, s^2 I_t), with density ratio
 S = (1/t) sum_i Y_i, Y_i = exp((2 x_i - 1)/(2 s^2)), under Q independent with mean 1 (Feldman and Shenfeld, "Privacy
@@ -12,13 +13,13 @@ amplification by random allocation", arXiv 2502.08202; "Efficient privacy loss a
 allocation", arXiv 2602.17284). It dominates every adaptive use: there Y_i has a shift of norm at most 1, chosen from
 the outputs before i, so given these it is log-normal with mean 1 and no more variance: smaller in convex order.
 Replace the Y_i by independent ones with shift 1 from the last to the first: E_Q f(S) can only rise for every convex
-f, and f = (S - a)_+ and (1 - a S)_+ are the hockey-stick divergences of the two directions. Data with constant
+f, and f = (S - a)_+ and (1 - a S)_+ give the divergences of the two directions. Data with constant
 contributions attain it. If only the first r steps of an epoch are released, S = 1 - r/t + (1/t) sum_{i<=r} Y_i.
 A longer epoch is smaller in convex order, so that t may be any lower bound on the epoch's length.
 Pairs of epochs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10).
 
-A history of several such runs composes in the same way. A run with epochs of one step is plain Gaussian noise, which
-stands for the history's full batches and fixed orders.
+A history of several such runs composes in the same way. A run with epochs of one step is plain Gaussian noise; the
+full batches and fixed orders of a history are given as such a run.
 
 Upper end. Y is spread to the two neighbouring points of a grid h Z, keeping its mean (larger in convex order), the sum
 of t is a power of the transform, and each atom of ratio S is split between two neighbouring ratios e^{jH}, keeping
@@ -29,8 +30,9 @@ Lower end. The cell numbers floor(Y/h) are a function of the output, and so are 
 sums of round(log of K's ratio / H) over epochs, all modulo the transforms' lengths: for every set A of these,
 delta >= P(A) - e^epsilon Q(A), both laws computed by themselves, minus rounding. No tail is cut.
 
-Cell masses are 4-point Gauss-Legendre sums over cells at most s/50 wide: relative error below 1e-13 = `_RHO` each,
-hence a factor (1 +- _RHO) for every step. Densities' ratios are computed to `_KAPPA` relative: a shift of epsilon.
+Cell masses are 4-point Gauss-Legendre sums over pieces at most s/50 wide, with a relative error below `FOUR_ERROR`
+each, hence a factor of at most 1 +- FOUR_ERROR for every step. Density ratios have the relative error `_RATIO_ERROR`,
+which counts as a shift of epsilon.
 """
 
 import math
@@ -47,26 +49,32 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.grids.convolution import chernoff, compose, transform
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
-from dpzero_theory.privacy.gaussian import delta_from_gdp
+from dpzero_theory.privacy.certified.laws.cells import FOUR_ERROR, FOUR_POINTS, FOUR_WEIGHTS
+from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
 
-_LEAST_NOISE = 0.5
-"""Smallest noise multiplier for which the quadrature is certified; below it amplification is not claimed."""
+_LEAST_NOISE_OF_CELLS = 0.5
+"""The least noise multiplier for which the error of the cells' masses is proved; below it no amplification is
+claimed."""
 
-_RHO = 1e-13
-_KAPPA = 1e-13
-_LOG_TAIL = math.log(1e-14)
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
-_FINE = 2e-3
-_LONGEST = 2**19
-_WIDE = 0.05
-"""A spacing, in standard deviations of a ratio, that is too wide."""
-_LARGEST = 2**21
+_RATIO_ERROR = 1e-13
+"""More than the relative rounding error of a density ratio."""
+_LOG_CUT_OFF = math.log(1e-14)
+"""The log of the probability of each tail that is cut off, which is added to delta."""
+_FINEST = 2e-3
+"""The spacing of the grids, in standard deviations of what they hold."""
+_LONGEST_GRID = 2**19
+"""About the most points of a grid with that spacing; where more would be needed the spacing is wider."""
+_WIDEST_SPACING = 0.05
+"""A grid whose spacing is more than this share of the standard deviation of the ratio is too wide."""
+_MOST_GRID_POINTS = 2**21
+"""The most points of any grid."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """`steps` releases with noise `noise_multiplier`, from the start of an epoch of `epoch` steps or more.
+    """`steps` releases with random allocation and the noise `noise_multiplier`, which start with an epoch.
 
+    epoch: a lower bound on the number of steps of an epoch.
     taken: the number of steps of an epoch that the record is in.
     """
 
@@ -77,18 +85,19 @@ class Run:
 
     @property
     def epochs(self) -> int:
-        """Epochs begun: the record is in at most `taken` batches of each."""
+        """The number of epochs that begin; the record is in at most `taken` batches of each."""
         return -(-self.steps // self.epoch)
 
     @property
     def plain_gdp(self) -> float:
-        """mu of the same releases if every epoch's step were known."""
+        """The mu of the same releases, with one step taken, if it were known which step of each epoch has the
+        record."""
         return math.sqrt(self.epochs) / self.noise_multiplier
 
 
 @dataclass(frozen=True)
 class _Law:
-    """A law on the integers first, first + 1, ..., and bounds on its error and on the mass cut off."""
+    """A law on the integers first, first + 1, ...; `error` bounds the error of its masses and the mass cut off."""
 
     first: int
     mass: Array
@@ -97,7 +106,11 @@ class _Law:
 
 @dataclass(frozen=True)
 class _Laws:
-    """The two laws for the upper end (ratio times Q is P) and the two for the lower one, on a grid of spacing h."""
+    """Laws of the grid sum of one epoch, whose unit is `spacing`, under P and under Q.
+
+    upper: those for the upper end, where P's mass is Q's times the ratio.
+    lower: those for the lower end, each computed by itself.
+    """
 
     upper: tuple[_Law, _Law]
     lower: tuple[_Law, _Law]
@@ -105,19 +118,21 @@ class _Laws:
 
 
 def light(run: Run) -> bool:
-    """Whether the grid of this module is fine enough: with little noise its few large ratios make it coarse."""
+    """Whether the grid of this module is fine enough for a run; large ratios, which little noise makes, need too many
+    points."""
     s = run.noise_multiplier
-    if s < _LEAST_NOISE:
+    if s < _LEAST_NOISE_OF_CELLS:
         return False
-    high = 1 - s * float(ndtri(math.exp(_LOG_TAIL) / (4 * min(run.epoch, run.steps) * run.epochs)))
+    high = 1 - s * float(ndtri(math.exp(_LOG_CUT_OFF) / (4 * min(run.epoch, run.steps) * run.epochs)))
     deviation = math.sqrt(math.expm1(1 / s**2))
-    return 2 * math.exp((2 * high - 1) / (2 * s * s)) < _WIDE * deviation * _LONGEST
+    return 2 * math.exp((2 * high - 1) / (2 * s * s)) < _WIDEST_SPACING * deviation * _LONGEST_GRID
 
 
 def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Array, Array]:
-    """First cell, masses under N(0,s^2) and N(1,s^2) of the cells of Y in [low, high], and N(0,s^2) spread to the grid.
+    """The laws of the ratio Y of one step on the cells [kh, (k+1)h), for outputs x from `low` to `high`.
 
-    low and high bound x; cells are [kh, (k+1)h), the outer ones cut there in the spread law and extended in the masses.
+    Returns the first k, the cells' masses under N(0, s^2) and under N(1, s^2), where the outer cells hold all outputs
+    beyond, and the law under N(0, s^2) spread to the cells' ends, without the outputs beyond.
     """
     half = 1 / (2 * s * s)
     first = math.floor(math.exp(low / s**2 - half) / h)
@@ -131,7 +146,7 @@ def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Arr
     left = np.repeat(edges[:-1], parts) + within * width
     count = last - first + 1
     q, p, spread = np.zeros(count), np.zeros(count), np.zeros(count + 1)
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+    for node, weight in zip(FOUR_POINTS, FOUR_WEIGHTS, strict=True):
         x = left + width * (1 + node) / 2
         scale = weight * width / (2 * s * math.sqrt(2 * math.pi))
         mass = scale * np.exp(-((x / s) ** 2) / 2)
@@ -148,23 +163,25 @@ def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Arr
 
 
 def _size(length: int) -> int:
-    if not 1 <= length <= _LARGEST:
+    """The length of a transform, a power of two, for a grid of so many points."""
+    if not 1 <= length <= _MOST_GRID_POINTS:
         raise OverflowError("a grid would need too many points")
     return max(1 << (length + 1).bit_length(), 64)
 
 
 def _count(index: NDArray[np.int64], mass: Array, length: int) -> Array:
+    """The total mass at each index from 0 to length - 1."""
     return np.asarray(np.bincount(index, mass, length), dtype=np.float64)
 
 
 def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) -> _Laws:
-    """Laws of the grid sum of `released` steps of an epoch of t, under P and Q."""
-    # a step's cut: each of the steps may be cut at either end, under N(0) or N(1)
+    """The laws of the grid sum of the first `released` steps of an epoch of t."""
+    # where one step's outputs are cut: at either end, under N(0, s^2) or N(1, s^2), for each of the steps
     z = -float(ndtri(math.exp(log_tail) / (4 * released)))
     low, high = -s * z, 1 + s * z
     deviation = math.sqrt(math.expm1(1 / s**2))
     largest = math.exp((2 * high - 1) / (2 * s * s))
-    longest = _LONGEST * _FINE / resolution
+    longest = _LONGEST_GRID * _FINEST / resolution
     h = deviation * max(resolution, 24 * math.sqrt(released) / longest)
     h = max(h, 2 * largest / longest)
     first, q, p, spread = _cells(s, h, low, high)
@@ -198,7 +215,7 @@ def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) 
 
 
 def _on_loss_grid(laws: _Laws, t: int, released: int, width: float, floor: int) -> list[_Law]:
-    """(upper P, upper Q, lower P, lower Q) on the grid of losses jH, H = `width`, j >= floor."""
+    """The four laws (upper P, upper Q, lower P, lower Q) moved to the grid of losses jH, H = `width`, j >= floor."""
     rest = 1 - released / t
     grid = laws.upper[0].first + np.arange(len(laws.upper[0].mass), dtype=np.float64)
     ratio = rest + grid * laws.spacing / t
@@ -222,7 +239,10 @@ def _on_loss_grid(laws: _Laws, t: int, released: int, width: float, floor: int) 
 
 @dataclass(frozen=True)
 class _Composed:
-    """The four composed laws on the losses (first + k) * width."""
+    """The four laws (upper P, upper Q, lower P, lower Q) of the total loss, on multiples of `width`.
+
+    rounding: a bound on the relative error of the masses. shift: a bound on the error of the losses.
+    """
 
     width: float
     laws: tuple[_Law, ...]
@@ -232,23 +252,24 @@ class _Composed:
 
 @lru_cache(maxsize=4)
 def _composed(runs: tuple[Run, ...], resolution: float) -> _Composed:
+    """The laws of the total loss of all runs; resolution as of `allocation_delta`."""
     kinds: list[tuple[Run, int, int]] = []
     for run in runs:
         epochs, remainder = divmod(run.steps, run.epoch)
         kinds += [(run, run.epoch, epochs)] if epochs else []
         kinds += [(run, remainder, 1)] if remainder else []
     total = sum(count for _, _, count in kinds)
-    log_tail = _LOG_TAIL - math.log(total)
+    log_tail = _LOG_CUT_OFF - math.log(total)
     found = [
         (_epoch(run.noise_multiplier, run.epoch, released, resolution, log_tail), run.epoch, released, count)
         for run, released, count in kinds
     ]
-    # of the ratio of an epoch, added up
+    # the sum of the variances of the epochs' ratios
     variance = math.fsum(
         count * min(math.expm1(1 / run.noise_multiplier**2) * released / run.epoch**2, 1.0)
         for run, released, count in kinds
     )
-    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST)
+    width = math.sqrt(variance) * max(resolution / math.sqrt(total), 24 / _LONGEST_GRID)
     gridded = []
     for laws, t, released, count in found:
         least = 1 - released / t + laws.upper[0].first * laws.spacing / t
@@ -264,24 +285,26 @@ def _composed(runs: tuple[Run, ...], resolution: float) -> _Composed:
             count * log_sum(log[which], rate, at) for (_, count), log, at in zip(gridded, logs, points, strict=True)
         )
 
-    end = math.ceil(chernoff(lambda rate: moment(rate, 0), rates, _LOG_TAIL))
-    start = -math.ceil(chernoff(lambda rate: moment(-rate, 1), rates, _LOG_TAIL))
+    end = math.ceil(chernoff(lambda rate: moment(rate, 0), rates, _LOG_CUT_OFF))
+    start = -math.ceil(chernoff(lambda rate: moment(-rate, 1), rates, _LOG_CUT_OFF))
     size = _size(end - start + 1)
     composed = []
     for which in range(4):
         spectra = [(transform(four[which].mass, four[which].first, size), count) for four, count in gridded]
         mass, error = compose(spectra, start)
         each = sum(count * four[which].error for four, count in gridded)
-        tail = 2 * math.exp(_LOG_TAIL) if which < 2 else 0.0
+        tail = 2 * math.exp(_LOG_CUT_OFF) if which < 2 else 0.0
         composed.append(_Law(start, mass, error + each * math.exp(each) + tail))
-    # every sum on the grids has at most this many terms
+    # no sum over a grid has more terms than this
     terms = max(len(laws.upper[0].mass) for laws, *_ in found)
     steps = sum(run.steps for run in runs)
-    return _Composed(width, tuple(composed), math.expm1(steps * _RHO + total * terms * 2.0**-52), total * _KAPPA)
+    return _Composed(
+        width, tuple(composed), math.expm1(steps * FOUR_ERROR + total * terms * 2.0**-52), total * _RATIO_ERROR
+    )
 
 
 def _upper(epsilon: float, losses: Array, law: _Law, composed: _Composed) -> float:
-    """sum of (1 - e^{epsilon - loss})_+ and all errors; losses rise or fall with the law's points."""
+    """The upper end of delta: the mean of (1 - e^{epsilon - loss})_+ plus all errors."""
     beyond = losses > epsilon - composed.shift
     gain = -np.expm1(epsilon - composed.shift - losses[beyond])
     found = float(np.sum(law.mass[beyond] * gain)) * (1 + composed.rounding) * math.exp(composed.shift)
@@ -289,7 +312,7 @@ def _upper(epsilon: float, losses: Array, law: _Law, composed: _Composed) -> flo
 
 
 def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> float:
-    """The largest P(A) - e^epsilon Q(A) over the tails A = {k, k+1, ...}, less all errors."""
+    """The lower end of delta: the largest P(A) - e^epsilon Q(A) over the tails A of the grid, less all errors."""
     scale = math.exp(min(epsilon, 700.0))
     gain = (1 - composed.rounding) * first.mass - scale * (1 + composed.rounding) * second.mass
     best = float(np.max(np.cumsum(gain[::-1])))
@@ -297,16 +320,16 @@ def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> fl
     return max(best - slack - first.error - scale * second.error, 0.0)
 
 
-def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float = _FINE) -> Bracket:
+def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float = _FINEST) -> Bracket:
     """Certified bracket of the smallest delta of a history of random allocations, the larger of both directions.
 
     Args:
         epsilon: epsilon >= 0.
         runs: at least one. With a noise multiplier below 0.5 the upper end is that without amplification.
-        resolution: spacing of both grids in standard deviations, at least; for speed.
+        resolution: the least spacing of both grids, in standard deviations; a larger one takes less time.
 
     Returns:
-        lower, value and upper: the exact delta is in [lower, upper], and `value` is an estimate.
+        The exact delta is between `lower` and `upper`; `value` is an estimate.
 
     Raises:
         ValueError: an argument outside its range.
@@ -323,11 +346,11 @@ def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float =
     if not checked:
         raise ValueError("runs must have one run at least; got none")
     width = check.real("resolution", resolution, above=0, at_most=0.1)
-    # one batch an epoch and every epoch's step known: a mixture of such runs, so an upper bound (joint convexity)
+    # if each epoch's step were known: the history is a mixture of such ones, and costs at most this by joint convexity
     gdp = math.hypot(*(run.plain_gdp for run in checked))
-    fixed = min(float(delta_from_gdp(eps, gdp)) * (1 + 1e-11), 1.0)
+    fixed = min(float(delta_from_gdp(eps, gdp)) * (1 + GDP_ACCURACY), 1.0)
     single = max(largest_output(eps, run) for run in checked)
-    if min(run.noise_multiplier for run in checked) < _LEAST_NOISE:
+    if min(run.noise_multiplier for run in checked) < _LEAST_NOISE_OF_CELLS:
         return _answer(single, fixed, fixed)
     try:
         composed = _composed(checked, width)
@@ -343,7 +366,7 @@ def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float =
 
 
 def largest_output(epsilon: float, run: Run) -> float:
-    """A lower bound: P(A) - e^epsilon Q(A) for the set A of first epochs with some x_i > c, at a good c."""
+    """A lower bound on delta: P(A) - e^epsilon Q(A) for the event A that some output of the first epoch is above c."""
     s, t, released = run.noise_multiplier, run.epoch, min(run.steps, run.epoch)
     c = 0.5 + s * s * (epsilon + math.log(t))
     present = released / t * float(ndtr((1 - c) / s))

@@ -1,8 +1,10 @@
-"""One epoch of random allocation: its testing region between two polygons, for any ratio and however small a chance.
+"""Finite pairs above and below one epoch of random allocation, for any density ratio and any small probability.
 
-Notation of `allocation`: Y_i = exp((2 x_i - 1)/(2 s^2)), and Y'_i = exp((-2 x_i - 1)/(2 s^2)) for replace-one, 1 for
-the removal of the record. The divergence at a ratio a is E_R (S - a S')_+, S and S' the averages: the positive part
-of a sum of t independent Z_i = Y_i - a Y'_i. Statements and proofs: derivation.md, section 9.
+As in `allocation`, x_i is the output of step i of an epoch of t steps, s the noise multiplier, and with the record the
+density ratio to R = N(0, s^2 I) is the average S of the Y_i = exp((2 x_i - 1)/(2 s^2)). With the other record of
+replace-one it is the average S' of the Y'_i = exp((-2 x_i - 1)/(2 s^2)); without any record S' = 1 and Y'_i = 1. The
+divergence at a ratio a is E_R (S - a S')_+, so 1/t times the mean of the positive part of a sum of t independent
+variables Z_i = Y_i - a Y'_i. Statements and proofs: derivation.md, section 9.
 """
 
 import math
@@ -13,42 +15,42 @@ from scipy.special import ndtr
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.grids.signed import SignedGrid, Weights
+from dpzero_theory.privacy.certified.laws.arithmetic import CDF_ERROR, normal_mass
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, Profile, region
 
-_CDF = 4e-15
-"""Relative error of a normal distribution function, with room."""
-_LEAST_NOISE = 0.1
+_LEAST_NOISE_OF_EPOCHS = 0.1
+"""The least noise multiplier: with less the ratios, up to e^{1/(2 s^2)} and more, need too long a grid."""
 _MOST_WEIGHTS = 200_000
+"""The most weights of one variable's law, over all ratios a: more take seconds."""
 _AT_ONCE = 7_000
-"""Weights of one law at all losses that are added at once: what is added stays in a processor's cache."""
+"""The weights that are added at once: so few stay in a processor's cache."""
 _MISPLACED = 2e-13
-"""Share of a tail that the rounding of a cell's end may put into the neighbouring cell."""
+"""The share of a tail's mass that a rounding error of a cell's end may put into the neighbouring cell."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One direction: with the record the outputs have ratio Y_i where `up`, without it Y'_i where `down`."""
+    """One direction of an epoch's pair.
+
+    up: 1 if the first law is the one with the record, with the ratios Y_i; 0 if it is R itself.
+    down: 1 if the second law is the one with the other record, with the ratios Y'_i; 0 if it is R itself.
+    """
 
     up: int
     down: int
 
     @property
     def means(self) -> tuple[int, ...]:
-        """Of a step's x: under R, and under P and Q of the record's step where that is another."""
+        """The means of an output: under R, and of the step that has the record, under the first and the second law."""
         return (0, *([1] if self.up else []), *([-1] if self.down else []))
-
-
-def difference(low: Array, high: Array) -> tuple[Array, Array]:
-    """Phi(high) - Phi(low), and a bound on its error."""
-    side = high > -low
-    first, second = np.where(side, -high, low), np.where(side, -low, high)
-    top = ndtr(second)
-    return top - ndtr(first), _CDF * top
 
 
 @dataclass(frozen=True)
 class _Step:
-    """Z = Y - a Y' + `more`, of one step, for several a; `more` is what the steps that are not released add."""
+    """The variable Z = Y - a Y' + more of one step, for several ratios a.
+
+    `more` is the share of this step in the terms of the epoch's steps that are not released, which are constant.
+    """
 
     side: Side
     s: float
@@ -56,19 +58,22 @@ class _Step:
     more: Array
 
     def at(self, part: slice) -> "_Step":
-        """For some of the a."""
+        """The same for some of the ratios."""
         return replace(self, a=self.a[part], more=self.more[part])
 
     @property
     def unit(self) -> Array:
-        """The unit of length of Z: 1, or Y where Y = a Y' if that is larger."""
+        """The unit in which Z is counted, for each ratio: the larger of 1 and the value of Y at which Y = a Y'."""
         if not self.side.up:
             return np.ones(len(self.a))
         at = np.sqrt(self.a) * math.exp(-1 / (2 * self.s**2)) if self.side.down else self.a
         return np.maximum(at, 1.0)
 
     def edges(self, z: Array) -> Array:
-        """x with Z = z units, rising in z; -inf or inf where there is none. Near enough: see `_MISPLACED`."""
+        """The output x with Z = z units, which rises in z; -inf or inf where there is none.
+
+        Its rounding error is accounted for by `_MISPLACED`.
+        """
         s, a, side = self.s, self.a[:, None], self.side
         z = self.unit[:, None] * z - self.more[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -82,12 +87,12 @@ class _Step:
 
 
 def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
-    """The law of Z for x in [low, high], spread to the grid with its mean kept; every error raises it."""
+    """The law of Z for outputs in [low, high], spread to the grid with its mean kept, or raised by every error."""
     s, side = step.s, step.side
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     edges = np.clip(step.edges(points), low, high)
     (r, r_error), (p, p_error), (q, q_error) = (
-        difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s) for mean in (0, side.up, -side.down)
+        normal_mass((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s) for mean in (0, side.up, -side.down)
     )
     empty = edges[:, 1:] <= edges[:, :-1]
     unit = step.unit[:, None]
@@ -99,17 +104,17 @@ def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
     law = np.zeros((len(step.a), len(points)))
     law[:, :-1] += down
     law[:, 1:] += up
-    # what belongs to the cell above
-    misplaced = np.where(empty, 0.0, r_error * (_MISPLACED / _CDF))
+    # mass that may belong to the cell above
+    misplaced = np.where(empty, 0.0, r_error * (_MISPLACED / CDF_ERROR))
     law[:, 2:] += misplaced[:, :-1]
     law[:, -1] += misplaced[:, -1]
-    # below the first point, raised to it
+    # mass below the first point counts there, which raises it
     law[:, 0] += ndtr(edges[:, 0] / s)
     return Weights.of(law.T)
 
 
 def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Weights, float]:
-    """The laws under R and the others of `Side.means` of the point nearest to Z, and the relative error of a weight."""
+    """The laws of the grid point nearest to Z under each of `Side.means`, and a bound on a weight's relative error."""
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     s = step.s
     edges = step.edges((points[1:] + points[:-1]) / 2)
@@ -118,18 +123,19 @@ def _events(step: _Step, grid: SignedGrid, low: float, high: float) -> tuple[Wei
     edges = np.concatenate([-ends, edges, ends], axis=1)
     laws, error = [], 0.0
     for mean in step.side.means:
-        mass, wrong = difference((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s)
+        mass, wrong = normal_mass((edges[:, :-1] - mean) / s, (edges[:, 1:] - mean) / s)
         laws.append(mass)
         error = max(error, float(np.max(wrong / np.where(mass > 0, mass, np.inf))))
     return Weights.of(np.stack(laws).transpose(2, 0, 1)), error
 
 
 Chain = dict[int, tuple[int, int]]
-"""Numbers, each the sum of two earlier ones, or of 1: {sum: (one, other)}, in order."""
+"""An addition chain: in order, numbers that are each a sum of two earlier ones, or of 1, as {sum: (one, other)}."""
 
 
 def _windows(number: int, width: int) -> Chain:
-    """To `number`, doubled for every digit, by the odd numbers in windows of `width` binary digits."""
+    """An addition chain for `number` that doubles for every binary digit and adds the odd numbers of windows of
+    digits."""
     digits = bin(number)[2:]
     windows, place = [], 0
     while (place := digits.find("1", place)) >= 0:
@@ -151,18 +157,23 @@ def _windows(number: int, width: int) -> Chain:
 
 
 def chain(number: int) -> Chain:
-    """From 1 to `number`, by few sums that are not doublings."""
+    """An addition chain from 1 to `number` with few sums that are not doublings, which cost twice as much."""
     return min((_windows(number, width) for width in range(1, 6)), key=_cost)
 
 
 def _cost(sums: Chain) -> int:
+    """The cost of an addition chain, in doublings."""
     return sum(1 + (one != other) for one, other in sums.values())
 
 
 def _sums(
     step: _Step, grid: SignedGrid, low: float, high: float, released: int
 ) -> tuple[tuple[Array, Array, Array], float]:
-    """Of the sum of `released` terms: (weights above at positive points, mean lost, laws of events), error of those."""
+    """The law of the sum of Z over the released steps, from above, and the laws of events of it.
+
+    Returns (weights above at the positive points, the mean that they lack, the laws of events), and a bound on the
+    relative error of one step's weights in the latter.
+    """
     first, wrong = _events(step, grid, low, high)
     above = {1: (_spread(step, grid, low, high), np.zeros(len(step.a)))}
     events = {1: first}
@@ -172,7 +183,7 @@ def _sums(
         if m == n:
             events[total] = grid.add(events[m], events[n][:1], nearest=True)[0]
             continue
-        # the record is in one of the first m terms, or of the other n
+        # the step with the record is one of the first m terms or one of the other n
         share = np.array([1.0, m / total, m / total])[: len(step.side.means), None]
         joint = grid.add(events[m] * share, events[n][:1], nearest=True)[0]
         other = grid.add(events[m][:1], events[n][1:] * (1 - share[1:]), nearest=True)[0]
@@ -184,10 +195,11 @@ def _sums(
 
 
 def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, reach: float, ratio: float) -> Profile:
-    """The profile of `released` steps of an epoch at the losses `loss` >= 0.
+    """Bounds on the divergences of one direction at the losses `loss` >= 0, of the first `released` steps of an epoch.
 
-    reach: z; outputs with an x beyond z s of its means, 2 released Phi(-z) in probability, are left out. ratio: spacing
-    h of the grid; the width is of second order in it.
+    reach: outputs farther than `reach` standard deviations from their means are left out, with probability at most
+        2 released Phi(-reach).
+    ratio: the spacing h of the grid of `signed`; the width of the bounds falls as its square.
     """
     s, a = noise, np.exp(loss)
     variance = math.expm1(1 / s**2) + (1 - math.exp(-(1 / s**2)) if side.up and side.down else 0.0)
@@ -221,13 +233,15 @@ def profile(side: Side, noise: float, epoch: int, released: int, loss: Array, re
     )
 
 
-_STEP = 2.5
-"""Spacing of the losses in standard deviations of an epoch's loss, over that of the grid."""
-_MOST = 300
+_LOSS_STEP = 2.5
+"""The spacing of the losses, in standard deviations of an epoch's loss, over the spacing of the grid."""
+_MOST_LOSSES = 300
+"""The most losses at which divergences are computed."""
 
 
 def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near: float, ratio: float) -> Array:
-    """Losses from 0 to beyond the largest that matters; from `near` standard deviations on they are further apart."""
+    """Losses from 0 to beyond the largest one that matters; beyond `near` standard deviations they are farther
+    apart."""
     both = side.up and side.down
     variance = math.expm1(1 / s**2) * released / epoch**2
     deviation = math.sqrt(math.log1p(variance * (4 if both else 1)))
@@ -236,9 +250,10 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
     top = math.log1p(math.exp(largest - math.log(epoch)) + reach * math.sqrt(variance)) if side.up else 0.0
     top += reach * spread + spread**2 / 2 if side.down else 0.0
     found = [0.0]
-    while found[-1] < top and len(found) < _MOST:
+    while found[-1] < top and len(found) < _MOST_LOSSES:
         found.append(
-            found[-1] + _STEP * ratio * min(deviation + max(found[-1] - near * deviation, 0.0), max(deviation, 1 / s))
+            found[-1]
+            + _LOSS_STEP * ratio * min(deviation + max(found[-1] - near * deviation, 0.0), max(deviation, 1 / s))
         )
     return np.array(found)
 
@@ -246,15 +261,16 @@ def _losses(side: Side, s: float, epoch: int, released: int, reach: float, near:
 def epoch_pairs(
     noise: float, epoch: int, released: int, *, replaced: bool, reach: float, near: float, ratio: float
 ) -> tuple[FinitePair, FinitePair]:
-    """The pairs (P, Q) and (Q, P) of one epoch of random allocation, the first `released` of its steps done.
+    """The pairs (P, Q) and (Q, P) of the first `released` steps of one epoch of random allocation.
 
-    With `replaced` the record's contributions change their sign, else P is with the record. reach, ratio: see
-    `profile`; near: how far, in deviations of an epoch's loss, the losses are equally spaced.
+    replaced: whether the record's contribution changes its sign between P and Q; else P is with the record.
+    reach, ratio: see `profile`.
+    near: up to so many standard deviations of an epoch's loss the losses are equally spaced.
 
     Raises:
         OverflowError: the grid would be too long.
     """
-    if noise < _LEAST_NOISE:
+    if noise < _LEAST_NOISE_OF_EPOCHS:
         raise OverflowError("the noise is too little for the grid")
     sides = (Side(1, 1),) if replaced else (Side(1, 0), Side(0, 1))
     found = [

@@ -1,8 +1,8 @@
-"""Histories with random allocations or Laplace noise among other releases: delta(epsilon), on one grid of losses.
+"""delta(epsilon) of histories that have random allocations or finite pairs, such as those of Laplace noise, in them.
 
-A history of random allocations and plain Gaussian releases goes to `allocation` where that is sharp; every other, and
-the replacement of a record, by `epoch`: the finite pairs of its epochs and of its Laplace releases and the pairs of the
-other releases are laws on one grid of losses, and their transforms are multiplied.
+A history of random allocations and plain Gaussian releases is answered by `allocation` where that is sharp. Every other
+history, and replace-one, is answered on one grid of losses: the finite pairs of its epochs (`epoch`), the other finite
+pairs and the dominating pairs of the other releases are laws on that grid, and their transforms are multiplied.
 """
 
 import contextlib
@@ -25,30 +25,38 @@ from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, product
 from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 from dpzero_theory.privacy.certified.laws.sketch import reach_of, rough_epsilon
-from dpzero_theory.privacy.gaussian import delta_from_gdp
+from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
 
 Finite = tuple[tuple[tuple[FinitePair, int], ...], ...]
-"""For each direction, finite pairs with their numbers of releases."""
+"""For each of the two directions (P, Q) and (Q, P), finite pairs with their numbers of releases."""
 NO_FINITE: Finite = ((), ())
+"""A history without finite pairs."""
 
-_CUT = 1e-4
-"""Share of delta that may be of outputs that are left out."""
+_LEFT_OUT_SHARE = 1e-4
+"""The probability of the outputs that are left out, as a share of delta."""
 _NARROW = 0.03
-"""Relative width of a bracket of delta that needs no other."""
+"""The relative width of a bracket of delta with which no other method is asked."""
 _RESOLVED = 1e-8
-"""The least delta that `allocation`'s rounding, which is absolute, leaves sharp."""
-_FAR = 10.0
-_LEAST = 1e-280
-"""A delta of which only the bound without amplification is said."""
-_SHORTEST, _LONGEST = 2**14, 2**18
+"""The least delta that `allocation`, whose rounding errors are absolute, brackets sharply."""
+_FAR_FROM_TARGET = 10.0
+"""A delta that is more than this factor from the target is certainly not it, and then a wide bracket will do."""
+_LEAST_DELTA = 1e-280
+"""Of a smaller delta only the bound without amplification is given."""
+_FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
+"""The range of the number of points of the grid of losses."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Random allocations beside releases with dominating pairs, finite pairs and a `gdp`-GDP mechanism.
+    """A history: random allocations, releases with dominating pairs, finite pairs, and a `gdp`-GDP mechanism.
 
-    parts, attained: compositions of the pairs, and of pairs that data attain; one, or one for each direction.
-    replaced: the record's contributions change their sign, else they are there or not; both directions are the same.
+    runs: the random allocations.
+    parts: the composition of the dominating pairs; one, or one for each direction.
+    attained: the same of pairs that data attain, which the lower end composes.
+    gdp: mu of the plain Gaussian releases, 0 for none.
+    replaced: whether the relation is replace-one, so that the record's contributions change their sign and the two
+        directions of a random allocation are the same; else the record is there or not.
+    finite: the finite pairs.
     """
 
     runs: tuple[Run, ...]
@@ -61,7 +69,11 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Spacings: of the signed grid, and of `allocation`'s grids; points of the grid of losses for one release."""
+    """How fine the grids are.
+
+    ratio: spacing of the grid of `signed`. resolution: that of `allocation`. points: points of the grid of losses for
+    one release, and times the square root of their number for more.
+    """
 
     ratio: float
     resolution: float
@@ -69,11 +81,13 @@ class Accuracy:
 
 
 FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15, 1e-2, 100)
+"""For answers, for searches among random allocations, and for searches among finite pairs alone."""
 
 
 @lru_cache(maxsize=8)
 def _epochs(runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float) -> Finite:
-    """The pairs of all epochs with their numbers, for each direction."""
+    """The finite pairs of all epochs, each with the number of such epochs, for each direction; arguments of
+    `epoch_pairs`."""
     if not runs:
         return NO_FINITE
     near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
@@ -93,9 +107,12 @@ def _epochs(runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float) -
 def _on_grid(
     epsilon: float, mixture: Mixture, delta: float, accuracy: Accuracy, directions: Sequence[int] = (0, 1)
 ) -> Bracket:
-    """The larger of the directions; what is left out is `_CUT` of `delta`."""
+    """The bracket of delta(epsilon) on the grid of losses, the larger of `directions`.
+
+    delta: a rough delta; outputs of the probability `_LEFT_OUT_SHARE` of it are left out.
+    """
     steps = max(math.fsum(run.steps for run in mixture.runs), 1)
-    log_cut = math.log(delta) + math.log(_CUT)
+    log_cut = math.log(delta) + math.log(_LEFT_OUT_SHARE)
     reach = math.ceil(2 * reach_of(log_cut, steps)) / 2
     epochs = _epochs(mixture.runs, mixture.replaced, reach, accuracy.ratio)
     lower = value = upper = 0.0
@@ -124,24 +141,25 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """One direction."""
+    """The bracket of delta(epsilon) of one direction, on the grid of losses or in closed form."""
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
         return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
     steps = sum(count for _, count in everything)
     if steps == 1 and gdp == 0 and finite:
         return _bracket(*finite[0][0].delta(epsilon))
-    points = min(max(2 ** math.ceil(math.log2(accuracy.points * math.sqrt(steps))), _SHORTEST), _LONGEST)
+    points = min(max(2 ** math.ceil(math.log2(accuracy.points * math.sqrt(steps))), _FEWEST_POINTS), _MOST_POINTS)
     return grid_delta_beside(epsilon, finite, parts, gdp, log_cut, points=points)
 
 
 def _bracket(lower: float, value: float, upper: float) -> Bracket:
+    """A bracket with its value moved between its ends."""
     return Bracket(lower, min(max(value, lower), upper), upper, "random allocation")
 
 
 def _far(found: Bracket, target: float) -> bool:
-    """Whether delta is certainly not near the target, so that it is enough to know on which side it is."""
-    return found.upper < target / _FAR or found.lower > target * _FAR
+    """Whether delta is certainly far from the target, so that its side is enough to know."""
+    return found.upper < target / _FAR_FROM_TARGET or found.lower > target * _FAR_FROM_TARGET
 
 
 def mixture_delta(
@@ -151,9 +169,10 @@ def mixture_delta(
 
     Args:
         epsilon: epsilon >= 0.
-        mixture: with one run or one finite pair at least.
-        target: the delta that is sought, if it is known: what is left out is small beside it.
-        accuracy: of the grids.
+        mixture: the history, with one run or one finite pair at least.
+        target: the delta that a search is for. What is left out is small beside it, and a bracket that is far from it
+            may be wide. None: delta is sought itself.
+        accuracy: how fine the grids are.
     """
     if any(run.taken > 1 for run in mixture.runs):
         above = mixture_delta(epsilon, _above(mixture), target=target, accuracy=accuracy)
@@ -165,11 +184,13 @@ def mixture_delta(
 
 
 def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float | None, accuracy: Accuracy) -> float:
-    """The upper end, or a smaller one for one epoch alone: of a record that is there or not by `modulus`, and of the
-    other direction that of the allocations that dominate."""
+    """The upper end `upper`, or a smaller one where the history is one epoch alone and a record is there or not.
+
+    Then `modulus` bounds one direction, and the allocations of one step that dominate bound the other.
+    """
     run, told = mixture.runs[0], _above(mixture)
     alone = not any((*mixture.parts, *mixture.finite, mixture.gdp)) and [one.epochs for one in mixture.runs] == [1]
-    if not alone or mixture.replaced or not told.runs or upper < _LEAST:
+    if not alone or mixture.replaced or not told.runs or upper < _LEAST_DELTA:
         return upper
     with contextlib.suppress(OverflowError):
         removed = coefficient_delta(epsilon, run.noise_multiplier, run.epoch, run.taken)
@@ -179,7 +200,10 @@ def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float 
 
 
 def _above(mixture: Mixture) -> Mixture:
-    """Runs of more than one step an epoch as allocations of one that dominate; blocks of one step are full batches."""
+    """The mixture with each run of more than one step an epoch replaced by runs of one step that dominate it.
+
+    An epoch of one step is a full batch.
+    """
     runs = [each for run in mixture.runs for each in (told(run) if run.taken > 1 else [run])]
     sensitivity = 2 if mixture.replaced else 1
     known = [sensitivity * run.plain_gdp for run in runs if run.epoch == 1]
@@ -187,7 +211,7 @@ def _above(mixture: Mixture) -> Mixture:
 
 
 def _below(mixture: Mixture) -> Mixture:
-    """Such runs as finite pairs that they dominate; whatever data attain of the rest."""
+    """The mixture with each such run replaced by finite pairs that it dominates, and only pairs that data attain."""
     found: tuple[list[tuple[FinitePair, int]], ...] = tuple(list(each) for each in mixture.finite)
     for run in mixture.runs:
         whole, rest = divmod(run.steps, run.epoch)
@@ -201,12 +225,13 @@ def _below(mixture: Mixture) -> Mixture:
 
 
 def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Accuracy) -> Bracket:
+    """The bracket of delta(epsilon) of a mixture whose runs have one step an epoch; arguments of `mixture_delta`."""
     lower, upper = max((0.0, *(largest_output(epsilon, run) for run in mixture.runs if not mixture.replaced))), 1.0
     plain = not any(mixture.parts) and not any(mixture.finite)
     full = Run(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
     if plain:
         known = math.hypot(mixture.gdp, *((2 if mixture.replaced else 1) * run.plain_gdp for run in mixture.runs))
-        upper = min(float(delta_from_gdp(epsilon, known)) * (1 + 1e-11) + 5e-324, 1.0)
+        upper = min(float(delta_from_gdp(epsilon, known)) * (1 + GDP_ACCURACY) + 5e-324, 1.0)
     resolved = target is None or (target >= _RESOLVED and epsilon < math.log(target) + 25)
     if plain and not mixture.replaced and resolved and all(light(run) for run in mixture.runs):
         runs = (*mixture.runs, full) if full else mixture.runs
@@ -214,7 +239,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
         if found.upper <= (1 + _NARROW) * found.lower or (target and _far(found, target)):
             return found
         lower, upper = max(lower, found.lower), min(upper, found.upper)
-    if upper < _LEAST:
+    if upper < _LEAST_DELTA:
         return _bracket(lower, upper, upper)
     guess = target or max(lower, min(upper, 1e-6))
     try:
@@ -224,10 +249,10 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
             if target or found.lower > guess / 10:
                 break
             guess = found.lower or guess**4
-            if guess < _LEAST:
+            if guess < _LEAST_DELTA:
                 break
-        # a delta that is far above its lower end: what is left out may be too little for the grid
-        while not target and upper > 10 * max(guess, _LEAST):
+        # delta is far above its lower end: perhaps so little was left out that the grid is too wide
+        while not target and upper > 10 * max(guess, _LEAST_DELTA):
             found = _on_grid(epsilon, mixture, upper, accuracy)
             guess, lower, upper = upper, max(lower, found.lower), min(upper, found.upper)
             if upper > guess / 2:
@@ -239,7 +264,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
 
 
 def _chernoff(epsilon: float, mixture: Mixture) -> float:
-    """delta(epsilon) <= prod E e^{tau L} e^{-tau epsilon} at the best of some tau, worst direction; without runs."""
+    """Chernoff's bound on delta(epsilon), the smallest over some tau, of the worse direction; 1 if there are runs."""
     worst = float(bool(mixture.runs))
     for index in (0, 1):
         finite, best = mixture.finite[index], 0.0
@@ -256,7 +281,8 @@ def _chernoff(epsilon: float, mixture: Mixture) -> float:
 
 
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
-    """The curve of `mixture_delta` over x, where at(x) = (epsilon, mixture); rough: for estimates."""
+    """The curve of `mixture_delta` over x, where at(x) = (epsilon, mixture); estimates are computed with `rough`
+    grids."""
 
     def bracket(x: float, _: float) -> Bracket:
         return mixture_delta(*at(x), target=target)
@@ -268,7 +294,8 @@ def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *
 
 
 def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:
-    """(about epsilon, d log delta / d log epsilon there) at delta = target, by the sum's variance: for a search."""
+    """(a rough epsilon with delta = target, d log delta / d log epsilon there), by the variance of the loss, for a
+    search."""
     variance = mixture.gdp**2
     for run in mixture.runs:
         square = min(run.noise_multiplier**-2, 4.0)

@@ -14,7 +14,7 @@ from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 from dpzero_theory.privacy.gaussian import GDP_ACCURACY, log_delta_from_gdp
 
-_ROUNDING = 1e-12
+_USE_ROUNDING = 1e-12
 """More than the rounding error of the sums in `by_use`: relative at the upper end, absolute at the lower one."""
 _SIDE = {"add": "remove", "remove": "remove", "replace": "replace", "fixed-size": "remove"}
 """For each kind of pair, the kind whose tails `by_use` takes: `add` is `remove` with P and Q exchanged, and of
@@ -60,11 +60,11 @@ def by_use(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
         )
         unused += steps * math.log1p(-pair.sample_rate)
         low_p, low_q = (low_p + steps * near, low_q + log_p) if pair.kind == "add" else (low_p + log_p, low_q + log_q)
-    upper = -math.expm1(unused) * (1 + _ROUNDING)
+    upper = -math.expm1(unused) * (1 + _USE_ROUNDING)
     if gdp > 0:
         upper += math.exp(float(log_delta_from_gdp(epsilon, gdp))) * (1 + GDP_ACCURACY)
     if parts[0][0].kind == "add":
         lower = math.exp(low_p) - math.exp(min(epsilon + low_q, 700.0))
     else:
         lower = -math.expm1(low_p) + math.exp(min(epsilon, 700.0)) * math.expm1(low_q)
-    return max(lower - _ROUNDING, 0.0), min(upper, 1.0)
+    return max(lower - _USE_ROUNDING, 0.0), min(upper, 1.0)

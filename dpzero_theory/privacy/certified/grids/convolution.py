@@ -9,6 +9,7 @@ that in Euclidean norm, and hence by at most that norm in total absolute value (
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -100,8 +101,5 @@ def best_rate(log_moment: Callable[[float], float], rates: Array, log_tail: floa
     `rates` rise and log_moment is convex, so that the bounds first fall and then rise along them.
     """
     reach = cache(lambda k: (log_moment(float(rates[k])) - log_tail) / float(rates[k]))
-    low, high = 0, len(rates) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reach(middle) <= reach(middle + 1) else (middle + 1, high)
-    return reach(low), float(rates[low])
+    best = bisect_left(range(len(rates) - 1), True, key=lambda k: reach(k) <= reach(k + 1))
+    return reach(best), float(rates[best])

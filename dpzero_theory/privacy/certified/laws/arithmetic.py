@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy.special import ndtr
 
 from dpzero_theory.check import Array
 
@@ -10,6 +11,8 @@ UNIT = 2.0**-53
 """The largest relative error of one rounding to a 64-bit float; error bounds count roundings in this unit."""
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 """Log of sqrt(2 pi), the constant of the normal density."""
+CDF_ERROR = 4e-15
+"""More than the relative error of scipy's normal distribution function."""
 GAUSS_ORDER = 16
 GAUSS_POINTS, GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(GAUSS_ORDER)
 """Nodes and weights on [-1, 1] of the Gauss-Legendre rule that composite sums over outputs use on each panel."""
@@ -26,6 +29,14 @@ def log_sum(log_weight: Array, rate: float, points: Array) -> float:
     terms = log_weight + rate * points
     top = float(np.max(terms))
     return top + math.log(float(np.sum(np.exp(terms - top))))
+
+
+def normal_mass(low: Array, high: Array) -> tuple[Array, Array]:
+    """The probability that a standard normal variable is between low and high, and a bound on its error."""
+    side = high > -low
+    first, second = np.where(side, -high, low), np.where(side, -low, high)
+    top = ndtr(second)
+    return top - ndtr(first), CDF_ERROR * top
 
 
 def log_c(tau: float) -> float:

@@ -14,9 +14,9 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.arithmetic import LOG_SQRT_2PI, UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, inverse, losses, rounding
 
-_FOUR_POINTS, _FOUR_WEIGHTS = np.polynomial.legendre.leggauss(4)
-"""Nodes and weights on [-1, 1] of the quadrature rule for the mass of a piece."""
-_SUM_ERROR = 1e-13
+FOUR_POINTS, FOUR_WEIGHTS = np.polynomial.legendre.leggauss(4)
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule for the mass of a piece."""
+FOUR_ERROR = 1e-13
 """Relative error of that rule for normal densities over the pieces that `_nodes` chooses (derivation.md, section 5)."""
 _MOST_PIECES = 2**21
 """Pieces of a branch beyond which the grid is refused: its arrays would have about a hundred megabytes."""
@@ -112,17 +112,17 @@ def _nodes(pair: Pair, branch: Branch, width: float, span: Span, lowest: float) 
     half = np.repeat(np.arange(len(pieces)), pieces)
     length = np.repeat(np.diff(edges) / np.maximum(pieces, 1), pieces)
     left = edges[half] + (np.arange(len(half)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * length
-    x = (left[:, None] + length[:, None] * (1 + _FOUR_POINTS) / 2).ravel()
-    log_width = np.log((length[:, None] * _FOUR_WEIGHTS / (2 * s)).ravel()) - LOG_SQRT_2PI
+    x = (left[:, None] + length[:, None] * (1 + FOUR_POINTS) / 2).ravel()
+    log_width = np.log((length[:, None] * FOUR_WEIGHTS / (2 * s)).ravel()) - LOG_SQRT_2PI
     loss, log_mass = losses(pair, branch, x, log_width)
     loss_error, mass_error = rounding(pair, branch, x, log_width)
-    half = np.repeat(half, len(_FOUR_POINTS)) + first
+    half = np.repeat(half, len(FOUR_POINTS)) + first
     return _Nodes(
         half if sign > 0 else -1 - half,
         loss,
         log_mass,
         max(slip, float(np.max(loss_error))) + 4 * UNIT * float(np.max(np.abs(loss))),
-        _SUM_ERROR + float(np.max(mass_error)) + 4 * UNIT * int(pieces.max()),
+        FOUR_ERROR + float(np.max(mass_error)) + 4 * UNIT * int(pieces.max()),
     )
 
 
