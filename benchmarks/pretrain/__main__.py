@@ -26,7 +26,7 @@ from benchmarks.llm.models import random_model
 from benchmarks.pretrain import text
 from benchmarks.pretrain.models import FAMILIES, LAYERS, config, folder_of, pretrained
 from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
-from dpzero_theory.optim.files.folder import made_whole
+from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.losses.task_losses import IGNORED, losses_for
 
 WIDTHS = (16, 32, 64, 128)

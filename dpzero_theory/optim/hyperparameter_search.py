@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from torch import nn
 
 from dpzero_theory import check
-from dpzero_theory.optim.files.folder import clear_dead_starts, made_whole, require_secret, resolved, write_secret
+from dpzero_theory.optim.files.new_folder import clear_dead_starts, made_whole, require_secret, resolved, write_secret
 from dpzero_theory.optim.losses.evaluation import Losses
 from dpzero_theory.optim.losses.records import Data, require_data
 from dpzero_theory.optim.plan import Plan, Target

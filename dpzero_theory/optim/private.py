@@ -43,7 +43,8 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from dpzero_theory.check import choice, integer, named, shown
-from dpzero_theory.optim.files.folder import Budget, Folder, begun_with, require_new, resolved
+from dpzero_theory.optim.files.folder import Budget, Folder, begun_with
+from dpzero_theory.optim.files.new_folder import require_new, resolved
 from dpzero_theory.optim.files.open_files import OpenFiles
 from dpzero_theory.optim.files.replay import directions_of, weights_of
 from dpzero_theory.optim.files.transcript import Header

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.kit.interrupts import instructions, traced
-from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, clear_dead_starts, made_whole
+from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder
+from dpzero_theory.optim.files.new_folder import clear_dead_starts, made_whole
 from dpzero_theory.optim.files.transcript import Header
 from dpzero_theory.optim.hyperparameter_search import make_private_search
 from dpzero_theory.privacy.selection import Runs

@@ -1,43 +1,33 @@
-"""The folder of a run: one object, opened whole or not at all, whose files say the same.
+"""The folder of a run: three files that are opened together or not at all, and must say the same.
 
-    transcript.bin   what the run was begun with and what it released; it replays the run. Its lock is the folder's.
-    ledger.jsonl     what is paid for, before it is released (a private run)
-    data.key         under which the transcript's header names the records, and from which come batches that depend on
-                     one another (`Sampling.lasting`); secret
+    transcript.bin   what the run was begun with and what it released; it replays the run. Its lock is the folder's
+    ledger.jsonl     what is paid for, before it is released (only in a private run)
+    data.key         a secret key. Under it the transcript's header has a digest of the records, and from it come
+                     batches that depend on one another (`Sampling.lasting`)
 
-A new folder is written beside its place, in `_NAME.*.new`, and renamed, so it is there whole or not at all. What a
-killed start leaves there is removed by the next start or resumption at that place: the lock of a dead process is free.
-Pushes to the hub leave out what begins with `_`.
-
-`data.key` is for its owner alone, mode 0600: one that others may read is refused, before anything is read or paid.
+The folder is made whole or not at all (`files.new_folder`). `data.key` is for its owner alone, mode 0600; a key that
+others may read is refused before anything is read or paid. Everything else may be seen.
 
 Each file names the others: the ledger's first line has the digest of the transcript's header, and each payment says how
 far the transcript was. So an opening refuses, in one line, a file of another run, a ledger that was rolled back, and a
 transcript that was cut off, replaced or changed. A crash between payment and record is no damage: what was paid for
 stays paid for.
 
-What cannot be noticed: both files rolled back together in place (a snapshot of the disk), a copy with the same inode
-number (a cloned machine), a transcript that lacks no more than its last payment, an edit that recomputes every check.
-`epsilon_of_runs` tells the copies of a run apart where all of them are at hand.
-
-Everything but data.key may be seen.
+Four things cannot be noticed: both files rolled back together in place (a snapshot of the disk), a copy with the same
+inode number (a cloned machine), a transcript that lacks no more than its last payment, and an edit that recomputes
+every check. `epsilon_of_runs` tells the copies of a run apart where all of them are at hand.
 """
 
-import fcntl
 import math
 import os
-import re
-import shutil
-import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from dpzero_theory.check import choice, printable
+from dpzero_theory.optim.files.new_folder import clear_dead_starts, made_whole, require_secret, resolved, write_secret
 from dpzero_theory.optim.files.transcript import (
     Content,
     DamagedRecordError,
@@ -49,17 +39,16 @@ from dpzero_theory.optim.files.transcript import (
 )
 from dpzero_theory.optim.losses.identity import KEY_BYTES, new_key, of_records, versions
 from dpzero_theory.privacy.accountant import epsilon_of_history
-from dpzero_theory.privacy.journal import content, opened, sync_folder
+from dpzero_theory.privacy.journal import content
 from dpzero_theory.privacy.ledger import Account, Ledger, LedgerError, read
 
 LEDGER, TRANSCRIPT, KEY = "ledger.jsonl", "transcript.bin", "data.key"
-_ALIVE, _NEW = "alive", "new"
 OF_TRAINER = "_dpzero"
 """The run folder in a Trainer's output folder; pushes to the hub leave out what begins with `_`."""
 
 
 class Budget(NamedTuple):
-    """What a run may cost at most, and how many releases are paid for at once."""
+    """What a run may cost at most, (epsilon, delta), and how many releases one entry of the ledger pays for."""
 
     epsilon: float
     delta: float
@@ -68,7 +57,9 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class Folder:
-    """The open files of a run; ledger: None for a run that is not private. `create` starts one, `open` resumes one.
+    """The open files of a run. `create` starts a run, `open` resumes one.
+
+    ledger: None for a run that is not private. secret: the bytes of data.key.
 
     Both raise FileExistsError or FileNotFoundError, other OSErrors, ValueError for a setting that is not the run's, and
     LedgerError or TranscriptError where the files are damaged, do not fit together or are in use.
@@ -78,7 +69,6 @@ class Folder:
     ledger: Ledger | None
     transcript: Transcript
     secret: bytes
-    """Of data.key."""
 
     @classmethod
     def create(cls, path: Path, header: Header, data: Any, budget: Budget | None) -> Self:
@@ -103,7 +93,7 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path, header: Header, data: Any, budget: Budget | None, *, moved: bool = False) -> Self:
-        """Resume the run that was begun with this header, key, fingerprint and records excepted, and these records.
+        """Resume a run that was begun with these records and this header, whose key and fingerprint may be others.
 
         data: None leaves the records unchecked. moved: whether the folder may be a copy, the only one that goes on.
         """
@@ -142,114 +132,11 @@ class Folder:
 
 
 def begun_with(path: Path) -> Header:
-    """What the run in a folder was begun with, to ask for the same: `Folder.open` compares. Errors as its own."""
+    """What the run in a folder was begun with. Raises as `Folder.open`."""
     path = resolved(path)
     _require_there(path)
     with _transcript(path) as found:
         return found.header
-
-
-@contextmanager
-def made_whole(path: Path, mode: int = 0o777) -> Iterator[Path]:
-    """A new folder to fill, which is at `path`, on disk, when the block is done, and nowhere after an exception.
-
-    mode: of the folder, less the umask; until it is there nobody but its owner can look into it. Raises FileExistsError
-    where `path` is there and not empty, ValueError and OSError where it cannot be made.
-    """
-    require_new(path)
-    if path.is_mount() or path == Path.cwd():
-        raise ValueError(f"folder must not be the working directory or a mount point; got {path}: use one in it")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        clear_dead_starts(path)
-        place, alive = _place_for(path, mode)
-    except OSError as error:
-        raise type(error)(f"{path}: the folder cannot be made ({error.strerror}): use another") from None
-    try:
-        with alive:
-            new = place / _NEW
-            yield new
-            for file in new.rglob("*"):
-                if file.is_file():
-                    with opened(file, "rb") as written:
-                        os.fsync(written)
-            try:
-                new.rename(path)
-            except OSError:
-                require_new(path)  # another start was quicker
-                raise
-            shutil.rmtree(place, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    sync_folder(path.parent)
-
-
-def _place_for(path: Path, mode: int) -> tuple[Path, FileIO]:
-    """A folder beside `path`, with one to fill in it, and the locked file that says that its process is alive."""
-    while True:
-        place = path.with_name(f"_{path.name:.200}.{os.urandom(8).hex()}.new")
-        try:
-            place.mkdir(0o700)
-            alive = opened(place / _ALIVE, "xb", 0o600)
-            try:
-                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                (place / _NEW).mkdir(mode)
-                return place, alive
-            except BaseException:
-                alive.close()
-                raise
-        except (FileNotFoundError, BlockingIOError):  # before it was locked another start took it for a dead one's
-            if not path.parent.is_dir():
-                raise
-        except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
-            raise
-
-
-def require_new(path: Path) -> None:
-    """Raise FileExistsError where `path` is there and not an empty folder."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(
-            f"{path} is there and not empty: resume the run in it, or use another folder (resume=True goes on with the"
-            " model, data and settings that it was begun with)"
-        )
-
-
-def clear_dead_starts(path: Path) -> None:
-    """Remove what starts of a folder at `path` have left that are dead: the lock that each holds to its end is free."""
-    name = re.compile(re.escape(f"_{path.name:.200}.") + r"[0-9a-f]{16}\.new")
-    try:
-        left = [found for found in path.parent.iterdir() if name.fullmatch(found.name)]
-    except OSError:
-        return
-    for place in left:
-        with suppress(OSError):  # one that goes on, or has just ended
-            if not any(place.iterdir()):
-                place.rmdir()
-                continue
-            with opened(place / _ALIVE, "r+b") as alive:
-                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(place)
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """A new file that its owner alone can read, whatever the umask. Raises OSError, also where none can be made so."""
-    with opened(path, "xb", 0o600) as file:
-        os.fchmod(file.fileno(), 0o600)
-        require_secret(path)
-        if file.write(content) != len(content):
-            raise OSError(f"{path}: written in part (disk full?)")
-
-
-def require_secret(path: Path) -> None:
-    """Raise ValueError where others than the owner may read a file or folder."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        raise ValueError(
-            f"{path} must be secret, and others may read or change it (mode {mode:04o}): chmod go= {path}, if nobody"
-            " has read it"
-        )
 
 
 def require_fit(found: Content, account: Account, path: Path) -> None:
@@ -277,10 +164,11 @@ def require_fit(found: Content, account: Account, path: Path) -> None:
 
 
 def both(path: Path) -> tuple[Content, Account]:
-    """Transcript and ledger of a run that may go on meanwhile, once they are seen to be of one run, and all of it.
+    """The transcript and the ledger of a run, which may go on meanwhile, if they are of one run and complete.
 
-    The ledger is read before the transcript and again after it: what the first had seen is in the transcript, and what
-    that has is paid for in the second, which is returned. Errors as of `require_fit`, and OSError.
+    The ledger is read before the transcript and again after it. What the first reading had seen must be in the
+    transcript, and what that has must be paid for in the second reading, which is returned. Raises as `require_fit`,
+    and OSError.
     """
     size = (path / LEDGER).stat().st_size if (path / LEDGER).exists() else 0
     before, found = read(path / LEDGER), contents(path / TRANSCRIPT)
@@ -292,12 +180,13 @@ def both(path: Path) -> tuple[Content, Account]:
 
 
 def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> float:
-    """An upper bound on epsilon of all these runs together: what a search over settings on the same data costs.
+    """An upper bound on epsilon of all these runs together: for example what a search over settings on the data costs.
 
-    Copies of one run that went on apart count their common part once, and what each did afterwards; where batches
-    depend on one another (`Sampling.lasting`) they are refused, as both used the same ones. folders: of runs with one
-    relation; nothing is written in them. delta: as for `epsilon_of_history`. Raises ValueError, LedgerError,
-    TranscriptError and OSError.
+    Copies of one run that went on apart count their common part once, and what each of them did afterwards. Where
+    batches depend on one another (`Sampling.lasting`) copies are refused, since both used the same batches.
+
+    folders: of runs with one relation; nothing is written in them. delta: as for `epsilon_of_history`. Raises
+    ValueError, LedgerError, TranscriptError and OSError.
     """
     payments: dict[tuple[str, int], set[str]] = defaultdict(set)
     shown: dict[tuple[str, int], set[tuple[float, ...]]] = defaultdict(set)
@@ -322,16 +211,11 @@ def epsilon_of_runs(folders: Iterable[str | os.PathLike[str]], delta: float) -> 
     return epsilon_of_history([settings[run].release(count) for run, count in counts.items()], delta).upper
 
 
-def resolved(path: Path) -> Path:
-    """Where a folder really is, so that a link to it is the folder."""
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise OSError(f"{path} must be a folder that can be reached; got {error}") from None
-
-
 def _transcript(path: Path) -> Transcript:
-    """Of a folder; where only records are damaged that no payment has seen, the refusal says how to do without them."""
+    """The transcript of a folder, open. Raises TranscriptError for a damaged one.
+
+    Where only records are damaged that no payment has seen, the message says how to do without them.
+    """
     try:
         return Transcript.open(path / TRANSCRIPT)
     except DamagedRecordError as error:

@@ -42,7 +42,8 @@ from transformers.trainer_utils import (
 )
 
 from dpzero_theory.check import names_of, settings
-from dpzero_theory.optim.files.folder import KEY, OF_TRAINER, made_whole
+from dpzero_theory.optim.files.folder import KEY, OF_TRAINER
+from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.statement import statement_of_folder
 from dpzero_theory.optim.files.transcript import Record
 from dpzero_theory.optim.losses.evaluation import Losses

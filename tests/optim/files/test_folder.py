@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, epsilon_of_runs, made_whole
+from dpzero_theory.optim.files.folder import KEY, LEDGER, TRANSCRIPT, Budget, Folder, epsilon_of_runs
+from dpzero_theory.optim.files.new_folder import made_whole
 from dpzero_theory.optim.files.transcript import Header, TranscriptError
 from dpzero_theory.optim.losses.identity import of_records
 from dpzero_theory.privacy.accountant import epsilon_of_history
