@@ -88,7 +88,7 @@ def require_new(path: Path) -> None:
 
 
 def clear_dead_starts(path: Path) -> None:
-    """Remove what killed starts of a folder at `path` have left; a start that goes on holds a lock, a killed one none."""
+    """Remove what killed starts of a folder at `path` have left; one that goes on holds a lock, a killed one none."""
     name = re.compile(re.escape(f"_{path.name:.200}.") + r"[0-9a-f]{16}\.new")
     try:
         left = [found for found in path.parent.iterdir() if name.fullmatch(found.name)]

@@ -128,7 +128,7 @@ def test_records_are_looked_at_as_the_run_reads_them(tmp_path: Path, isolation: 
         totals = [
             make_from_seed_not_private(
                 in_all_places(), cross_entropy, Together(data, change), settings, seed=3, micro_batch=N
-            )._total(0, np.arange(N))
+            ).sums.total(0, np.arange(N))
             for data in (TABLE, rows)
         ]
         moved.append(abs(int(totals[0][0] - totals[1][0])) / settings.levels)
