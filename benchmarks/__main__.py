@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent
 
 
 def scripts() -> dict[str, Path]:
-    """The file of every command below this folder, by the command's name, without importing any of them."""
+    """The file of every command below this folder, by the command's name. No module is imported."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         if "\nEXPERIMENT = " in path.read_text():

@@ -1,4 +1,8 @@
-"""Whose sums these are: libraries have kernels for each processor, and add in another order with more threads."""
+"""Names for the way in which this machine's libraries compute, so that rows of two machines can be compared.
+
+Numerical libraries pick routines by the type of the processor, and add numbers in another order when they use more
+threads. Both change the last digits of a result.
+"""
 
 import hashlib
 import math
@@ -12,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 
 COMMITTED = {"math": "a7f2709ef27f", "numpy": "64579f8b77fc", "scipy": "359b4e6fad56", "torch": "c5bae1d88bc6"}
-"""`arithmetic` of the machine that made the committed rows, on one thread."""
+"""What `arithmetic()` returned on the machine that made the committed rows, on one thread."""
 
 
 def arithmetic() -> dict[str, str]:
-    """For each library a name of how this process computes with it: a digest of what it makes of fixed numbers.
+    """A name, for each library, of how this process computes with it: a digest of its results on fixed numbers.
 
-    Of math the functions of the C library; of numpy and scipy sums, functions, products and factorisations, each with
-    its own BLAS; of torch the same, in both precisions, with random normal numbers and layers of networks. Where all
-    names are equal the same program gives the same digits; where one differs the last digits may, and what a run
-    magnifies does.
+    For `math` these are results of the functions of the C library; for numpy and scipy sums, functions, products and
+    factorisations, since each brings a BLAS of its own; for torch the same in both precisions, with random normal
+    numbers and with layers of networks. Where all names are equal, the same program gives the same digits. Where one
+    differs, the last digits may differ, and with them whatever a run makes of small differences.
     """
     rng = np.random.default_rng(0)
     left, right = rng.standard_normal((130, 2000)), rng.standard_normal((2000, 77))
@@ -30,7 +34,7 @@ def arithmetic() -> dict[str, str]:
 
 
 def others() -> list[str]:
-    """The libraries that compute here in another way than where the committed rows were made."""
+    """The libraries whose `arithmetic` here is not that of the machine that made the committed rows."""
     return [name for name, found in arithmetic().items() if found != COMMITTED[name]]
 
 

@@ -1,4 +1,4 @@
-"""The accelerator behind a row: for the manifest."""
+"""The GPU that rows were made on, for their manifest."""
 
 import subprocess
 import sys
@@ -8,15 +8,16 @@ _ASKED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.l
 
 
 def accelerator(device: str) -> dict[str, Any]:
-    """`described`, where this process computes on the card; nothing where `device` is the processor."""
+    """`described()` if this process has computed on the GPU; an empty dictionary if `device` is the processor."""
     torch = None if device.startswith("cpu") else sys.modules.get("torch")
     return described() if torch is not None and torch.cuda.is_initialized() else {}
 
 
 def described() -> dict[str, Any]:
-    """The card, its driver, its clocks at this moment and the state of TF32; nothing where there is no card.
+    """The GPU's name, memory, driver, its clocks at this moment, and whether TF32 is on; an empty dictionary without a
+    GPU.
 
-    From now on the process holds memory of the card.
+    The call initialises CUDA: from then on this process holds some memory of the GPU.
     """
     import torch
 
@@ -33,7 +34,8 @@ def described() -> dict[str, Any]:
 
 
 def _told(card: str) -> dict[str, str]:
-    """What nvidia-smi says of this card, or where it does not know it by that name of the first; nothing if nothing."""
+    """What nvidia-smi says about this GPU. Where nvidia-smi knows no GPU by that name, what it says about the first
+    one; an empty dictionary where it says nothing."""
     for chosen in ([f"--id={card}"], []):
         command = ["nvidia-smi", *chosen, f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
         try:

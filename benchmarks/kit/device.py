@@ -8,8 +8,10 @@ from dpzero_theory.cli import Parser
 
 
 def chosen_device(parser: Parser, device: str) -> str:
-    """`--device` auto, cpu or cuda as cpu or cuda, where float32 is float32 from then on; the parser's error where
-    cuda is asked for and not there.
+    """The device for the flag `--device`: cpu, or cuda where it is asked for or, with auto, where there is one.
+
+    From then on float32 products are computed in float32, not in TF32. Raises the parser's error where cuda is asked
+    for and there is none.
     """
     if device == "cuda" and not torch.cuda.is_available():
         parser.error("--device must be auto or cpu: cuda is not available on this machine; got 'cuda'")
@@ -18,11 +20,11 @@ def chosen_device(parser: Parser, device: str) -> str:
 
 
 def full_float32() -> None:
-    """No TF32 in this process: differences over lambda would show its rounding."""
+    """Turn TF32 off in this process: a difference of two losses divided by the smoothing would show its rounding."""
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
 
 
 def one_thread(parser: Parser, options: Namespace) -> None:
-    """An experiment's `check` where torch uses one thread."""
+    """Let torch use one thread: a `check` of experiments whose digits or times depend on the number of threads."""
     torch.set_num_threads(1)

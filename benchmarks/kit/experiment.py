@@ -1,16 +1,13 @@
-"""A script of `benchmarks` as data: what it measures, on which cells, with which flags; the runner is here, once.
+"""An experiment as data: what is measured, on which cells, with which flags. The code that runs all of them is here.
 
-An `Experiment` has cells, each a part of the rows' key, and a measurement, which makes the rows of a cell. The runner
-parses the command line, opens the folder of the rows, measures the cells whose rows are not there yet, on several
-processes if the experiment has `--workers`, says what it found, and reports at the end. A `Command` is what has no such
-cells: a body of its own, with the same parser. A module ends in
+An `Experiment` names its cells and its measurement. A cell is a set of values, such as a method and a dimension, whose
+rows are made together and whose values are columns of those rows; the measurement turns a cell into rows. The runner
+parses the command line, opens the folder of the rows, measures every cell whose rows are not in it yet (in several
+processes if the experiment has the flag `--workers`), prints what it found, and reports at the end. A `Command` has no
+such cells: it has a body of its own and the same kind of command line.
 
-    main, _parser = EXPERIMENT.main, EXPERIMENT.parser
-
-    if __name__ == "__main__":
-        sys.exit(main())
-
-so that `python -m benchmarks.NAME` and `python -m benchmarks NAME` are the same.
+The module of an experiment ends in `EXPERIMENT = Experiment(...)` or `EXPERIMENT = Command(...)`. `python -m benchmarks
+NAME` and `python -m benchmarks.NAME` run it.
 """
 
 import sys
@@ -31,7 +28,7 @@ Flag: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def flag(*names: str, **how: Any) -> Flag:
-    """A flag of a command: what `add_argument` takes."""
+    """The arguments of `add_argument` that define a flag of a command."""
     return names, how
 
 
@@ -39,8 +36,10 @@ def flag(*names: str, **how: Any) -> Flag:
 class Command:
     """A command with a body of its own.
 
-    name: below `benchmarks`. about: what `--help` says. work: the body, of the parser (for refusals) and the options
-    -> exit status, None for 0. flags, aliases: of the command line.
+    name: the command is `python -m benchmarks.NAME`. about: the text of `--help`. work: the body; it is given the
+    parser, whose `error` refuses a command line, and the parsed options, and it returns the exit status, None for 0.
+    flags: the flags of the command line. aliases: as in `Parser`. one_of: flags of which a command line may have one at
+    most.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Command:
     one_of: Sequence[str] = ()
 
     def parser(self) -> Parser:
-        """The parser of its command line."""
+        """The parser of the command line."""
         parser = Parser(f"benchmarks.{self.name}", self.about or "", self.aliases)
         exclusive = parser.add_mutually_exclusive_group() if self.one_of else parser
         for names, how in self.flags:
@@ -59,9 +58,13 @@ class Command:
         return parser
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Run a command line, that of this process if None -> exit status."""
+        """Run a command line, that of this process if None; returns the exit status."""
         parser = self.parser()
-        return self.work(parser, parser.parse_args(argv)) or 0
+        return self.run(parser, parser.parse_args(argv))
+
+    def run(self, parser: Parser, options: Namespace) -> int:
+        """The same, of a command line that is parsed already."""
+        return self.work(parser, options) or 0
 
 
 def _nothing(options: Namespace) -> dict[str, Any]:
@@ -78,29 +81,32 @@ def _same(options: Namespace, cell: Cell) -> Iterator[Cell]:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A script whose rows are measured cell by cell.
+    """Rows that are measured cell by cell.
 
-    Every callable takes the parsed options; options.out is the folder of the rows.
+    Every callable below takes the parsed options first; options.out is the folder of the rows.
 
     Attributes:
-        name: of the script. about: its docstring, for `--help`.
-        key, fields, dtype, device, cell, figure, compress: of `Results`.
-        cells: the cells in the order of the rows; values of some of the columns. One, of all rows, if not given.
-        measure: the rows of a cell, one or several, without the cell's own columns or with them. With `workers` a
-            function of a module.
-        keys: the keys of a cell's rows where it has more than one, so that the runner knows when it is done.
-        flags: beside `--out`, and `--workers`, `--summary` where there are such.
-        folder: of the rows if `--out` is not given; below benchmarks/results, or by the options.
-        seeds, settings: of `Results`, by the options.
-        check: raises the parser's error for what flags must not be together, sets what holds for the whole process.
-        begun: what is said on standard error before a cell is measured.
-        told: what is printed of a cell's rows; counted: after which of how many it is;
-            timed: and processor time since the last.
-        report: what is printed at the end -> exit status, None for 0.
-        summary: what `--summary` prints of the folder's rows, and the run at its end.
-        workers: how many processes if `--workers` is not given; 0 where there is one only, without the flag.
-        fresh: the rows are computed from others and made anew each time.
-        together: so many cells are saved at a time.
+        name, about: as in `Command`.
+        key, fields, dtype, device, cell, figure, compress: as in `Results`.
+        cells: the cells, in the order of their rows. Left out, there is one cell, and it has all rows.
+        measure: makes the rows of a cell, one or several. The columns that the cell has need not be in them. With
+            `workers` it must be a function at the top level of a module, so that other processes can import it.
+        keys: the keys of a cell's rows, needed where a cell has more than one row: by them the runner knows whether the
+            cell is already measured.
+        flags: the flags beside `--out`, and beside `--workers` and `--summary`, which exist where those attributes do.
+        folder: the folder of the rows without `--out`: a name below benchmarks/results, or a function of the options.
+        seeds, settings: as in `Results`, or functions of the options.
+        check: refuses flags that contradict each other by raising the parser's error; it may also change what holds for
+            the whole process, such as the number of threads.
+        begun: the line printed on standard error before a cell is measured.
+        told: the line printed after a cell, made from the cell and its rows. With `counted` the number of cells
+            measured so far stands before it; with `timed` the processor seconds since the last line stand after it.
+        report: prints something at the end and returns the exit status, None for 0.
+        summary: a text made from the folder of the rows. The flag `--summary` prints it and measures nothing;
+            otherwise it is printed at the end.
+        workers: the number of processes without the flag `--workers`; 0 for an experiment without that flag.
+        fresh: whether the rows are deleted and made again each time, as those that are computed from other rows are.
+        together: the rows are saved each time so many cells have been measured.
     """
 
     name: str
@@ -137,16 +143,17 @@ class Experiment:
             more += [flag("--workers", type=integer(1, 256), default=self.workers, help="processes")]
         if self.summary:
             more += [flag("--summary", action="store_true", help="print what the rows say and stop")]
-        return Command(self.name, self.about, self._work, [*self.flags, *more]).parser()
+        return Command(self.name, self.about, self.run, [*self.flags, *more]).parser()
 
     def main(self, argv: Sequence[str] | None = None) -> int:
-        """Measure what is not in the rows yet; -> exit status."""
+        """Run a command line, that of this process if None; returns the exit status."""
         parser = self.parser()
-        return self._work(parser, parser.parse_args(argv))
+        return self.run(parser, parser.parse_args(argv))
 
-    def _work(self, parser: Parser, options: Namespace) -> int:
-        if options.out is None and callable(self.folder):
-            options.out = self.folder(options)
+    def run(self, parser: Parser, options: Namespace) -> int:
+        """The same, of a command line that is parsed already."""
+        if options.out is None:
+            options.out = self.folder(options) if callable(self.folder) else RESULTS / (self.folder or self.name)
         if self.summary and options.summary:
             with parser.refusals("--out"):
                 print(self.summary(options.out))
@@ -211,3 +218,41 @@ class Experiment:
             if self.begun:
                 print(self.begun(cell), file=sys.stderr, flush=True)
             yield cell, self.measure(options, cell)
+
+
+def presets(name: str, about: str | None, flags: Sequence[Flag], each: Mapping[str, Command | Experiment]) -> Command:
+    """A command whose flag `--preset` chooses one of several experiments; `flags` are the flags of all of them."""
+    choice = flag("--preset", choices=tuple(each), required=True)
+    return Command(name, about, lambda parser, options: each[options.preset].run(parser, options), [choice, *flags])
+
+
+def numbered(
+    folder: str,
+    settings: Callable[[Namespace], Iterable[Cell]],
+    answer: Callable[[Cell], Mapping[str, Any]],
+    fields: Sequence[str],
+    *,
+    seeds: Sequence[int] = (),
+    report: Callable[[Path], None] | None = None,
+) -> Experiment:
+    """An experiment with one row for each setting, a cell whose key is its number in the column `setting`.
+
+    answer: the row of a setting. report: prints something of the folder of the rows at the end.
+    """
+    return Experiment(
+        name=folder,
+        about=None,
+        key=("setting",),
+        fields=fields,
+        seeds=seeds,
+        workers=2,
+        cells=settings,
+        measure=partial(_answered, answer),
+        report=None if report is None else lambda options: report(options.out),
+        told=lambda cell, rows: f"setting {cell['setting']}: {rows[0].get('status', 'ok')}",
+        counted=True,
+    )
+
+
+def _answered(answer: Callable[[Cell], Rows], options: Namespace, cell: Cell) -> Rows:
+    return answer(cell)

@@ -1,4 +1,5 @@
-"""A run's folder taken apart and written again with every check computed anew: what a forger with the code can do."""
+"""The folder of a run taken apart and written again, every checksum computed anew: what a forger who has the code can
+do."""
 
 import hashlib
 import json
@@ -15,18 +16,22 @@ from numpy.typing import NDArray
 from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
 
 Place = tuple[str | int, ...]
-"""Where a value stands in an object of JSON: names and indices."""
+"""The path to a value inside an object of JSON: names of members and indices of lists, from the outside in."""
 _CHECK = 8
 
 
 def dumped(values: Any) -> str:
-    """As JSON, whatever it is."""
+    """The value as JSON."""
     return json.dumps(values)
 
 
 @dataclass
 class Folder:
-    """The header's values, the numbers of the releases, what they released, shape (T, K), and the ledger's lines."""
+    """The parts of a run's folder.
+
+    header: the values of the transcript's first line. releases: the numbers of the releases in the transcript. sums:
+    what was released, in units of the noise's grid, shape (T, K). lines: the ledger's lines as values.
+    """
 
     header: Any
     releases: list[int]
@@ -49,7 +54,11 @@ class Folder:
         return deepcopy(self)
 
     def write(self, path: Path, header: Callable[[Any], str] = dumped, line: Callable[[Any], str] = dumped) -> None:
-        """With every check, the run's digest and each payment's state computed anew. header, line: -> text."""
+        """Write the folder, with every checksum, the run's digest and the state in each payment computed anew.
+
+        header and line turn the transcript's header and a ledger's line into JSON text; a forger may write a text that
+        is not the one this module would write.
+        """
         first = (header(self.header) + "\n").encode("utf-8", "surrogatepass")
         check, checks, text = hashlib.sha256(first).digest(), [], first
         checks.append(check[:_CHECK])
@@ -78,7 +87,7 @@ def _numbers(plan: Any) -> int:
 
 
 def places(values: Any, at: Place = ()) -> Iterator[Place]:
-    """Of every value in it but the whole."""
+    """The paths to all values inside these, at any depth."""
     inside = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     for name, value in inside:
         yield (*at, name)
@@ -86,7 +95,7 @@ def places(values: Any, at: Place = ()) -> Iterator[Place]:
 
 
 def replaced(values: Any, place: Place, value: Any) -> Any:
-    """A copy with another value there; with `...` without it."""
+    """A copy with another value at that path, or without the value there where `...` is given."""
     found = deepcopy(values)
     *path, last = place
     inside = found
@@ -106,7 +115,8 @@ def value_at(values: Any, place: Place) -> Any:
 
 
 def twice(values: Any, place: Place, first: Any) -> str:
-    """As JSON, the name of that place twice: with `first`, and then with what it has. The place is in objects."""
+    """The values as JSON, where the member at this path stands twice: first with the value `first`, then with its own.
+    The path must lead through objects only."""
     mark = "@first@"
     text = dumped(replaced(values, place, mark))
     name, value = dumped(place[-1]), dumped(value_at(values, place))

@@ -1,4 +1,4 @@
-"""Ctrl-C before a chosen instruction of the library, or of what it leans on to tidy up."""
+"""Ctrl-C at a chosen instruction of the library, or of what it calls in order to tidy up."""
 
 import sys
 import threading
@@ -14,7 +14,8 @@ LIBRARY = str(Path(dpzero_theory.__file__).parent)
 OTHERS = ("contextlib.py", "_python_dispatch.py", "grad_mode.py", "autocast_mode.py")
 
 Instruction = tuple[str, str, int, int]
-"""File, function, the function's first line, and the place of the instruction in its code."""
+"""An instruction of Python's bytecode: its file, its function, the first line of that function, and its offset in it.
+"""
 
 
 if sys.version_info >= (3, 12):  # settrace leaves some instructions out there
@@ -80,7 +81,7 @@ def _watched(code: CodeType) -> bool:
 
 
 def instructions(work: Callable[[], object]) -> list[Instruction]:
-    """Those that `work` runs, each once, in the order of their first time."""
+    """The instructions that `work` runs, each once, in the order in which they are first run."""
     found: dict[Instruction, None] = {}
     with traced(lambda instruction: found.setdefault(instruction)):
         work()
@@ -88,7 +89,10 @@ def instructions(work: Callable[[], object]) -> list[Instruction]:
 
 
 def interrupt(work: Callable[[], object], instruction: Instruction, time: int = 1) -> KeyboardInterrupt | None:
-    """KeyboardInterrupt before an instruction is run for the time-th time; None where it did not come to that."""
+    """Run `work` and raise KeyboardInterrupt in it before it runs the instruction for the time-th time.
+
+    Returns that KeyboardInterrupt, or None where `work` ended without it: because it did not get there, or caught it.
+    """
     reached = 0
 
     def event(found: Instruction) -> None:

@@ -1,4 +1,4 @@
-"""Peak memory of a process on a CPU, of the allocator on a GPU, in MiB."""
+"""Peak memory in MiB: of a process on the CPU, of torch's allocator on a GPU."""
 
 import os
 import resource
@@ -19,14 +19,16 @@ Answer = TypeVar("Answer")
 def in_new_process(
     function: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Answer:
-    """What a function of a module returns in a process of its own, which gives freed memory back at once (glibc)."""
+    """Call a function of a module in a new process and return its result. That process gives freed memory back at once
+    (glibc), so that its peak is that of the call."""
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"  # read when a process starts, so not by this one
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *arguments, **named).result()
 
 
 def reset_peak(device: str) -> float:
-    """Forget the peak so far; what is held now. Outside Linux a CPU's peak cannot be forgotten, and is returned."""
+    """Forget the peak so far and return the memory held now. Outside Linux the peak of a CPU process cannot be
+    forgotten, and the peak is returned."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated() / 2**20
@@ -36,7 +38,7 @@ def reset_peak(device: str) -> float:
 
 
 def peak(device: str) -> float:
-    """The most that was held since `reset_peak`."""
+    """The most memory held since `reset_peak`."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     try:

@@ -1,7 +1,8 @@
-"""Committed rows made again: what a benchmark offers for it, and when a row counts as come back.
+"""Committed rows made again: what an experiment offers for it, and when a row counts as having come back.
 
-A benchmark whose rows can be made again one by one has `REMAKES`: for each folder of its results a `Remake`. A row
-comes back if every column but those that vary is equal, or as near as the `Remake` says.
+The module of an experiment whose rows can be made again one by one has a dictionary `REMAKES`, with a `Remake` for each
+of its folders of rows. A row has come back if every column is equal to the committed one, or as near to it as the
+`Remake` allows; columns of times and memory are not compared.
 """
 
 import math
@@ -13,16 +14,18 @@ import numpy as np
 
 Row = dict[str, Any]
 STANDARD_ERRORS = 6.0
-"""Of the difference between two draws of the operating system's noise."""
+"""How many standard errors two draws of the operating system's noise may differ by."""
 FOUR_DIGITS, SIX_DIGITS = 1.001e-3, 1.001e-5
-"""Relative difference of rows that are written to so many digits where the last of them is another."""
+"""The relative difference allowed between numbers that are written to four or six digits: one unit of the last digit.
+"""
 _ELSEWHERE = 1e-9
-"""Relative difference allowed on another `arithmetic` than the rows', where a benchmark says nothing else."""
+"""The relative difference allowed on a machine whose `arithmetic` is not that of the rows, where a `Remake` names no
+other."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A column of a committed row and of the same row made again; near: as near as may be."""
+    """A column of a committed row and its value in the same row made again. near: whether the difference is allowed."""
 
     column: str
     committed: Any
@@ -39,14 +42,14 @@ class Remake:
 
     Attributes:
         key: the columns that tell rows apart.
-        make: from a committed row, rows of which one is that row made anew.
+        make: makes rows from a committed row; one of them is that row, made anew.
         varies: columns of times and memory, which are not compared.
-        tolerance: relative difference that is allowed, and why there is one.
-        errors: the standard errors of the columns of a row that rest on the operating system's noise.
-        elsewhere: relative difference that is allowed on another `arithmetic` than the rows', which the benchmark's
-            iterations and runs make of the libraries' last digits.
-        upset: whether rounding grows along the run that a row is of, so that its digits come back on the arithmetic
-            only that made them.
+        tolerance, why: the relative difference that is allowed, and the reason for it.
+        errors: the standard errors of those columns of a row that depend on the operating system's noise.
+        elsewhere: the relative difference that is allowed on a machine with another `arithmetic`, where iterations
+            enlarge differences in the libraries' last digits.
+        upset: whether a row is of a run that enlarges rounding errors so much that its digits come back only on the
+            arithmetic that made them.
     """
 
     key: Sequence[str]
@@ -59,7 +62,8 @@ class Remake:
     upset: Callable[[Row], bool] = lambda row: False
 
     def differences(self, row: Row, elsewhere: bool = False) -> list[Difference]:
-        """The columns that are not equal when a row is made again; elsewhere: on another arithmetic than the row's."""
+        """The columns that are not equal when a row is made again. elsewhere: whether this machine has another
+        arithmetic."""
         again = self._again(row)
         if again is None:
             return [Difference("key", "of the row", None, near=False)]
@@ -72,11 +76,11 @@ class Remake:
         ]
 
     def allowed(self, elsewhere: bool) -> float:
-        """The relative difference that counts as come back."""
+        """The relative difference within which a column has come back."""
         return max(self.tolerance, self.elsewhere) if elsewhere else self.tolerance
 
     def reason(self, elsewhere: bool) -> str:
-        """Why a row that is near has come back."""
+        """Why a row that is near, and not equal, has come back."""
         return "; ".join(filter(None, [self.why, f"within {self.elsewhere:g} elsewhere" if elsewhere else ""]))
 
     def _again(self, row: Row) -> Row | None:
@@ -88,13 +92,14 @@ class Remake:
 
 
 def plain(row: Mapping[Any, Any]) -> Row:
-    """A row with Python's own values, None where one is missing: an empty word is, in a file of rows."""
+    """A row with Python's own values, and None where a value is missing; an empty word counts as missing."""
     values = {str(name): value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
     return {name: None if v == "" or (isinstance(v, float) and math.isnan(v)) else v for name, v in values.items()}
 
 
 def _near(value: Any, other: Any, tolerance: float = 0.0, error: float | None = None) -> bool:
-    """Whether two columns are equal, numbers up to a tolerance or standard error; a missing one is near no other."""
+    """Whether two values are equal, numbers up to a tolerance or a standard error. A missing value is near only to
+    another one."""
     if value is None or other is None:
         return value is other
     try:

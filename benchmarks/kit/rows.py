@@ -1,15 +1,18 @@
-"""Results of a benchmark: rows.csv (one row per configuration and seed) and manifest.json beside it.
+"""The rows of an experiment: rows.csv, with a row for each configuration and seed, and manifest.json beside it.
 
-The contract that every benchmark and figure keeps:
+Every experiment and figure relies on this:
 
-- a row is known by its key columns. A run that is interrupted at any moment, and started again, skips the
-  keys that are complete and loses none of them: both files are replaced whole, never edited in place;
-- the last column, `status`, is `ok` or the reason why the row failed. A failed row is kept, and tried again
-  by the next run; a missing value is an empty field; NaN and infinity are refused, so that no failure hides;
-- the manifest holds what is needed to repeat the run (command, commit, settings, seeds, versions, device, the
-  accelerator's state, dtype, wall time), the SHA-256 of the rows, which every reader checks, and a digest of each cell,
-  the rows that are made together: a run that finds rows which are not those of its manifest keeps the cells with
-  their digest and makes the others again.
+- A row is known by its key columns. A run may be interrupted at any moment; started again, it skips the keys that are
+  complete. No complete row is lost, because both files are replaced whole and never edited in place.
+- The last column, `status`, is `ok` or the reason why the row failed. A failed row is kept, and the next run tries it
+  again. A missing value is an empty field. NaN and infinity are refused, so that a failure cannot hide.
+- The manifest holds what is needed to repeat the run: command, commit, settings, seeds, versions, device, the state of
+  the GPU, dtype and wall time. It also holds the SHA-256 of the rows, which every reader checks, and a digest of each
+  cell, which is a group of rows that are made together. A run that finds rows that are not those of the manifest keeps
+  the cells whose digests fit, and makes the other cells again.
+
+The store is text because the rows are committed and reviewed: a database under it would need the same code for the text
+files, and more.
 """
 
 import csv
@@ -47,7 +50,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`, so that at every moment it holds the old content or the new, whole."""
+    """Replace the file by `content`. At every moment it holds the whole old content or the whole new content."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -60,20 +63,20 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 class Results:
-    """The rows of one benchmark in `folder`; a context manager.
+    """The rows of one experiment in `folder`. It is a context manager.
 
     Args:
         folder: where rows.csv (or rows.csv.gz) and manifest.json are, or will be.
         key: the columns that tell rows apart.
         fields: the other columns; `status` is added after them.
         seeds, device, dtype: for the manifest.
-        settings: whatever else changes the meaning of a row; JSON values.
-        compress: keep the rows as rows.csv.gz once the context is left (for tables of more than a few MB).
-        cell: the first columns of the key, which name the rows that are made together (default: each row by itself).
-        figure: the module that draws these rows, if one does.
+        settings: whatever else changes the meaning of a row, as JSON values.
+        compress: whether the rows become rows.csv.gz when the context is left, for tables of more than a few MB.
+        cell: the first columns of the key, which name the rows that are made together; each row is a cell if left out.
+        figure: the module that draws these rows, if there is one.
 
-    Entering raises ValueError where `folder` holds rows with other columns, dtype or settings, or damaged rows and no
-    digests of them, and BlockingIOError while another process writes there. Leaving says where the rows are.
+    Entering raises ValueError where `folder` holds rows with other columns, another dtype or other settings, or damaged
+    rows without digests, and BlockingIOError while another process writes there. Leaving prints where the rows are.
     """
 
     def __init__(
@@ -149,15 +152,15 @@ class Results:
             os.close(self._lock)
 
     def done(self, **key: Value) -> bool:
-        """Whether the row with these key columns (all of them) is there with status ok."""
+        """Whether the row with these key columns (all of them must be given) is there and its status is ok."""
         return self._key(key) in self._complete
 
     def add(self, rows: Iterable[Mapping[str, Value]]) -> None:
-        """Save `rows` together: after this returns they survive any interruption.
+        """Save rows together; after this returns no interruption can lose them.
 
-        A column that a row does not name is empty, `status` is ok unless named. A failed row with the same
-        key is replaced. Raises ValueError, saving none of them, for an unknown column, a missing key column,
-        NaN or infinity, or a key that is already complete.
+        A column that a row does not name is empty, and its status is ok unless it names one. A failed row with the same
+        key is replaced. Raises ValueError, and saves none of the rows, for an unknown column, a missing key column, NaN
+        or infinity, or a key that is already complete.
         """
         new: dict[tuple[str, ...], str] = {}
         complete = set()
@@ -214,12 +217,12 @@ class Results:
         self.inherit(manifest)
 
     def inherit(self, manifest: Mapping[str, Any]) -> None:
-        """Rows of these were made by the runs of a manifest."""
+        """Note in this manifest the seeds and the runs of another manifest, whose rows are among these."""
         self._seeds |= set(manifest["seeds"])
         self._earlier += [*manifest["earlier"], {name: manifest[name] for name in _RUN}]
 
     def _digest(self, cells: set[tuple[str, ...]]) -> None:
-        """The digests of these cells, of their lines and the names of the columns."""
+        """Compute the digests of these cells, over their lines and the names of the columns."""
         texts = defaultdict(list)
         for key, line in self._lines.items():
             if key[: self._of_cell] in cells:
@@ -228,7 +231,8 @@ class Results:
             self._digests[cell] = _sha256((_line(self.columns) + "".join(lines)).encode())[:16]
 
     def _drop_damaged(self, digests: Sequence[str]) -> None:
-        """Empty the lines of every cell that is not the manifest's; they keep their place for what is made again."""
+        """Empty the lines of every cell whose digest the manifest does not have. The lines keep their place for rows
+        made again."""
         if not digests:
             raise ValueError(
                 f"{self.folder} holds rows that are not those of its manifest, which has no digests to tell which: "
@@ -293,9 +297,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
-    """The rows in `folder` with status ok (all of them with `failed`), empty fields as missing values.
+    """The rows in `folder` whose status is ok, or all of them with `failed`; an empty field is a missing value.
 
-    Raises FileNotFoundError where there are none, and ValueError where they are not the rows of the manifest.
+    Raises FileNotFoundError where there are no rows, and ValueError where they are not the rows of the manifest.
     """
     text = _rows_text(folder)
     if text is None:
@@ -308,18 +312,18 @@ def read_rows(folder: Path, *, failed: bool = False) -> pd.DataFrame:
 
 
 def having(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows with these values of columns."""
+    """The rows with these values in these columns."""
     found: pd.DataFrame = rows[np.logical_and.reduce([rows[name] == value for name, value in values.items()])]
     return found
 
 
 def shown(path: Path) -> str:
-    """A path as it is said to the reader: from the working folder where it is below it."""
+    """A path as messages name it: relative to the working folder if it is inside it."""
     return str(path.resolve().relative_to(Path.cwd()) if path.resolve().is_relative_to(Path.cwd()) else path)
 
 
 def discard(folder: Path) -> None:
-    """Remove the rows and the manifest in `folder`: rows that are computed from others are made anew each time."""
+    """Remove the rows and the manifest in `folder`, before rows that are computed from other rows are made again."""
     for name in ("rows.csv", "rows.csv.gz", "manifest.json"):
         (folder / name).unlink(missing_ok=True)
 
@@ -341,7 +345,7 @@ def _sha256(text: bytes) -> str:
 
 
 def _difference(name: str, theirs: Any, ours: Any) -> str:
-    """dtype float64, not float32; of settings only those that differ."""
+    """For example "dtype float64, not float32"; of the settings only those that differ are named."""
     if not isinstance(theirs, dict):
         return f"{name} {theirs}, not {ours}"
     names = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
@@ -366,7 +370,8 @@ def _cell(name: str, value: object) -> str:
 
 
 def _command() -> str:
-    """What was run, absolute paths by their last name: where a machine keeps its files is nobody's business."""
+    """The command that this process runs, with absolute paths cut to their last name, so that no manifest tells where a
+    machine keeps its files."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "").removesuffix(".__main__")
     program = ["-m", module] if module else [Path(sys.argv[0]).name]
     arguments = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
@@ -374,7 +379,8 @@ def _command() -> str:
 
 
 def _commit() -> str:
-    """HEAD, followed by '+changes' where tracked files outside results/ differ from it; '' outside git."""
+    """The commit of HEAD, with "+changes" after it where tracked files outside results/ differ from it; empty outside
+    git."""
     git = ["git", "-C", str(Path(__file__).parent.parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)

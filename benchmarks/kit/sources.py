@@ -1,7 +1,7 @@
-"""Which committed rows stand behind the numbers of a page, and behind the claims of the paper that are checked.
+"""The committed rows behind the numbers of a page, and behind the claims of the paper that are checked.
 
-A block of a page (a paragraph, a row of a table) names its rows by a command, a folder, a figure or a table's marker;
-one that names none has those of the block before it in its section.
+A block of a page (a paragraph, or a row of a table) names its rows by a command, a folder, a figure or the marker of a
+table. A block that names none rests on the rows of the block before it in the same section.
 """
 
 import re
@@ -17,7 +17,8 @@ _NAMED = re.compile(r"(?:benchmarks/results/|figures/|figures\.)(\w+)|<!-- (\w+)
 
 @dataclass(frozen=True)
 class Block:
-    """A block that shows numbers: its first line, they, and the folders of rows that they come from."""
+    """A block that shows numbers: its first line, the numbers, and the names of the folders of rows that they come
+    from."""
 
     line: int
     numbers: tuple[str, ...]
@@ -25,9 +26,11 @@ class Block:
 
 
 def blocks(page: str, commands: Mapping[str, str], tables: Mapping[str, tuple[str, ...]]) -> Iterator[Block]:
-    """The blocks of a Markdown page; commands: of each folder what made it; tables: the folders of each marker.
+    """The blocks of a Markdown page that show numbers.
 
-    A command stands for the folders that it made, unless the block names one of them.
+    commands: for each folder of rows, the command that made it. tables: for each marker of a table, the folders that
+    the table is made from. A command in a block stands for all folders that it made, unless the block names one of
+    them.
     """
 
     def folders(text: str) -> list[str]:
@@ -52,7 +55,7 @@ def blocks(page: str, commands: Mapping[str, str], tables: Mapping[str, tuple[st
 
 
 def _made(command: str, commands: Mapping[str, str]) -> list[str]:
-    """The folders of a command's module, and of its preset where it names one."""
+    """The folders that a command made: those of its module, or of its preset where the command names one."""
     module, *preset = command.split(" --preset ")
     of_module = [
         folder for folder, made in commands.items() if f"{made} ".startswith(f"python -m {module.split()[0]} ")
@@ -67,7 +70,8 @@ class _Text:
 
 
 def _cut(page: str) -> Iterator[_Text]:
-    """Paragraphs, headings and rows of tables; fenced and indented code, which a command prints, is left out."""
+    """The paragraphs, headings and rows of tables of a page. Fenced and indented code, which commands print, is left
+    out."""
     fenced, block = False, _Text(1, "")
     for number, line in enumerate([*page.splitlines(), ""], start=1):
         if line.startswith("```"):
@@ -85,7 +89,8 @@ def _cut(page: str) -> Iterator[_Text]:
 
 
 def claims(checks: Path, known: Callable[[str], bool]) -> dict[str, list[str]]:
-    """The claims whose checks read rows, by folder: named in the check itself, or above all checks of its module."""
+    """For each folder of rows the claims whose checks read it. A check names its folders in its own body, or else its
+    module names them above all checks."""
     found: dict[str, list[str]] = {}
     for path in sorted(checks.glob("*.py")):
         preamble, *rest = re.split(r'^@check\("([\w-]+)"', path.read_text(), flags=re.MULTILINE)

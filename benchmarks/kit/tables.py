@@ -7,11 +7,11 @@ from numpy.typing import ArrayLike
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table with one row for each of `lines`."""
+    """A table whose rows are `lines`."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *lines])
 
 
 def mean_error(values: ArrayLike, mean: str, error: str = ".1g") -> str:
-    """Mean over seeds +- its standard error; mean, error: their formats."""
+    """The mean over seeds and its standard error, as "mean +- error"; `mean` and `error` are their formats."""
     seen = np.asarray(values, dtype=np.float64)
     return f"{seen.mean():{mean}} +- {seen.std(ddof=1) / np.sqrt(len(seen)):{error}}"

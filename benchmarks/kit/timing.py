@@ -1,4 +1,4 @@
-"""Which of two is faster, from times taken in turns; and what a question costs that was not asked before."""
+"""The time of a question that the accountant has not stored, and the ratio of times that were taken in turns."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ _AGAIN, _TIMES = 0.4, 3
 
 
 class Timed(NamedTuple, Generic[T]):
-    """An answer, and the time that it took, in seconds and in those of the processor."""
+    """What was returned, and how long it took in wall seconds and in seconds of the processor."""
 
     found: T
     seconds: float
@@ -20,7 +20,7 @@ class Timed(NamedTuple, Generic[T]):
 
 
 def timed(ask: Callable[[], T]) -> Timed[T]:
-    """What `ask` answers where the accountant keeps nothing of earlier questions, and its time."""
+    """Empty the caches of the accountant, then call `ask`, and time it."""
     _forget()
     started, working = time.perf_counter(), time.process_time()
     found = ask()
@@ -28,8 +28,8 @@ def timed(ask: Callable[[], T]) -> Timed[T]:
 
 
 def least_timed(ask: Callable[[], T]) -> Timed[T]:
-    """The same; an answer of more than 0.4 processor seconds is timed three times, and the least counts: other work
-    adds to it."""
+    """As `timed`; a call of more than 0.4 processor seconds is made three times and the shortest counts, because other
+    work on the machine only adds time."""
     asked = [timed(ask)]
     while asked[0].cpu_seconds > _AGAIN and len(asked) < _TIMES:
         asked.append(timed(ask))
@@ -47,8 +47,8 @@ def _forget() -> None:
 def median_ratio(times: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
     """The median of the ratios of times taken in the same turn, and its standard error.
 
-    The error is that of the median of a normal law with the quartiles seen, 0.93 times their distance over
-    sqrt(turns). Raises ValueError for fewer than two turns.
+    The error is that of the median of normal values with the observed quartiles: 0.93 times the distance of the
+    quartiles over the square root of the number of turns. Raises ValueError for fewer than two turns.
     """
     if len(times) < 2:
         raise ValueError(f"times must be of at least 2 turns; got {len(times)}")

@@ -1,4 +1,7 @@
-"""A run whose releases are told to a file outside its folder, by Algorithm 2, Algorithm 1 or inside the Trainer."""
+"""A private run that is disturbed on purpose. Every release is also written to a file outside the run's folder.
+
+The run is by Algorithm 2 (dpzero), by Algorithm 1 (dpgd-0th), or by Algorithm 2 inside the Hugging Face Trainer.
+"""
 
 import os
 import signal
@@ -46,7 +49,7 @@ def losses(module: nn.Module, batch: Any) -> torch.Tensor:
 
 
 class Told(SystemNoise):  # type: ignore[misc]
-    """System noise; that a release was made goes to a file before anything else."""
+    """System noise that writes the number of a release to a file before it draws the release's noise."""
 
     def __init__(self, path: Path, run: Run) -> None:
         super().__init__()
@@ -77,7 +80,11 @@ class Stop(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 class Trial:
-    """One run, one fault. root: what is copied and moved. block: releases that are paid for at once."""
+    """One run that meets one fault.
+
+    root: the folder that a fault may copy or move. block: how many releases the ledger pays for at once. made: after
+    how many releases the fault comes. told: the file to which `Told` writes.
+    """
 
     def __init__(self, place: Path, method: str, rng: np.random.Generator) -> None:
         self.place, self.root, self.method, self.rng = place, place / "run", method, rng
@@ -89,7 +96,7 @@ class Trial:
         self.module = fresh()
 
     def keep(self, run: Run) -> None:
-        """A checkpoint, whole or not at all."""
+        """Save a checkpoint; an interruption leaves the old one or the new one, whole."""
         part = self.checkpoint.with_suffix(".part")
         torch.save(run.state_dict(), part)
         part.replace(self.checkpoint)
@@ -99,7 +106,7 @@ class Trial:
         return where / OF_TRAINER if self.method == "trainer" else where
 
     def start(self, *, resume: bool | str, root: Path | None = None) -> Run:
-        """The run itself; of the Trainer's, what is in its folder."""
+        """Start or resume the run and return it; of a run inside the Trainer, resume from its folder."""
         self.module = fresh()
         data: Any = ROWS if self.method == "trainer" else DATA
         run = make_private_with_epsilon(
@@ -114,7 +121,7 @@ class Trial:
         return run
 
     def train(self, count: int, *, resume: bool | str, root: Path | None = None) -> None:
-        """So many further steps, all that are left if they are fewer, and the files closed."""
+        """Make so many further steps, or all that are left if they are fewer, and close the files."""
         if self.method != "trainer":
             run = self.start(resume=resume, root=root)
             try:
@@ -147,7 +154,7 @@ class Trial:
         self.train(STEPS, resume=resume, root=root)
 
     def child(self, work: Callable[[], object], after: float | None, number: int) -> None:
-        """`work` in a process that is sent a signal after some seconds (none if None)."""
+        """Do `work` in a child process that is sent a signal after so many seconds, or no signal if None."""
         child = os.fork()
         if child == 0:
             try:
@@ -162,7 +169,7 @@ class Trial:
         os.waitpid(child, 0)
 
     def untidy(self) -> int:
-        """Whether the module, or what torch is to do with operations, is not as it was."""
+        """1 if the module or torch's modes are not as they were before the fault, else 0."""
         module: Any = self.module
         shown, there = module[1].weight.detach().clone(), module[1].weight.detach()
         same = (shown.numpy() == there.numpy()).all()

@@ -1,36 +1,34 @@
-"""Accounting side by side, certified against independent evaluations, and the paper's lemma mapped.
+"""The accountant of this package beside other accountants and independent evaluations; and the paper's lemma on its
+range.
 
     python -m benchmarks.accounting --preset compare    time and tightness of this package and of others, in one run
     python -m benchmarks.accounting --preset certify    300 random settings, each against an independent evaluation
     python -m benchmarks.accounting --preset lemma      where the paper's composition lemma fails, and by how much
     python -m benchmarks.accounting --preset corners    1,000 random settings over the whole range, timed and checked
     python -m benchmarks.accounting --preset rows       five settings of the field beside seven other accountants
-    python -m benchmarks.accounting --preset allocation random allocation: epsilon's bracket, its time, and draws
-    python -m benchmarks.accounting --preset allocation_k    K steps of one epoch of t: epsilon's bracket
+    python -m benchmarks.accounting --preset allocation random allocation: epsilon's bracket, its time, and sampling
+    python -m benchmarks.accounting --preset allocation_k    random allocation of K of t steps, one epoch
     python -m benchmarks.accounting --preset ask        calibrate, then ask, at 2,000 random settings of all kinds
     python -m benchmarks.accounting --preset lattice    discrete noise of one release against direct sums
 
-Results: results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
+The rows go into results/accounting (compare), results/accounting_certify, results/accounting_lemma and so on.
 """
 
 import math
 import statistics
-import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from benchmarks.kit.experiment import Command, flag
-from benchmarks.kit.jobs import fill
+from benchmarks.kit.experiment import Cell, Command, Experiment, flag, numbered, presets
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import RESULTS, Results
 from benchmarks.kit.timing import timed
 from benchmarks.privacy import allocation, allocation_k, ask, corners, five
 from benchmarks.privacy.independent import independent_delta, lattice_delta
-from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.cli import integer, output_folder
 from dpzero_theory.privacy.accountant import compositions, delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
@@ -66,6 +64,7 @@ def _true_epsilon(noise: float, setting: tuple[int, int, int, float, float, str]
     return epsilon_of_history([unit], delta).value
 
 
+@cache
 def _ours(setting: tuple[int, int, int, float, float, str]) -> dict[str, Any]:
     n, batch, steps, epsilon, delta, sampling = setting
 
@@ -90,43 +89,36 @@ def _ours(setting: tuple[int, int, int, float, float, str]) -> dict[str, Any]:
     }
 
 
-def run_compare(parser: Parser, out: Path, skip: Sequence[str]) -> None:
-    """The side-by-side table: noise multiplier, time, and the epsilon that multiplier really has.
+_KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
+
+
+def _compared(options: Namespace, at: Cell) -> dict[str, Any]:
+    """The row of a setting and an accountant: noise multiplier, time, and the epsilon that this multiplier really has.
 
     The speed-up compares processor time, which other work on the machine does not change.
     """
-    key = ("n", "batch", "steps", "epsilon", "delta", "accountant")
-    fields = ("noise_multiplier", "lower", "upper", "seconds", "cpu_seconds", "speedup", "excess", "true_epsilon")
-    rows = Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
-        for setting in SETTINGS:
-            base = dict(zip(key, setting[:5], strict=False))
-            exact = _ours(setting)
-            if not results.done(**base, accountant=OURS):
-                row = exact | {"true_epsilon": _true_epsilon(exact["noise_multiplier"], setting)}
-                results.add([base | {"accountant": OURS} | row])
-            for name in ACCOUNTANTS:
-                if name in skip or results.done(**base, accountant=name):
-                    continue
-                n, batch, steps, epsilon, delta, _ = setting
-                found = compare(name, delta=delta, sample_rate=batch / n, steps=steps, epsilon=epsilon)
-                row = base | {"accountant": name, "status": found.status}
-                row |= {"seconds": found.seconds, "cpu_seconds": found.cpu_seconds}
-                if found.value is not None:
-                    row |= {
-                        "noise_multiplier": found.value,
-                        "speedup": found.cpu_seconds / exact["cpu_seconds"],
-                        "excess": found.value / exact["upper"] - 1,
-                        "true_epsilon": _true_epsilon(found.value, setting),
-                    }
-                results.add([row])
-                print(row, file=sys.stderr, flush=True)
+    setting = next(one for one in SETTINGS if one[:5] == tuple(at[name] for name in _KEY[:5]))
+    exact = _ours(setting)
+    if at["accountant"] == OURS:
+        return exact | {"true_epsilon": _true_epsilon(exact["noise_multiplier"], setting)}
+    n, batch, steps, epsilon, delta, _ = setting
+    found = compare(at["accountant"], delta=delta, sample_rate=batch / n, steps=steps, epsilon=epsilon)
+    row: dict[str, Any] = {"status": found.status, "seconds": found.seconds, "cpu_seconds": found.cpu_seconds}
+    if found.value is not None:
+        row |= {
+            "noise_multiplier": found.value,
+            "speedup": found.cpu_seconds / exact["cpu_seconds"],
+            "excess": found.value / exact["upper"] - 1,
+            "true_epsilon": _true_epsilon(found.value, setting),
+        }
+    return row
 
 
 def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
-    """(name, low, high) of an independent evaluation of delta(epsilon) of the group, in its first direction.
+    """The name, the low end and the high end of an independent evaluation of delta(epsilon) of some releases.
 
-    That is the larger of the two (a smaller one would show as a bracket that misses it).
+    Only the first direction of the pair is evaluated, which has the larger delta; if it had the smaller one, the
+    comparison would show a bracket that misses it.
     """
     pair: Pair = compositions([unit])[0][0][0]
     question = (pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
@@ -142,36 +134,8 @@ def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
     return name, value * (1 - error), value * (1 + error)
 
 
-def run_certify(parser: Parser, out: Path, count: int, workers: int) -> None:
-    """Random settings: calibrate, then check the bracket of delta at that noise against an independent value."""
-    key = ("setting",)
-    fields = (
-        "steps",
-        "sample_rate",
-        "epsilon",
-        "delta",
-        "relation",
-        "noise_multiplier",
-        "noise_lower",
-        "seconds",
-        "cpu_seconds",
-        "method",
-        "delta_lower",
-        "delta_upper",
-        "stated_width",
-        "independent",
-        "independent_low",
-        "independent_high",
-        "contained",
-        "meets_target",
-    )
-    rows = Results(out, key=key, fields=fields, seeds=[SEED], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
-        fill(results, _certify, _random_settings(count), workers)
-
-
 def _random_settings(count: int) -> list[dict[str, Any]]:
-    """Log-uniform over the ranges of the issue; those that need no noise at all are drawn again."""
+    """Log-uniform settings; one that needs no noise at all is drawn again."""
     rng = np.random.default_rng(SEED)
     found: list[dict[str, Any]] = []
     while len(found) < count:
@@ -219,18 +183,6 @@ def _certify(setting: dict[str, Any]) -> dict[str, Any]:
         "meets_target": spent.upper <= delta,
         "status": "ok",
     }
-
-
-def run_lemma(parser: Parser, out: Path) -> None:
-    """The epsilon that the paper's Lemma lm:composition really gives, over (epsilon, delta); it fails above a limit."""
-    key = ("epsilon", "delta")
-    fields = ("claimed_gdp", "exact_gdp", "noise_ratio", "true_epsilon", "true_delta", "holds", "limit")
-    rows = Results(out, key=key, fields=fields, seeds=[], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
-        for delta in 10.0 ** np.arange(-12, 0):
-            for epsilon in [*np.geomspace(0.01, 1000, 26), 2.0, 6.0]:
-                if not results.done(epsilon=float(epsilon), delta=float(delta)):
-                    results.add([_lemma(float(epsilon), float(delta))])
 
 
 def _lemma(epsilon: float, delta: float) -> dict[str, Any]:
@@ -295,40 +247,16 @@ REMAKES = {
 }
 
 
-PRESETS = ("compare", "certify", "lemma", "corners", "rows", "allocation", "allocation_k", "ask", "lattice")
+def _grid(options: Namespace) -> Iterator[Cell]:
+    for delta in 10.0 ** np.arange(-12, 0):
+        for epsilon in [*np.geomspace(0.01, 1000, 26), 2.0, 6.0]:
+            yield {"epsilon": float(epsilon), "delta": float(delta)}
 
 
-def _body(parser: Parser, options: Namespace) -> None:
-    """Run one preset; rows that are there already are kept."""
-    suffix = "" if options.preset == "compare" else f"_{options.preset}"
-    out = options.out or RESULTS / f"accounting{suffix}"
-    if options.preset == "compare":
-        run_compare(parser, out, options.skip)
-    elif options.preset == "certify":
-        run_certify(parser, out, options.count or RANDOM_SETTINGS, options.workers)
-    elif options.preset == "corners":
-        corners.run_corners(parser, out, options.count or corners.COUNT, options.workers)
-        corners.report(out)
-    elif options.preset == "allocation":
-        allocation.run(parser, out, options.count or allocation.COUNT, options.workers)
-    elif options.preset == "allocation_k":
-        allocation_k.run(parser, out, options.workers)
-    elif options.preset == "ask":
-        ask.run_ask(parser, out, options.count or ask.COUNT, options.workers)
-    elif options.preset == "lattice":
-        ask.run_lattices(parser, out, options.count or ask.LATTICES, options.workers)
-    elif options.preset == "rows":
-        five.run_rows(parser, out, options.skip)
-    else:
-        run_lemma(parser, out)
-
-
-EXPERIMENT = Command(
+EXPERIMENT = presets(
     "accounting",
     __doc__,
-    _body,
     [
-        flag("--preset", choices=PRESETS, required=True),
         flag("--out", type=output_folder, help="folder of the results (default: benchmarks/results/...)"),
         flag("--skip", action="append", default=[], choices=tuple(five.PEERS), help="leave one out"),
         flag(
@@ -338,4 +266,82 @@ EXPERIMENT = Command(
         ),
         flag("--workers", type=integer(1, 256), default=2, help="processes of these"),
     ],
+    {
+        "compare": Experiment(
+            name="accounting",
+            about=None,
+            key=_KEY,
+            fields=(
+                *("noise_multiplier", "lower", "upper", "seconds", "cpu_seconds", "speedup", "excess", "true_epsilon"),
+            ),
+            cells=lambda options: (
+                dict(zip(_KEY, (*setting[:5], name), strict=True))
+                for setting in SETTINGS
+                for name in (OURS, *ACCOUNTANTS)
+                if name not in options.skip
+            ),
+            measure=_compared,
+            told=lambda at, rows: str(rows[0]),
+        ),
+        "certify": numbered(
+            "accounting_certify",
+            lambda options: _random_settings(options.count or RANDOM_SETTINGS),
+            _certify,
+            (
+                *("steps", "sample_rate", "epsilon", "delta", "relation"),
+                *("noise_multiplier", "noise_lower", "seconds", "cpu_seconds", "method"),
+                *("delta_lower", "delta_upper", "stated_width"),
+                *("independent", "independent_low", "independent_high", "contained", "meets_target"),
+            ),
+            seeds=[SEED],
+        ),
+        "lemma": Experiment(
+            name="accounting_lemma",
+            about=None,
+            key=("epsilon", "delta"),
+            fields=("claimed_gdp", "exact_gdp", "noise_ratio", "true_epsilon", "true_delta", "holds", "limit"),
+            cells=_grid,
+            measure=lambda options, at: _lemma(**at),
+        ),
+        "corners": numbered(
+            "accounting_corners",
+            lambda options: corners.settings(options.count or corners.COUNT),
+            corners.answer,
+            corners.FIELDS,
+            seeds=[corners.SEED],
+            report=corners.report,
+        ),
+        "rows": Command("accounting", None, five.run_rows),
+        "allocation": numbered(
+            "accounting_allocation",
+            lambda options: allocation.settings(options.count or allocation.COUNT),
+            allocation.answer,
+            allocation.FIELDS,
+            seeds=[allocation.SEED],
+            report=allocation.report,
+        ),
+        "allocation_k": numbered(
+            "accounting_allocation_k",
+            lambda options: allocation_k.settings(),
+            allocation_k.answer,
+            allocation_k.FIELDS,
+            report=allocation_k.report,
+        ),
+        "ask": numbered(
+            "accounting_ask",
+            lambda options: ask.settings(options.count or ask.COUNT),
+            ask.answer,
+            ask.FIELDS,
+            seeds=[ask.SEED],
+            report=ask.report,
+        ),
+        "lattice": numbered(
+            "accounting_lattice",
+            lambda options: ask.lattices(options.count or ask.LATTICES),
+            ask.lattice_answer,
+            ask.LATTICE_FIELDS,
+            seeds=[ask.SEED + 1],
+            report=ask.report_lattices,
+        ),
+    },
 )

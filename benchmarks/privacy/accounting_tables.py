@@ -1,4 +1,4 @@
-"""Tables of docs/results/accounting.md: five settings, corners, what is asked, random allocation, private search."""
+"""The tables of docs/results/accounting.md, made from the committed rows."""
 
 import math
 
@@ -15,7 +15,8 @@ def _seconds(seconds: float) -> str:
 
 
 def five_settings() -> str:
-    """Multiplier and processor time of every accountant, and the verdict of each setting."""
+    """The noise multiplier and the processor time of every accountant at five settings, and by how much ours is
+    faster."""
     rows = read_rows(RESULTS / "accounting_rows")
     lines, below, ratios = [], 0, []
     for setting, group in rows.groupby(list(five.KEY[:-1]), sort=False):
@@ -41,7 +42,8 @@ def five_settings() -> str:
 
 
 def corners() -> str:
-    """Exceptions, times and widths of the random settings, by sampling and relation."""
+    """By sampling and relation: how many of the random settings raised an exception, and quantiles of time and
+    width."""
     rows = read_rows(RESULTS / "accounting_corners", failed=True)
     good = rows[rows["status"] == "ok"]
     groups = [(f"{key[0]}, {key[1]}", group) for key, group in good.groupby(["sampling", "relation"])]
@@ -63,7 +65,7 @@ def corners() -> str:
 
 
 def asked() -> str:
-    """What is calibrated and then asked for, by sampling, and discrete noise against direct sums."""
+    """By sampling: what is calibrated and then asked for; below it, discrete noise against direct sums."""
     rows = read_rows(RESULTS / "accounting_ask")
     kinds = rows.assign(kind=rows["sampling"].str.partition(":")[0]).groupby("kind")
     lines = []
@@ -83,7 +85,7 @@ def asked() -> str:
 
 
 def random_allocation() -> str:
-    """Widths and times of epsilon's brackets, and what draws say of them."""
+    """Width and time of epsilon's brackets for random allocation, and whether sampled values of delta lie in them."""
     rows = read_rows(RESULTS / "accounting_allocation")
     lines = []
     for relation, group in rows.groupby("relation"):
@@ -100,7 +102,7 @@ def random_allocation() -> str:
 
 
 def random_allocation_k() -> str:
-    """Width of epsilon's bracket, a column for each multiplier."""
+    """Width of epsilon's bracket where a record is in K of t steps; a column for each noise multiplier."""
     rows = read_rows(RESULTS / "accounting_allocation_k")
     lines = []
     for (epoch, taken, relation), group in rows.groupby(["epoch", "taken", "relation"]):
@@ -112,7 +114,7 @@ def random_allocation_k() -> str:
 
 
 def private_search_ways() -> str:
-    """Accuracy of a search that costs epsilon = 2 in all, by how the choice is paid for."""
+    """Accuracy of a hyperparameter search that costs epsilon = 2 in all, by the way in which the choice is paid for."""
     tasks = {"digits": "digits, logistic", "trec": "TREC, frozen embeddings"}
     rows = {task: read_rows(RESULTS / f"private_search_{task}") for task in tasks}
     lines = []

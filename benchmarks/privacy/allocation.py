@@ -1,9 +1,12 @@
-"""Random allocation: epsilon of random settings, timed, and checked by draws that are tilted to where delta is.
+"""Random allocation, in which each record takes part in one random step of every epoch: epsilon's bracket, timed and
+checked.
 
-Epochs of 2 to 10^4 steps, 1 to 1,000 of them, noise multipliers from 0.5 to 10, delta from 1e-9 to 1e-4, log-uniform,
-both relations; and the 8 corners at delta = 1e-5. Where the steps are few enough the divergence is sampled at both
-ends of the bracket: at the lower it must not be below delta, nor above it at the upper, by more than `ERRORS` standard
-errors. The sampler shares no code with `dpzero_theory.privacy` and knows nothing of grids or tails.
+The settings are log-uniform: epochs of 2 to 10^4 steps, 1 to 1,000 epochs, noise multipliers from 0.5 to 10, delta from
+1e-9 to 1e-4, both relations. The 8 corners of these ranges at delta = 1e-5 come first. Where a setting has few enough
+steps, delta is also estimated by sampling, at both ends of the bracket of epsilon: at the lower end the estimate must
+not be below the delta that was asked for, and at the upper end not above it, by more than `ERRORS` standard errors. The
+sampling is importance sampling: outputs are drawn from a density tilted towards those that make up delta, and weighted.
+It shares no code with `dpzero_theory.privacy`.
 """
 
 import itertools
@@ -17,10 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from benchmarks.kit.jobs import fill
-from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.rows import read_rows
 from benchmarks.kit.timing import least_timed
-from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Release
 
@@ -29,22 +30,24 @@ Floats = NDArray[np.float64]
 SEED = 20_261_123
 COUNT = 116
 WIDTH, SECONDS = 0.02, 2.0
-"""The claim: relative width of epsilon's bracket, and processor time."""
+"""What is claimed of a setting: the relative width of epsilon's bracket, and the processor seconds, are at most
+this."""
 ERRORS = 5.0
 _DRAWS = 4e6
-"""Normal numbers drawn for one direction, about."""
+"""About how many normal numbers are drawn for one direction."""
 _FEWEST, _MOST = 400, 20_000
-"""Samples for one direction; settings that would have fewer are not sampled."""
+"""The fewest and the most samples for one direction. A setting that would have fewer is not sampled."""
 _PILOT, _TRIES = 64, 20
-"""Samples, and how often, to find a tilt under which losses are about epsilon."""
+"""How many samples each try takes, and how many tries there are, to find a tilt under which losses are about
+epsilon."""
 _AT_ONCE = 1e6
 _CELLS = 40
-"""Of a standard deviation, in each of which a tilt is constant."""
+"""How many cells a standard deviation is cut into; on each cell the tilt is constant."""
 OF_SETTING = ("setting", "epoch", "epochs", "noise_multiplier", "relation", "delta")
 
 
 def settings(count: int) -> list[dict[str, Any]]:
-    """The corners first."""
+    """The settings, the corners first."""
     ends = itertools.product((2, 10**4), (1, 1000), (0.5, 10.0), ("add-remove", "replace-one"))
     found = [(*end, 1e-5) for end in ends]
     rng = np.random.default_rng(SEED)
@@ -56,7 +59,8 @@ def settings(count: int) -> list[dict[str, Any]]:
 
 
 class _Tilted:
-    """x of law N(mean, s^2), its density changed by e^h, h constant on cells, over e^`log_total`."""
+    """A number x of law N(mean, s^2) whose density is multiplied by e^h and divided by e^`log_total`; h is constant on
+    cells."""
 
     def __init__(self, mean: float, s: float, edges: Floats, h: Floats) -> None:
         self.mean, self.s, self.h = mean, s, h
@@ -68,7 +72,7 @@ class _Tilted:
         self.below = np.cumsum(tilted / tilted.sum())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[Floats, Floats]:
-        """x, and the log of its density over the tilted one."""
+        """Draws of x, and the logarithm of the normal density over the tilted one at each."""
         cell = np.minimum(np.searchsorted(self.below, rng.random(shape)), len(self.h) - 1)
         low, high = (end[cell] for end in self.ends)
         right = low > 0
@@ -79,7 +83,7 @@ class _Tilted:
 
 @dataclass(frozen=True)
 class _Question:
-    """delta(epsilon) of remove, add or replace: `epochs` epochs of `epoch` steps with noise `s`."""
+    """delta(epsilon) of the direction remove, add or replace, for `epochs` epochs of `epoch` steps with noise `s`."""
 
     s: float
     epoch: int
@@ -88,9 +92,10 @@ class _Question:
     epsilon: float
 
     def laws(self, rate: float) -> tuple[_Tilted, _Tilted]:
-        """Of the record's step and of the others: tilted by e^{rate l}, l the loss if only this output moved.
+        """The laws of the output at the record's own step and at the other steps, tilted by e^{rate l}.
 
-        Where such losses are too small together (add, few steps), l is the output, downwards.
+        Here l is the privacy loss if only this output carried information. Where losses tilted like that are too small
+        together (for add, with few steps), l is minus the output.
         """
         inner = np.arange(-16 * self.s, 1 + 16 * self.s, self.s / _CELLS)
         edges = np.concatenate([[-np.inf], inner, [np.inf]])
@@ -105,7 +110,7 @@ class _Question:
         return _Tilted(record, self.s, edges, rate * loss), _Tilted(0.0, self.s, edges, rate * loss)
 
     def draw(self, rate: float, rng: np.random.Generator, size: int) -> tuple[Floats, Floats]:
-        """Losses, and the logs of their weights."""
+        """Draws of the privacy loss, and the logarithms of their weights."""
         record, other = self.laws(rate)
         half = 1 / (2 * self.s**2)
         loss, log_weight = np.zeros(size), np.zeros(size)
@@ -136,7 +141,7 @@ class _Question:
 def sampled(
     noise: float, epoch: int, epochs: int, direction: str, epsilon: float, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """(delta(epsilon), its standard error) of remove, add or replace, by draws."""
+    """delta(epsilon) of the direction remove, add or replace, estimated by sampling, and its standard error."""
     question = _Question(noise, epoch, epochs, direction, epsilon)
     count, rate = int(min(max(_DRAWS / (epoch * epochs), _FEWEST), _MOST)), question.rate(rng)
     gains = []
@@ -148,7 +153,8 @@ def sampled(
 
 
 def _checked(row: Mapping[str, Any], lower: float, upper: float) -> dict[str, Any]:
-    """delta at both ends over the delta asked for, the larger of the directions, and `ERRORS` standard errors of it."""
+    """For both ends of the bracket: the estimate of delta over the delta asked for, the larger of both directions, and
+    `ERRORS` standard errors of it."""
     rng = np.random.default_rng([SEED, row["setting"]])
     found: dict[str, Any] = {}
     for name, end in (("lower", lower), ("upper", upper)):
@@ -179,21 +185,15 @@ def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def run(parser: Parser, out: Path, count: int, workers: int) -> None:
-    """One row for each setting; then the verdict."""
-    fields = (
-        *OF_SETTING[1:],
-        *("epsilon_lower", "epsilon", "width", "seconds", "cpu_seconds"),
-        *("sampled_lower", "error_lower", "sampled_upper", "error_upper", "contained"),
-    )
-    rows = Results(out, key=("setting",), fields=fields, seeds=[SEED], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
-        fill(results, answer, settings(count), workers)
-    report(out)
+FIELDS = (
+    *OF_SETTING[1:],
+    *("epsilon_lower", "epsilon", "width", "seconds", "cpu_seconds"),
+    *("sampled_lower", "error_lower", "sampled_upper", "error_upper", "contained"),
+)
 
 
 def report(out: Path) -> None:
-    """The widest bracket, the longest time and the samples, on standard output."""
+    """Print the widest bracket, the longest time, and how many estimates lie in their bracket."""
     rows = read_rows(out)
     checked = rows[rows["contained"].notna()]
     print(

@@ -1,19 +1,18 @@
-"""K of the t steps of one epoch: how wide epsilon's bracket is, and in what time."""
+"""Random allocation of a record to K of the t steps of one epoch: how wide epsilon's bracket is, and how long it
+takes."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kit.jobs import fill
-from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.rows import read_rows
 from benchmarks.kit.timing import least_timed
-from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.step import Release
 
 EPOCHS = ((12, 2), (12, 3), (64, 8), (1000, 30))
-"""(t, K)."""
+"""The pairs (t, K)."""
 MULTIPLIERS = (0.5, 1.0, 2.0, 5.0)
 DELTA = 1e-5
 OF_SETTING = ("setting", "epoch", "taken", "noise_multiplier", "relation", "delta")
@@ -35,23 +34,19 @@ def answer(setting: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def run(parser: Parser, out: Path, workers: int) -> None:
-    """One row for each setting; then the widest bracket and the longest time."""
-    settings = [
-        dict(zip(OF_SETTING, (number, *epoch, noise, relation, DELTA), strict=True))
-        for number, (epoch, noise, relation) in enumerate(
-            itertools.product(EPOCHS, MULTIPLIERS, ("add-remove", "replace-one")), 1
-        )
-    ]
-    fields = (*OF_SETTING[1:], "epsilon_lower", "epsilon", "width", "seconds", "cpu_seconds")
-    rows = Results(out, key=("setting",), fields=fields, seeds=[], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
-        fill(results, answer, settings, workers)
-    report(out)
+FIELDS = (*OF_SETTING[1:], "epsilon_lower", "epsilon", "width", "seconds", "cpu_seconds")
+
+
+def settings() -> Iterator[dict[str, Any]]:
+    """Every setting, numbered from 1."""
+    for number, (epoch, noise, relation) in enumerate(
+        itertools.product(EPOCHS, MULTIPLIERS, ("add-remove", "replace-one")), 1
+    ):
+        yield dict(zip(OF_SETTING, (number, *epoch, noise, relation, DELTA), strict=True))
 
 
 def report(out: Path) -> None:
-    """On standard output."""
+    """Print the widest bracket and the longest time."""
     rows = read_rows(out)
     print(
         f"{len(rows)} settings: brackets of epsilon at most {100 * rows['width'].max():.1f}% wide, at most"

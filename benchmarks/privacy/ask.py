@@ -1,9 +1,10 @@
-"""Calibrate, then ask: random settings over the whole range, of every sampling, relation and mechanism.
+"""Calibrate, then ask: random settings of every sampling, relation and mechanism.
 
-At each the noise is calibrated, and whoever then asks for epsilon at the target's delta, or for delta at the target's
-epsilon, must be told no more than the target. T up to 10^6, q from 1e-9 to 1, epsilon from 1e-3 to 50, delta from
-1e-12 to 1e-2, all log-uniform; whatever is registered takes part. And discrete noise on lattices of 1 to 2^28 integers
-to a clip is held against direct sums over its outputs.
+At each setting the noise is calibrated for a target (epsilon, delta). Whoever then asks for epsilon at the target's
+delta, or for delta at the target's epsilon, must be told no more than the target. The settings are log-uniform: up to
+10^6 steps, sample rates from 1e-9 to 1, epsilon from 1e-3 to 50, delta from 1e-12 to 1e-2; every registered sampling
+and mechanism takes part. Discrete noise, on lattices with 1 to 2^28 integers to a clip, is also held against direct
+sums over its outputs.
 """
 
 import math
@@ -16,11 +17,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from benchmarks.kit.jobs import fill
-from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.rows import read_rows
 from benchmarks.kit.timing import timed
 from dpzero_theory.check import Array
-from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.mechanism import MECHANISMS
@@ -32,15 +31,16 @@ SEED = 20_261_123
 COUNT = 2000
 LATTICES = 200
 SECONDS = 8.0
-"""Processor seconds after which a setting is given up, and its row says so."""
+"""The processor seconds after which a setting is given up; its row says so."""
 _SELDOM = ("random-allocation", "truncated-poisson")
-"""Samplings that are drawn a quarter as often as others: a question takes seconds."""
+"""The samplings that are drawn a quarter as often as others, because a question about them takes seconds."""
 _MOST_LEVELS = 28
 _CHUNK, _MOST_TERMS = 2**20, 2**27
 _LOUD = 1e6
-"""A noise multiplier that every mechanism accounts for."""
+"""A noise multiplier so large that every mechanism's cost can be computed."""
 _NEEDED = 1.01
-"""Times delta: the least chance that a record is used, so that noise is needed."""
+"""A setting is kept if the chance that a record is used at all is more than so many times delta; otherwise no noise is
+needed."""
 
 _Draw = np.random.Generator
 _ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
@@ -49,7 +49,8 @@ _ARGUMENTS: dict[str, Callable[[_Draw, float], tuple[str, float]]] = {
     ":B": lambda rng, q: _cyclic(rng, q),
     ":B/n": lambda rng, q: _truncated(rng, q),
 }
-"""What follows a sampling's name, by the form that the sampling says it has, and its rate."""
+"""What follows a sampling's name in its word, and its sample rate, by the form of argument that the sampling
+declares."""
 
 
 def _allocation(rng: _Draw, q: float) -> tuple[str, float]:
@@ -64,7 +65,7 @@ def _cyclic(rng: _Draw, q: float) -> tuple[str, float]:
 
 
 def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
-    """At most some standard deviations more than a batch has on average."""
+    """A truncation at the mean batch size and up to some standard deviations more."""
     n = int(10 ** rng.uniform(1, 8))
     rate = min(max(q, 0.01 / n), 1 - 1 / n)
     batch = n * rate + rng.uniform(0, 8) * math.sqrt(n * rate)
@@ -72,12 +73,12 @@ def _truncated(rng: _Draw, q: float) -> tuple[str, float]:
 
 
 def _mechanism(name: str, rng: _Draw) -> str:
-    """A family's member has so many integers to a clip."""
+    """The word of a mechanism; a discrete one is given a random number of integers to a clip."""
     return f"{name}:{2 ** int(rng.integers(0, 13))}" if name in MECHANISMS.families else name
 
 
 def settings(count: int) -> list[dict[str, Any]]:
-    """Those that are not accounted, or need no noise at all, are drawn again."""
+    """Random settings; one that is not accounted for, or needs no noise, is drawn again."""
     rng = np.random.default_rng(SEED)
     found: list[dict[str, Any]] = []
     laws = [*MECHANISMS, *(name for name in MECHANISMS.families if name not in MECHANISMS)]
@@ -114,7 +115,7 @@ def _release(row: dict[str, Any], noise: float) -> Release:
 
 
 class _TooLong(BaseException):
-    """No Exception, so that none that is handled on the way is taken for it."""
+    """Raised when a setting has had its time. It is no `Exception`, so that no handler on the way catches it."""
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
@@ -122,8 +123,11 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 def answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """The row of a setting: `exception` is its name and message where there was one, and `too_long` where it took more
-    than `SECONDS` of processor time."""
+    """The row of a setting.
+
+    `exception` is the type and message of an exception, or "none"; `too_long` is true where the setting took more than
+    `SECONDS` of processor time.
+    """
     row = dict(setting)
     goal = {"target_epsilon": row["epsilon"], "target_delta": row["delta"]}
     signal.signal(signal.SIGVTALRM, _stop)
@@ -146,21 +150,16 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
     return row | {"status": "ok"}
 
 
-def run_ask(parser: Parser, out: Path, count: int, workers: int) -> None:
-    """Calibrate and ask at every setting."""
-    fields = (
-        *("steps", "sample_rate", "epsilon", "delta", "sampling", "relation", "mechanism"),
-        *("noise_multiplier", "noise_lower", "epsilon_answered", "delta_answered", "excess"),
-        *("seconds", "ask_seconds", "exception", "too_long"),
-    )
-    rows = Results(out, key=("setting",), fields=fields, seeds=[SEED], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
-        fill(results, answer, settings(count), workers)
-    report(out)
+FIELDS = (
+    *("steps", "sample_rate", "epsilon", "delta", "sampling", "relation", "mechanism"),
+    *("noise_multiplier", "noise_lower", "epsilon_answered", "delta_answered", "excess"),
+    *("seconds", "ask_seconds", "exception", "too_long"),
+)
 
 
 def report(out: Path) -> None:
-    """Exceptions, what costs more than asked, and times, on standard output."""
+    """Print how many settings raised an exception, how many cost more than was asked for, and quantiles of the
+    times."""
     rows = read_rows(out)
     asked = rows[rows["excess"].notna()]
     failed = rows[rows["exception"] != "none"]
@@ -174,7 +173,8 @@ OF_LATTICE = ("setting", "mechanism", "relation", "noise_multiplier", "epsilon_s
 
 
 def lattices(count: int) -> list[dict[str, Any]]:
-    """One release with full batches, of discrete laws; levels from 1 to 2^28, the ends among them."""
+    """Settings of one release with full batches and discrete noise; the number of integers to a clip goes from 1 to
+    2^28."""
     rng = np.random.default_rng(SEED + 1)
     found: list[dict[str, Any]] = []
     for number in range(count):
@@ -195,11 +195,11 @@ _LATTICE_LAWS = tuple(name for name in MECHANISMS.families if MECHANISMS[f"{name
 
 
 def _above(law: str, first: int, scale: float) -> float:
-    """The sum over the integers from `first` on of e^{-|x|/scale}, or of e^{-(x/scale)^2/2}.
+    """The sum over the integers x from `first` on of e^{-|x|/scale}, or of e^{-(x/scale)^2/2}.
 
-    Term by term, as far as any counts; of more terms than `_MOST_TERMS` a Laplace tail is a geometric series, and a
-    Gaussian one the integral from half an integer before, which is off by a share of 1/(24 scale^2) of it at most where
-    it counts.
+    The terms are added one by one. Of more than `_MOST_TERMS` terms, a Laplace tail is summed as a geometric series,
+    and a Gaussian one is the integral from half an integer before `first`, whose relative error is at most 1/(24
+    scale^2) where the sum matters.
     """
     last = math.ceil((80 if law == "laplace" else 40) * scale) + max(first, 0)
     if last - first <= _MOST_TERMS:
@@ -220,9 +220,10 @@ def _mass(law: str, x: Array) -> Array:
 
 
 def direct_delta(law: str, shift: int, scale: float, epsilon: float) -> tuple[float, float]:
-    """(sum over the integers k of max(0, P(k - shift) - e^epsilon P(k)), its error), P the discrete law.
+    """delta(epsilon) of one release with discrete noise, and its error.
 
-    The ratio of the two rises in k, so that there is a gain from one integer on.
+    It is the sum over the integers k of max(0, P(k - shift) - e^epsilon P(k)), where P is the discrete law. The ratio
+    of the two probabilities rises in k, so the terms are positive from one integer on.
     """
     middle = epsilon * scale if law == "laplace" else epsilon * scale**2 / shift
     first = math.floor((shift + middle) / 2 if law == "laplace" else middle + shift / 2) + 1
@@ -232,7 +233,7 @@ def direct_delta(law: str, shift: int, scale: float, epsilon: float) -> tuple[fl
 
 
 def lattice_answer(setting: dict[str, Any]) -> dict[str, Any]:
-    """The row: the bracket of delta of one release, and the direct sum."""
+    """The row of a setting: the bracket of delta of one release, and the direct sum."""
     row, law = dict(setting), MECHANISMS[setting["mechanism"]]
     levels, noise = int(setting["mechanism"].partition(":")[2]), setting["noise_multiplier"]
     shift, scale = Relation.of(setting["relation"]).sensitivity * levels, noise * levels
@@ -246,14 +247,13 @@ def lattice_answer(setting: dict[str, Any]) -> dict[str, Any]:
     return row | {"direct": direct, "error": error, "contained": contained, "status": "ok"}
 
 
-def run_lattices(parser: Parser, out: Path, count: int, workers: int) -> None:
-    """One release of each discrete law against its direct sum."""
-    fields = (
-        *("mechanism", "levels", "relation", "noise_multiplier", "epsilon_share", "epsilon"),
-        *("delta_lower", "delta_upper", "direct", "error", "contained"),
-    )
-    rows = Results(out, key=("setting",), fields=fields, seeds=[SEED + 1], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
-        fill(results, lattice_answer, lattices(count), workers)
+LATTICE_FIELDS = (
+    *("mechanism", "levels", "relation", "noise_multiplier", "epsilon_share", "epsilon"),
+    *("delta_lower", "delta_upper", "direct", "error", "contained"),
+)
+
+
+def report_lattices(out: Path) -> None:
+    """Print how many direct sums are in their bracket."""
     found = read_rows(out)
     print(f"{len(found)} releases on lattices, {int(found['contained'].sum())} direct sums in their bracket")

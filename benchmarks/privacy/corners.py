@@ -1,7 +1,8 @@
-"""Calibration at the corners of its range: random settings over everything that is promised, timed and checked.
+"""Calibration at random settings over the whole range that is promised, timed and checked.
 
-T up to 10^7, q from 1e-7 to 1, delta from 0.1 to 1e-30, epsilon from 1e-3 to 200, all log-uniform; every sampling with
-a dominating pair, both relations. Random allocation has its own engine and its own benchmark.
+The settings are log-uniform: up to 10^7 steps, sample rates from 1e-7 to 1, delta from 0.1 to 1e-30, epsilon from 1e-3
+to 200. Every sampling that has a dominating pair takes part, with both relations. Random allocation has a preset of its
+own.
 """
 
 import math
@@ -13,11 +14,9 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from benchmarks.kit.jobs import fill
-from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.rows import read_rows
 from benchmarks.kit.timing import least_timed
 from benchmarks.privacy.independent import independent_delta
-from dpzero_theory.cli import Parser
 from dpzero_theory.privacy.accountant import compositions, delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
@@ -26,14 +25,14 @@ from dpzero_theory.privacy.step import Release
 SEED = 20_261_122
 COUNT = 1000
 _CHECKED = 5
-"""One in so many settings is checked, as an independent value costs up to a hundred times what the answer does."""
+"""One setting in so many is checked: an independent value takes up to a hundred times as long as the answer."""
 _SECONDS = 8.0
-"""Processor seconds after which there is no independent value."""
+"""The processor seconds after which an independent value is given up."""
 _SAMPLINGS = ("poisson", "poisson", "fixed-size", "fixed-size", "full", "fixed-order")
 
 
 def settings(count: int) -> list[dict[str, Any]]:
-    """Those that need no noise at all are drawn again."""
+    """Random settings; one that needs no noise at all is drawn again."""
     rng = np.random.default_rng(SEED)
     found: list[dict[str, Any]] = []
     while len(found) < count:
@@ -62,7 +61,8 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 
 
 def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
-    """(name, low, high) of delta(epsilon), the larger of both directions where there are two; no name where none."""
+    """The name, the low end and the high end of an independent evaluation of delta(epsilon), the larger one of both
+    directions; an empty name where none can be had."""
     parts = compositions([unit])
     with mpmath.workdps(50):
         if not parts[0]:
@@ -117,22 +117,16 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
     return setting | row
 
 
-def run_corners(parser: Parser, out: Path, count: int, workers: int) -> None:
-    """Calibrate at every setting; check one in five against an independent value where one can be had."""
-    fields = (
-        *("steps", "sample_rate", "epsilon", "delta", "sampling", "relation"),
-        *("noise_multiplier", "noise_lower", "width", "seconds", "cpu_seconds", "method"),
-        *("delta_lower", "delta_upper", "meets_target"),
-        *("independent", "independent_low", "independent_high", "contained"),
-    )
-    rows = Results(out, key=("setting",), fields=fields, seeds=[SEED], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
-        fill(results, answer, settings(count), workers)
-        report(out)
+FIELDS = (
+    *("steps", "sample_rate", "epsilon", "delta", "sampling", "relation"),
+    *("noise_multiplier", "noise_lower", "width", "seconds", "cpu_seconds", "method"),
+    *("delta_lower", "delta_upper", "meets_target"),
+    *("independent", "independent_low", "independent_high", "contained"),
+)
 
 
 def report(out: Path) -> None:
-    """Exceptions and quantiles of time and width, on standard output."""
+    """Print how many settings raised an exception, quantiles of time and width, and how many checks failed."""
     rows = read_rows(out, failed=True)
     good = rows[rows["status"] == "ok"]
     print(f"{len(rows)} settings, {len(rows) - len(good)} exceptions")
@@ -143,6 +137,6 @@ def report(out: Path) -> None:
     checked = good[good["contained"].notna()]
     wrong = checked[checked["contained"].astype(str) != "True"]
     print(f"{len(checked)} brackets against an independent value, {len(wrong)} of them wrong")
-    # the value to use is on the private side, always
+
     over = good[good["meets_target"].notna() & (good["meets_target"].astype(str) != "True")]
     print(f"{len(over)} calibrated multipliers beyond their target")

@@ -1,10 +1,10 @@
-"""Five settings of the field: one calibration by this package and by every other accountant, in one run.
+"""Five settings of the field: the noise multiplier by this package and by every other accountant, in one run.
 
-Poisson batches, add-remove. Processor time of one call, without the time to import; this package: the median of calls
-before each of the others and after the last. An accountant that is not installed, or fails, or takes more than ten
-minutes, has a row that says so; run with an interpreter that has them all (`pip install PLD-accounting jax-privacy
-opacus '.[compare]'`). An accountant counts as accurate where its multiplier is within 0.1% of the truth, this
-package's bracket.
+Batches are Poisson, the relation is add-remove. The time is the processor time of one call, without imports; for this
+package it is the median of calls made before each of the others and after the last. An accountant that is not
+installed, that fails, or that takes more than ten minutes has a row that says so. To have them all: `pip install
+PLD-accounting jax-privacy opacus '.[compare]'`. An accountant counts as accurate where its multiplier is within 0.1% of
+this package's certified bracket.
 """
 
 import importlib
@@ -13,6 +13,7 @@ import multiprocessing
 import statistics
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from scipy.optimize import brentq
 
-from benchmarks.kit.rows import Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_rows
 from benchmarks.kit.timing import Timed, timed
 from dpzero_theory.cli import Parser
 from dpzero_theory.privacy import comparison
@@ -38,9 +39,9 @@ SETTINGS = (
 KEY = ("n", "batch", "steps", "epsilon", "delta", "accountant")
 OURS = "this package"
 NEAR = 1e-3
-"""Relative distance from the truth at which an accountant is accurate."""
+"""The relative distance from the certified multiplier within which an accountant counts as accurate."""
 TURN = 5
-"""Times that this package is asked before each other, and after the last."""
+"""How often this package is asked before each other accountant, and after the last."""
 _LIMIT = 600.0
 _ABSENT = "not installed"
 
@@ -69,7 +70,7 @@ def _jax_privacy(*, epsilon: float, delta: float, sample_rate: float, steps: int
 
 
 def _pld_accounting(*, epsilon: float, delta: float, sample_rate: float, steps: int, **_: Any) -> float:
-    """Its own subsampling of a Gaussian loss distribution, composed by dp-accounting; a root in the multiplier."""
+    """The multiplier by PLD_accounting's subsampling of a Gaussian loss distribution, composed by dp-accounting."""
     package = importlib.import_module("PLD_accounting")
     losses = importlib.import_module("dp_accounting.pld.privacy_loss_distribution")
 
@@ -126,7 +127,7 @@ def _ask(name: str, question: dict[str, Any], answer: Any) -> None:
 
 
 def _apart(name: str, question: dict[str, Any]) -> dict[str, Any]:
-    """In a process of its own, which is ended when it takes too long."""
+    """The row of an accountant, made in a process that is ended when it takes too long."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_ask, args=(name, question, send))
@@ -170,25 +171,28 @@ def _question(setting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(setting: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The row of a setting, the columns of `KEY` but the last, and an accountant."""
+    """The row of an accountant at a setting, which is given by the columns of `KEY` but the last."""
     question = _question(setting)
     found = _row(_ours(question)) if name == OURS else _apart(name, question)
     return {column: setting[column] for column in KEY[:-1]} | {"accountant": name} | found
 
 
 def again(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row made again. Raises ModuleNotFoundError where its accountant is not installed."""
+    """A committed row made again. Raises ModuleNotFoundError where its accountant is not installed."""
     made = answer(row, row["accountant"])
     if made.get("status", "").startswith(_ABSENT):
         raise ModuleNotFoundError(f"{row['accountant']} is {made['status']}")
     return made
 
 
-def run_rows(parser: Parser, out: Path, skip: Sequence[str]) -> None:
-    """One row for each setting and accountant, this package asked before each of the others; then the verdicts."""
+def run_rows(parser: Parser, options: Namespace) -> None:
+    """Make a row for each setting and accountant, and ask this package before each of the others; then print the
+    verdicts."""
     fields = ("noise_multiplier", "noise_lower", "seconds", "cpu_seconds")
-    rows = Results(out, key=KEY, fields=fields, seeds=[], device="cpu", dtype="float64")
-    with parser.opened("--out", rows) as results:
+    out, skip = options.out or RESULTS / "accounting_rows", options.skip
+    with parser.opened(
+        "--out", Results(out, key=KEY, fields=fields, seeds=[], device="cpu", dtype="float64")
+    ) as results:
         for setting in SETTINGS:
             base = dict(zip(KEY, setting, strict=False))
             asked: list[Timed[Bracket]] = []
@@ -207,7 +211,7 @@ def _add(results: Results, row: dict[str, Any]) -> None:
 
 
 def report(out: Path) -> None:
-    """For each setting: whether no certified upper bound is below ours, and how many times faster ours is."""
+    """Print for each setting by how much this package's multiplier is the least, and how many times faster it is."""
     rows = read_rows(out)
     for setting, group in rows.groupby(["n", "batch", "steps", "epsilon", "delta"], sort=False):
         ours = group[group["accountant"] == OURS].iloc[0]

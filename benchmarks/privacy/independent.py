@@ -1,10 +1,13 @@
-"""delta(epsilon) evaluated a second time, in extended precision and by other rules, to check the certified one.
+"""delta(epsilon) evaluated a second time, in extended precision and by other rules, to check the certified evaluation.
 
-Shares no code with dpzero_theory.privacy and certifies nothing. `independent_delta`: plain trapezoid sums in x (the
-tilted Gaussian on the real line, unshifted) and in t in 80-bit floats, each compared with the same sum at double the
-step. `lattice_delta`, for few steps and rare events: the privacy loss on a lattice, tilted, composed by a Fourier
-transform, compared with half the spacing. (Without the tilt, as in other packages, the rounding of the transform hides
-a delta below about steps x 1e-15.)
+Nothing here shares code with dpzero_theory.privacy, and nothing is certified.
+
+- `independent_delta` inverts the characteristic function of the privacy loss. Both integrals (over the output x, with
+  respect to the tilted Gaussian, and over the frequency t) are plain trapezoid sums in 80-bit floats. Each is compared
+  with the same sum at double the step.
+- `lattice_delta`, for few steps and rare events, rounds the privacy loss to a lattice, tilts its distribution, and
+  composes it by a Fourier transform. It is compared with the same at half the spacing. Without the tilt, as in other
+  packages, rounding in the transform hides a delta below about 1e-15 times the number of steps.
 """
 
 import math
@@ -31,7 +34,8 @@ def _log_mixture(x: Long, q: np.longdouble, s: np.longdouble) -> Long:
 
 
 def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[Long, Long, Long]:
-    """Nodes x, weights of P and losses; step s/parts or finer where the mixture turns sharply."""
+    """The nodes x, their weights under P, and the privacy losses there. The step is s/parts, and finer where the loss
+    turns sharply."""
     q, s = np.longdouble(rate), np.longdouble(noise)
     centre = (1 + tau) if kind != "add" else 1.0
     if kind == "replace":
@@ -55,9 +59,10 @@ def _law(kind: str, rate: float, noise: float, tau: float, parts: int) -> tuple[
 def independent_delta(
     kind: str, sample_rate: float, noise: float, steps: int, epsilon: float, *, parts: int = 12
 ) -> tuple[float, float]:
-    """(delta, observed relative error) of the steps-fold composition of one pair (remove, add or replace).
+    """delta and its observed relative error, for the composition of `steps` copies of one pair (remove, add or
+    replace).
 
-    The error is the largest relative change when one of the two steps (in x, in t) is doubled.
+    The error is the largest relative change when the step in x, or the step in t, is doubled.
 
     Raises:
         OverflowError: more than six million exponentials would be needed.
@@ -88,10 +93,10 @@ def _evaluate(
     for place in grid:
         heights.append(height(place))
         if len(heights) > 2 and heights[-1] > heights[-2] > heights[-3]:
-            break  # it falls to one minimum; far above it the sums are long
+            break  # the function falls to its only minimum; far above the minimum the sums would be long
     best = grid[int(np.argmin(heights))]
     found = minimize_scalar(height, bounds=(best - 0.5, best + 0.5), method="bounded", options={"xatol": 1e-3})
-    # not at the saddle: a different contour from the certified one
+    # away from the saddle point, so that the contour is not the certified one
     tau = 0.9 * math.exp(float(found.x))
     fine = _invert(kind, rate, noise, steps, epsilon, tau, parts)
     coarse = _invert(kind, rate, noise, steps, epsilon, tau, parts // 2)
@@ -102,7 +107,7 @@ def _evaluate(
 def _invert(
     kind: str, sample_rate: float, noise: float, steps: int, epsilon: float, tau: float, parts: int
 ) -> tuple[np.longdouble, np.longdouble]:
-    """The trapezoid sum in t, and the one at double the step."""
+    """The trapezoid sum over t, and the same sum at double the step."""
     _, mass, loss = _law(kind, sample_rate, noise, tau, parts)
     big = float(np.max(tau * loss))
     log_scale_one = np.log((mass * np.exp(tau * loss)).sum()) if big > 1 else None
@@ -148,7 +153,8 @@ def _invert(
 
 
 def lattice_delta(kind: str, sample_rate: float, noise: float, steps: int, epsilon: float) -> tuple[float, float]:
-    """(delta, observed relative error) by the tilted lattice; the error is twice the change on halving the spacing."""
+    """delta and its observed relative error by the tilted lattice; the error is twice the change on halving the
+    spacing."""
     q, s = sample_rate, noise
     x = _grid(kind, s)
 

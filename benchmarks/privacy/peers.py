@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers [--out DIR]
 
-Nothing of their tests is copied: the installed packages' own test classes run, with every accountant class they name
-replaced by ours. A property test that calibrates by bisection hundreds of times is left out, and has a row that says
-so. A test that fails because it holds another accountant's number or limits is listed with the reason;
-exit 1 where a failure has none.
+Nothing of their tests is copied: the test classes of the installed packages run, with every accountant class that they
+name replaced by ours. A test that calibrates by bisection hundreds of times is left out and has a row that says so. A
+test that fails because it holds another accountant's number or limits is listed with that reason. The exit status is 1
+where a failure has no known reason.
 """
 
 import importlib
@@ -26,7 +26,8 @@ from benchmarks.kit.rows import read_rows
 
 @dataclass(frozen=True)
 class Peer:
-    """A package's test module, how to put our accountant into it, and why a test of it fails, by a part of its id."""
+    """A package's test module, how our accountant is put into it, and the known reasons of failures by a part of a
+    test's id."""
 
     package: str
     module: str
@@ -100,7 +101,8 @@ def tests_of(module: Any) -> Iterator[unittest.TestCase]:
 
 
 def outcome(test: unittest.TestCase, peer: Peer) -> dict[str, str]:
-    """passed, skipped, left out or failed; of a failure what was said, and why it is so (empty: nobody knows)."""
+    """Whether a test passed, was skipped, was left out or failed; for a failure also its message and the known reason,
+    empty if there is none."""
     if any(part in test.id() for part in peer.left_out):
         return {"outcome": "left out", "said": "", "reason": "hundreds of calibrations by bisection: minutes"}
     result = unittest.TestResult()
@@ -118,7 +120,7 @@ def outcome(test: unittest.TestCase, peer: Peer) -> dict[str, str]:
 
 @cache
 def _tests() -> dict[tuple[str, str], tuple[unittest.TestCase, Peer]]:
-    """Every test of the peers, with our accountant in place of theirs, by package and name."""
+    """Every test of the two packages by package and name, with our accountant in place of theirs."""
     logging.disable(logging.WARNING)
     found = {}
     for peer in PEERS:

@@ -1,16 +1,16 @@
 """How DPZero and DPGD-0th grow with the dimension, to 10^6 and beyond.  python -m benchmarks.dimension
 
-Quadratic loss with eigenvalues 1/i (mode c). Data, directions and noise are drawn in blocks of coordinates from the
-seed and the block's number; what a run needs of them are inner products, which add over blocks, so memory does
-not depend on d (`peak_mb` is the most that the process has held). Under torchrun the processes share the blocks and
-hold the same sums afterwards:
+The loss is quadratic with eigenvalues 1/i (mode c). Data, directions and noise are drawn in blocks of coordinates, from
+the seed and the number of the block. A run needs only inner products of them, which add over blocks, so memory does not
+depend on d (`peak_mb` is the most that the process has held). Under torchrun the processes share the blocks, and all of
+them hold the same sums afterwards:
 
     torchrun --nproc-per-node 4 -m benchmarks.dimension --preset full
     python -m benchmarks.dimension --preset gpu --seeds 1 --device cuda     (d = 10^8; the GPU draws for itself)
 
-Each of the 1,000 samples stands for 10 equal records, so that the noise is that of the paper's n = 10,000. One
-row per point of a grid in steps, step size and clip; (2, 1e-6)-DP with exact calibration; x_0 = 0. Noise comes from
-seeds: no row is a private release.
+Each of the 1,000 samples stands for 10 equal records, so that the noise is that of the paper's n = 10,000. There is one
+row per setting of a grid in steps, step size and clip; runs are (2, 1e-6)-DP with exact calibration and start at 0.
+Noise comes from seeds: no row is a private release.
 """
 
 import math
@@ -46,17 +46,19 @@ EPSILON, DELTA = 2.0, 1e-6
 RECORDS_PER_SAMPLE = 10
 METHODS = ("dpzero", "dpgd-0th")
 BLOCKS = {"cpu": 1024, "cuda": 32_768}
-"""Coordinates in a block. On a CPU, at twice as many, freed temporaries fragment the heap and memory grows with d; on a
-GPU small blocks are all launches."""
+"""The coordinates in a block, by device. On a CPU, larger blocks let freed temporaries fragment the heap, and memory
+grows with d. On a GPU, small blocks spend their time on launching kernels."""
 GROUPS = 8
-"""Blocks are summed in this many groups, in a fixed order, so that the sums do not depend on who makes them."""
+"""The blocks are summed in so many groups, in a fixed order, so that the sums do not depend on which process makes
+them."""
 KEY = ("method", "d", "seed", "steps", "step_size", "clip")
 FIELDS = ("r", "gradient_squared", "last_gradient_squared", "seconds", "peak_mb")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes; step sizes are in units of 1/(r + 2), clips in units of the norm's scale, 1 or sqrt(d)."""
+    """The sizes of a sweep. Step sizes are in units of 1/(r + 2); clips are in units of 1, or of sqrt(d) for
+    DPGD-0th."""
 
     samples: int
     dimensions: tuple[int, ...]
@@ -74,7 +76,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class _Worker:
-    """This process's place among those that share the blocks."""
+    """This process among those that share the blocks."""
 
     rank: int
     count: int
@@ -102,7 +104,7 @@ def _rank(d: int) -> float:
 
 
 def run_cell(preset: Preset, d: int, seed: int, worker: _Worker) -> list[dict[str, Any]]:
-    """One row per lane of either method, which share data and directions; every process gets them all."""
+    """One row per setting of either method; the methods share data and directions. Every process returns all rows."""
     started = time.perf_counter()
     room = _Room(preset.samples, max(preset.steps), worker.device)
     steps, blocks = room.steps, -(-d // room.width)
@@ -140,7 +142,7 @@ def run_cell(preset: Preset, d: int, seed: int, worker: _Worker) -> list[dict[st
 def _path(
     method: str, lanes: Lanes, given: Products, starts: Sequence[Start], d: int, scalars: Tensor, worker: _Worker
 ) -> Tensor:
-    """The squared gradient norm of every iterate of every lane, shape (S + 1, L)."""
+    """The squared gradient norm of every iterate for every setting, shape (S + 1, L) for S steps and L settings."""
     alpha, clip, std = map(worker.tensor, (lanes.step_size, lanes.clip, lanes.noise_std))
     own = starts[0].own(alpha * std)
     vector = method == "dpgd-0th"
@@ -151,7 +153,7 @@ def _path(
 
 
 class _Room:
-    """Memory for the draws of one block, the same for every block and dimension."""
+    """Memory for the draws of one block, which all blocks and dimensions use in turn."""
 
     def __init__(self, samples: int, steps: int, device: str) -> None:
         self.samples, self.steps, self.width = samples, steps, BLOCKS[device]
@@ -160,7 +162,8 @@ class _Room:
         ]
 
     def draw(self, stream: int, seed: int, number: int, width: int) -> Tensor:
-        """Standard normals for data (stream 0), directions (1) or noise (2) of this block; overwrites the last ones."""
+        """Standard normals of this block, for data (stream 0), directions (1) or noise (2). They overwrite the last
+        ones."""
         rows = (self.samples, self.steps, self.steps)[stream]
         values = self._space[stream][: rows * width].view(rows, width)
         fill_normal(values, [seed, number, stream])
@@ -170,7 +173,7 @@ class _Room:
 def fill_normal(values: Tensor, key: Sequence[int]) -> None:
     """Fill a float64 tensor with the standard normals of this key, drawn where the tensor is.
 
-    Other numbers on the CPU than on a GPU, the same on every CPU and on every GPU of a kind.
+    A CPU and a GPU draw other numbers; all CPUs draw the same, and so do all GPUs of a kind.
     """
     if values.device.type == "cpu":
         np.random.default_rng(key).standard_normal(out=values.numpy())
@@ -199,7 +202,7 @@ def _group(numbers: Sequence[int], room: _Room, d: int, seed: int, worker: _Work
 
 
 def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tensor]:
-    """Sums of no blocks: DPZero's without drift, DPGD-0th's with it, each in both metrics."""
+    """The sums over no blocks, in both metrics: DPZero's without drift, DPGD-0th's with it."""
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=worker.device)
@@ -215,7 +218,7 @@ def _nothing(samples: int, steps: int, worker: _Worker) -> tuple[Products, Tenso
 def _share(
     part: tuple[Products, Tensor] | None, group: int, samples: int, steps: int, worker: _Worker
 ) -> tuple[Products, Tensor]:
-    """The group's sums, from the process that made them."""
+    """The group's sums, sent to all processes by the one that made them."""
     found = _nothing(samples, steps, worker) if part is None else part
     if worker.count > 1:
         given, squares = found
@@ -225,7 +228,7 @@ def _share(
 
 
 def _scaled(given: Products, scale: Tensor) -> Products:
-    """The products of directions scale_t w_t."""
+    """The products of directions that are multiplied by scale_t at step t."""
     column, both = scale[:, None], scale[:, None] * scale
 
     def start(one: Start) -> Start:
@@ -306,7 +309,7 @@ Todo = list[tuple[int, int]]
 
 
 def _todo(mine: Todo | None, worker: _Worker) -> Todo:
-    """The cells to run: rank 0 knows, the others are told."""
+    """The cells to run; the process of rank 0 knows them and tells the others."""
     if worker.count == 1:
         return mine or []
     told = [mine]

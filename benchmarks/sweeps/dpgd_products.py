@@ -1,10 +1,11 @@
-"""Why a seed of DP-GD on the paper's grid takes what it takes.  python -m benchmarks.dpgd_products
+"""Why a seed of DP-GD on the paper's grid takes so long.  python -m benchmarks.dpgd_products
 
-DP-GD of a lane that clips needs the distance of every sample and a weighted sum of them: 4 n d operations a step, after
-lanes that clip nothing and lanes that move together have been left out. For each cell of the paper's grid, its runs of
-T <= 160 (3% of its steps): how many lane steps that is, the processor time of the products and of everything, the speed
-of the products beside that of a large square one in the same precision, which nothing exceeds, and what the whole grid
-takes at that peak with the same share of lane steps. Single thread.
+A step of DP-GD that clips needs the distance of every sample and a weighted sum of the samples: 4 n d operations for
+each setting of the grid, once settings that clip nothing, and settings that move together, have been left out. For each
+cell of the paper's grid, its runs of T <= 160 (3% of its steps) are made. A row has the number of such steps, the
+processor time of their matrix products and of everything, and the speed of the products beside that of a large square
+product in the same precision, which no product exceeds. From these follows how long the whole grid would take at that
+peak speed. Everything is on a single thread.
 """
 
 import time
@@ -52,7 +53,7 @@ class _Products(TorchDispatchMode):
 
 
 def peak(size: int = 1500, times: int = 5) -> float:
-    """Operations a second of the fastest of some square products in float32."""
+    """Operations a second of the fastest of several square products in float32."""
     a, fastest = torch.randn(size, size), np.inf
     for _ in range(times):
         started = time.process_time()
@@ -62,7 +63,7 @@ def peak(size: int = 1500, times: int = 5) -> float:
 
 
 def measure(grid: Preset, mode: str, d: int) -> dict[str, Any]:
-    """The columns of one cell, seed 0."""
+    """The columns of one cell, on seed 0."""
     train, _, _ = samples(grid.n, d, 0)
     problem, lanes = Quadratic(train, paper_spectrum(mode, d)), paper_lanes(grid, "paper")
     fastest, started = peak(), time.process_time()

@@ -1,9 +1,9 @@
 """DP-GD on further seeds, at the settings that were best on the first.  python -m benchmarks.dpgd_seeds
 
-A seed of the whole grid took DP-GD 58 processor minutes (`benchmarks.dpgd_products` says why). So seeds 1 to 4 are run,
-in every cell of the paper's grid, at the settings whose last gradient or x_tau was smallest on seed 0 (rows
-synthetic_dpgd): the `--best` of each. `benchmarks.selection` chooses among these on the other seeds and reports seeds 1
-to 4, which had no say in what is among them.
+The whole grid takes DP-GD 58 processor minutes a seed (`benchmarks.dpgd_products` says why). So seeds 1 to 4 are run
+only at the settings whose last gradient or x_tau was smallest on seed 0 (rows synthetic_dpgd), in every cell of the
+paper's grid: the `--best` settings of each. `benchmarks.selection` chooses among these on the other seeds and reports
+seeds 1 to 4, which had no part in choosing them.
 """
 
 from argparse import Namespace
@@ -44,7 +44,8 @@ def best(rows: pd.DataFrame, count: int) -> tuple[Setting, ...]:
 
 
 def _again(row: Row) -> list[dict[str, Any]]:
-    """The row's run by itself: on a CPU DP-GD's lanes do not depend on each other but for the products' last digits."""
+    """The row's run by itself: on a CPU, DP-GD's settings influence each other only through the last digits of shared
+    products."""
     one = replace(PAPER, settings=((row["steps"], row["step_size"], row["clip"]),))
     return run_cells([Cell(*(row[name] for name in CELL_KEY))], one, Place())
 

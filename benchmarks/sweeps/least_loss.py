@@ -1,9 +1,9 @@
-"""The least loss that there is, for the figure of losses: E min F = tr(A)/2 with samples from N(1, I).  [--out DIR]
+"""The least loss that there is, for the figure of losses: E min F = tr(A)/2 with samples from N(1, I).
 
-    python -m benchmarks.least_loss
+    python -m benchmarks.least_loss [--out DIR]
 
-F(x) = mean_i (x - x_i)' A (x - x_i)/2 is least at the mean of the samples, where it is tr(A S)/2 with their covariance
-S (normalised by n), whose expectation is (1 - 1/n) I: tr(A)/2 up to one part in n.
+F(x) = mean_i (x - x_i)' A (x - x_i)/2 is least at the mean of the samples. There it is tr(A S)/2, where S is their
+covariance (normalised by n), whose expectation is (1 - 1/n) I: so E min F is tr(A)/2 up to one part in n.
 """
 
 from typing import Any

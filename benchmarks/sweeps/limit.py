@@ -1,10 +1,11 @@
 """What the paper's synthetic experiment gives with any number of steps.  python -m benchmarks.limit
 
-The grid of `benchmarks.synthetic` ends at T = 5,120 and DPZero's best x_tau is there in every cell. Here T goes to
-infinity with alpha T fixed (`benchmarks.problems.small_steps`), at the same privacy, on the same samples, from x_0 = 0:
-one row per alpha T and clip, chosen wide enough that the best is inside. The length alpha T C is the unit of the grid:
-where every sample clips, it alone matters. `benchmarks.selection` has the best under the sweep `limit`, with T = 0 and
-alpha T as the step size. Noise comes from seeds: no row is a private release.
+The grid of `benchmarks.synthetic` ends at T = 5,120, and DPZero's best x_tau is at that end in every cell. Here T goes
+to infinity with alpha T fixed (`benchmarks.problems.small_steps`), at the same privacy, on the same samples, from x_0 =
+0. There is one row per alpha T and clip, and their grid is wide enough that the best is inside it. Its unit is the
+length alpha T C, on which alone the result depends where every sample is clipped. `benchmarks.selection` has the best
+settings as the sweep `limit`, with T = 0 and with alpha T as the step size. Noise comes from seeds: no row is a private
+release.
 """
 
 import math
@@ -29,7 +30,7 @@ PAPER = PRESETS["paper"]
 METHODS = ("dpzero", "dpgd-0th")
 LENGTHS = tuple(2.5 * 2 ** (k / 2) for k in range(23))
 CLIPS = (0.01, 0.3, 1.0, 3.0)
-"""Of the scalar; of DPGD-0th's vector sqrt(d) times as large."""
+"""The clips of DPZero's scalar; those of DPGD-0th's vector are sqrt(d) times as large."""
 CELL_KEY = ("method", "mode", "d", "start", "calibration", "seed")
 KEY = (*CELL_KEY, "time", "clip")
 FIELDS = ("gradient_train_last", "gradient_train_tau")
@@ -43,7 +44,7 @@ def _keys(method: str, mode: str, d: int, seed: int) -> Iterator[dict[str, Any]]
 
 
 def run_cell(method: str, mode: str, d: int, seed: int) -> list[dict[str, Any]]:
-    """One row per alpha T and clip."""
+    """The rows of a cell, one per alpha T and clip."""
     train, _, _ = samples(PAPER.n, d, seed)
     problem = Quadratic(train, paper_spectrum(mode, d))
     length, clip = np.array(list(product(LENGTHS, CLIPS))).T

@@ -1,18 +1,22 @@
-"""Only the dimension varies, or only the rank, the law, the axes or K.  python -m benchmarks.rank
+"""Sweeps in which only one thing varies: the dimension, the rank, the law of the directions, the axes or K.
 
-Quadratic loss with eigenvalues 1, 1/2, ..., 1/p and a tail of equal tiny ones that holds a trace of 1/2, whatever d:
-r and F_S(x_0) - F_S^* stay as they are while d goes from 10^2 to 10^7 (`problems.padded`, exact at no cost in d):
+    python -m benchmarks.rank
 
-- dimension: r = 5.0 (p = 50), d from 10^2 to 10^7, DPZero and DPGD-0th; beyond (where asked for): d = 10^8;
-- log: the paper's mode (c), r like log d: 1/i up to the 999th, those after equal, with the trace that they have there;
+The loss is quadratic with eigenvalues 1, 1/2, ..., 1/p and a tail of equal tiny eigenvalues whose trace is 1/2,
+whatever d is. So r and F_S(x_0) - F_S^* stay as they are while d goes from 10^2 to 10^7 (`problems.padded`, which is
+exact at no cost in d). The experiments are:
+
+- dimension: r = 5.0 (p = 50), d from 10^2 to 10^7, DPZero and DPGD-0th; beyond (only where asked for): d = 10^8;
+- log: the paper's mode (c), where r grows like log d: eigenvalues 1/i up to the 999th, the others equal with the same
+  trace;
 - rank: d = 10^4, r from 1.5 to 8.0 (p from 1 to 1,000);
-- law: d = 200, r = 5.0, directions from the sphere, Gaussian and random signs;
-- rotated: the same with A turned by a random orthogonal matrix;
+- law: d = 200, r = 5.0, directions from the sphere, Gaussian, and random signs;
+- rotated: the same with the Hessian A turned by a random orthogonal matrix;
 - directions: d = 10^4, r = 5.0, DPZero with K = 1 to 64 directions a step and as many evaluations.
 
-n = 1,000 samples, each standing for `--records` equal records, so that the noise is that of n = 1,000 times as many;
-(2, 1e-6)-DP with exact calibration; x_0 = 0. One row per setting of a grid in steps, step size and clip. Noise comes
-from seeds: no row is a private release.
+There are n = 1,000 samples, each standing for `--records` equal records, so that the noise is that of n = 1,000 times
+as many. Runs are (2, 1e-6)-DP with exact calibration and start at 0. There is one row per setting of a grid in steps,
+step size and clip. Noise comes from seeds: no row is a private release.
 """
 
 import math
@@ -52,7 +56,8 @@ FIELDS = ("r", "gradient_squared", "last_gradient_squared", "cpu_s", "peak_mb")
 
 @dataclass(frozen=True)
 class Grid:
-    """evaluations: of a record, K times the steps; step_sizes times 1/(r + 2); clips times sqrt(K), or sqrt(d)."""
+    """evaluations: of a record, K times the number of steps. step_sizes: times 1/(r + 2). clips: times sqrt(K), or
+    sqrt(d) for DPGD-0th."""
 
     samples: int = 1_000
     evaluations: tuple[int, ...] = (5, 20, 80, 320, 1_280, 2_560)
@@ -65,7 +70,7 @@ GRID = Grid()
 
 @dataclass(frozen=True)
 class Cell:
-    """One problem and its directions, on which every method runs its lanes."""
+    """One problem and its directions, on which every method runs all its settings."""
 
     experiment: str
     d: int
@@ -104,7 +109,7 @@ DEFAULT = [name for name in EXPERIMENTS if name != "beyond"]
 
 
 def lanes_of(cell: Cell, grid: Grid, method: str, records: int) -> Lanes:
-    """The grid of a method in a cell, with the noise of (2, 1e-6)-DP under replacement of one record."""
+    """The grid of a method in a cell, with the noise of (2, 1e-6)-DP under the replacement of one record."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     scale = math.sqrt(cell.d if method == "dpgd-0th" else cell.directions)
     return Lanes.grid(
@@ -116,7 +121,7 @@ def lanes_of(cell: Cell, grid: Grid, method: str, records: int) -> Lanes:
 
 
 def run_cell(cell: Cell, grid: Grid, records: int, seed: int, device: str = "cpu") -> list[dict[str, Any]]:
-    """One row per lane of each method."""
+    """One row per setting of each method."""
     reset_peak(device)
     cpu = time.process_time()
     drawn = _drawn(cell, grid, seed)
@@ -171,7 +176,8 @@ def _drawn(cell: Cell, grid: Grid, seed: int) -> padded.Drawn:
 
 
 def _turned(drawn: padded.Drawn, d: int) -> padded.Drawn:
-    """The same with A turned to Q A Q^T, seen along its eigenvectors: data, directions and noise turned back."""
+    """The same problem with A turned to Q A Q^T, written in its eigenvectors: data, directions and noise are turned
+    back."""
     q, given = _orthogonal(d), drawn.problem
     data = given.points / np.sqrt(given.spectrum) + given.center
     turned: Any = lambda stream: lambda count: stream(count) @ q  # noqa: E731

@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.rank`: only d varies, or only r, the law, the axes or K. Settings chosen on other seeds."""
+"""The tables of `benchmarks.rank`. Settings are chosen on other seeds than those reported."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,7 +17,8 @@ LAWS = {"sphere": "sphere", "gaussian": "Gaussian", "rademacher": "random signs"
 
 
 def dimension() -> str:
-    """Gradient norm by d with its slope, 95% intervals over seeds; memory and processor time of a cell below."""
+    """The gradient norm by d and its slope, with 95% intervals over seeds; below it the memory and processor time of a
+    cell."""
     rows, selected = read_rows(RESULTS / "rank"), read_rows(RESULTS / "selection")
     fits = read_rows(RESULTS / "slopes").query("measured == 'gradient_train' and selection == 'held-out'")
     sizes = sorted(selected[selected["sweep"].isin(list(OF_RANK))]["d"].unique())
@@ -37,7 +38,7 @@ def dimension() -> str:
 
 
 def others() -> str:
-    """Gradient norm as r, the law of the directions, the axes or K varies, with standard errors over seeds."""
+    """The gradient norm as r, the law of the directions, the axes or K varies, with standard errors over seeds."""
     rows = read_rows(RESULTS / "rank")
     lines = []
     for varied, (experiment, column, said) in _VARIED.items():
@@ -57,13 +58,13 @@ _VARIED: Mapping[str, tuple[str, str, Callable[[Any], str]]] = {
     "law, A turned": ("rotated", "law", LAWS.__getitem__),
     "K, equal evaluations, d = 10^4": ("directions", "directions", lambda k: f"K = {k}"),
 }
-"""Of each experiment: the column that varies, and how its values are said."""
+"""For each experiment the column that varies, and how its values are written."""
 
 
 def _by(
     rows: pd.DataFrame, experiment: str, column: str, said: Callable[[Any], str]
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """For every value of the column what is chosen on the other seeds."""
+    """For every value of the column, what is chosen on the other seeds."""
     for value, part in rows[rows["experiment"] == experiment].groupby(column, sort=False):
         table = as_synthetic(part, experiment, "fixed")
         chosen = pd.DataFrame([row for output in ITERATES for row in select(table, "gradient", output)])
@@ -76,7 +77,7 @@ def _shown(chosen: pd.DataFrame, method: str, output: str) -> str:
 
 
 def _slope(chosen: pd.DataFrame, method: str, output: str) -> str:
-    """In r, with a 95% interval over seeds."""
+    """The slope in r, with a 95% interval over seeds."""
     part = chosen[(chosen["method"] == method) & (chosen["output"] == output)]
     mean, low, high = interval([slope(of["r"], of["train"]) for _, of in part.groupby("seed")])
     return f"{mean:.2f} ({low:.2f} to {high:.2f})"

@@ -1,20 +1,22 @@
 """The settings that a parameter search would choose, reported on other seeds.  python -m benchmarks.selection
 
-For every cell of the sweeps (method, mode, start, calibration, dimension), every output and both measurements: the
-setting of the grid with the smallest mean training value over all seeds but one, and its value on that one, on both
-samples (selection `held-out`, a row for each seed). Where a cell has one seed the setting is chosen on the seed that is
-reported (selection `own`); where some seeds were run only at settings that another one chose (`benchmarks.dpgd_seeds`),
-these alone are reported, and the ends of the grid are seen on the other. `own_train` is each seed's own smallest value,
-which is what choosing and reporting on the same seed gives (empty without the whole grid). Whether the grid ends where
-the best setting is:
+A cell is a method, mode, start, calibration and dimension of a sweep. For every cell, every output (the last iterate,
+the average, or x_tau) and both measurements (gradient norm and loss), the setting with the smallest mean training value
+over all seeds but one is chosen, and its values on that one seed are reported, on the training and the test sample
+(selection `held-out`, a row for each seed). Where a cell has one seed only, the setting is chosen on the seed that is
+reported (selection `own`). Where some seeds were run only at the settings that another seed chose
+(`benchmarks.dpgd_seeds`), only those seeds are reported, and the grid's edges are seen on the other. `own_train` is
+each seed's own smallest value, which is what choosing and reporting on the same seed gives; it is empty where a seed
+has not the whole grid. Two columns say whether the grid ends where the best setting is:
 
-- edges: which parameters of the chosen setting are the smallest (-) or largest (+) of the grid, empty if none is;
-- beyond: how many times larger the selecting mean is at best without those values. Close to 1, the grid's end is
-  a limit (T to infinity, or alpha to infinity with alpha C fixed) that is nearly reached; far above, it is a cap.
+- edges: the parameters of the chosen setting that are the smallest (-) or the largest (+) of the grid, empty if none
+  is;
+- beyond: how many times larger the selecting mean is at best without those values. Close to 1, the edge of the grid is
+  a limit (T to infinity, or alpha to infinity with alpha C fixed) that is nearly reached; far above 1, it is a cap.
 
-Figures and slopes read these rows, so that all select alike. The sweep `long` has the paper's grid and its extension;
-`limit` has T = 0 for infinity, and alpha T as the step size; `rank` and `log` are experiments of `benchmarks.rank`, r
-fixed (mode `fixed`) and r like log d (mode c).
+Figures and slopes read these rows, so that all of them select alike. The sweep `long` has the paper's grid and its
+extension. `limit` has T = 0 for infinity, and alpha T as the step size. `rank` and `log` are experiments of
+`benchmarks.rank`, with r fixed (mode `fixed`) and with r like log d (mode c).
 """
 
 from argparse import Namespace
@@ -46,15 +48,16 @@ SWEEPS = {
     "rank": ("rank",),
     "log": ("rank",),
 }
-"""The folders of each sweep's rows. The first of several must be there; of `long` only its cells and seeds count."""
+"""The folders of each sweep's rows. The first of several must be there; `long` has the cells and seeds of its first
+alone."""
 OF_RANK = {"rank": ("dimension", "fixed"), "log": ("log", "c")}
-"""Of `benchmarks.rank` the experiment, and the mode that its spectrum is."""
+"""The experiments of `benchmarks.rank`, and the mode under which their spectrum is known here."""
 MEASURED = ("gradient", "loss")
 OUTPUTS = ("last", "average", "tau")
 
 
 def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str, Any]]:
-    """The rows of one measurement of one sweep's grid."""
+    """The selected rows for one measurement and one output of one sweep's grid."""
     column, other = (f"{measured}_{on}_{output}" for on in ("train", "test"))
     if column not in rows:
         return
@@ -86,27 +89,28 @@ def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str,
 
 
 def _whole(values: Array) -> NDArray[np.bool_]:
-    """Which seeds have the whole grid: half of what the fullest has at least, for single runs may have diverged."""
+    """Which seeds have the whole grid: those with at least half as many values as the fullest one, as single runs may
+    diverge."""
     count = np.isfinite(values).sum(axis=0)
     found: NDArray[np.bool_] = 2 * count >= count.max()
     return found
 
 
 def _edges(settings: Array, best: int) -> list[tuple[str, str]]:
-    """The parameters of a setting that are an end of the grid, and which."""
+    """The parameters of a setting that are on an edge of the grid, and on which."""
     ends = zip(SETTING, settings[best], settings.min(axis=0), settings.max(axis=0), strict=True)
     return [(name, "-" if at == low else "+") for name, at, low, high in ends if at in (low, high) and low < high]
 
 
 def _on(settings: Array, best: int, edges: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
-    """The settings that share an end of the grid with the best one."""
+    """Which settings share an edge of the grid with the best one."""
     places = [SETTING.index(name) for name, _ in edges]
     shared: NDArray[np.bool_] = (settings[:, places] == settings[best, places]).any(axis=1)
     return shared
 
 
 def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]:
-    """The rows of a sweep, None where there are none, and the SHA-256 of the folders they come from."""
+    """The rows of a sweep, None where there are none, and the SHA-256 of the folders that they come from."""
     names = SWEEPS[sweep]
     there = [folder / name for name in names if (folder / name / "manifest.json").exists()]
     if not there or (sweep == "long" and there[0].name != names[0]):
@@ -125,9 +129,10 @@ def load(folder: Path, sweep: str) -> tuple[pd.DataFrame | None, dict[str, str]]
 
 
 def as_synthetic(rows: pd.DataFrame, experiment: str, mode: str) -> pd.DataFrame:
-    """Rows of an experiment of `benchmarks.rank` as `benchmarks.synthetic` has them, under the name of a mode.
+    """The rows of an experiment of `benchmarks.rank` in the columns of `benchmarks.synthetic`, under the name of a
+    mode.
 
-    Step sizes and clips relative to the cell, with whose r, d and K they scale.
+    Step sizes and clips are relative to the cell, because the grid scales with its r, d and K.
     """
     part = rows[rows["experiment"] == experiment]
     unit = np.sqrt(np.where(part["method"] == "dpgd-0th", part["d"], part["directions"]))

@@ -1,10 +1,11 @@
 """How the sweeps' best errors grow with the dimension.  python -m benchmarks.selection && python -m benchmarks.slopes
 
-Reads the rows of `benchmarks.selection` and fits, for every method, mode and measurement, log(value) = a + slope log(d)
-by least squares, over all dimensions and over the largest three, where saturation would show. The slope is the mean of
-the seeds' slopes, with a 95% interval from Student's t; the interval is empty with one seed. Both ways side by side:
-settings chosen on the seed that is reported (selection `own`), and on the other seeds (`held-out`). `edge` is the share
-of cells whose setting is on an edge of the grid that costs more than 5%: there the slope is the grid's as well.
+For every method, mode and measurement in the rows of `benchmarks.selection`, log(value) = a + slope log(d) is fitted by
+least squares, over all dimensions and over the largest three, where a saturation would show. The slope is the mean of
+the seeds' slopes, with a 95% interval by Student's t, which is empty for one seed. Both ways of choosing stand side by
+side: settings chosen on the seed that is reported (selection `own`), and on the other seeds (`held-out`). `edge` is the
+share of cells whose chosen setting is on an edge of the grid that costs more than 5%: there the slope is partly the
+grid's.
 """
 
 from argparse import Namespace
@@ -38,22 +39,25 @@ CLAIMED = {
     ("dpgd", "b"): 1 / 8,
     ("dpgd", "c"): 0.0,
 }
-"""Exponents of d in the gradient norm's upper bounds: half of Table tab:compare's at r = d, sqrt(d), log d and 1."""
+"""The exponents of d in upper bounds on the gradient norm: half of those in Table tab:compare, with r = d, sqrt(d), log
+d, 1."""
 GAP_GROWTH = {"a": 1 / 2, "b": 1 / 4, "c": 0.0, "fixed": 0.0}
-"""What they gain here, where F_S(x_0) - F_S^*, which the table holds fixed, is about r/2: half the exponent of r."""
+"""What the exponents gain here: F_S(x_0) - F_S^*, which the table holds fixed, is about r/2, so half the exponent
+of r."""
 CAP = 1.05
-"""How many times better the last value of a grid may be for its end to count as a limit that is reached."""
+"""How many times better the last value of a grid may be than the one before, for the edge to count as a limit
+reached."""
 
 
 def slope(d: ArrayLike, values: ArrayLike) -> float:
-    """Least-squares slope of log(values) against log(d)."""
+    """The least-squares slope of log(values) against log(d)."""
     x = np.log(np.asarray(d, dtype=float))
     centred = x - x.mean()
     return float(centred @ np.log(np.asarray(values, dtype=float)) / (centred @ centred))
 
 
 def interval(slopes: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Mean and 95% interval of its expectation; no interval for fewer than two values."""
+    """The mean, and a 95% interval of its expectation; None twice for fewer than two values."""
     mean, count = float(np.mean(slopes)), len(slopes)
     if count < 2:
         return mean, None, None

@@ -1,12 +1,11 @@
-"""How much faster is the sweep than running its lanes one by one?  python -m benchmarks.sweep_speed
+"""How much faster is the sweep than running its settings one by one?  python -m benchmarks.sweep_speed
 
-For each method on the paper's grid (880 lanes, 900,240 steps in all; for DP-GD the half of it with T <= 160, which
-is 3% of its steps) and mode (c): the time of the engine; the time
-of a few steps of `dpzero_theory.optim.step.reference` on the same problem, and from it that of the whole grid; the same
-for the losses written as they are defined, which form x - x_i for every sample (`direct`); and the time of the
-matrix products alone, the machine's limit for this approach. All are timed in turn, and each row is
-one repetition. With one thread the times are processor times, so that other work on the machine does not enter;
-otherwise they are wall times.
+The engine runs all settings of the paper's grid at once: 880 settings, 900,240 steps in all (for DP-GD the half of the
+grid with T <= 160, 3% of its steps), in mode (c). Four times are taken in turns, and each row is one repetition: the
+engine's; that of a few steps of `dpzero_theory.optim.reference` on the same problem, from which follows that of the
+whole grid; the same for losses written as they are defined, which form x - x_i for every sample (`direct`); and that of
+the matrix products alone, the machine's limit for this approach. With one thread the times are processor times, so that
+other work on the machine does not enter; otherwise they are wall times.
 
 Beside another checkout, in one run, over the paper's grid (its seven dimensions and three modes, both methods, a seed):
 
@@ -14,7 +13,7 @@ Beside another checkout, in one run, over the paper's grid (its seven dimensions
     python -m benchmarks.sweep_speed --preset full --other ../before
 
 Each dimension is swept by `benchmarks.synthetic` in a new process in either checkout, one after the other, on one
-thread; its processor seconds and how many of the rows are the same to the last digit go to a second table.
+thread. The processor seconds, and how many of the rows are the same to the last digit, go into a second table.
 """
 
 import re
@@ -69,7 +68,7 @@ PRESETS = {
 
 
 def measure(method: str, preset: Preset, d: int, place: Place) -> dict[str, Any]:
-    """Time one sweep, its matrix products alone, and the reference's step; the engine is warmed up first."""
+    """Time one sweep, its matrix products alone, and a step of the reference; the engine is warmed up first."""
     rng = np.random.default_rng(d)
     problem = Quadratic(gaussian_data(rng, preset.n, d), paper_spectrum("c", d))
     lanes, x0, device = paper_lanes(preset, "paper"), np.zeros(d), place.device
@@ -114,7 +113,8 @@ def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block:
 
 
 class _Direct:
-    """The quadratic loss as it is written: (1/2) (x - x_i)^T A (x - x_i) and A (x - x_i), an (n, d) array each."""
+    """The quadratic loss as it is defined: (1/2) (x - x_i)^T A (x - x_i) and A (x - x_i), each with an (n, d) array x -
+    x_i."""
 
     def __init__(self, problem: Quadratic, rng: np.random.Generator) -> None:
         self.n, self.d = problem.n, problem.d
@@ -178,7 +178,7 @@ print("processor seconds", time.process_time() - started)
 
 
 def _beside(parser: Parser, options: Namespace) -> int:
-    """The paper's grid in this checkout and the other, a row for each dimension."""
+    """Make the paper's grid in this checkout and in the other, a row for each dimension."""
     name = "smoke" if options.preset == "smoke" else "paper"
     results = Results(
         (options.out or (Path("out") if name == "smoke" else RESULTS) / "sweep_speed").with_name("sweep_speed_before"),
@@ -203,7 +203,8 @@ def _beside(parser: Parser, options: Namespace) -> int:
 
 
 def _compared(name: str, d: int, other: Path, first: int) -> dict[str, Any]:
-    """Processor seconds of a sweep at dimension d here and there, and how many rows are the same; first: who begins."""
+    """Processor seconds of a sweep at dimension d here and there, and how many rows are the same. first: which checkout
+    begins."""
     seconds, tables = {}, {}
     with TemporaryDirectory() as folder:
         for number in (first, 1 - first):

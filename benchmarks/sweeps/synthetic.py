@@ -1,20 +1,21 @@
-"""The paper's synthetic experiment (Section 5.1, app:toy), whole grid.  python -m benchmarks.synthetic
+r"""The paper's synthetic experiment (Section 5.1, app:toy), whole grid.  python -m benchmarks.synthetic
 
-Quadratic loss, n = 10,000 training and test samples from N(1, 1), (2, 1e-6)-DP, three spectra, three methods,
-and for each dimension every combination of the paper's steps, step sizes and clips (Table tab:toy-param): one
-row per combination. The preset `wide` goes on from the paper's d = 2,000 to 20,000; `long` to 16 times the
-paper's steps, with smaller clips and a larger step size, for where the best of the paper's grid is on its edge. Noise
-and directions are shared by the rows of a cell and come from seeds, so no row is a private release.
+The loss is quadratic, with n = 10,000 training and as many test samples from N(1, 1); runs are (2, 1e-6)-DP. There are
+three spectra (modes a, b, c) and three methods, and for each dimension every combination of the paper's steps, step
+sizes and clips (Table tab:toy-param), one row each. The preset `wide` goes on from the paper's d = 2,000 to 20,000. The
+preset `long` has up to 16 times the paper's steps, smaller clips and a larger step size, for where the best of the
+paper's grid is on its edge. The rows of a cell (a method, mode, dimension, start, calibration and seed) share their
+noise and directions, which come from seeds: no row is a private release.
 
 What the paper leaves open, and how it enters here:
 
 - the start x_0: `--start zero` (default) or `normal`, a draw from N(0, I);
-- the noise: `--calibration paper` (default), the noise that its algorithms state, or `exact`, the least noise
-  with the same privacy;
+- the noise: `--calibration paper` (default), the noise that its algorithms state, or `exact`, the least noise with the
+  same privacy;
 - the law of the directions (its section says Gaussian, its algorithms the sphere): the sphere here, others in
   `benchmarks.rank`;
-- which iterate is measured: every row has the last one, the average of x_0..x_{T-1}, and the root mean square
-  over them, which is what the theorems bound (x_tau, tau uniform);
+- which iterate is measured: every row has the last one, the average of x_0..x_{T-1}, and the root mean square over
+  them, which is what the theorems bound (x_tau with tau uniform);
 - repetitions: `--seeds`.
 
 `python -m figures.synthetic` draws how the answer depends on them, from
@@ -22,10 +23,10 @@ What the paper leaves open, and how it enters here:
     python -m benchmarks.synthetic --preset choices --methods dpzero dpgd-0th \\
         --start zero normal --calibration paper exact
 
-Everything is in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`): the rows
-agree with those of float64 to their four digits. The processor seconds of every cell, its data, products and
-measurements included, are in a second table beside the rows, NAME_seconds; cells of one mode, dimension and seed share
-their directions, sorted products and seconds. All methods and five seeds on one GPU:
+Everything is in `--dtype`, except that DP-GD's products with the samples are in float32 (`--dpgd-products`); its rows
+agree with those of float64 to their four digits. A second table, NAME_seconds, has the processor seconds of every cell,
+its data, products and measurements included; cells of one mode, dimension and seed share their directions, sorted
+products and seconds. All methods and five seeds on one GPU:
 
     python -m benchmarks.synthetic --preset paper --seeds 5 --device cuda --out out/synthetic
 """
@@ -78,7 +79,7 @@ Setting = tuple[int, float, float]
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes of a sweep; settings: the (T, alpha, C) of its grid that are run, all of them if none is named."""
+    """The sizes of a sweep. settings: the (T, alpha, C) of the grid that are run; all of them if none is named."""
 
     n: int
     dimensions: tuple[int, ...]
@@ -113,7 +114,7 @@ FOLDERS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One sweep: a method on one problem, all lanes."""
+    """One sweep: a method on one problem, with all settings of the grid."""
 
     method: str
     mode: str
@@ -124,7 +125,7 @@ class Cell:
 
 
 def paper_lanes(preset: Preset, calibration: str) -> Lanes:
-    """The grid of the paper with the noise of (2, 1e-6)-DP under replacement of one record."""
+    """The paper's grid, with the noise of (2, 1e-6)-DP under the replacement of one record."""
     gdp = float((paper_gdp if calibration == "paper" else gdp_from_epsilon)(EPSILON, DELTA))
     lanes = Lanes.grid(
         steps=preset.steps,
@@ -145,10 +146,10 @@ def run_methods(
     centers: Sequence[Array],
     **options: Any,
 ) -> list[engine.Outcome]:
-    """Run the lanes of each method from each x_0, with this seed's directions, on the sphere, and its noise.
+    """Run the settings of each method from each x_0, with this seed's directions, on the sphere, and its noise.
 
-    The zeroth-order methods share their directions; DP-GD has none and comes alone. A GPU draws for itself, other
-    numbers than a CPU. options: the engine's.
+    The zeroth-order methods share their directions; DP-GD has none, and comes alone. A GPU draws its own random
+    numbers, which are not those of a CPU. options: the engine's.
     """
     d, device = problem.d, options.get("device", "cpu")
 
@@ -168,7 +169,7 @@ def run_methods(
 
 
 def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """A stream of standard normals that is a function of the key: the same for every method that asks."""
+    """A stream of standard normals that is a function of the key, and so the same for every method that asks."""
     if device != "cpu":
         return drawn_on(device, key, *shape)
     rng = np.random.default_rng(key)
@@ -177,22 +178,23 @@ def _normals(device: str, key: Sequence[int], *shape: int) -> Draw:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and in which precision a sweep runs: dtypes by name, `dpgd_products` for DP-GD's products alone."""
+    """Where and in which precision a sweep runs. dtypes are given by name; `dpgd_products` is that of DP-GD's products
+    alone."""
 
     dtype: str = "float64"
     dpgd_products: str = "float32"
     device: str = "cpu"
 
     def of(self, method: str) -> dict[str, Any]:
-        """The options of `run_methods`."""
+        """The options of `run_methods` for a method."""
         options = {"dtype": getattr(torch, self.dtype), "device": self.device}
         return options | ({"product_dtype": getattr(torch, self.dpgd_products)} if method == "dpgd" else {})
 
 
 def run_cells(cells: Sequence[Cell], preset: Preset, place: Place) -> list[dict[str, Any]]:
-    """One row per lane of cells that share mode, dimension and seed, and if there are several are not DP-GD's.
+    """The rows of cells that share mode, dimension and seed; DP-GD's cell comes alone.
 
-    A value that is not finite is left empty and makes the row's status `diverged`.
+    A value that is not finite is left empty, and the row's status is then `diverged`.
     """
     mode, d, seed = cells[0].mode, cells[0].d, cells[0].seed
     train, center, variances = samples(preset.n, d, seed)
@@ -212,7 +214,8 @@ def run_cells(cells: Sequence[Cell], preset: Preset, place: Place) -> list[dict[
 def _measured(
     outcome: engine.Outcome, problem: Quadratic, center: Array, minima: tuple[float, float]
 ) -> dict[str, Array]:
-    """Gradient norm and loss of every output on both samples, for each lane; center: the mean of the test sample."""
+    """The gradient norm and the loss of every output on both samples, for each setting; center: the mean of the test
+    sample."""
     measured: dict[str, Array] = {}
     for index, (on, at) in enumerate((("train", problem.center), ("test", center))):
         for output, points in (("last", outcome.last), ("average", outcome.average)):
@@ -225,7 +228,7 @@ def _measured(
 
 
 def keys(cell: Cell, preset: Preset) -> Iterable[dict[str, Any]]:
-    """The key columns of a cell's rows."""
+    """The keys of a cell's rows."""
     lanes = paper_lanes(preset, cell.calibration)
     values = (cell.method, cell.mode, cell.d, cell.start, cell.calibration, cell.seed)
     for steps, step_size, clip in zip(lanes.steps, lanes.step_size, lanes.clip, strict=True):
@@ -239,16 +242,18 @@ def _row(key: dict[str, Any], measured: dict[str, float]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def samples(n: int, d: int, seed: int) -> tuple[Array, Array, Array]:
-    """The training sample, and the mean and variance of each coordinate of the test sample."""
+    """The training sample, and the mean and the variance of each coordinate of the test sample."""
     rng = np.random.default_rng([seed, d])
     train, test = gaussian_data(rng, n, d), gaussian_data(rng, n, d)
     return train, test.mean(axis=0), test.var(axis=0)
 
 
 def _again(preset: Preset, row: Row) -> list[dict[str, Any]]:
-    """The row's run, after the shorter ones of its step size and clip: where they end a block is cut.
+    """The row's run, together with the shorter ones of its step size and clip: where those end, a block of steps is
+    cut.
 
-    Where rounding grows along the run, all that was made together, for the digits depend on how many lanes there are.
+    For a run that enlarges rounding errors, everything that was made together, because the digits depend on how many
+    settings are computed at once.
     """
     cell = Cell(*(row[name] for name in CELL_KEY))
     if _upset(row) and cell.method != "dpgd":
@@ -280,7 +285,7 @@ def _body(parser: Parser, options: Namespace) -> int:
     if options.out is not None and not options.out.resolve().name:
         parser.error(f"--out must have a name; got {str(options.out)!r}")
     options.device = chosen_device(parser, options.device)
-    torch.set_num_threads(1)  # more would add in another order, and runs that rounding upsets give other digits
+    torch.set_num_threads(1)  # more threads add in another order, which changes runs that enlarge rounding errors
     preset = PRESETS[options.preset]
     cells = [
         Cell(method, mode, d, start, calibration, seed)
@@ -330,7 +335,7 @@ def _run(cells: Sequence[Cell], preset: Preset, options: Namespace, parser: Pars
 
 
 def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Those that share directions and data together; DP-GD's each by itself."""
+    """The cells that share directions and data in groups; each of DP-GD's is a group by itself."""
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
         alone = cell if cell.method == "dpgd" else None
@@ -339,7 +344,7 @@ def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 
 def _told(group: Sequence[Cell], rows: Sequence[dict[str, Any]]) -> str:
-    """mode c, d = 20, seed 0: and the best last gradient of each cell."""
+    """The line that is printed after a group: its mode, dimension and seed, and the best last gradient of each cell."""
     best: dict[str, float] = {}
     for row in rows:
         name = f"{row['method']} ({row['start']}, {row['calibration']})"

@@ -25,7 +25,8 @@ def _groups() -> list[tuple[str, str, str]]:
 
 
 def steps() -> str:
-    """T that is chosen most often in each cell; in brackets what the ends of the grid cost, where over 5%."""
+    """The number of steps T that is chosen most often in each cell; in brackets what the grid's edges cost, where over
+    5%."""
     rows = _selected("synthetic")
     sizes = sorted(rows["d"].unique())
     lines = []
@@ -42,7 +43,8 @@ def _chosen(cell: pd.DataFrame) -> str:
 
 
 def slopes() -> str:
-    """Slopes in d with 95% intervals over seeds: settings chosen on the seed itself, on others, with more steps."""
+    """Slopes in d with 95% intervals over seeds: for settings chosen on the seed itself, on other seeds, and with more
+    steps."""
     rows = read_rows(RESULTS / "slopes")
     rows = rows[(rows["measured"] == "gradient_train") & (rows["start"] == "zero")]
     lines = []
@@ -68,7 +70,7 @@ def slopes() -> str:
 
 
 def _of_one_seed(output: str, mode: str) -> float:
-    """DP-GD's, on the seed that has the whole grid."""
+    """DP-GD's slope on the one seed that has the whole grid."""
     rows = read_rows(RESULTS / "synthetic_dpgd")
     best = rows[rows["mode"] == mode].groupby("d")[f"gradient_train_{output}"].min()
     return slope(best.index.to_numpy(), best.to_numpy())
@@ -83,7 +85,8 @@ def _slope(fit: pd.DataFrame) -> str:
 
 
 def to_infinity() -> str:
-    """As T grows, beside DP-GD on the paper's grid: means over seeds, and what the last factor of 2 in T gains."""
+    """Gradient norms as T grows, beside DP-GD on the paper's grid: means over seeds, and what the last factor of 2 in T
+    gains."""
     tables = {sweep: _selected(sweep) for sweep in ("synthetic", "long", "limit")}
     lines = []
     for output, mode, d in product(ITERATES, MODES, (20, 200, 2_000)):
@@ -104,7 +107,8 @@ def _cell(rows: pd.DataFrame, output: str, method: str, mode: str, d: int) -> pd
 
 
 def ratios() -> str:
-    """What is over DP-GD's value in every cell, on other seeds than chose: mean ratios over seeds that both have."""
+    """Each value over DP-GD's in the same cell, on other seeds than chose the settings: mean ratios over seeds that
+    both have."""
     rows = _selected("synthetic")
     sizes = sorted(rows["d"].unique())
     lines = []
@@ -120,7 +124,8 @@ def _ratio(above: pd.DataFrame, below: pd.DataFrame) -> str:
 
 
 def choices() -> str:
-    """How much starts and calibrations move the level at the largest d, and DPGD-0th's least value over DPZero's."""
+    """By how much starts and calibrations change the level at the largest d, and DPGD-0th's least value over
+    DPZero's."""
     rows = read_rows(RESULTS / "selection").query("sweep == 'choices' and measured == 'gradient'")
     largest = rows[rows["d"] == rows["d"].max()]
     lines = []
@@ -134,7 +139,8 @@ def choices() -> str:
 
 
 def products_of_dpgd() -> str:
-    """Where DP-GD's processor time goes, by d (the three modes together), and what its products take at the peak."""
+    """Where DP-GD's processor time goes, by d (the three modes together), and what its products would take at peak
+    speed."""
     rows = read_rows(RESULTS / "dpgd_products").set_index(["mode", "d"])
     rows["grid_s"] = read_rows(RESULTS / "synthetic_dpgd_seconds").set_index(["mode", "d"])["cpu_s"]
     rows["speed"] = rows["gflops"] / rows["peak_gflops"]

@@ -1,17 +1,18 @@
 """Do the certificates hold, and how far are they from what runs do?  python -m benchmarks.certificates
 
-DPZero is run with four parameter sets on losses that satisfy Assumption 2, and the measured mean of
-||grad F_S(x_tau)||^2 is put beside what is certified:
+A certificate is an upper bound on the mean of ||grad F_S(x_tau)||^2, where tau is a uniformly random step. DPZero is
+run on losses that satisfy Assumption 2, with the parameters of four sets, and the measured mean is put beside the
+certificate:
 
 - paper: Theorem 3's own parameters, with the paper's calibration of the noise;
 - paper-best: the best parameters of the paper's inequality, with the exact calibration;
 - sharp: the best parameters of the sharpened theorem with one direction a step, with the exact calibration;
 - sharp-best-k: the same with K directions a step, clipped jointly, and the K of the smallest bound.
 
-The others may evaluate every record as often as the first: T directions in all. Where even those are too many to run,
-`max_steps` caps them and the paper's own parameters are certified, but not run. The preset `directions` is the paper's
-setting with ten times its evaluations, 46,720 of a record. Directions, noise and data come from seeds: the data are
-synthetic or public, and nothing here is a private release. x_0 = 0.
+The last three may evaluate every record as often as the first, which means T directions in all. Where even those are
+too many to run, `max_steps` caps them, and the paper's own parameters are certified but not run. The preset
+`directions` is the paper's setting with ten times its evaluations, 46,720 of each record. Runs start at 0. Directions,
+noise and data come from seeds, and the data are synthetic or public: nothing here is a private release.
 """
 
 import math
@@ -47,11 +48,12 @@ from dpzero_theory.theory.theorems import theorem_3
 DELTA = 1e-6
 SENTENCES = Path(__file__).parents[3] / "shared" / "data" / "sst2_train.tsv"
 SENTENCE_FEATURES = 1 << 14
-LARGE = 10_000  # samples from which runs are in float32: it moves the measurements by less than 1e-4 of them
+LARGE = 10_000
+"""With so many samples or more, runs are in float32, which changes the measurements by less than 1e-4 of them."""
 ONE = ("paper", "paper-best", "sharp")
 PARAMETERS = (*ONE, "sharp-best-k")
 SHARP: dict[str, int | str] = {"sharp": 1, "sharp-best-k": "best"}
-"""Parameter sets of the sharpened theorem: K."""
+"""The parameter sets of the sharpened theorem, with their K."""
 LANE = ("steps", "step_size", "smoothing", "clip", "noise_std")
 KEY = ("problem", "mode", "n", "d", "epsilon", "parameters", "seed")
 FIELDS = (
@@ -66,7 +68,7 @@ Loss = PseudoHuber | LogisticRegression
 
 @dataclass(frozen=True)
 class Cell:
-    """One data set, the privacy budgets and the parameter sets to run on it; mode is empty for logistic regression."""
+    """One data set, the privacy budgets, and the parameter sets to run on it. mode is empty for logistic regression."""
 
     problem: str
     mode: str
@@ -77,7 +79,8 @@ class Cell:
     parameters: tuple[str, ...] = PARAMETERS
 
     def shares(self) -> list[tuple[str, ...]]:
-        """The parameter sets that run at a time: those of one direction on equal randomness, and the others."""
+        """The parameter sets in groups that are run together: those with one direction a step, on equal randomness, and
+        the others."""
         one = tuple(name for name in self.parameters if name in ONE)
         return [one, *((name,) for name in self.parameters if name not in ONE)]
 
@@ -134,7 +137,8 @@ def _loss(problem: str, mode: str, n: int, d: int) -> Loss:
 def prescriptions(
     problem: Problem, epsilon: float, max_steps: int | None = None, names: Sequence[str] = PARAMETERS
 ) -> dict[str, tuple[str, Prescription]]:
-    """The calibration and the prescription of each parameter set; max_steps: by default as many as the paper's."""
+    """The calibration and the prescription of each parameter set. max_steps: as many steps as the paper's if left
+    out."""
     found: dict[str, tuple[str, Prescription]] = {}
     exact = float(gdp_from_epsilon(epsilon, DELTA))
     paper = theorem_3(problem, float(paper_gdp(epsilon, DELTA)))
@@ -154,7 +158,8 @@ def prescriptions(
 def run_cell(
     cell: Cell, seed: int, names: Sequence[str] = ONE, schedule: nonlinear.Schedule | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of one cell, seed and share of its parameter sets, all budgets: of each K on shared randomness.
+    """The rows of one cell, seed and group of parameter sets, for all budgets; those with the same K share their
+    randomness.
 
     schedule: the iterates whose gradient is evaluated, if not the engine's own.
     """
@@ -228,8 +233,9 @@ _DRAWN_SINCE = (
     *(("a", 10_000, 200), ("b", 10_000, 20), ("c", 10_000, 200)),
     *(("a", 1_000, 2_000), ("b", 10_000, 2_000), ("c", 100_000, 20)),
 )
-"""Mode, n and d of the cells with one direction a step whose iterates are drawn as today. The others' are of the first
-run (commit f6df1ab), which drew one in each of 128 equal pieces: as unbiased, with other random numbers."""
+"""The cells (mode, n, d) with one direction a step whose measured iterates are drawn as today. The rows of the other
+cells are of the first run (commit f6df1ab), which drew one iterate in each of 128 equal pieces of the run: as unbiased,
+with other random numbers."""
 
 
 def _evenly(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
@@ -238,7 +244,7 @@ def _evenly(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int,
 
 
 def _again(cells: Sequence[Cell], row: Row) -> list[dict[str, Any]]:
-    """The share of its cell that the row was run with, and as its iterates were drawn."""
+    """The rows that were run together with this row, with their iterates drawn as they were then."""
     names = tuple(KEY[:5])
     first = row["parameters"] in ONE and cells is _FULL and (row["mode"], row["n"], row["d"]) not in _DRAWN_SINCE
     for cell in cells:

@@ -1,10 +1,11 @@
 """Does low effective rank hold? r against d before, during and after training.  python -m benchmarks.curvature
 
-Networks 64 - W - 10 on digits for widths W, random RoBERTa and OPT of two layers on random tokens, and the real
-sentence encoder on sentences of SST-2 are trained by full-batch Adam; at three moments the Hessian of the training loss
-is measured by `dpzero_theory.curvature`, and the Hessians of single samples. Where d is at most 400 the full Hessian
-gives the exact rank beside it. One row per model, moment and seed; `samples`, `adam_steps` and `products` say what a
-row rests on: the encoder's are few, for its cost. Public and synthetic data only; nothing here is private.
+Full-batch Adam trains three kinds of models: networks 64 - W - 10 on digits for several widths W, random RoBERTa and
+OPT models of two layers on random tokens, and the real sentence encoder on sentences of SST-2. At three moments
+`dpzero_theory.curvature` measures the Hessian of the training loss and the Hessians of single samples; their effective
+rank is r = trace/norm. Where d is at most 400, the eigenvalues of the full Hessian give the exact rank beside it. There
+is one row per model, moment and seed. The columns `samples`, `adam_steps` and `products` say how much a row rests on:
+the encoder's are few, because it is expensive. All data are public or synthetic; nothing here is private.
 
     python -m benchmarks.curvature --preset networks                  # MLPs, RoBERTa, OPT
     python -m benchmarks.curvature --preset encoder --data DIR --seeds 1   # DIR holds sst2_train.tsv
@@ -32,7 +33,11 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 @dataclass(frozen=True)
 class Study:
-    """moments: steps of Adam by name; samples: of the training loss; single: samples whose own Hessian is measured."""
+    """How a kind of model is measured.
+
+    moments: the numbers of Adam steps after which it is measured, by name. samples: the samples of the training loss.
+    single: the samples whose own Hessian is measured.
+    """
 
     samples: int
     learning_rate: float
@@ -55,7 +60,7 @@ STUDIES = {
         24, 1e-5, {"before": 0, "during": 5, "after": 30}, Effort(search=12, probes=4, steps=6), single=4
     ),
 }
-"""By model, without its width. data None: the folder given."""
+"""The studies by the model's name without its width. Where data is None, the sentences come from the folder given."""
 SAMPLE_EFFORT = Effort(search=12, probes=2, steps=4)
 LEVEL = 0.95
 SMALL = 400
@@ -81,12 +86,12 @@ FIELDS = (
 
 
 def study(model: str) -> Study:
-    """What is done with a model of this name."""
+    """The study of the model with this name."""
     return STUDIES[model] if model in STUDIES else STUDIES[model.partition(":")[0]]
 
 
 def run(model: str, moment: str, seed: int, folder: Path | None = None) -> dict[str, Any]:
-    """The row of one model, moment and seed, trained from its start; folder: of the encoder's sentences."""
+    """The row of one model, moment and seed, trained from the start. folder: where the encoder's sentences are."""
     plan = study(model)
     task = catalog.load(model, plan.data or str(folder), plan.samples, seed)
     module = task.module
@@ -125,14 +130,14 @@ def _measure(objective: Objective, module: torch.nn.Module, task: tasks.Task, pl
 
 
 def _accuracy(module: torch.nn.Module, task: tasks.Task) -> float:
-    """On the training samples."""
+    """The accuracy on the training samples."""
     with torch.no_grad():
         hits = [tasks.logits(module, inputs).argmax(dim=1) == labels for inputs, labels in task.batches]
     return float(torch.cat(hits).double().mean())
 
 
 def _eigenvalues(objective: Objective, x: torch.Tensor) -> torch.Tensor:
-    """Of the full Hessian, column by column: another route than Lanczos."""
+    """The eigenvalues of the full Hessian, which is formed column by column: another way than the Lanczos method."""
     operator = objective.hessian(x)
     columns = [operator.apply(row) for row in torch.eye(objective.d, dtype=x.dtype)]
     matrix = torch.stack(columns)

@@ -1,12 +1,14 @@
 """Do the intervals of `dpzero_theory.curvature` cover, and how fast are they?  python -m benchmarks.curvature_coverage
 
-Diagonal matrices whose norm, trace, tr|.| and effective rank are known (starts are rotation invariant, so nothing is
-lost by diagonal ones), measured with independent randomness 200 times. One row per spectrum and repetition: ends and
-truth of every interval at level 0.95. `seconds` is wall time of the whole measurement on one thread.
+Diagonal matrices whose norm, trace, trace of absolute values and effective rank are known are measured 200 times each
+with independent randomness. (The measurement does not depend on the eigenvectors, so nothing is lost by taking diagonal
+matrices.) There is one row per spectrum and repetition, with the ends of every interval at level 0.95 and the true
+values. `seconds` is the wall time of the whole measurement on one thread.
 
-24 counts are looked at (6 spectra, 4 quantities). An interval that covers with probability 0.95 covers fewer than 180
-of 200 times with probability 0.0012, so fewer than 180 in any count is a failure (3% over all, Bonferroni), and so
-are fewer than 1,117 of the 1,200 of a quantity (3 standard deviations). `--summary` prints the counts.
+The rule was fixed before the run. 24 counts are looked at: 6 spectra times 4 quantities. An interval that covers with
+probability 0.95 covers fewer than 180 of 200 times with probability 0.0012, so a count below 180 is a failure (3% over
+all counts, by Bonferroni). So are fewer than 1,117 of the 1,200 of one quantity, 3 standard deviations below the mean.
+`--summary` prints the counts.
 """
 
 import time
@@ -45,7 +47,7 @@ CASES = {
     "flat, one spike": 10_000,
     "rank 20": 10_000,
 }
-"""Spectrum and dimension; 'signs': every third eigenvalue is negative."""
+"""The spectra and their dimensions; with "signs" every third eigenvalue is negative."""
 EFFORT = Effort(search=40, probes=16, steps=10)
 
 Array = NDArray[np.float64]
@@ -62,7 +64,7 @@ def spectrum(name: str, d: int) -> Array:
 
 
 def run(name: str, d: int, repetition: int) -> dict[str, Any]:
-    """One measurement beside the truth."""
+    """One measurement beside the true values."""
     values = spectrum(name, d)
     sizes = np.abs(values)
     truth = {
@@ -85,7 +87,8 @@ def run(name: str, d: int, repetition: int) -> dict[str, Any]:
 
 
 def summary(folder: Path) -> str:
-    """Covered of 200, the largest error of the rank's estimate, and the median time, per case."""
+    """For each case: how many of its 200 intervals cover, the largest error of the estimated rank, and the median
+    time."""
     lines = [f"{'spectrum':>18} {'d':>7} " + " ".join(f"{q:>15}" for q in QUANTITIES) + "  rank error  seconds"]
     for (name, d), part in read_rows(folder).groupby(["spectrum", "d"], sort=False):
         slack = 1e-9

@@ -1,10 +1,11 @@
-"""Certified bounds for K directions a step at the paper's setting.  python -m benchmarks.k_directions
+"""Certified bounds with K directions a step, at the paper's setting.  python -m benchmarks.k_directions
 
-n = 10^4, (2, 1e-6)-DP, replace-one, full batches, r = 8.178, L = ell = gap = 1. A row for every law, K and budget
-K T of evaluations of a record (0: no cap on T): the bound as lambda -> 0 and d -> infinity, and the bound at d = 2,000
-with the prescribed lambda, which costs 1%, and with a quarter of it. Rows with `chosen` other than `K` are the
-calculator's choice of K at d = 2,000: the best of a budget of evaluations, of 4,672 sequential steps, and with no cap
-at all.
+The setting is n = 10^4, (2, 1e-6)-DP, relation replace-one, full batches, r = 8.178, L = ell = gap = 1. There is a row
+for every law of the directions, every K, and every budget K T of evaluations of a record, where 0 stands for no cap on
+T. A row has the bound in the limit lambda -> 0 and d -> infinity, the bound at d = 2,000 with the prescribed smoothing
+lambda, which costs 1%, and the bound with a quarter of that lambda. Rows whose column `chosen` is not `K` have the K
+that the calculator chooses at d = 2,000: the best for a budget of evaluations, for 4,672 sequential steps, and without
+a cap.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ GDP = float(gdp_from_epsilon(2, 1e-6))
 LAWS = ("gaussian", "sphere", "rademacher", "frame")
 DIRECTIONS = (1, 4, 16, 32, 64, 256)
 BUDGETS = (4_672, 46_720, 155_200, 1_552_000)
-"""K T, the evaluations of a record."""
+"""The budgets K T, evaluations of each record."""
 STEPS = 4_672
 KEY = ("law", "chosen", "K", "budget")
 FIELDS = ("steps", "c", "bound_free", "bound_quarter", "bound")
@@ -36,14 +37,14 @@ def rows() -> Iterator[dict[str, Any]]:
 
 
 def fixed(law: str, k: int, budget: int) -> dict[str, Any]:
-    """The row of a K."""
+    """The row of a given K."""
     steps = budget // k if budget else 10**12 // k
     at: dict[str, Any] = {"max_steps": steps, "direction": law, "directions_per_step": k}
     return _row("K", budget, *(prescribe(Problem(n=N, d=d, r=R), GDP, **at) for d in (D, 10**9)))
 
 
 def best(law: str, chosen: str, budget: int) -> dict[str, Any]:
-    """The row of the best K of a budget of evaluations or of steps, or of none."""
+    """The row of the best K for a budget of evaluations, or of steps, or for no budget."""
     cap: dict[str, Any] = {"evaluations": {"max_evaluations": budget * N}, "steps": {"max_steps": budget}}.get(
         chosen, {}
     )
@@ -76,7 +77,7 @@ def _row(chosen: str, budget: int, p: Prescription, large: Prescription | None =
 
 
 def _bound(p: Prescription, d: int, smoothing: float) -> float:
-    """The bound in d dimensions at the prescribed parameters but for lambda."""
+    """The bound in d dimensions at the prescribed parameters, with another smoothing."""
     return certificate(
         Problem(n=N, d=d, r=R),
         step_size=p.step_size,

@@ -1,18 +1,19 @@
 """How far from optimal can the sharpened certificate be?  python -m benchmarks.optimality
 
-On the convex family of `problems.worst_case` runs come close to the certificate at their own parameters. A row is
-one member, by `lower_bound.hardest`, and 64 runs on it with Gaussian directions; evaluations are K T, L = ell = gap
-= 1, delta = 1e-6, replace-one. Members:
+On the convex family of losses in `problems.worst_case`, runs come close to the certificate at their own parameters. A
+row is one member of the family, chosen by `lower_bound.hardest`, and 64 runs on it with Gaussian directions. The budget
+of evaluations of a record is K T; L = ell = gap = 1, delta = 1e-6, relation replace-one. The members are:
 
-- mean: the slope ends when a run does, which is worst for the mean over the run;
-- long: it is longer by three standard deviations, so that a run is still on it when it ends: worst for the last
-  iterate, for every suffix and for the best iterate of one; long-spread: the same with the curvature spread over ten
-  times as many coordinates;
-- burst: the slope is L, which a run leaves after few steps: where a single run's mean deviates most from its
+- mean: its slope ends when a run does, which is the worst for the mean over the run;
+- long: the slope is longer by three standard deviations, so that a run is still on it when it ends. This is the worst
+  for the last iterate, for every suffix, and for the best iterate of one run. long-spread is the same with the
+  curvature spread over ten times as many coordinates;
+- burst: the slope is L, and a run leaves it after few steps. Here a single run's mean deviates most from its
   expectation.
 
-Rows with factors other than 1 are other step sizes and clips than the prescribed ones (the noise follows the clip,
-mu stays), each with its own worst member: what no other choice of parameters can avoid on this family.
+Rows with factors other than 1 have other step sizes and clips than the prescribed ones, each with its own worst member;
+the noise follows the clip, and the privacy parameter mu stays the same. They show what no other choice of parameters
+can avoid on this family.
 """
 
 import itertools
@@ -38,11 +39,11 @@ from dpzero_theory.theory.sharp.lower_bound import hardest
 
 D, DELTA, FAILURE, CHAINS = 2000, 1e-6, 0.05, 64
 RECORDS = 10**9
-"""Of a member: the share of opposing samples is exact to this."""
+"""The records of a member: the share of samples that oppose the others is exact to one part in so many."""
 MEMBERS = ("mean", "long", "long-spread", "burst")
 FACTORS: tuple[Sequence[float], ...] = ((0.5, 0.7, 1.0, 1.4, 2.0), (0.6, 0.8, 1.0, 1.25, 1.6))
 LONG = 155_200
-"""Evaluations at which runs of K = 1 are long: of the factors only those next to 1 are tried there."""
+"""Budgets from which runs with K = 1 take long: there only the factors next to 1 are tried."""
 SHARES = (0.02, 0.1, 0.5)
 KEY = ("n", "epsilon", "r", "chosen", "evaluations", "member", "step_factor", "clip_factor")
 FIELDS = (
@@ -121,7 +122,8 @@ def _finite(value: float) -> float | None:
 
 
 def member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, float | None]:
-    """The loss, and the limit's lower bound where the member is the one it is for."""
+    """The loss, and the lower bound in the limit of many steps where the member is the one that the bound is proved
+    for."""
     h = hardest(problem, **at, lengthened=0.0 if name in ("mean", "burst") else 3.0)
     if name == "long-spread":
         h = hardest(problem, **at, lengthened=3.0, coordinates=10 * h.curved)
@@ -136,7 +138,7 @@ def member(name: str, problem: Problem, at: dict[str, Any]) -> tuple[WorstCase, 
 
 
 def summary(rows: Any) -> Iterator[str]:
-    """What the rows say, a line for each setting: measured/certified, and what other rules and parameters can gain."""
+    """For each setting a line: measured over certified, and how much other parameters could gain."""
     rows = rows[rows["status"] == "ok"]
     yield "n epsilon r K KT: mean/certified | long: last, least of 2%, 50%, spread | parameters | deviation, burst"
     for where, group in rows.groupby(["n", "epsilon", "r", "evaluations", "chosen"], sort=False):

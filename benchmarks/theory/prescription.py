@@ -1,4 +1,5 @@
-"""What the measured constants prescribe, run beside a grid search at equal privacy.  python -m benchmarks.prescription
+"""What the theory prescribes for measured constants, beside a grid search at equal privacy.  python -m
+benchmarks.prescription
 
     python -m dpzero_theory.curvature --model mlp-digits:16 --data digits --samples 500 --out problem.json
     python -m dpzero_theory.params --problem problem.json --n 1200 --epsilon 6 --delta 1e-5 --max-steps 400
@@ -10,20 +11,21 @@ and for the real sentence encoder on SST-2
     python -m dpzero_theory.params --problem problem.json --n 8192 --epsilon 6 --delta 1e-5 --max-steps 500
     python -m benchmarks.prescription --task minilm --data DIR --problem problem.json
 
-The optimizer (`dpzero_theory.optim`) runs each choice of step size and clip with as many evaluations of records, the
-same batches in expectation and the same (epsilon, delta):
+The private optimizer (`dpzero_theory.optim`) runs each choice of step size and clip with the same number of evaluations
+of records, the same batches in expectation and the same (epsilon, delta):
 
-- theory: the sharpened theorem's step size and clip for the constants of the file (upper ends);
-- theory-estimates: the same for the estimates inside the intervals, and ell of F instead of single samples;
+- theory: the sharpened theorem's step size and clip for the constants of the file (the upper ends of their intervals);
+- theory-estimates: the same for the estimates inside the intervals, and with the smoothness of F instead of that of
+  single samples;
 - theory-best-k, theory-estimates-best-k: the same with K directions a step, K times fewer steps and the best such K,
-  where that is not 1 (the tasks `digits-long` and `minilm-long`, of ten times the evaluations, have no grid);
+  where that is not 1 (the tasks `digits-long` and `minilm-long` have ten times the evaluations and no grid);
 - grid: every pair of a step size and a clip, the clip in units of the median gradient norm of the file.
 
-All losses are float64, and the theory's choices run with the smoothing that it prescribes: nothing stands between the
-certificate and the run but whether the measured constants hold. One row per choice and seed: loss, accuracy and the
-mean of ||grad F||^2 over the run, which is what the certificate bounds. Data are public, noise and directions come from
-seeds: no row is a private release, and the cost of the grid search itself is not counted. The encoder trains its last
-normalisation and the label vectors, on phrases of 6 to 12 words. `--summary` prints means and standard errors.
+All losses are float64, and the theory's choices run with the smoothing that it prescribes, so only the measured
+constants stand between the certificate and the run. There is one row per choice and seed, with the loss, the accuracy
+and the mean of ||grad F||^2 over the run, which the certificate bounds. The data are public, and noise and directions
+come from seeds: no row is a private release, and the cost of the grid search itself is not counted. The encoder trains
+its last normalisation and the label vectors, on phrases of 6 to 12 words. `--summary` prints means and standard errors.
 """
 
 import copy
@@ -58,9 +60,9 @@ from dpzero_theory.theory.sharp.poisson import poisson_noise, prescribe_poisson
 
 EPSILON, DELTA = 6.0, 1e-5
 MEASURED, RECORDS = 2048, 8192
-"""Sentences that the encoder's constants were measured on, and that are private here."""
+"""How many sentences the encoder's constants were measured on, and how many others are the private records here."""
 SMOOTHING = 1e-6
-"""Of the grid: a float64 difference errs by about 1e-9 there."""
+"""The smoothing of the grid's runs; a difference of float64 losses over it has an error of about 1e-9."""
 KEY = ("task", "choice", "step_size", "clip", "seed")
 FIELDS = (
     *("n", "d", "steps", "directions_per_step", "expected_batch", "epsilon", "delta", "relation", "noise_multiplier"),
@@ -71,7 +73,8 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """Steps if K = 1, expected batch (None: all), grids: step sizes, and clips in units of the median gradient norm."""
+    """The number of steps if K = 1, the expected batch (None: all records), and the grid: step sizes, and clips in
+    units of the median gradient norm."""
 
     steps: int
     batch: int | None
@@ -90,7 +93,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Work:
-    """A fresh module, the private records and the test records: inputs and labels."""
+    """A fresh module, the private records and the test records; records are inputs and labels."""
 
     module: Callable[[], nn.Module]
     train: Batch
@@ -99,7 +102,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Choice:
-    """Step size, clip, steps and K to run. smoothing, bound: the theorem's, None for the grid."""
+    """A step size, clip, number of steps and K to run. smoothing and bound are the theorem's, and None for the grid."""
 
     name: str
     step_size: float
@@ -111,7 +114,7 @@ class Choice:
 
 
 def problems(file: ProblemFile, n: int) -> dict[str, Problem]:
-    """The constants of the file, and those of its estimates with ell = ||Hess F||."""
+    """The problem with the constants of the file, and the one with its estimates and the smoothness ||Hess F||."""
     constants: dict[str, Any] = dict(file.constants)
     upper = Problem(n=n, **constants)
     points = file.measurements["points"]
@@ -124,7 +127,7 @@ def problems(file: ProblemFile, n: int) -> dict[str, Problem]:
 
 
 def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
-    """The prescriptions and the grid."""
+    """The theory's prescriptions and the grid."""
     found = []
     for name, problem in problems(file, n).items():
         p, best = (_prescribe(problem, setting, k) for k in (1, "best"))
@@ -138,7 +141,7 @@ def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
 
 
 def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription:
-    """The prescription with K directions a step for the setting's evaluations."""
+    """The prescription with K directions a step for the setting's number of evaluations."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     if setting.batch is None:
         most = setting.steps * problem.n
@@ -156,7 +159,8 @@ def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription
 
 
 def digits() -> Work:
-    """mlp-digits:16: the command above measures 500 digits; 1,200 others are private here, the last 97 are the test."""
+    """The task mlp-digits:16. The command above measures 500 digits; 1,200 others are private here, and the last 97 are
+    the test."""
     features, labels = (torch.as_tensor(part) for part in datasets.digits(0))
     return Work(
         module=lambda: tasks.mlp_digits(16, 500, 0).module,
@@ -166,7 +170,8 @@ def digits() -> Work:
 
 
 def minilm(folder: Path) -> Work:
-    """minilm:top-norm: RECORDS phrases of 6 to 12 words, none that --seed 0 --samples 2048 measured; the whole test."""
+    """The task minilm:top-norm. RECORDS phrases of 6 to 12 words are private here, none of which the command above
+    measured; the test is the whole test set."""
     phrases, signs = datasets.sst2(folder / "sst2_train.tsv")
     fitting = language.fitting(phrases)
     seen = set(np.random.default_rng(0).choice(fitting, MEASURED, replace=False).tolist())
@@ -189,7 +194,8 @@ def minilm(folder: Path) -> Work:
 def run(
     work: Work, setting: Setting, task: str, choice: Choice, seed: int, before: tuple[float, float]
 ) -> dict[str, Any]:
-    """The row of one choice and seed; before: what `evaluate` gives at the start, which is the same for all."""
+    """The row of one choice and seed. before: what `evaluate` returns at the start, which is the same for all
+    choices."""
     started = time.perf_counter()
     records = TensorDataset(*work.train)
     n = len(records)
@@ -245,7 +251,7 @@ def run(
 
 
 def evaluate(module: nn.Module, work: Work) -> tuple[float, float]:
-    """Mean loss on the private records, accuracy on the test records."""
+    """The mean loss on the private records and the accuracy on the test records."""
     inputs, labels = work.test
     with torch.no_grad():
         loss = float(tasks.cross_entropy(module, work.train).mean())
@@ -253,7 +259,8 @@ def evaluate(module: nn.Module, work: Work) -> tuple[float, float]:
 
 
 def summary(folder: Path) -> str:
-    """Mean and standard error over seeds of loss, accuracy and ||grad F||^2: the theory's choices, the grid by loss."""
+    """Means and standard errors over seeds of the loss, the accuracy and ||grad F||^2, for the theory's choices and for
+    the grid, ordered by loss."""
     rows = read_rows(folder)
     table = rows.groupby(["choice", "step_size", "clip"])
     lines = [f"{'choice':>16} {'step size':>10} {'clip':>8} {'loss':>17} {'accuracy':>17} {'||grad||^2':>17}   bound"]
@@ -272,7 +279,7 @@ def summary(folder: Path) -> str:
 
 
 def _again(row: Row) -> list[dict[str, Any]]:
-    """Of the digits alone, whose data comes with a package."""
+    """The row made again; only those of the digits can be, whose data comes with a package."""
     setting, work = SETTINGS[row["task"]], digits()
     file = problem_file.read(RESULTS / "curvature_problems" / "mlp-digits-16.json")
     before = evaluate(work.module(), work)

@@ -1,18 +1,20 @@
-"""Hunting for a violation of the sharpened theorem.  python -m benchmarks.violations
+"""A hunt for a violation of the sharpened theorem.  python -m benchmarks.violations
 
-Two hunts, one row a case; nothing may exceed 1:
+Each case is a row with a ratio of what happens to what the theorem allows; no ratio may exceed 1. There are two hunts:
 
-- one step, 3,500 cases, without sampling error: random problems whose sample gradients are then moved uphill on the
-  ratio itself. As lambda -> 0 and on a quadratic the expected change of F over one step needs only E[m'U'g] and
-  E[m'U'HUm]. For gradients along an eigenvector of H these are one-dimensional integrals in any d and for any K
-  (`quadrature`: Gaussian, frames, the sphere at K = 1; `spheres`: K = 2 to 64 directions on the sphere, d from 100),
-  for random signs with K d <= 10 finite sums (`enumeration`). The ratio is 1 less what the theorem leaves, in shares
-  of G^2 + K_0 - gap/alpha;
-- whole runs, 744 cells of parameters near and away from the prescribed ones, on the worst convex family, its burst and
-  its lengthened slope, 24 runs each: (mean - 4.5 standard errors)/certified. Gaussian directions through the family's
-  reduction (`runs`); sphere, signs and frames direction by direction in d = 128 (`laws`).
+- One step, 3,500 cases, without sampling error. A random problem's sample gradients are moved uphill on the ratio
+  itself. As lambda -> 0 and on a quadratic, the expected change of F over one step needs only E[m'U'g] and E[m'U'HUm],
+  where U has the K directions as columns, m is the clipped mean of the samples' K scalars, g the gradient and H the
+  Hessian. For gradients along an eigenvector of H these are one-dimensional integrals in any d and for any K
+  (`quadrature` for Gaussian directions, frames, and the sphere with K = 1; `spheres` for K = 2 to 64 directions on the
+  sphere, d from 100). For random signs with K d <= 10 they are finite sums (`enumeration`). The ratio is 1 less what
+  the theorem leaves, in shares of G^2 + K_0 - gap/alpha.
+- Whole runs, 744 cells of parameters near and away from the prescribed ones, on the worst convex family, its burst and
+  its lengthened slope (`benchmarks.optimality`), with 24 runs each. The ratio is (mean - 4.5 standard
+  errors)/certified. Gaussian directions use the family's reduction to few coordinates (`runs`); sphere, signs and
+  frames are drawn direction by direction in d = 128 (`laws`).
 
-The summary gives the ratio closest to equality in each part.
+The summary gives the ratio closest to 1 in each part.
 """
 
 import itertools
@@ -45,16 +47,16 @@ PARTS = {"quadrature": 2000, "enumeration": 1000, "spheres": 500, "runs": 504, "
 RUNS = ("runs", "laws")
 CLIMBS = 12
 STANDARD_ERRORS, RUN = 4.5, 24
-"""Of a cell of runs: how many standard errors its mean is lowered by, and how many runs it is."""
+"""By how many standard errors the mean of a cell of runs is lowered, and how many runs a cell has."""
 LAWS = ("sphere", "rademacher", "frame")
 
 
 def quadrature(gradients: Array, weights: Array, clip: float, law: str, d: int, k: int) -> tuple[Array, Array]:
-    """(E[m'U'e U'g..], moments) for gradients a_i e along one eigenvector e: E[m y]/K and what the second moment
-    needs.
+    """E[m y]/K and the moments of the second moment, for gradients a_i e along one eigenvector e.
 
-    y = U'e, v = ||y||/sqrt(K); m = f(v) y/v with f the mean of sign(a) min(|a| v, c). Returns E[f v] and the moments
-    (E[f^2 v^2], E[f^2 w_1]) of the second moment h E[f^2 v^2] + (R - h) E[f^2 w_1] along and across e.
+    Here y = U'e has length ||y|| = v sqrt(K), and the clipped mean is m = f(v) y/||y|| with f(v) the mean of sign(a)
+    min(|a| v, c). Returned are E[f v], and the moments (E[f^2 v^2], E[f^2 w_1]) of the second moment h E[f^2 v^2] + (R
+    - h) E[f^2 w_1] along e and across it.
     """
     v, w1, mass = _law(law, d, k, tuple(clip / abs(a) for a in gradients if a != 0))
     f = sum(w * np.sign(a) * np.minimum(abs(a) * v, clip) for w, a in zip(weights, gradients, strict=True))
@@ -69,8 +71,8 @@ def _nodes() -> tuple[Array, Array]:
 
 
 def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
-    """Nodes v, the conditional second moment across over that along, and masses: a Gauss-Legendre rule between
-    kinks."""
+    """A Gauss-Legendre rule between the kinks: nodes v, the conditional second moment across e over that along e, and
+    masses."""
     gaussian = law == "gaussian"
     if not gaussian and d == k:
         one = np.ones(1)
@@ -98,10 +100,11 @@ def _law(law: str, d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array
 
 
 def _several(d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Array]:
-    """The rule for K = 2^j directions on the sphere, d > `_top(K)`: s = y'y and E[sum y_i^4 | s] by doubling K.
+    """The rule for K = 2^j directions on the sphere, d > `_top(K)`: s = y'y and E[sum y_i^4 | s], by doubling K.
 
-    The density of s is s^(K/2-1) p(s), and E[sum y_i^4 | s] = s^2 q(s), with p and q smooth below d. For twice as many
-    they are integrals over t in (0, 1) of p(st) p(s(1-t)) (t(1-t))^(K/2-1), alone and times 2 t^2 q(st) (over p).
+    The density of s is s^(K/2-1) p(s), and E[sum y_i^4 | s] = s^2 q(s), where p and q are smooth below d. For twice as
+    many directions they are integrals over t in (0, 1) of p(st) p(s(1-t)) (t(1-t))^(K/2-1), alone for p, and times 2
+    t^2 q(st) and over p for q.
     """
     top, (density, fourth) = _top(k), _doubled(d, k)
     edges = np.sqrt([0.0, *sorted({k * c * c for c in kinks if k * c * c < top} | {float(k)}), top])
@@ -115,13 +118,14 @@ def _several(d: int, k: int, kinks: Sequence[float]) -> tuple[Array, Array, Arra
 
 
 def _top(k: int) -> float:
-    """Above it y'y has less than 1e-12 of the mass: y'y is no heavier there than the chi-square number of K degrees."""
+    """A value that y'y exceeds with probability below 1e-12. It comes from the chi-square law of K degrees, whose tail
+    is heavier."""
     return k + 12 * math.sqrt(2 * k) + 60
 
 
 @cache
 def _doubled(d: int, k: int) -> tuple[Array, Array]:
-    """Chebyshev coefficients of log p and of q on [0, _top(k)]."""
+    """The Chebyshev coefficients of log p and of q on [0, _top(k)]."""
     top, count = _top(k), 160
     x = np.cos(math.pi * (np.arange(count) + 0.5) / count)
     s, fit = top * (x + 1) / 2, np.linalg.inv(chebvander(x, count - 1))
@@ -138,7 +142,8 @@ def _doubled(d: int, k: int) -> tuple[Array, Array]:
 
 
 def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature: Array) -> tuple[float, float]:
-    """(E[m'U'g]/K, E[m'U'HUm]/K^2) over all sign matrices; gradients (n, d), clip of the norm of K scalars."""
+    """E[m'U'g]/K and E[m'U'HUm]/K^2, as sums over all sign matrices U; gradients has shape (n, d), and clip bounds the
+    norm of the K scalars."""
     d = gradients.shape[1]
     signs = np.array(list(itertools.product((-1.0, 1.0), repeat=k * d))).reshape(-1, k, d)
     s = signs @ gradients.T
@@ -150,7 +155,7 @@ def enumerated(gradients: Array, weights: Array, clip: float, k: int, curvature:
 
 
 def one_step(part: str, case: int) -> dict[str, Any]:
-    """A random problem, its gradients moved uphill; the row."""
+    """The row of a random problem whose gradients have been moved uphill on the ratio."""
     rng = np.random.default_rng([case, len(part)])
     if part == "spheres":
         law, k = "sphere", int(2 ** rng.integers(1, 7))
@@ -217,12 +222,12 @@ def one_step(part: str, case: int) -> dict[str, Any]:
 
 
 def _ratio(cost: float, progress: float, floor: float, g: float) -> float:
-    """1 less what is left of floor - progress, the cost that is allowed, in shares of G^2 + floor."""
+    """1 less what the theorem leaves, floor - progress minus the cost, in shares of G^2 + floor."""
     return 1 - (floor - progress - cost) / (g * g + floor + 1e-9)
 
 
 def whole_run(part: str, case: int) -> dict[str, Any]:
-    """A prescription moved by random factors, and the runs of one member that is hardest there."""
+    """The row of a prescription moved by random factors, and of runs on the member that is hardest there."""
     several = part == "laws"
     rng = np.random.default_rng([case, 98 if several else 99])
     law = LAWS[case // 6 % 3] if several else "gaussian"
@@ -264,7 +269,8 @@ def by_direction(
     directions_per_step: int,
     rng: np.random.Generator,
 ) -> Array:
-    """The mean of ||grad F_S||^2 over each of `RUN` runs, every direction drawn in all d >= curved + 1 coordinates."""
+    """The mean of ||grad F_S||^2 over each of `RUN` runs; every direction is drawn in all d >= curved + 1
+    coordinates."""
     curved, k = loss.curved + 1, directions_per_step
     x, total = np.zeros((RUN, d)), np.zeros(RUN)
     x[:, 0] = loss.start
@@ -286,7 +292,7 @@ def by_direction(
 
 
 def _directions(law: str, rng: np.random.Generator, k: int, d: int) -> Array:
-    """U' of K directions for each of `RUN` runs, shape (RUN, K, d)."""
+    """The transpose of K directions for each of `RUN` runs, shape (RUN, K, d)."""
     if law != "frame":
         return DIRECTIONS[law].sample(rng, RUN * k, d).reshape(RUN, k, d)
     columns, _, rows = np.linalg.svd(rng.standard_normal((RUN, k, d)), full_matrices=False)
@@ -312,7 +318,7 @@ REMAKES = {"violations": Remake(KEY, lambda row: [_row(row["hunt"], row["part"],
 
 
 def _report(options: Namespace) -> int:
-    """1 if a ratio exceeds 1."""
+    """Print the summary; returns 1 if a ratio exceeds 1."""
     table = read_rows(options.out)
     for part in PARTS:
         group = table[table["part"] == part]
