@@ -2,19 +2,19 @@
 
     python -m benchmarks.audit [--quick] [--out DIR]
 
-Under audit are the reference algorithms of `dpzero_theory.optim`, full batch, replace-one, with noise for
-(epsilon, delta) by the exact calibration, and the same with one fault:
+The reference algorithms of `dpzero_theory.optim` are audited with full batches, relation replace-one, and the noise
+that the exact calibration gives for (epsilon, delta); and then with one fault each:
 
-- no-noise: noise_std 0;
+- no-noise: the noise is 0;
 - seed-noise: the noise comes from a generator seeded with the public seed of the directions;
 - batch-clip: the mean of the differences is clipped, instead of each difference;
-- half-sigma: the noise standard deviation is half of what it should be.
+- half-sigma: the standard deviation of the noise is half of what it should be.
 
-The auditor sees the directions and every iterate, and knows the code and all other records. `attack`: one
-canary among real records, many short runs, log-likelihood ratio. `one-run`: every record is a canary, one long
-run, ridge regression of the signs on the releases. Both bounds of a row (epsilon and mu) hold at confidence
-97.5%, so a sound algorithm is flagged (either bound above the claim) with probability at most 5%. The sound ones
-are audited 20 times.
+The auditor sees the directions and every iterate, and knows the code and all other records. `attack`: one canary (a
+record made to be noticed) among real records, many short runs, likelihood ratios. `one-run`: every record is a canary,
+one long run, ridge regression of the canaries' signs on the releases. A row has a lower bound on epsilon and one on mu,
+and both hold at confidence 97.5%. So a sound algorithm is flagged, by either bound above the claim, with probability at
+most 5%. The sound ones are audited 20 times.
 """
 
 import time
@@ -48,7 +48,8 @@ CLIP, STEP_SIZE, SMOOTHING, SLOPE = 1.0, 0.01, 1e-3, 10.0
 
 @dataclass(frozen=True)
 class Setting:
-    """epsilon is what is claimed for all steps; canaries of the n records are linear, in d >= canaries."""
+    """What is audited. epsilon is claimed for all steps together; the losses of the canaries among the n records are
+    linear, in d >= canaries dimensions."""
 
     n: int
     canaries: int
@@ -72,11 +73,13 @@ class Setting:
 
 ATTACK = Setting(n=10, canaries=1, d=8, steps=4, epsilon=2.0)
 ONE_RUN = Setting(n=2_000, canaries=2_000, d=2_000, steps=12_000, epsilon=3.0)
-GUESSES = 300  # with these numbers a simulated half-sigma (normal scores) is flagged with probability above 99%
+GUESSES = 300
+"""How many signs the one-run audit guesses. In a simulation with normal scores, half-sigma is then flagged with
+probability above 99%."""
 
 
 class Canaries:
-    """Losses signs_i * SLOPE * x_i of the canaries, then |x - c_i|^2/2 of the other records."""
+    """The losses: signs_i * SLOPE * x_i for the canaries, and |x - c_i|^2/2 for the other records."""
 
     def __init__(self, setting: Setting, signs: NDArray[np.int64]) -> None:
         self.n, self.d = setting.n, setting.d
@@ -89,7 +92,7 @@ class Canaries:
 
 
 class Reduced:
-    """One loss, the mean: clipping it is the fault batch-clip."""
+    """The mean of the losses as a single loss. Clipping it is the fault batch-clip."""
 
     n = 1
 
@@ -113,7 +116,8 @@ class Audited:
         return Reduced(problem) if self.variant == "batch-clip" else problem
 
     def run(self, signs: NDArray[np.int64], public_seed: int, secret_seed: int) -> tuple[Array, Array, Array]:
-        """Directions (T, d), iterates (T, d) and releases along the directions (T,): all that is public."""
+        """Run it; returns all that is public: directions (T, d), iterates (T, d), and releases along the directions
+        (T,)."""
         setting = self.setting
         directions = sample_sphere(np.random.default_rng(public_seed), setting.steps, setting.d)
         sigma = setting.noise_std * {"no-noise": 0.0, "half-sigma": 0.5}.get(self.variant, 1.0)
@@ -138,11 +142,12 @@ class Audited:
 
     @property
     def length(self) -> float:
-        """Of the direction for a release in units of its noise: <x_t - x_{t+1}, u_t>/(alpha length)."""
+        """The length of the direction by which <x_t - x_{t+1}, u_t>/alpha is divided to have the release in units of
+        its noise."""
         return self.setting.d if self.algorithm == "dpzero" else float(np.sqrt(self.setting.d))
 
     def _replayed(self, sigma: float, public_seed: int, directions: Array) -> Array:
-        """The noise of seed-noise, which anyone can draw again."""
+        """The noise of the fault seed-noise, which anyone can draw again."""
         noise = SeededNoise(public_seed)
         if self.algorithm == "dpzero":
             return np.array([noise.gaussian(sigma) for _ in directions])
@@ -156,7 +161,8 @@ class Audited:
 
 
 def attacker(audited: Audited, seed: int) -> Mechanism:
-    """Many runs with one canary: log-likelihood ratio of the releases, up to the factor 2 sigma^2."""
+    """The auditor with many runs and one canary. The score is the log-likelihood ratio of the releases, times 2
+    sigma^2."""
     seeds = np.random.default_rng(seed)
     worlds = [audited.problem(np.array([sign])) for sign in (1, -1)]
 
@@ -176,7 +182,8 @@ def attacker(audited: Audited, seed: int) -> Mechanism:
 
 
 def decoder(audited: Audited, seed: int) -> Mechanism:
-    """One run in which every record is a canary: ridge regression, the Bayes estimate for normal signs."""
+    """The auditor with one run in which every record is a canary. Ridge regression is the Bayes estimate for normal
+    signs."""
     setting = audited.setting
     public_seed, secret_seed = (int(s) for s in np.random.default_rng(seed).integers(2**62, size=2))
 
@@ -195,7 +202,7 @@ def decoder(audited: Audited, seed: int) -> Mechanism:
 
 
 def audit_row(kind: str, audited: Audited, seed: int, runs: int) -> dict[str, float | int]:
-    """One audit: the bounds and what they were computed from."""
+    """One audit: its bounds, and the numbers that they were computed from."""
     if kind == "attack":
         found = attack(attacker(audited, seed), runs=runs, delta=DELTA, confidence=CONFIDENCE)
         return {"runs": runs, "epsilon": found.epsilon, "gdp": found.gdp}
@@ -216,7 +223,7 @@ def flagged(row: dict[str, float | int], setting: Setting) -> bool:
 
 
 def _jobs(quick: bool) -> list[tuple[str, str, str, int, int]]:
-    """(kind, algorithm, variant, repetition, runs)."""
+    """The cells: (kind, algorithm, variant, repetition, runs)."""
     jobs = []
     for algorithm in ALGORITHMS:
         for variant in VARIANTS:
@@ -228,7 +235,7 @@ def _jobs(quick: bool) -> list[tuple[str, str, str, int, int]]:
 
 
 def _summary(folder: Path) -> int:
-    """Print the verdicts; the number of failures."""
+    """Print the verdicts; returns the number of failures."""
     table = read_rows(folder)
     limit = int(stats.binom.isf(0.01, REPETITIONS, 2 * (1 - CONFIDENCE)))
     failures = 0

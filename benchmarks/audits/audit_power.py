@@ -1,15 +1,17 @@
-"""How many runs an audit needs to see that a share of the noise is missing.
+"""How many runs an audit needs to see that a part of the noise is missing.
 
     python -m benchmarks.audit_power [--quick] [--out DIR]
 
-The mechanism is Gaussian, of mu-GDP where all its noise is there; a share of the noise is. Methods:
+The mechanism has Gaussian noise. It would be mu-GDP with all of its noise, and only a share of the noise is there.
+Methods:
 
-- noise-size: the noise itself is seen (quiet runs); numbers of noise until chi-square refutes the claim. Exact;
+- noise-size: the auditor sees the noise itself (runs whose records contribute nothing) and counts numbers of noise
+  until a chi-square test refutes the claim. Exact;
 - clopper-pearson: pairs of runs on two data sets, `audit.power.runs_to_see`. Exact, at the fewest power of two;
-- sequential: pairs of runs until `audit.sequential` stops: 50 audits, their median and 95% quantile. An audit that
-  has not stopped after 2^16 pairs counts as that many; a row where half have not is empty.
+- sequential: pairs of runs until `audit.sequential` stops; 50 audits, their median and 95% quantile. An audit that has
+  not stopped after 2^16 pairs counts as that many, and a row where half have not stopped is empty.
 
-All refute at level 1e-6 with probability 95%, but for the median.
+All refute at level 1e-6, and with probability 95%, except where the column is a median.
 """
 
 from argparse import Namespace
@@ -30,7 +32,8 @@ _CHUNK = 64
 
 
 def numbers_of_noise(share: float) -> int:
-    """The fewest whose sum of squares is below the chi-square quantile of LEVEL with probability POWER. share < 1."""
+    """The fewest numbers of noise whose sum of squares is below the chi-square quantile of LEVEL with probability
+    POWER; share < 1."""
 
     def seen(count: int) -> bool:
         return bool(share**2 * stats.chi2.ppf(POWER, count) <= stats.chi2.ppf(LEVEL, count))
@@ -46,7 +49,7 @@ def numbers_of_noise(share: float) -> int:
 
 
 def pairs_until_refuted(mu: float, share: float, rng: np.random.Generator, most: int) -> int:
-    """Of one sequential audit; `most` where it has not stopped by then."""
+    """How many pairs of runs one sequential audit takes; `most` where it has not stopped by then."""
     game, limit = sequential.Betting(mu), -np.log(LEVEL)
     while game.pairs < most:
         before = game.pairs
@@ -57,7 +60,8 @@ def pairs_until_refuted(mu: float, share: float, rng: np.random.Generator, most:
 
 
 def row(method: str, mu: float, share: float, repeats: int, most: int) -> dict[str, str | int | float | None]:
-    """median: of pairs (or numbers of noise); q95: how many suffice with probability 95%. None beyond reach."""
+    """The row of a cell. median: the median number of pairs, or of numbers of noise. q95: how many suffice with
+    probability 95%. None stands for more than `most`."""
     if method == "noise-size":
         return {"q95": numbers_of_noise(share)}
     if method == "clopper-pearson":

@@ -1,12 +1,12 @@
-"""The conformance check on the zoo: every fault found by the right check, nothing found in sound loops.
+"""The conformance check on a zoo of training loops: every fault is found by the right check, and sound loops pass.
 
     python -m benchmarks.audit_zoo [--sound] [--quick] [--loops NAME ...] [--out DIR]
 
-A row is one audit of one loop (`benchmarks.zoo.catalogue`) by all checks of `dpzero_theory.audit`: the verdict of
-each check, what it said, runs, seconds, and seconds of one processor. Loops with a fault are audited three times; with
-`--sound` it is the sound ones, 20 times, each time with a probability of at most 1e-6 of any false alarm. Repeats have
-other records, and other noise from the operating system. Exit status 1 where a fault is missed or a sound loop is
-reported. `--quick` audits each loop once.
+A row is one audit of one loop (`benchmarks.zoo.catalogue`) by all checks of `dpzero_theory.audit`: the verdict of each
+check, its message, the number of runs, wall seconds, and processor seconds. Loops with a fault are audited three times.
+With `--sound` the sound loops are audited 20 times, each time with a probability of at most 1e-6 of any false alarm.
+Repeats have other records, and other noise from the operating system. The exit status is 1 where a fault is missed or a
+sound loop is reported. `--quick` audits each loop once.
 """
 
 import time
@@ -29,7 +29,7 @@ LOOPS = {specimen.name: specimen for specimen in ZOO}
 
 
 def audit_row(specimen: Specimen, repeat: int = 0) -> dict[str, str | int | float]:
-    """One audit: the verdict of each check by its name, the sentence of the check that is to find the fault."""
+    """One audit: the verdict of each check by its name, and the message of the check that is to find the fault."""
     claim, begun = specimen.claimed(), time.process_time()
     report = check(
         specimen.make(),
@@ -55,7 +55,7 @@ def audit_row(specimen: Specimen, repeat: int = 0) -> dict[str, str | int | floa
 
 
 def _summary(folder: Path) -> int:
-    """Print a line for each loop; the number of failures."""
+    """Print a line for each loop; returns the number of failures."""
     table, failures = read_rows(folder), 0
     for name, rows in table.groupby("loop", sort=False):
         specimen, found = LOOPS[str(name)], int((rows["found"] == "yes").sum())

@@ -1,16 +1,20 @@
-"""Lower bounds on epsilon, on mechanisms whose epsilon is known exactly: how often above it, how far below.
+"""Lower bounds on epsilon for mechanisms whose epsilon is known exactly: how often they exceed it, how far they are
+below.
 
     python -m benchmarks.lower_bounds [--quick] [--out DIR]
 
-Mechanisms, of one number that is +1/2 or -1/2 of a sensitivity 1 (replace-one): Gaussian noise of standard deviation
-1/mu, Laplace noise of pure epsilon, randomised response of pure epsilon; and of a number 1 or 0 (add-remove): Gaussian
-noise of standard deviation 1/mu where the record is in the batch with probability RATE alone. A row is 200 audits of
-one mechanism by one method at 95% confidence and delta 1e-5 with so many runs (in one run: so many canaries): how many
-bounds are above the exact value, their quartiles and 5% and 95% quantiles, and seconds an audit takes. Methods of
-`audit.bounds` and `audit.sequential`, and beside them those of jax_privacy.auditing on the same scores, where it is
-installed (`pip install jax_privacy`; its rows say so otherwise). Methods named gdp bound the smallest mu for which the
-mechanism is mu-GDP, said here as the epsilon of that mu at delta: their exact value is that of the smallest mu.
-jax_privacy's one run by f-DP takes a second, and is run on the Gaussian alone.
+The mechanisms release one number. With relation replace-one it is +1/2 or -1/2 of the sensitivity 1, with Gaussian
+noise of standard deviation 1/mu, with Laplace noise of pure epsilon, or by randomised response of pure epsilon. With
+relation add-remove it is 1 or 0, with Gaussian noise of standard deviation 1/mu, where the record is in the batch with
+probability RATE only.
+
+A row is 200 audits of one mechanism by one method, at 95% confidence and delta 1e-5, with so many runs, or so many
+canaries in one run. It has the number of bounds above the exact value, the bounds' quartiles and 5% and 95% quantiles,
+and the seconds an audit takes. The methods are those of `audit.bounds` and `audit.sequential`, and on the same scores
+those of jax_privacy.auditing where it is installed (`pip install jax_privacy`; otherwise its rows say so). Methods
+named gdp bound the smallest mu for which the mechanism is mu-GDP, written as the epsilon of that mu at delta; their
+exact value is that of the smallest mu. jax_privacy's one-run audit by f-DP takes a second and is made for the Gaussian
+mechanism only.
 """
 
 import importlib.util
@@ -33,15 +37,16 @@ DELTA, CONFIDENCE, REPEATS = 1e-5, 0.95, 200
 RUNS, FEWER = (1000, 4000, 16000), (1000, 4000)
 RATE = 0.25
 _UNLIKELY = 1e-3
-"""Of so many bounds above the truth, if each were with probability 5%."""
+"""A count of bounds above the truth fails if it, or more, has less than this probability when each bound is above with
+5%."""
 _JAX = "jax_privacy"
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """strength: mu, or the pure epsilon. noisy: signs of +-1 and a generator -> scores. exact: epsilon at DELTA.
+    """strength: mu, or the pure epsilon. noisy: from signs +-1 and a generator to scores. exact: epsilon at DELTA.
 
-    smallest: the mu for which it is mu-GDP and for no smaller one.
+    smallest: the smallest mu for which the mechanism is mu-GDP.
     """
 
     name: str
@@ -51,7 +56,7 @@ class Mechanism:
     smallest: Callable[[float], float]
 
     def truth(self, gdp: bool) -> float:
-        """What a bound must not exceed."""
+        """The value that a lower bound must not exceed."""
         return _from_gdp(self.smallest(self.strength)) if gdp else self.exact(self.strength)
 
     def scores(self, signs: Array, rng: np.random.Generator) -> Array:
@@ -67,32 +72,33 @@ def _laplace(signs: Array, rng: np.random.Generator, epsilon: float) -> Array:
 
 
 def _response(signs: Array, rng: np.random.Generator, epsilon: float) -> Array:
-    """The sign, turned with probability 1/(1 + e^epsilon)."""
+    """Each sign, flipped with probability 1/(1 + e^epsilon)."""
     return np.where(rng.random(signs.size) < special.expit(-epsilon), -signs, signs) / 2
 
 
 def _laplace_epsilon(epsilon: float) -> float:
-    """delta(e) = 1 - exp((e - epsilon)/2) for 0 <= e <= epsilon."""
+    """epsilon at DELTA, from delta(e) = 1 - exp((e - epsilon)/2) for 0 <= e <= epsilon."""
     return max(0.0, epsilon + 2 * float(np.log1p(-DELTA)))
 
 
 def _response_epsilon(epsilon: float) -> float:
-    """delta(e) = p - e^e (1 - p) with p = 1/(1 + e^-epsilon)."""
+    """epsilon at DELTA, from delta(e) = p - e^e (1 - p) with p = 1/(1 + e^-epsilon)."""
     right = float(special.expit(epsilon))
     return float(np.log((right - DELTA) / (1 - right)))
 
 
 def _subsampled(signs: Array, rng: np.random.Generator, mu: float) -> Array:
-    """1/2 more with sign +1 where the record is drawn, and 1/2 less elsewhere, so that 0 is in the middle."""
+    """Scores that have 1/2 added where the sign is +1 and the record is drawn, and 1/2 subtracted elsewhere, so that 0
+    is in the middle."""
     drawn = (signs > 0) & (rng.random(signs.size) < RATE)
     return np.asarray(drawn - 0.5 + rng.normal(size=signs.size) / mu)
 
 
 def _subsampled_epsilon(mu: float) -> float:
-    """Where the larger of both directions' delta is DELTA.
+    """The epsilon at which the larger of both directions' delta is DELTA.
 
-    With P = (1 - RATE) N(0, 1) + RATE N(mu, 1), Q = N(0, 1): P[P > e^e Q] and the reverse are half-lines from the z at
-    which the density ratio 1 - RATE + RATE exp(mu z - mu^2/2) is e^e, or e^-e.
+    With P = (1 - RATE) N(0, 1) + RATE N(mu, 1) and Q = N(0, 1), the sets {P > e^e Q} and {Q > e^e P} are half-lines
+    that begin at the z where the density ratio 1 - RATE + RATE exp(mu z - mu^2/2) is e^e, or e^-e.
     """
 
     def excess(epsilon: float) -> float:
@@ -108,7 +114,8 @@ def _subsampled_epsilon(mu: float) -> float:
 
 
 def _balanced_gdp(wrong: float) -> float:
-    """Where the test of equal errors is the one that needs the largest mu: both are `wrong`."""
+    """The mu that the test with both errors equal to `wrong` needs, for mechanisms where that test needs the largest
+    mu."""
     return -2 * float(special.ndtri(wrong))
 
 
@@ -151,7 +158,8 @@ def _sequential(scores: Array, signs: Array) -> float:
 
 
 def _guessed(scores: Array, signs: Array, share: float) -> tuple[int, int, int]:
-    """Right guesses, guesses and canaries: the share of the scores that is furthest out, on both sides."""
+    """How many guesses are right, how many there are, and the number of canaries. Guessed are the share of the scores
+    that are furthest out, on both sides."""
     half = max(1, int(share * signs.size / 2))
     order = np.argsort(scores, kind="stable")
     return int((signs[order[-half:]] > 0).sum() + (signs[order[:half]] < 0).sum()), 2 * half, signs.size
@@ -177,7 +185,8 @@ def _jax(method: str) -> Callable[[Array, Array], float]:
 
 @dataclass(frozen=True)
 class Method:
-    """kind: `runs`, balanced signs in so many runs, or `one run`, fair signs of so many canaries."""
+    """A method of audit. kind: `runs`, with balanced signs in so many runs, or `one run`, with fair signs of so many
+    canaries."""
 
     name: str
     bound: Callable[[Array, Array], float]
@@ -246,7 +255,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, str | int | float]:
 
 
 def _report(options: Namespace) -> int:
-    """Exit status 1 where a bound of ours is above the truth more often than errors of 5% allow."""
+    """Print the rows; returns 1 where our bounds are above the truth more often than errors of 5% allow."""
     table = read_rows(options.out)
     print(table[["mechanism", "strength", "method", "size", "exact", "above", "median", "seconds"]].to_string())
     ours = table[~table["method"].str.startswith(_JAX) & (table["status"] == OK)]

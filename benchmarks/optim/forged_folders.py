@@ -1,20 +1,24 @@
-"""Forged, damaged and threaded folders of private runs: what verify makes of them.  python -m benchmarks.forged_folders
+"""Forged, damaged and threaded folders of private runs: what verify makes of them.
 
-Each of 1,000 folders is of a small run, of a random law and number of directions, that is
+    python -m benchmarks.forged_folders
 
-    forged     one to three of the lies below are written into it, every check computed anew
-    damaged    one to three times bytes are lost, changed, added, moved, or come from another run
-    threaded   stepped by two to four threads at once, while another verifies it
+Each of 1,000 folders is of a small run, with a random direction law and number of directions, that is
 
-and verified, as text, JSON or HTML; then resumed; then its files are put back and it is run to its end. Counted are
+    forged     one to three of the lies below are written into it, and every checksum is computed anew
+    damaged    one to three times bytes are lost, changed, added, moved, or replaced by those of another run
+    threaded   stepped by two to four threads at once, while another thread verifies it
 
-    accepted   verify holds although it can be told that something is wrong: a lie of the list, or, of what is damaged,
-               a transcript that is not a beginning of what was released, or a ledger that counts less than that
-    unclear    more or less than one line for a refusal, or a character that is not printable ASCII
+The folder is verified, as text, JSON or HTML; then the run is resumed; then its files are put back, and it is run to
+its end. A row counts what went wrong:
+
+    accepted   verify passes although it could know that something is wrong: a lie of the list, or, in a damaged folder,
+               a transcript that is no beginning of what was released, or a ledger that counts fewer releases
+    unclear    a refusal is not exactly one line, or has a character that is not printable ASCII
     traceback  an exception that is none of the refusals
     wedged     no end within two minutes, or the run does not go on with its files put back, or is refused at its end
 
-What cannot be told (other texts, another order of the numbers) is forged too, and only not counted as accepted.
+Lies that nobody could notice (other texts, another order of the numbers) are written too; they do not count as
+accepted.
 """
 
 import contextlib
@@ -86,7 +90,7 @@ def started(folder: Path, method: str, block: int, resume: bool | str = False) -
 
 
 def _sums(change: Callable[[Any], Any]) -> Forge:
-    """Numbers made of noise as stated."""
+    """A lie about the released numbers."""
 
     def forge(parts: Folder, rng: Rng) -> None:
         plan, source = parts.header["plan"], SystemNoise()
@@ -111,7 +115,7 @@ ODD: tuple[Any, ...] = (None, True, -1, 1.5, 10**40, math.nan, math.inf, "x\ny\x
 
 
 def _odd(values: Any, rng: Rng) -> Any:
-    """With a value of another kind somewhere."""
+    """The values with one of them, anywhere, replaced by a value of another kind."""
     found = [place for place in places(values) if place[0] not in ("check", "format")]
     place = found[int(rng.integers(len(found)))]
     now = value_at(values, place)
@@ -191,7 +195,7 @@ UNTOLD: dict[str, Forge] = {
 
 
 def _forged(folder: Path, rng: Rng, method: str) -> tuple[str, bool]:
-    """What was written into it, and whether it can be told."""
+    """Write lies into the folder; returns their names, and whether verify can notice them."""
     parts, texts = Folder.read(folder), dumped
     if rng.random() < 0.1:
         name = str(rng.choice(list(UNTOLD)))
@@ -248,7 +252,8 @@ def _damaged(folder: Path, rng: Rng, method: str) -> str:
 
 
 def _true(folder: Path, whole: dict[str, bytes], made: int) -> bool:
-    """Whether what is left says nothing that was not so: a beginning of the transcript, torn or not, all counted."""
+    """Whether all that is left is true: the transcript is a beginning of the real one, torn or not, and the ledger
+    counts it."""
     before, now = whole[TRANSCRIPT], (folder / TRANSCRIPT).read_bytes()
     start = before.find(b"\n") + 1
     size = (len(before) - start) // made
@@ -274,7 +279,7 @@ def _limited() -> Iterator[None]:
 
 
 def _verified(folder: Path, form: str) -> tuple[int, bool]:
-    """Exit status, and whether what was said is clear. Raises what verify does."""
+    """The exit status of verify, and whether its message is clear. Raises what verify raises."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = verify([str(folder), "--format", form])
@@ -286,7 +291,7 @@ def _verified(folder: Path, form: str) -> tuple[int, bool]:
 
 
 def _threaded(folder: Path, rng: Rng, method: str, block: int) -> dict[str, int]:
-    """Steps by several threads until all are made, while another thread verifies."""
+    """Step the run by several threads until all steps are made, while another thread verifies it."""
     run, wrong = started(folder, method, block), {"unclear": 0, "traceback": 0, "accepted": 0}
     made: list[int] = []
 
@@ -329,7 +334,7 @@ def measure(options: Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"kind": kind, "method": method, "made": made, "said": "", **dict.fromkeys(JUDGED, 0)}
     torch.set_num_threads(1)
     try:
-        # without fsync: nothing takes the memory
+        # fsync is left out: the machine keeps its power, so files need not reach the disk
         with TemporaryDirectory() as name, _limited(), mock.patch("os.fsync", return_value=None):
             folder = Path(name) / "run"
             if kind == "threaded":
@@ -375,7 +380,7 @@ def _judged(folder: Path, form: str, kind: str, told: bool, whole: dict[str, byt
 def _gone_on(
     folder: Path, method: str, block: int, row: dict[str, Any], whole: dict[str, bytes], state: Any
 ) -> dict[str, Any]:
-    """Resumed as it is, and with its files put back."""
+    """Resume the run as its folder is, and again with its files put back."""
     traceback, unclear = row["traceback"], row["unclear"]
     for back in (False, True):
         if back:

@@ -1,18 +1,18 @@
-"""What other records do to a record's difference by rounding, and what it costs that they do nothing.
+"""How rounding lets other records change a record's difference of losses, and what it costs to prevent that.
 
     python -m benchmarks.isolation [--turns N] [--out DIR]
 
-A BERT of random weights in float32 on texts of 5 to 64 tokens. A row for each way to keep records apart
+A BERT of random weights in float32 reads texts of 5 to 64 tokens. There is a row for each way of keeping records apart
 (`optim.losses.isolation`):
 
     probed              micro-batches of up to 64, padded to their longest record; what a run does by default
     probed, one by one  micro-batches of one record
     exact               micro-batches filled up to 64, 32, 16 or 8 records, all padded to 64 tokens; or to 16, 8, 4, 2
 
-moved_...: 16 texts of at most 40 tokens are evaluated without and with one of 64 beside them, along 20 directions, and
-what is given is the largest change of one of the 16 differences, at these values of lambda; of the clip, which is 1.
-seconds: processor time of a private step (Poisson batches of 64 of 1,024 records), the ways in turns; ratio: to
-`probed`, the median over turns, and its standard error.
+moved_...: 16 texts of at most 40 tokens are evaluated without and with a text of 64 tokens beside them, along 20
+directions. The columns have the largest change of one of the 16 differences, at these values of lambda, and as a share
+of the clip, which is 1. seconds: processor time of a private step (Poisson batches of 64 of 1,024 records), the ways in
+turns. ratio: the time over that of `probed`, the median over turns, and its standard error.
 """
 
 import tempfile
@@ -54,14 +54,15 @@ def texts(lengths: Sequence[int]) -> list[Tensor]:
 
 
 def padded(records: Sequence[Tensor], to: int = 0) -> tuple[Tensor, Tensor]:
-    """Tokens and which of them are no padding; at least `to` of them."""
+    """The tokens, padded to the longest record and to at least `to`, and a mask that is 1 at tokens."""
     longest = max(to, *(len(record) for record in records))
     ids = torch.stack([nn.functional.pad(record, (0, longest - len(record))) for record in records])
     return ids, (ids > 0).long()
 
 
 def losses(module: nn.Module, batch: Any) -> Tensor:
-    """Of each record. At the full length the mask is given in four dimensions: transformers reads one of two."""
+    """The loss of each record. At the full length the mask has four dimensions, because transformers looks at the
+    values of one with two."""
     ids, mask = batch
     if ids.shape[1] == LENGTH:
         mask = mask.bool()[:, None, None, :].expand(-1, 1, LENGTH, -1)
@@ -78,7 +79,7 @@ def model() -> nn.Module:
 
 
 def start(way: str, smoothing: float, folder: str) -> Run:
-    """A run whose records 0 to 15 are short and 16 is the longest."""
+    """A run whose records 0 to 15 are short and whose record 16 is the longest."""
     isolation, micro_batch = WAYS[way]
     draw = np.random.default_rng(0)
     lengths = [*draw.integers(5, SHORT + 1, BESIDE), LENGTH, *draw.integers(5, LENGTH + 1, RECORDS - BESIDE - 1)]
@@ -94,7 +95,7 @@ def start(way: str, smoothing: float, folder: str) -> Run:
 
 
 def moved(way: str, smoothing: float) -> float:
-    """The largest change of a difference of the 16 when the longest record joins them."""
+    """The largest change of a difference of the 16 short records when the longest record joins them."""
     micro_batch, largest = WAYS[way][1], 0.0
     with tempfile.TemporaryDirectory() as folder:
         run = start(way, smoothing, folder)
@@ -114,7 +115,7 @@ def moved(way: str, smoothing: float) -> float:
 
 
 def seconds(turns: int) -> dict[str, list[float]]:
-    """Processor time of a step, each way in turn; the first turn warms up."""
+    """Processor times of a step, each way in turn; the first turn warms up."""
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
         runs = {}

@@ -1,12 +1,12 @@
-"""Kill a writer of the ledger a thousand times and tear the last line: nothing lost, nothing spent twice.
+"""Kill a writer of the ledger a thousand times and tear the last line: nothing may be lost, and nothing spent twice.
 
     python -m benchmarks.ledger_kills [--kills N] [--out DIR]
 
-A child process spends releases and publishes each number, once paid for, to another file; it is killed by
-SIGKILL after a random time. In half of the rounds the ledger's tail is then damaged as a crash might: the last
-line is cut anywhere, or half a line, zeros or garbage follow it. Then the ledger is opened again and must count
-every published release, with no number published twice. A last part does the same with a small plan, until it
-is spent, and beyond: the number published must not exceed the plan.
+A child process spends releases, and writes the number of each release, once it is paid for, to another file. SIGKILL
+ends the child after a random time. In half of the rounds the end of the ledger is then damaged as a crash might damage
+it: the last line is cut anywhere, or half a line, zeros or garbage follow it. Then the ledger is opened again. It must
+count every published release, and no number may be published twice. A last part does the same with a small plan until
+it is spent, and beyond: no number published may exceed the plan.
 """
 
 import os
@@ -31,7 +31,7 @@ SEED = 20260
 
 
 def spend_until_killed(path: Path, published: Path) -> None:
-    """The child: never returns."""
+    """Be the child; never returns."""
     status = 1
     try:
         sink = os.open(published, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -59,7 +59,7 @@ def damage(path: Path, kind: str, rng: np.random.Generator) -> None:
 
 
 def one_round(path: Path, published: Path, rng: np.random.Generator) -> dict[str, str | float | int]:
-    """Kill, damage, open again, compare."""
+    """Kill, damage, open again, and compare."""
     child = os.fork()
     if child == 0:
         spend_until_killed(path, published)
@@ -84,7 +84,7 @@ def one_round(path: Path, published: Path, rng: np.random.Generator) -> dict[str
 
 
 def _parts(options: Namespace) -> list[tuple[int, int]]:
-    """Steps of the plan and rounds, by part; the last is of a small plan."""
+    """The steps of the plan and the number of rounds, by part; the last part has a small plan."""
     full = [(STEPS, min(BATCH, options.kills - start)) for start in range(0, options.kills, BATCH)]
     return [*full, (SMALL_PLAN, BATCH // 4)]
 

@@ -1,11 +1,11 @@
-"""A step of K directions in one pass beside one point after the other.  python -m benchmarks.one_pass [--turns N]
+"""A step of K directions in one pass, beside one point after the other.  python -m benchmarks.one_pass [--turns N]
 
 A sentence classifier on texts of 16 tokens is evaluated at the 2 K points x +- lambda u_k of a step, with
-`points_at_once=2K` and with 1 in turns: processor time, the median over turns of the ratio, and its standard error.
-small: RoBERTa of two layers of width 64, random weights; minilm: the sentence encoder, 6 layers of width 384. What is
-trained, beside the label vectors: nothing (head), the last normalisation (top-norm), adapters of rank 8 in the last
-layer (top-lora) or in all (lora), all biases and normalisations (biases), all but the embeddings (body). change: the
-largest change of a record's difference, relative to the largest difference.
+`points_at_once=2K` and with 1, in turns. The rows have the processor time, the median over turns of the ratio, and its
+standard error. small: RoBERTa of two layers of width 64 with random weights; minilm: the sentence encoder, 6 layers of
+width 384. What is trained beside the label vectors: nothing (head), the last normalisation (top-norm), adapters of rank
+8 in the last layer (top-lora) or in all layers (lora), all biases and normalisations (biases), or all but the
+embeddings (body). change: the largest change of a record's difference of losses, relative to the largest difference.
 """
 
 import itertools
@@ -35,7 +35,7 @@ TOKENS, CLASSES = 16, 6
 MODELS = ("small", MINILM)
 TRAINED = ("head", "top-norm", "top-lora", "lora", "biases", "body")
 CASES = (("small", 16, 4), ("small", 16, 16), ("small", 256, 4), (MINILM, 16, 4))
-"""Model, texts, and K."""
+"""Model, number of texts, and K."""
 KEY = ("model", "texts", "trained", "directions")
 FIELDS = ("d", "turns", "seconds", "seconds_apart", "ratio", "ratio_error", "change")
 

@@ -1,15 +1,16 @@
 """Kill a private run at random moments and resume it, until its budget is spent.  python -m benchmarks.optimizer_kills
 
-A child process trains a small model and tells each released number, once the weights have moved, to another file
-(`told`). It is killed by SIGKILL after a random time; every fourth time a torn record is left at the end of the
-transcript as well, and in every second part the child also writes a checkpoint every few steps and resumes from it.
-After each kill:
+A child process trains a small model and writes each released number, once the weights have moved, to another file
+(`told`). SIGKILL ends it after a random time. Every fourth time a torn record is also left at the end of the
+transcript, and in every second part the child also writes a checkpoint every few steps and resumes from it. After each
+kill
 
-- the ledger must count every release that the transcript or `told` has (under-counted: those it does not);
-- no release may be in the transcript twice, and what was told must be what the transcript says.
+- the ledger must count every release that the transcript or `told` has (under-counted are those that it does not
+  count);
+- no release may be in the transcript twice, and the numbers in `told` must be those of the transcript.
 
-When a part's budget is spent, an uninterrupted child finds nothing left to do, and its weights must be, bit for bit,
-those that the transcript's replay gives.
+When a part's budget is spent, an uninterrupted child finds nothing left to do. Its weights must be, bit for bit, those
+that the replay of the transcript gives.
 """
 
 import contextlib
@@ -42,7 +43,8 @@ from dpzero_theory.privacy.ledger import Ledger
 SEED = 20261
 RECORDS, STEPS, PART = 64, 1000, 100
 CHECKPOINT_EVERY = 7
-LONGEST = 0.25  # seconds from the start of the child's work to the kill
+LONGEST = 0.25
+"""The most seconds from the start of the child's work to the kill."""
 
 
 def fresh() -> nn.Module:
@@ -84,7 +86,7 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def train(folder: Path, checkpoints: bool, ready: int) -> None:
-    """The child: never returns."""
+    """Be the child; never returns."""
     status = 1
     try:
         run, saved = start(folder, fresh(), resume=True), folder / "checkpoint.pt"
@@ -109,7 +111,8 @@ def train(folder: Path, checkpoints: bool, ready: int) -> None:
 
 
 def fork(folder: Path, checkpoints: bool, delay: float | None) -> int:
-    """Run a child, killed `delay` seconds after it has opened its files (never if None); its exit code."""
+    """Run a child that is killed `delay` seconds after it has opened its files (never if None); returns its exit
+    code."""
     wait, ready = os.pipe()
     child = os.fork()
     if child == 0:
@@ -118,7 +121,7 @@ def fork(folder: Path, checkpoints: bool, delay: float | None) -> int:
     os.close(ready)
     if delay is not None:
         if delay > LONGEST / 10:
-            os.read(wait, 1)  # the others are killed while they still open and replay
+            os.read(wait, 1)  # children that are to be killed sooner are killed while they open the files and replay
         time.sleep(delay)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
@@ -147,7 +150,7 @@ def inspect(folder: Path) -> dict[str, int]:
 
 
 def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
-    """`kills` kills of one run, then the end without a kill; the last row says whether the replay gives the weights."""
+    """Kill one run `kills` times, then let it end; the last row says whether the replay gives the weights."""
     rng, checkpoints = np.random.default_rng([SEED, part]), part % 2 == 1
     start(folder, fresh(), resume=False).close()
     rows: list[dict[str, Any]] = []
@@ -170,7 +173,7 @@ def run_part(folder: Path, part: int, kills: int) -> list[dict[str, Any]]:
 
 
 def _parts(options: Namespace) -> list[int]:
-    """Kills, by part."""
+    """The number of kills, by part."""
     return [min(PART, options.kills - first) for first in range(0, options.kills, PART)]
 
 
@@ -180,7 +183,7 @@ def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
 
 
 def _report(options: Namespace) -> int:
-    """Exit status 1 if anything was lost, counted too little, or differs from the replay."""
+    """Print the counts; returns 1 if anything was lost, counted too little, or differs from the replay."""
     table = read_rows(options.out)
     killed = table[table["child"] == -signal.SIGKILL]
     bad = int(table[["under_counted", "twice", "contradicted"]].to_numpy().sum())

@@ -1,4 +1,4 @@
-"""The methods whose steps `benchmarks.optimizer_step` measures: each a function that makes one step."""
+"""The methods whose steps `benchmarks.optimizer_step` measures, each as a function that makes one step."""
 
 import tempfile
 from collections.abc import Callable
@@ -33,12 +33,12 @@ SMALL = {
         vocab_size=10000, hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048
     ),
 }
-"""Sizes beside those of llm/sizes.toml."""
+"""Sizes of models beside those in llm/sizes.toml."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and records a step of so many tokens. methods: those that are measured."""
+    """A model, and a batch of records with so many tokens each. methods: the methods that are measured."""
 
     size: str
     batch: int
@@ -48,7 +48,7 @@ class Case:
 
 
 class Bench:
-    """One model on one device and the steps on it."""
+    """One model on one device, and the steps on it."""
 
     def __init__(self, case: Case, device: str, stack: ExitStack) -> None:
         self._stack = stack
@@ -167,7 +167,7 @@ class Bench:
 
 
 def _void(_: object) -> None:
-    """Drop a result."""
+    pass
 
 
 def _losses(module: nn.Module, batch: Any) -> Tensor:
@@ -177,7 +177,7 @@ def _losses(module: nn.Module, batch: Any) -> Tensor:
 
 
 def classification_model(case: Case, device: str) -> Any:
-    """Random weights, made on the device; in evaluation mode."""
+    """A model with random weights, made on the device, in evaluation mode."""
     config = SMALL[case.size] if case.size in SMALL else configuration(case.size)[0]
     torch.manual_seed(0)
     with torch.device(device):

@@ -1,13 +1,16 @@
-"""The optimizer under attack, its sensitivity, its ranks.  python -m benchmarks.optimizer_privacy [--quick]
+"""The private optimizer under attack, its sensitivity, and several processes.  python -m benchmarks.optimizer_privacy
+[--quick]
 
-One row a part:
+There is one row for each part:
 
-- attack-private, attack-seeded: whoever knows x_t, x_{t+1}, the public direction and the run key computes the released
-  sum, draws noise again from the key and removes it where that helps. `measured` is the root mean square error of
-  the clipped sum so recovered, in units of the noise's sigma: 1 within 5% for a private run, 0 for the seeded one;
+- attack-private, attack-seeded: an attacker who knows x_t, x_{t+1}, the public direction and the run's key computes the
+  released sum, draws noise again from the key, and removes it where that helps. `measured` is the root mean square
+  error of the clipped sum recovered in this way, in units of the noise's sigma: 1 within 5% for a private run, 0 for a
+  seeded one.
 - sensitivity: over generated pairs of neighbouring data sets with NaN, infinities and duplicates (K from 1 to 4, both
-  relations, lattices of 1 to 2^30 levels), the largest change of the integer sum over the stated sensitivity: <= 1;
-- ranks-2, ranks-4: processes under torchrun whose final weights differ from a single process's: 0.
+  relations, lattices of 1 to 2^30 integers to a clip), the largest change of the integer sum over the stated
+  sensitivity; it must be at most 1.
+- ranks-2, ranks-4: how many processes under torchrun end with other weights than a single process; it must be 0.
 """
 
 import os
@@ -71,7 +74,8 @@ def data() -> TensorDataset:
 
 
 def attack(run: Run, key: bytes, steps: int) -> float:
-    """The attacker's root mean square error; `run` has one parameter. `truth` serves only to score the attack."""
+    """The attacker's root mean square error. The run must have one parameter. `truth` is used only to score the
+    attack."""
     weight = run.weights.parameters[0]
     redrawn = SeededNoise(int.from_bytes(key, "little") % 2**64)
     errors = np.empty((2, steps))
@@ -148,7 +152,7 @@ def _torchrun(folder: Path, count: int, steps: int) -> list[torch.Tensor]:
 
 
 def work(folder: Path, steps: int) -> None:
-    """One rank: a seeded run of an MLP in float32, eight micro-batches of four records."""
+    """One of several processes: a seeded run of an MLP in float32, with eight micro-batches of four records."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(SEED)
@@ -168,7 +172,7 @@ PARTS: dict[str, tuple[Callable[[int], float], int, float, float]] = {
     "ranks-2": (ranks(2), 50, 0.0, 0.0),
     "ranks-4": (ranks(4), 50, 0.0, 0.0),
 }
-"""Part: (work, cases, lowest and highest value that passes)."""
+"""For each part: its work, the number of cases, and the lowest and highest value that pass."""
 
 
 def _check(parser: Parser, options: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Time and peak memory of one step, beside two plain forwards.  python -m benchmarks.optimizer_step
+"""Time and peak memory of one step, beside two plain forward passes.  python -m benchmarks.optimizer_step
 
     two-forwards         the losses at x, twice, without gradients: what any two-point method must pay
     rademacher, ...      our step without clip and noise, per kind of direction (`Plan.without_privacy`)
@@ -7,13 +7,15 @@
     adamw                forward, backward, AdamW
     dp-adamw             the same with Opacus: per-sample gradients, clipped and noised
 
-Random weights with a classifier of two classes; one loss per record, its cross entropy. The methods take turns in one
-process, and a ratio is taken within a turn: the median is reported, with the smallest and largest. The private step,
-AdamW and DP-AdamW are timed apart, beside the two forwards; the private one beside the same step without clip and
-noise, too (to_non_private: the median, and its standard error from the quartiles). Seconds are processor time on the
-CPU (the machine may be shared; wall time stands beside it) and wall time on a GPU, synchronised.
-Peak memory is that of a fresh process for each method on the CPU, less what it held before the model was built, with
-freed memory given back (else it varies by a quarter from run to run), and the allocator's peak on a GPU.
+Models have random weights and a classifier of two classes; the loss of a record is its cross entropy. The methods take
+turns in one process, and a ratio is taken within a turn; the median is reported, with the smallest and the largest. The
+private step, AdamW and DP-AdamW are timed apart, beside the two forwards. The private step is also timed beside the
+same step without clip and noise (to_non_private: the median, and its standard error from the quartiles). Seconds are
+processor time on the CPU, as the machine may be shared (wall time stands beside it), and synchronised wall time on a
+GPU.
+
+On the CPU, peak memory is that of a new process for each method, less what it held before the model was built, with
+freed memory given back at once (otherwise it varies by a quarter from run to run). On a GPU it is the allocator's peak.
 
     python -m benchmarks.optimizer_step --preset cpu
     python -m benchmarks.optimizer_step --preset lengths --turns 5     (9 batches of 1 to 64 records, 16 to 256 tokens)
@@ -93,14 +95,15 @@ PRESETS = {
         *(Case(f"opt-{size}", 8, 256, "bfloat16", METHODS[:-2]) for size in ("13b", "30b", "66b")),
     ],
 }
-"""RoBERTa at the paper's batch of 64, on the CPU also at smaller ones; OPT at its batch of 8. lengths: laws by batch
-and length, beside the published step."""
+"""The cases of each preset. RoBERTa is measured at the paper's batch of 64, and on the CPU also at smaller ones; OPT at
+its batch of 8. The preset `lengths` has direction laws by batch and length, beside the published step."""
 
 
 def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str, Any]]:
-    """One row per method that runs; those that do not have a status instead of numbers, which says why.
+    """One row per method. A method that does not run has a status that says why, in place of numbers.
 
-    turns: at most so many of each group of methods, and not more than fit into `budget` seconds (at least 2).
+    turns: the most turns of each group of methods; fewer are made if they do not fit into `budget` seconds, but at
+    least 2.
     """
     memory = {method: _tried(device, _peak_megabytes, case, device, method) for method in case.methods}
     runs = [method for method in case.methods if not isinstance(memory[method], str)]
@@ -149,7 +152,8 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
 
 
 def _turns(case: Case, device: str, methods: Sequence[str], turns: int, budget: float) -> dict[str, list[Any]]:
-    """(processor or synchronised seconds, wall seconds) of each turn; the first turn warms up and is dropped."""
+    """For each method the seconds (processor time, or synchronised) and the wall seconds of each turn. The first turn
+    warms up and is dropped."""
     samples: dict[str, list[Any]] = {method: [] for method in methods}
     with ExitStack() as stack:
         bench = Bench(case, device, stack)
@@ -178,7 +182,7 @@ def _timed(step: Step, device: str) -> tuple[float, float]:
 
 
 def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer | str:
-    """What `work` returns, or why it did not; the device's memory is free again."""
+    """What `work` returns, or why it failed; the device's memory is free again."""
     try:
         return work(*arguments)
     except (torch.OutOfMemoryError, MemoryError):
@@ -190,7 +194,7 @@ def _tried(device: str, work: Callable[..., Answer], *arguments: Any) -> Answer 
 
 
 def _peak_megabytes(case: Case, device: str, method: str) -> float:
-    """The peak of a method's first steps. Raises MemoryError where it is known not to suffice."""
+    """The peak of a method's first steps. Raises MemoryError where the device has less memory than the method needs."""
     if device == "cuda":
         return _peak_of_steps(case, device, method, 1)
     if _needed_megabytes(case, method) > 0.25 * _available_megabytes():
@@ -203,19 +207,21 @@ def _peak_of_steps(case: Case, device: str, method: str, threads: int) -> float:
     if device == "cpu":
         torch.set_num_threads(threads)
     with ExitStack() as stack:
-        classification_model(Case("tiny", 1, 8), device)  # what building a model imports is not the method's
+        classification_model(
+            Case("tiny", 1, 8), device
+        )  # building a model imports modules, whose memory is not the method's
         before = reset_peak(device)
         bench = Bench(case, device, stack)
         step = bench.step(method)
         if method == "dp-adamw":
             del bench.module
-        for _ in range(2 if "adamw" in method else 1):  # the first makes the state that the second moves
+        for _ in range(2 if "adamw" in method else 1):  # the first step creates the optimizer's state
             step()
         return peak(device) - before
 
 
 def _needed_megabytes(case: Case, method: str) -> float:
-    """A floor on what the method holds on top of the model, which may be too much to try."""
+    """A lower bound on what the method holds beside the model, so that a hopeless attempt is not made."""
     parameters, _ = _sizes(case)
     copies = {"adamw": 4, "dp-adamw": 6 + case.batch}.get(method, 1)
     return copies * parameters * 4 / 2**20
@@ -230,7 +236,7 @@ def _available_megabytes() -> float:
 
 
 def _sizes(case: Case) -> tuple[int, float]:
-    """Parameters, tied ones once, and megabytes of the largest."""
+    """The number of parameters, tied ones counted once, and the megabytes of the largest."""
     counts = [parameter.numel() for parameter in classification_model(case, "meta").parameters()]
     return sum(counts), max(counts) * DTYPES[case.dtype].itemsize / 2**20
 
@@ -246,7 +252,7 @@ def _rounded(value: float) -> float:
 
 
 def _share(megabytes: float, inference: float) -> float | None:
-    """Memory in times of an inference's, None where an inference needed no new page that could be seen."""
+    """Memory over that of an inference; None where the inference's was too small to be seen."""
     return _rounded(megabytes / inference) if inference > 0 else None
 
 

@@ -1,26 +1,28 @@
 """Random faults in the folder of a private run, then its resumption.  python -m benchmarks.run_faults
 
-A run of `STEPS` releases, by Algorithm 2, Algorithm 1 or the Trainer, is cut short after a random number of them by one
-fault, resumed by the same call, and ended. Each release is told to a file outside the folder before the transcript has
-it. After each fault the run must be
+A run of `STEPS` releases, by Algorithm 2, by Algorithm 1 or in the Trainer, is cut short by one fault after a random
+number of releases, resumed by the same call, and run to its end. The number of each release is written to a file
+outside the folder before the transcript has it. After each fault the run must be
 
-- refused: by one line that says what to do (`unclear` if not), with the files left as they are (`changed`); and when
-  that is done, with the files as they were put back, it goes on (`wedged` if not); or
-- resumed: with every release that was told counted in the ledger (`under_counted` are the others), none of them made
-  twice (`twice`), and at the end, where it is kept, the weights that the transcript's replay gives (`unequal` if not).
+- refused: by one line that says what to do (`unclear` if not), with the files left as they are (`changed` if not). When
+  that is done and the files are as they were, it goes on (`wedged` if not); or
+- resumed: the ledger counts every release that was written outside (`under_counted` are the others), none of them is
+  made twice (`twice`), and at the end, where a transcript is kept, its replay gives the weights (`unequal` if not).
+
+The faults:
 
     kill, signal              SIGKILL, or another signal, at a random moment of a child; after SIGINT it tries to go on
     instruction, opening      KeyboardInterrupt at a random instruction of a step, or of resuming; the run tries to go
                               on, and the module must be as it was (`untidy`)
-    cut-, flip-, delete-, swap-   random bytes off the end, a random bit, all of a file, a file of another run
+    cut-, flip-, delete-, swap-   a file loses bytes at its end, has a bit changed, is deleted, or is another run's
     back-                     the ledger, the transcript, or both put back as they were some releases before
     twice, copy, move         a second start while the first runs; a copy of the folder; the folder elsewhere
     full                      a disk that is full after a random number of bytes (RLIMIT_FSIZE, in a child)
     read-only, clock          files that cannot be opened for writing; a clock that was set back
 
-`back-both` is the fault that cannot be noticed in place (a snapshot of the disk): its rows are shown and not judged.
-After kill, signal, instruction, opening, full, clock and move a run must be resumed, not refused. --walk interrupts
-a step, or the opening of the files, at every instruction instead. fsync is left out, as nothing takes the memory.
+`back-both`, a snapshot of the disk put back, cannot be noticed in place: its rows are shown and not judged. After kill,
+signal, instruction, opening, full, clock and move a run must be resumed and not refused. --walk interrupts a step, or
+the opening of the files, at every instruction instead. fsync is left out, as the machine keeps its power.
 """
 
 import contextlib
@@ -62,7 +64,7 @@ ADVICE = ("put", "resume", "start", "close", "open it as moved", "must be")
 
 
 def go_on(trial: Trial) -> None:
-    """After each interrupt, as long as the run allows it."""
+    """Run to the end, and go on after each interrupt as long as the run allows it."""
     done = False
     while not done:
         with contextlib.suppress(KeyboardInterrupt):
@@ -76,7 +78,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def read_only() -> Iterator[None]:
-    """os.open refuses to write, whoever asks (root may write where nobody else may)."""
+    """In this block os.open refuses to write for every user (without it, root may write where nobody else may)."""
     opened = os.open
 
     def refusing(path: Any, flags: int, *rest: Any, **named: Any) -> int:
@@ -92,7 +94,7 @@ def read_only() -> Iterator[None]:
 
 
 def limited(trial: Trial) -> None:
-    """Until no file may grow further."""
+    """Run until no file may grow further."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     largest = max(path.stat().st_size for path in trial.folder().iterdir())
     trial.told.touch()
@@ -103,7 +105,7 @@ def limited(trial: Trial) -> None:
 
 
 def instruction(trial: Trial) -> int:
-    """A step is cut short, in this process, and the run goes on or refuses. Whether the module is left untidy."""
+    """Interrupt a step in this process; the run goes on or refuses. Returns 1 if the module is left untidy, else 0."""
     run = trial.start(resume=True)
     found, untidy = instructions(run.step) if run.releases_left else [], 0
     if found and run.releases_left:
@@ -120,7 +122,8 @@ def instruction(trial: Trial) -> int:
 
 
 def opening(trial: Trial) -> int:
-    """A resumption is cut short; of the Trainer the whole training."""
+    """Interrupt a resumption (of a run in the Trainer, the whole training). Returns 1 if the module is left untidy,
+    else 0."""
     work: Callable[[], object] = lambda: trial.train(1, resume=True)  # noqa: E731
     found = instructions(work)
     interrupt(work, found[int(trial.rng.integers(len(found)))])
@@ -128,7 +131,8 @@ def opening(trial: Trial) -> int:
 
 
 def damage(trial: Trial, fault: str, before: dict[str, bytes]) -> int:
-    """What befalls the folder when no process has it open. Whether the module is left untidy."""
+    """Do to the folder what the fault does while no process has it open. Returns 1 if the module is left untidy, else
+    0."""
     kind, _, which = fault.partition("-")
     path, rng = trial.folder() / FILES.get(which, "none"), trial.rng
     if kind == "cut":
@@ -234,7 +238,7 @@ def judged(trial: Trial) -> dict[str, int]:
 
 
 def walk(method: str, place: Path) -> int:
-    """A step interrupted at every instruction, each in a run of its own. How often something went wrong."""
+    """Interrupt a step at every instruction, each in a run of its own. Returns how often something went wrong."""
     probe = Trial(place / "probe", method, np.random.default_rng(SEED))
     probe.place.mkdir()
     probe.train(2, resume=False)
@@ -265,7 +269,8 @@ def walk(method: str, place: Path) -> int:
 
 
 def walk_opening(place: Path) -> int:
-    """The files opened again in this process after an interrupt at every instruction of opening and closing them."""
+    """Open the files again after an interrupt at every instruction of opening and closing them. Returns how often
+    something went wrong."""
     probe = Trial(place / "probe", METHODS[0], np.random.default_rng(SEED))
     probe.place.mkdir()
     probe.train(2, resume=False)
@@ -288,7 +293,7 @@ def walk_opening(place: Path) -> int:
 
 @contextlib.contextmanager
 def _quick() -> Iterator[None]:
-    """No fsync, and what costs the same each time is worked out once."""
+    """In this block fsync does nothing, and calibrations and prices that repeat are computed once."""
     priced = cache(lambda history, delta: epsilon_of_history(list(history), delta))
     with (
         mock.patch("os.fsync", return_value=None),

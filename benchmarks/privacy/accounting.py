@@ -1,5 +1,4 @@
-"""The accountant of this package beside other accountants and independent evaluations; and the paper's lemma on its
-range.
+"""The accountant beside others and beside independent evaluations; and the range of the paper's composition lemma.
 
     python -m benchmarks.accounting --preset compare    time and tightness of this package and of others, in one run
     python -m benchmarks.accounting --preset certify    300 random settings, each against an independent evaluation

@@ -1,15 +1,16 @@
-"""Small OPT and RoBERTa models that read reviews and news, adapted to questions privately.
+"""Small OPT and RoBERTa models, pretrained on reviews and news, adapted to questions privately.
 
     python -m benchmarks.pretrain --data DIR                      # makes the models
     python -m benchmarks.adaptation --data DIR                    # the table: every method, both families
     python -m benchmarks.adaptation --data DIR --preset widths    # DPZero (6) on OPT at four widths: only d varies
     python -m benchmarks.adaptation --summary                     # tables of the rows
 
-All weights are trained on 4,452 TREC questions, cut at 32 tokens. Perplexity on 500 others chooses step size and clip,
-by one run of each setting (seed 0), and the chosen is run with further seeds, which alone are reported, on 500 test
-questions. Every method makes 40 steps, batch 64, zeroth-order ones with 4 random signs each (DPGD-0th, whose release
-is a vector, with one). (epsilon, 1e-5), add-remove, Poisson. The choice by the 500 is not paid for: they are taken to
-be public. A masked model's perplexity is that of the masked 15% of a sentence.
+All weights are trained on 4,452 TREC questions, cut at 32 tokens. Each setting is run once (seed 0), and the perplexity
+on 500 other questions chooses step size and clip. The chosen setting is run with further seeds, which alone are
+reported, on 500 test questions. Every method makes 40 steps with batches of 64; zeroth-order methods use 4 random-sign
+directions a step (DPGD-0th, whose release is a vector, uses one). Runs are (epsilon, 1e-5)-DP with relation add-remove
+and Poisson batches. The choice by the 500 questions is not paid for: they are taken to be public. The perplexity of a
+masked model is that of the masked 15% of a sentence.
 """
 
 import itertools
@@ -50,7 +51,7 @@ GRIDS: dict[str, tuple[dict[str, Any], dict[str, list[float]]]] = {
     "dp-adamw": ({}, {"step_size": [1e-3, 3e-3], "clip": [1.0]}),
     "adamw": ({}, {"step_size": [1e-3, 3e-3]}),
 }
-"""What is common to a method's settings, and what is compared."""
+"""For each method what its settings have in common, and the values that are compared."""
 _FURTHER = {
     ("opt", 16, "dpzero"): [3.2e-2],
     ("opt", 32, "dpzero"): [2e-3],
@@ -61,7 +62,7 @@ _FURTHER = {
     ("roberta", 32, "mezo"): [3.2e-2, 6.4e-2],
     ("roberta", 32, "dpgd-0th"): [1e-4, 1e-3],
 }
-"""Step sizes that are compared too, where the largest or the smallest of the others was the best."""
+"""Further step sizes that are compared, where the best of the others was the largest or the smallest."""
 METHODS = (
     *(("dpzero", 2.0), ("dpzero", 6.0), ("mezo", 0.0), ("dp-adamw", 2.0), ("dp-adamw", 6.0), ("adamw", 0.0)),
     *(("dpgd-0th", 2.0), ("dpgd-0th", 6.0)),
@@ -70,7 +71,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A method, with its epsilon (0 where it is not private), on a model."""
+    """A method on a model, with its epsilon, which is 0 for a method that is not private."""
 
     family: str
     width: int
@@ -99,7 +100,8 @@ def grid(case: Case) -> Iterator[Configuration]:
 
 
 class Work:
-    """The questions as one family's examples: to adapt to, to choose by and to test on."""
+    """The questions as examples for one family of models: those to train on, those that choose, and those to test
+    on."""
 
     def __init__(self, data: Path | None, model: LanguageModel, family: str) -> None:
         self.model, self.family = model, family
@@ -109,10 +111,11 @@ class Work:
 
 
 def one_run(work: Work, case: Case, c: Configuration, folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run: perplexity on dev every so many steps, the start included, and on test at both ends.
+    """The rows of a run: perplexity on the choosing questions every so many steps, the start included, and on the test
+    questions at both ends.
 
-    Beside the run's own folder they are kept as they are made, for a run that is resumed; not of DPGD-0th, whose
-    weights go back to a checkpoint.
+    The rows are also kept beside the run's own folder as they are made, for a run that is resumed. Those of DPGD-0th
+    are not, because its weights go back to a checkpoint.
     """
     module = deepcopy(work.model.module)
     d = train(module, "all")
@@ -149,7 +152,8 @@ def _clipped(c: Configuration) -> dict[str, float]:
 
 
 def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
-    """The setting with the smallest perplexity on dev at the end of the runs with seed 0. Raises ValueError."""
+    """The setting with the smallest perplexity on the choosing questions at the end of the runs with seed 0. Raises
+    ValueError where a setting has not been run."""
     settings = {(c.step_size, _clipped(c)["clip"]): c for c in grid(case)}
     part = having(rows, **vars(case))
     last = part[(part["seed"] == 0) & (part["step"] == part["steps"])]
@@ -160,7 +164,8 @@ def chosen(rows: pd.DataFrame, case: Case) -> Configuration:
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:
-    """The runs that are shown: the chosen setting's with other seeds, of the cases whose settings have all been run."""
+    """The runs that are shown: those of the chosen setting with other seeds, for the cases whose settings have all been
+    run."""
     shown = [rows[:0]]
     for values in set(zip(*(rows[name] for name in CELL[:4]), strict=True)):
         with suppress(ValueError):
@@ -170,7 +175,7 @@ def reported(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """A line for each family, width and method: test perplexity before and after, with its standard error."""
+    """A line for each family, width and method: the test perplexity before and after, with its standard error."""
     lines = []
     shown = reported(rows)
     for values in sorted(set(zip(*(shown[name] for name in CELL[:4]), strict=True))):

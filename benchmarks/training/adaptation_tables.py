@@ -1,4 +1,4 @@
-"""The tables of the small models' part of the language models' page, from the rows of `benchmarks.adaptation`."""
+"""The tables of the small models on the language models' page, from the rows of `benchmarks.adaptation`."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
 
 
 def methods() -> str:
-    """Test perplexity of questions before, and after every method; means over seeds with standard errors."""
+    """Test perplexity of questions before training, and after it by every method: means over seeds with standard
+    errors."""
     rows = read_rows(RESULTS / "adaptation")
     shown = reported(rows)
     ends = shown[shown["step"] == shown["steps"]]
@@ -29,7 +30,8 @@ def methods() -> str:
 
 
 def widths() -> str:
-    """Steps until the loss on questions has fallen, and r, by width; 95% intervals; slopes on logarithms below."""
+    """By width: the steps until the loss on questions has fallen, and r, with 95% intervals; below it slopes on
+    logarithms."""
     runs, ranks = read_rows(RESULTS / "adaptation_steps"), read_rows(RESULTS / "adaptation_widths")
     header = ["width", "d", "r (bracket)", "steps (interval over seeds)"]
     return markdown(header, cells(runs, ranks)) + f"\n\n{'; '.join(slopes(runs, ranks)).capitalize()}."

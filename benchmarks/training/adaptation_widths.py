@@ -4,9 +4,9 @@
     python -m benchmarks.adaptation_widths --data DIR              # r of each model, then the table
     python -m benchmarks.adaptation_widths --summary
 
-The effective rank r = tr|H|/||H|| of the Hessian of the mean loss of 48 questions (18 tokens each) at the pretrained
-weights, by `dpzero_theory.curvature`; and for each reported run of DPZero (6) the steps until the loss on the 500
-questions that choose has fallen by DROP nats, between evaluations by interpolation. A slope is that of log steps
+`dpzero_theory.curvature` measures the effective rank r = tr|H|/||H|| of the Hessian of the mean loss of 48 questions
+(18 tokens each) at the pretrained weights. For each reported run of DPZero (6) a row has the steps until the loss on
+the 500 choosing questions has fallen by DROP nats, interpolated between evaluations. A slope is that of log steps
 against log d (or log r) by least squares over the widths, for each seed; its interval is Student's t over seeds.
 """
 
@@ -44,13 +44,13 @@ FIELDS = ("d", "loss", *(f"{name}_{end}" for name in ("rank", "norm", "absolute_
 
 
 def losses(module: nn.Module, ids: Tensor) -> Tensor:
-    """Each question's mean cross-entropy; ids: (questions, tokens), no padding."""
+    """Each question's mean cross-entropy. ids: tokens without padding, shape (questions, tokens)."""
     logits = module(input_ids=ids).logits[:, :-1]
     return nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
 
 
 def measured(models: Path, family: str, width: int, questions: Sequence[str]) -> dict[str, Any]:
-    """The row of one model, which reads its first 48 questions of 18 tokens."""
+    """The row of one model, measured on its first 48 questions of 18 tokens."""
     started = time.perf_counter()
     model = pretrained(models, family, width)
     given = [example.ids for example in text.examples(questions, model.tokenizer, family)]
@@ -67,7 +67,7 @@ def measured(models: Path, family: str, width: int, questions: Sequence[str]) ->
 
 
 def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float = DROP) -> float:
-    """When the loss has first fallen by `drop` from its first value; NaN where it never has."""
+    """The step at which the loss has first fallen by `drop` from its first value; NaN where it never has."""
     target = losses[0] - drop
     for index in range(1, len(losses)):
         if losses[index] <= target:
@@ -77,7 +77,7 @@ def steps_to_target(steps: Sequence[float], losses: Sequence[float], drop: float
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Steps to the target of every reported run of the preset `widths`: columns width, d, seed, steps."""
+    """The steps to the target of every reported run of the preset `widths`, in the columns width, d, seed, steps."""
     found = []
     shown = reported(rows)
     for case in PRESETS["widths"]:
@@ -89,7 +89,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
-    """Of each width: itself, d, r with its bracket, steps with their interval over seeds."""
+    """For each width: the width, d, r with its bracket, and the steps with their interval over seeds."""
     found, by_width = [], ranks.set_index("width")
     for width, part in runs.groupby("width"):
         r = by_width.loc[width]
@@ -101,7 +101,7 @@ def cells(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[list[str]]:
 
 
 def slopes(runs: pd.DataFrame, ranks: pd.DataFrame) -> list[str]:
-    """Of log steps against log d and log r, and of log r against log d."""
+    """The slopes of log steps against log d and log r, and of log r against log d."""
     by_width, lines = ranks.set_index("width"), []
     runs = runs.assign(r=[by_width.loc[width, "rank_estimate"] for width in runs["width"]])
     for name in ("d", "r"):
@@ -119,7 +119,7 @@ def summary(runs: pd.DataFrame, ranks: pd.DataFrame) -> str:
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Measure the models that runs began with and that are not in the rows yet."""
+    """Measure the models with which runs began and that are not in the rows yet."""
     with parser.refusals("--rows"):
         runs, source = table(read_rows(options.rows)), read_manifest(options.rows)["sha256"]
     if not options.summary:
@@ -131,7 +131,7 @@ def _body(parser: Parser, options: Namespace) -> int:
 
 
 def _measure(parser: Parser, options: Any, widths: set[int]) -> None:
-    """The models that runs began with."""
+    """Measure the models with which runs began."""
     torch.set_num_threads(1)
     results = Results(
         options.out / RANKS,
@@ -151,7 +151,7 @@ def _measure(parser: Parser, options: Any, widths: set[int]) -> None:
 
 
 def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
-    """The steps of each run as rows of their own, made anew."""
+    """Save the steps of each run as rows of their own, made anew."""
     discard(folder)
     seeds = sorted(map(int, set(runs["seed"])))
     settings = {"drop": DROP, "rows": source}
@@ -163,7 +163,7 @@ def _keep(runs: pd.DataFrame, source: str, folder: Path) -> None:
 
 
 def _steps(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of the steps; none where the target was not reached."""
+    """The rows of the steps to the target, for the runs that reached it."""
     rows = runs.to_dict("records")
     return [{str(name): value for name, value in row.items() if not math.isnan(value)} for row in rows]
 

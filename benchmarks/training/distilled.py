@@ -1,8 +1,8 @@
 """A small sentence encoder, taught by the large one on public sentences: reviews and news, and no questions.
 
-One BERT layer of width 64 on the large encoder's words. Their vectors begin as the first 64 principal components of the
-large encoder's; then all weights are trained, by AdamW, until the inner products of 256 sentences' embeddings are those
-that the large one gives them, in mean square.
+It has one BERT layer of width 64 and the large encoder's vocabulary. Its word vectors begin as the first 64 principal
+components of the large encoder's. Then AdamW trains all weights until the inner products of 256 sentences' embeddings
+agree, in mean square, with those of the large encoder.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,8 @@ SENTENCES, STEPS, ROWS, STEP_SIZE = 8000, 400, 256, 3e-3
 
 
 def distilled(folder: Path | None) -> LanguageModel:
-    """The encoder, made once in two minutes. folder: of the sentences, as for `records.load`, which raises."""
+    """The encoder, which is made once, in two minutes. folder: where the sentences are, as for `records.load`, whose
+    errors it raises."""
     found = text.sentences(folder)
     read = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:SENTENCES].tolist()]
     model = begun()
@@ -50,7 +51,8 @@ def taught(texts: Sequence[str]) -> dict[str, Tensor]:
 
 
 def distance(model: LanguageModel, ids: Sequence[Tensor], target: Tensor) -> Tensor:
-    """Mean square of the differences of inner products. ids: of sentences; target: their embeddings by the other."""
+    """The mean squared difference of inner products. ids: the sentences' tokens; target: their embeddings by the large
+    encoder."""
     padded = pad_sequence(list(ids), batch_first=True, padding_value=model.pad)
     found = embed(model.module, input_ids=padded, attention_mask=(padded != model.pad).long())
     return (found @ found.T - target @ target.T).square().mean()

@@ -1,4 +1,4 @@
-"""Sentences as vectors, by the sentence encoder that installs with the extra `dev`: no download."""
+"""Sentences as vectors, by the sentence encoder that is installed with the extra `dev`, so nothing is downloaded."""
 
 import hashlib
 import io
@@ -20,14 +20,15 @@ CACHE = Path("out") / "embeddings"
 
 
 def sentence_embeddings(texts: Sequence[str]) -> Tensor:
-    """Of length 1, shape (texts, width)."""
+    """The embeddings of the texts, vectors of length 1, shape (texts, width)."""
     return normalize(_means(_encoder(), texts), dim=-1)
 
 
 def normalised_means(texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-    """z of shape (texts, width), and the last normalisation's gain and bias: an embedding is that of gain * z + bias.
+    """The means z of the texts' normalised states, shape (texts, width), and the last normalisation's gain and bias.
 
-    z is the mean over a text's tokens of their states as the last normalisation has them before gain and bias.
+    z is the mean over a text's tokens of their states as the last normalisation has them before gain and bias, so that
+    an embedding is gain * z + bias, divided by its length.
     """
     encoder = _encoder()
     norm = encoder.encoder.layer[-1].output.LayerNorm
@@ -38,7 +39,7 @@ def normalised_means(texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def kept(make: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> Any:
-    """`make(texts)`, tensors, kept in out/ between commands."""
+    """The tensors `make(texts)`, which are kept in out/ between commands."""
     name = hashlib.sha256(chr(0).join([make.__name__, *texts]).encode()).hexdigest()[:16]
     place = CACHE / f"{name}.pt"
     if not place.exists():

@@ -1,7 +1,7 @@
 """A sentence encoder as a `heads.Head`: features are token ids, and its own weights or adapters are trained.
 
-One pass evaluates several points, by `torch.vmap` over their parameters: what is below the first trained weight runs
-once for all of them.
+`torch.vmap` over the parameters evaluates several points x +- lambda u_k in one pass; the layers below the first
+trained weight run once for all of them.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,15 @@ from benchmarks.training.heads import Part
 from dpzero_theory.curvature.encoder import SentenceClassifier, train
 
 POINTS, PLACES = 18, 288
-"""In one pass at most: points, which are stacked, and texts at points."""
+"""The most that one pass takes: points, which are stacked, and pairs of a text and a point."""
 
 
 class Encoder:
-    """A sentence classifier of texts as rows of token ids, padded on the right.
+    """A classifier of texts, given as rows of token ids that are padded on the right.
 
-    pad: the id that pads. weights: what is trained beside the label vectors, one of `encoder.SUBSETS`, or `lora`,
-    adapters of rank 8 beside the query and value matrices. The module is used up.
+    pad: the id that pads. weights: what is trained beside the label vectors, one of `encoder.SUBSETS`, or `lora` for
+    adapters of rank 8 beside the query and value matrices. The module that is given is changed and must not be used
+    again.
     """
 
     def __init__(self, module: SentenceClassifier, pad: int, weights: str) -> None:

@@ -1,19 +1,22 @@
-"""K directions a step, and updates, at equal epsilon, relation, sampling and evaluations.
+"""K directions a step, and other updates, at equal epsilon, relation, sampling and number of evaluations.
 
     python -m benchmarks.equal_evaluations --data DIR    # K in {1, 4, 16, 64, 256}; DIR holds the tasks' files
     python -m benchmarks.equal_evaluations --preset encoder --data DIR  # a small encoder's own weights, and LoRA
     python -m benchmarks.equal_evaluations --preset updates --data DIR  # momentum, Adam, decay, schedules at K = 16
     python -m benchmarks.equal_evaluations --summary
 
-Label vectors are trained on frozen embeddings of sentences (TREC, SST-2, SST-5; at the start the embeddings of the
-label sentences; `trec, norm`: with gain and bias of the sentence encoder's last normalisation), and a logistic head on
-pixels (digits, from zero). Of a small encoder (`benchmarks.distilled`) the one layer below the label vectors is trained
-too, all of it or adapters (`trec, body` and `trec, lora`). epsilon = 2, delta = 1e-5, add-remove, Poisson batches of
-256, of the small encoder 64, random signs, lambda 1e-2; K T is the number of evaluations of a record in a batch. Clips
-c sqrt(K) and step sizes of one grid for every K (of the small encoder nine settings, of larger step sizes for larger
-K), which grows where the best lies on its edge: each setting runs with 2 seeds, accuracy on records held out for it
-chooses, and the chosen runs with 5 further seeds, whose accuracy on other records is reported. The same two seeds and
-records choose among the K. The choice is not paid for. Noise comes from seeds.
+Tasks. Label vectors are trained on frozen embeddings of sentences (TREC, SST-2, SST-5), starting at the embeddings of
+the label sentences; `trec, norm` also trains gain and bias of the encoder's last normalisation. A logistic head is
+trained on pixels (digits), starting at zero. Of a small encoder (`benchmarks.training.distilled`) the one layer below
+the label vectors is trained too, all of it or adapters (`trec, body` and `trec, lora`).
+
+Runs. epsilon = 2, delta = 1e-5, relation add-remove, Poisson batches of 256 (of 64 for the small encoder), random-sign
+directions, smoothing 1e-2. K T is the number of evaluations of a record in a batch, where T is the number of steps.
+
+Choice. Clips c sqrt(K) and step sizes come from one grid for every K (for the small encoder nine settings, with larger
+step sizes for larger K), and the grid grows where the best is on its edge. Each setting runs with 2 seeds, and accuracy
+on records held out for it chooses. The chosen setting runs with 5 further seeds, whose accuracy on other records is
+reported. The same two seeds and records choose among the K. The choice is not paid for, and noise comes from seeds.
 """
 
 import itertools
@@ -48,7 +51,7 @@ FIELDS = ("steps", "noise_multiplier", "chosen_by", "accuracy", "seconds")
 
 
 class Variant(NamedTuple):
-    """What is compared: K, and how releases move the weights."""
+    """What is compared: K, and how releases change the weights."""
 
     directions: int
     update: str = "plain"
@@ -57,7 +60,8 @@ class Variant(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """Tasks with their numbers of evaluations K T, what is compared, the expected batch, and where the rows are."""
+    """Tasks with their numbers of evaluations K T, the variants compared, the expected batch, and the folder of the
+    rows."""
 
     tasks: dict[str, tuple[int, ...]]
     variants: tuple[Variant, ...]
@@ -99,7 +103,7 @@ def grid(
     alphas: Sequence[float] = STEP_SIZES,
     batch: int = BATCH,
 ) -> list[Plan]:
-    """Every clip c sqrt(K) with every step size."""
+    """A plan for every clip c sqrt(K) with every step size."""
     steps, root = evaluations // variant.directions, math.sqrt(variant.directions)
     common: dict[str, Any] = {
         "n": n, "target_epsilon": EPSILON, "target_delta": DELTA, "steps": steps, "expected_batch": float(batch),
@@ -129,13 +133,16 @@ def _rows(work: Work, cell: dict[str, Any], plans: Sequence[Plan], seed: int) ->
 
 
 def alpha_of(plan: Plan) -> float:
-    """The step size that a schedule is given: its largest, and without one its only."""
+    """The largest step size of the plan's schedule, or its only one."""
     return max(plan.step_sizes)
 
 
 def chosen(rows: pd.DataFrame) -> tuple[float, float, float]:
-    """Step size and clip of the largest mean accuracy on the records held out for the choice, over its seeds, of the
-    rows of one cell; and that mean. Of equal ones one inside the grid."""
+    """Step size and clip with the largest mean accuracy on the records held out for the choice, over the seeds of the
+    rows of one cell; and that mean.
+
+    Among equal settings one inside the grid is preferred.
+    """
     table = rows[rows["seed"].isin(CHOOSING)].groupby(["step_size", "clip"])["chosen_by"].mean()
     ends = [{min(values), max(values)} for values in zip(*table.index, strict=True)]
 
@@ -147,7 +154,7 @@ def chosen(rows: pd.DataFrame) -> tuple[float, float, float]:
 
 
 def reported(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the seeds that choose nothing, of each cell's chosen setting."""
+    """The rows of the seeds that choose nothing, for each cell's chosen setting."""
     shown = [rows[:0]]
     for _, cell in rows.groupby(list(CELL), sort=False):
         alpha, clip, _ = chosen(cell)
@@ -156,13 +163,13 @@ def reported(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def plain(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that compare K alone: no momentum, decay or schedule."""
+    """The rows that compare K alone: without momentum, decay or schedule."""
     return rows[(rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")]
 
 
 class Gain(NamedTuple):
-    """Over K = 1, in points with standard errors: of the K that was chosen, and on average of all in between, without
-    a choice."""
+    """Gains over K = 1 in points of accuracy, with standard errors: of the K that was chosen, and the mean gain of all
+    K in between, without a choice."""
 
     directions: int
     chosen: tuple[float, float]
@@ -170,7 +177,8 @@ class Gain(NamedTuple):
 
 
 def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
-    """By task and number of evaluations; chosen is the K whose setting is best where settings are chosen."""
+    """The gains by task and number of evaluations. The chosen K is the one whose setting is best on the records that
+    choose."""
     found = {}
     for _, cell in plain(rows).groupby(["task", "evaluations"]):
         by = {k: cell[cell["directions"] == k] for k in sorted(map(int, cell["directions"].unique()))}
@@ -185,7 +193,8 @@ def gains(rows: pd.DataFrame) -> dict[tuple[str, int], Gain]:
 
 
 def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tuple[float, float]:
-    """The mean of the means of several samples over that of another, and its standard error; 0 over itself."""
+    """The mean of the means of several samples minus the mean of another sample, and its standard error; 0 against
+    itself."""
     if not those or those[0] is one:
         return 0.0, 0.0
     variance = sum(float(x.var(ddof=1)) / len(x) for x in those) / len(those) ** 2 + float(one.var(ddof=1)) / len(one)
@@ -193,8 +202,8 @@ def _above(those: Sequence[NDArray[np.float64]], one: NDArray[np.float64]) -> tu
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """A line for each cell: accuracy of the reported seeds in percent, its standard error, and the setting; then for
-    each task and number of evaluations the K that was chosen."""
+    """A line for each cell: accuracy of the reported seeds in percent, its standard error, and the setting. Then, for
+    each task and number of evaluations, the K that was chosen."""
     lines = []
     for cell, found in reported(rows).groupby(list(CELL), sort=True):
         values = 100 * found["accuracy"].to_numpy(float)
@@ -275,8 +284,8 @@ def _make(results: Results, work: Work, cell: dict[str, Any], variant: Variant, 
 
 
 def grown(values: tuple[float, ...], best: float) -> tuple[float, ...]:
-    """Ascending values of a grid, with one more beyond an end that the best lies on or beyond, as far as the last two
-    are."""
+    """The ascending values of a grid, with one more beyond an edge that the best is on or beyond, in the ratio of the
+    last two."""
     if len(values) == 1:
         return values
     if best > values[-1] or math.isclose(best, values[-1]):

@@ -1,4 +1,4 @@
-"""What `benchmarks.equal_evaluations` trains: a task's records in three parts, and weights."""
+"""The tasks of `benchmarks.equal_evaluations`: each has its records in three parts, and weights to train."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,22 +31,23 @@ LONGEST = 16
 
 
 Grid = Callable[[int], tuple[tuple[float, ...], tuple[float, ...]]]
-"""Clips in units of sqrt(K), and step sizes, before they grow, by K."""
+"""A function from K to the clips, in units of sqrt(K), and the step sizes, before the grid grows."""
 
 
 def whole(k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """One grid for every K."""
+    """The same grid for every K."""
     return CLIPS, STEP_SIZES
 
 
 def few(least: int, k: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Nine settings, of larger step sizes for larger K, where a run takes seconds. least: of K = 1, in `STEP_SIZES`."""
+    """Nine settings, with larger step sizes for larger K, for tasks whose runs take seconds. least: the index in
+    `STEP_SIZES` of the least step size for K = 1."""
     first = least + round(math.log(k, 4))
     return CLIPS[1:], STEP_SIZES[first : first + 3]
 
 
 class Work(NamedTuple):
-    """A head, three parts of the records (trained on, chosen by, and reported) and the grid to begin with."""
+    """A head, three parts of the records (to train on, to choose by, and to report on) and the grid to begin with."""
 
     head: Head
     train: Part
@@ -56,32 +57,33 @@ class Work(NamedTuple):
 
     @property
     def n(self) -> int:
-        """Records that are trained on."""
+        """How many records are trained on."""
         return len(self.train.y)
 
     def accuracies(self, plans: Sequence[Plan], seed: int) -> list[tuple[float, float]]:
-        """Each plan's after training, on the records to choose by and on those to report."""
+        """Train by each plan; returns its accuracy on the records to choose by and on those to report."""
         trained = train(self.head, self.train, plans, seed)
         parts = (accuracy(self.head, trained, part) for part in (self.chosen_by, self.test))
         return list(zip(*parts, strict=True))
 
 
 def digits(_: Path | None) -> Work:
-    """1,197 records to train on, 200 to choose by, 400 to report; pixels and a constant."""
+    """The digits: 1,197 records to train on, 200 to choose by, 400 to report on; features are pixels and a constant."""
     pixels, labels = datasets.digits(0)
     x = torch.tensor(np.hstack([pixels, np.ones((len(pixels), 1))]), dtype=torch.float32)
     return _parts(Linear(torch.zeros(10, x.shape[1]), 1.0), x, torch.tensor(labels), 1197, 200)
 
 
 def sentences(name: str, folder: Path | None) -> Work:
-    """4,000 records to train on and up to 1,000 to choose by, drawn by a seed, and the test records to report."""
+    """A task of sentences: 4,000 records to train on and up to 1,000 to choose by, drawn by a seed, and the test set to
+    report."""
     records, held = _records(name, folder)
     head = Linear(sentence_embeddings(task(name).prompt("encoder").options), TEMPERATURE)
     return _parts(head, kept(sentence_embeddings, _texts(records)), _labels(records), TRAINED, held)
 
 
 def norm(folder: Path | None) -> Work:
-    """TREC with the last normalisation of the sentence encoder trained too."""
+    """TREC, with the last normalisation of the sentence encoder trained too."""
     records, held = _records("trec", folder)
     options = task("trec").prompt("encoder").options
     z, gain, bias = kept(normalised_means, [*options, *_texts(records)])
@@ -90,7 +92,8 @@ def norm(folder: Path | None) -> Work:
 
 
 def encoder(weights: str, folder: Path | None) -> Work:
-    """TREC by a small sentence encoder of which these weights are trained too (`Encoder`): 16 tokens of a question."""
+    """TREC by a small sentence encoder of which these weights are trained too (`Encoder`); 16 tokens of each
+    question."""
     model = distilled(folder)
     records, held = _records("trec", folder)
     prompter = Prompter(task("trec"), "encoder", model.tokenizer, LONGEST)
@@ -102,7 +105,8 @@ def encoder(weights: str, folder: Path | None) -> Work:
 
 
 def _records(name: str, folder: Path | None) -> tuple[list[Record], int]:
-    """`TRAINED` records to train on, after them those to choose by, whose number is returned, and those to report."""
+    """`TRAINED` records to train on, after them those to choose by, whose number is returned, and after these the test
+    set."""
     found = load(task(name), "train", folder)
     drawn = np.random.default_rng(0).permutation(len(found))[: TRAINED + 1000].tolist()
     return [*(found[index] for index in drawn), *load(task(name), "test", folder)], len(drawn) - TRAINED

@@ -1,10 +1,11 @@
-"""DPZero on a head over frozen features, many settings at once: what `optim` does, without its forwards.
+"""DPZero on a head over frozen features, for many settings at once: what `dpzero_theory.optim` does, without its
+forwards.
 
-The logits of a linear head are linear in its weights, so that one product with the batch gives all of them at
-x +- lambda u_k for every direction, and settings that share directions, batches and noise share those products; with a
-normalisation below it the logits are such products over a norm, which is a product too. Directions, batches,
-noise, clipping on the lattice and updates are the library's; a run is that of `make_from_seed_not_private` on the same
-seed up to rounding (`tests/benchmarks/training/test_heads.py`).
+The logits of a linear head are linear in its weights. So one product with the batch gives the logits at x +- lambda u_k
+for every direction u_k, and settings that share directions, batches and noise share those products. With a
+normalisation below the head the logits are such products divided by a norm, which is a product too. Directions,
+batches, noise, clipping to the integer lattice and updates are the library's. A run is that of
+`make_from_seed_not_private` on the same seed, up to rounding (`tests/benchmarks/training/test_heads.py`).
 """
 
 from collections.abc import Sequence
@@ -23,31 +24,32 @@ from dpzero_theory.privacy.noise import SeededNoise
 
 
 class Part(NamedTuple):
-    """Records: features of shape (records, width) and classes."""
+    """Records: features of shape (records, width), and their classes."""
 
     x: Tensor
     y: Tensor
 
 
 class Head(Protocol):
-    """Logits from features and trained weights, which are given for several settings at once."""
+    """A function from features and trained weights to logits, for several settings at once."""
 
     @property
     def start(self) -> Sequence[Tensor]:
         """The trained parameters at the start."""
 
     def logits(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-        """parameters: those of `start` with a first axis of settings. Shape (settings, records, classes)."""
+        """The logits, shape (settings, records, classes). parameters: those of `start` with a first axis of
+        settings."""
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
-        """f(x + lambda u_k) - f(x - lambda u_k) of each record, shape (records, settings, K).
+        """f(x + lambda u_k) - f(x - lambda u_k) for each record, shape (records, settings, K).
 
-        shifts: lambda u_k, parameters with a first axis of directions.
+        shifts: lambda u_k, as parameters with a first axis of directions.
         """
 
 
 class Linear(NamedTuple):
-    """Logits scale * W x, with the weights W of shape (classes, width) at the start."""
+    """Logits scale * W x. weights: W at the start, shape (classes, width)."""
 
     weights: Tensor
     scale: float
@@ -70,11 +72,11 @@ class Linear(NamedTuple):
 
 
 class Normed(NamedTuple):
-    """Logits scale * W h/||h|| with h = gain * x + bias: the weights, of shape (classes, width), the bias and the gain
-    at the start.
+    """Logits scale * W h/||h|| with h = gain * x + bias. Trained are the weights W, shape (classes, width), the bias
+    and the gain.
 
-    It is a `SentenceClassifier` of which the last normalisation and the label vectors are trained, its parameters in
-    the same order, where x is the mean over a text's tokens of the normalised states (`curvature.encoder.Scale`).
+    It is a `SentenceClassifier` of which the last normalisation and the label vectors are trained, with its parameters
+    in the same order. x is the mean over a text's tokens of the normalised states (`curvature.encoder.Scale`).
     """
 
     weights: Tensor
@@ -91,8 +93,11 @@ class Normed(NamedTuple):
         return self.scale * (normalize(_scaled(gain, bias, x), dim=-1) @ weights.transpose(1, 2))
 
     def differences(self, part: Part, parameters: Sequence[Tensor], shifts: Sequence[Tensor]) -> Tensor:
-        """(h + e) (W + V) = (h W + e V) + (h V + e W) and ||h + e||^2 = (||h||^2 + ||e||^2) + 2 h e, and at the other
-        point with a minus, for the shifts e of h and V of W."""
+        """The differences of losses at h + e and h - e, with weights W + V and W - V.
+
+        (h + e) (W + V) = (h W + e V) + (h V + e W) and ||h + e||^2 = (||h||^2 + ||e||^2) + 2 h e; at the other point
+        the second term of each has a minus. Here e is the shift of h, and V that of W.
+        """
         h, e = (_scaled(gain, bias, part.x).transpose(0, 1) for _, bias, gain in (parameters, shifts))
         w, v = parameters[0], shifts[0]
         same = torch.einsum("bsw,scw->bsc", h, w)[:, :, None] + torch.einsum("bkw,kcw->bkc", e, v)[:, None]
@@ -108,7 +113,7 @@ class Normed(NamedTuple):
 
 
 class Module(nn.Module):
-    """A head as the library takes one."""
+    """A head as a torch module, which is what the library takes."""
 
     def __init__(self, head: Head) -> None:
         super().__init__()
@@ -120,9 +125,9 @@ class Module(nn.Module):
 
 
 def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tensor]:
-    """The trained parameters of each plan, those of `start` with a first axis of plans.
+    """The trained parameters of each plan: those of `start` with a first axis of plans.
 
-    plans: of dpzero; they may differ in clip, step sizes, update and weight decay, and in nothing else.
+    The plans must be of the algorithm dpzero and may differ in clip, step sizes, update and weight decay only.
     """
     plan, sizes = plans[0], tuple(parameter.numel() for parameter in head.start)
     d = sum(sizes)
@@ -150,7 +155,7 @@ def train(head: Head, part: Part, plans: Sequence[Plan], seed: int) -> list[Tens
 
 
 def accuracy(head: Head, parameters: Sequence[Tensor], part: Part) -> list[float]:
-    """Of each of the plans' parameters."""
+    """The accuracy of each plan's parameters."""
     return [_share(head, [each[index, None] for each in parameters], part) for index in range(len(parameters[0]))]
 
 
@@ -166,7 +171,7 @@ def _differences(head: Head, part: Part, flat: Tensor, u: Tensor, smoothing: flo
 
 
 def _parameters(head: Head, rows: Tensor) -> list[Tensor]:
-    """Rows of all weights, cut into the parameters."""
+    """Rows that hold all weights, cut into the parameters."""
     parts = torch.split(rows, [parameter.numel() for parameter in head.start], dim=1)
     return [part.view(-1, *parameter.shape) for part, parameter in zip(parts, head.start, strict=True)]
 
@@ -177,12 +182,13 @@ def _scaled(gain: Tensor, bias: Tensor, x: Tensor) -> Tensor:
 
 
 def _products(x: Tensor, weights: Tensor) -> Tensor:
-    """x: (..., width), weights: (settings, classes, width). Shape (..., settings, classes)."""
+    """The products of x, shape (..., width), with weights of shape (settings, classes, width); shape (..., settings,
+    classes)."""
     return torch.unflatten(x @ weights.flatten(0, 1).T, -1, weights.shape[:2])
 
 
 def _directions(directions: Directions, release: int, k: int, sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """u_k of a release, shape (K, d)."""
+    """The directions u_k of a release, shape (K, d)."""
     u = torch.empty(k, sum(sizes), dtype=dtype)
     for index in range(k):
         number = release * k + index

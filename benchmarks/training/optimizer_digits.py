@@ -1,12 +1,12 @@
 """DPZero beside DPGD-0th on scikit-learn's digits at epsilon = 2.  python -m benchmarks.optimizer_digits
 
-Ten classes, 1,437 images to train on and 360 to test on, full batches, add-remove neighbours, delta = 1e-5: a logistic
-model (650 weights) and a small MLP (2,410), five seeds. Both algorithms get the same grid of steps, step sizes and
-clips (DPGD-0th's clip in units of sqrt(d), the length of its direction), and each is represented by its best
-setting, by mean accuracy over the seeds.
+There are ten classes, 1,437 images to train on and 360 to test on; runs have full batches, relation add-remove and
+delta = 1e-5. A logistic model (650 weights) and a small MLP (2,410) are trained with five seeds. Both algorithms get
+the same grid of steps, step sizes and clips (DPGD-0th's clip in units of sqrt(d), the length of its direction), and
+each is represented by its best setting, by mean accuracy over the seeds.
 
-What is to be shown, fixed before the run: DPZero's mean test accuracy exceeds DPGD-0th's by at least MARGIN for both
-models. The noise comes from seeds and the choice of the best setting is not charged for: no row is a private release.
+The claim was fixed before the run: DPZero's mean test accuracy exceeds DPGD-0th's by at least MARGIN for both models.
+The noise comes from seeds, and the choice of the best setting is not paid for: no row is a private release.
 """
 
 import itertools
@@ -40,7 +40,7 @@ KEY = ("model", "method", "seed", "steps", "step_size", "clip")
 
 
 def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Train and test images, split by the seed."""
+    """Images to train and to test on, split by the seed."""
     images, labels = datasets.digits(seed)
     features, targets = torch.tensor(images, dtype=torch.float32), torch.tensor(labels, dtype=torch.int64)
     return TensorDataset(features[:TRAIN], targets[:TRAIN]), TensorDataset(features[TRAIN:], targets[TRAIN:])
@@ -60,7 +60,7 @@ def losses(module: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def one_run(model: str, method: str, seed: int, steps: int, step_size: float, clip: float) -> dict[str, Any]:
-    """A row: accuracy on the test images after the last step."""
+    """A row: the accuracy on the test images after the last step."""
     started = time.process_time()
     train, test = digits(seed)
     module = network(model, seed)
@@ -104,7 +104,7 @@ def _measure(options: Namespace, at: Cell) -> dict[str, Any]:
 
 
 def _report(options: Namespace) -> int:
-    """Exit status 1 where the margin is not reached."""
+    """Print the accuracies; returns 1 where the margin is not reached."""
     table = read_rows(options.out)
     settings = table.groupby(["model", "method", "steps", "step_size", "clip"])["accuracy"].agg(["mean", "std"])
     best = settings.loc[settings.groupby(level=["model", "method"])["mean"].idxmax()]

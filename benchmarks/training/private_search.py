@@ -3,13 +3,13 @@
     python -m benchmarks.private_search --task digits
     python -m benchmarks.private_search --task trec --data DIR [--seeds N] [--out DIR]
 
-The whole search costs epsilon = 2 at delta = 1e-5 (add-remove). Four ways to spend it: the best of a geometric number
-of runs of random settings, 3 or 10 on average (`privacy.selection`), every setting once (composed), or one run of a
-random setting. The score that chooses is of public records; accuracy is of others. Noise comes from seeds: each
-setting runs at each way's noise with each seed, and a search is a draw from these rows, SEARCHES times.
+The whole search costs epsilon = 2 at delta = 1e-5 (relation add-remove). There are four ways to spend it: the best of a
+geometric number of runs of random settings, 3 or 10 on average (`privacy.selection`), every setting once (composed), or
+one run of a random setting. Public records score the runs and so choose; accuracy is measured on others. Noise comes
+from seeds: each setting runs at each way's noise with each seed, and SEARCHES searches are drawn from these rows.
 
-digits: scikit-learn's, logistic, full batches, 1,437 records. trec: questions by a frozen sentence encoder, six
-classes, 4,000 records, Poisson batches of 256. Both from weights of zero.
+digits: scikit-learn's digits, logistic model, full batches, 1,437 records. trec: questions embedded by a frozen
+sentence encoder, six classes, 4,000 records, Poisson batches of 256. Both start from weights of zero.
 """
 
 import itertools
@@ -56,7 +56,7 @@ WAYS: dict[str, Runs | None] = {
 
 
 class Work(NamedTuple):
-    """Private records, public ones that choose, and others that measure: each features and classes."""
+    """Private records, public records that choose, and records that measure; each has features and classes."""
 
     train: tuple[Tensor, Tensor]
     public: tuple[Tensor, Tensor]
@@ -79,7 +79,8 @@ def trec_records(folder: Path | None, split: str = "train") -> tuple[list[str], 
 
 
 def trec(folder: Path | None) -> Work:
-    """Embeddings of length sqrt(width), drawn into parts by a seed; the encoder is public and not trained."""
+    """The questions' embeddings, of length sqrt(width), divided into parts by a seed. The encoder is public and not
+    trained."""
     texts, y = trec_records(folder)
     x = sentence_embeddings(texts)
     x = x * math.sqrt(x.shape[1])
@@ -96,7 +97,7 @@ def losses(module: nn.Module, batch: Any) -> Tensor:
 
 
 def plans_of(way: str, work: Work) -> list[Plan]:
-    """The plan of each setting where the whole search costs EPSILON."""
+    """The plan of each setting, such that the whole search costs EPSILON."""
     n = len(work.train[0])
     target = Target(
         target_epsilon=EPSILON,
@@ -115,7 +116,7 @@ def plans_of(way: str, work: Work) -> list[Plan]:
 
 
 def one_run(work: Work, plan: Plan, seed: int) -> dict[str, Any]:
-    """What a row holds: accuracy on the public records and on the others after the last step."""
+    """The measured columns of a row: accuracy on the public records, and on those that measure, after the last step."""
     torch.manual_seed(seed)
     module = nn.Linear(work.train[0].shape[1], int(work.train[1].max()) + 1)
     nn.init.zeros_(module.weight)
@@ -136,7 +137,7 @@ def one_run(work: Work, plan: Plan, seed: int) -> dict[str, Any]:
 
 
 def searched(rows: pd.DataFrame, way: str) -> tuple[float, float]:
-    """Mean accuracy of SEARCHES searches drawn from a way's rows, and its standard deviation."""
+    """Mean and standard deviation of the accuracy of SEARCHES searches drawn from the rows of one way."""
     table = rows.pivot(index="setting", columns="seed", values=["public", "accuracy"])
     public, accuracy = (np.asarray(table[name], dtype=float) for name in ("public", "accuracy"))
     source, found = random.Random(0), []

@@ -4,9 +4,10 @@
     python -m benchmarks.starting --data DIR
     python -m benchmarks.starting --summary
 
-For every cell of `benchmarks.equal_evaluations` that the plain update has rows of: `losses.starting.starting_values` on
-the records that are held out for the choice, taken as public, with that cell's K; the runs with what it says, on the
-seeds that the grid's best is reported with.
+Starting values are a clip, step size and smoothing computed from public records, without a search. For every cell of
+`benchmarks.equal_evaluations` that has rows of the plain update, `starting_values` is called on the records that are
+held out for the choice, taken as public, with that cell's K. The runs with these values use the seeds on which the
+grid's best is reported.
 """
 
 import math
@@ -35,7 +36,7 @@ FIELDS = ("step_size", "clip", "smoothing", "accuracy", "grid_step_size", "grid_
 
 
 def start(work: Work, evaluations: int, k: int) -> Start:
-    """The starting values for a cell; questions that are asked in both parts are not taken as public."""
+    """The starting values for a cell. A question that is also among the private records is not taken as public."""
     private = {row.numpy().tobytes() for row in work.train.x}
     kept = torch.tensor([row.numpy().tobytes() not in private for row in work.chosen_by.x])
 
@@ -73,7 +74,8 @@ def _rows(work: Work, cell: dict[str, Any], grid: pd.DataFrame) -> list[dict[str
 
 
 def summary(rows: pd.DataFrame) -> str:
-    """A line for each cell: accuracy with starting values and with the grid's best, and the ratios of the settings."""
+    """A line for each cell: accuracy with the starting values and with the grid's best, and the ratios of the two
+    settings."""
     lines = []
     for (name, evaluations, k), part in rows.groupby(["task", "evaluations", "directions"]):
         mine, best = (100 * part[column].to_numpy(float) for column in ("accuracy", "grid_accuracy"))
