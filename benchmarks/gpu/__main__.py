@@ -1,15 +1,15 @@
-"""Everything that a GPU should show, in the time that one has.  python -m benchmarks.gpu --minutes 40
+"""Everything that a GPU should show, in the time that one is available.  python -m benchmarks.gpu --minutes 40
 
     python -m benchmarks.gpu --minutes 40 --dry-run --card h200          what would run, in which order, and why
     python -m benchmarks.gpu --minutes 40 --data DIR --model DIR         (DIR: local files, RoBERTa-large)
     python -m benchmarks.gpu --minutes 40 --preset smoke --device cpu    the whole list, made small
 
-Jobs come in order of value, each in a process of its own that is ended after 9 minutes and goes on in another. What
-does not fit into the time or the memory is left out, and said; what takes more than twice its estimate waits until the
-others have had their turn. The command may be ended at any moment; the same command goes on where it was, and tries
-again what failed. Every row is written as soon as it is there, below --out: a folder for each benchmark,
-with the card, its driver, clocks and TF32 state in the manifest, and `jobs`, a row for each job. At the end there are
-a table and a figure of what is there (`python -m figures.gpu`), in OUT/figures.
+Jobs come in the order of their value, each in a process of its own that is ended after 9 minutes and goes on in
+another. A job that does not fit into the time or the memory is left out, with a line that says so. A job that takes
+more than twice its estimate waits until the others have had their turn. The command may be ended at any moment; the
+same command then goes on, and tries again what failed. Every row is written as soon as it is measured, below --out: a
+folder for each benchmark, whose manifest has the GPU, its driver, clocks and TF32 state, and `jobs`, with a row for
+each job. At the end a table is printed and a figure drawn (`python -m figures.gpu`), in OUT/figures.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from dpzero_theory.cli import Parser, Several, input_folder, number, output_fold
 NAMES = tuple(job.name for job in JOBS)
 FIELDS = ("estimate_s", "memory_gib", "wall_s", "processes")
 PATIENCE, SLACK = 2.0, 60.0
-"""A job may take so many times its estimate, and so many seconds, before the others have their turn."""
+"""A job may take so many times its estimate, and so many seconds more, before the others have their turn."""
 LATE = "unfinished: it takes longer than it should, the others go first"
 INTERRUPTED = "unfinished: interrupted"
 
@@ -45,7 +45,7 @@ def _name(text: str) -> str:
 
 
 def _body(parser: Parser, options: argparse.Namespace) -> int:
-    """Run the jobs, or print the plan; -> 1 where a job failed, 130 after Ctrl-C."""
+    """Run the jobs, or print the plan. Returns 1 where a job failed, 130 after Ctrl-C."""
     label, card = _card(parser, options)
     smoke = options.preset == "smoke"
     jobs = [job.in_smoke() if smoke else job for job in JOBS if job.name in (options.only or NAMES)]
@@ -70,7 +70,7 @@ def _body(parser: Parser, options: argparse.Namespace) -> int:
 
 
 def _card(parser: Parser, options: argparse.Namespace) -> tuple[str, Card]:
-    """The card to plan for: the one asked about, the one there is, or the processor."""
+    """The name and the card to plan for: the one that is asked about, the one at hand, or the processor."""
     if options.card and not options.dry_run:
         parser.error(f"--card must be given with --dry-run alone; got {options.card!r}")
     if options.card:
@@ -97,7 +97,7 @@ def _print_plan(jobs: Sequence[Job], card: Card, seconds: float, given: dict[str
 
 @dataclass(frozen=True)
 class Session:
-    """What all jobs of a call share. out: where their folders are; results: a row for each."""
+    """What all jobs of a call share. out: the parent of their folders. results: a row for each job."""
 
     label: str
     card: Card
@@ -106,16 +106,16 @@ class Session:
     results: Results
 
     def row(self, job: Job, spent: float, processes: int, status: str) -> None:
-        """The job's row in place of the one there was, whose time counts."""
+        """Write the job's row in place of an earlier one, whose time is counted in."""
         key, measured = {"job": job.name, "card": self.label}, {"wall_s": round(spent, 1), "processes": processes}
         estimate = {"estimate_s": round(job.work.on(self.card), 1), "memory_gib": round(job.memory_gib, 1)}
         self.results.add([{**key, **estimate, **measured, "status": status}])
 
 
 def _run(jobs: Sequence[Job], session: Session, seconds: float) -> bool:
-    """The jobs in order, then those that took longer than they should; whether Ctrl-C ended them.
+    """Run the jobs in order, then those that took longer than they should; returns whether Ctrl-C ended them.
 
-    So a job whose estimate is wrong by far leaves the others their time, and has what they leave.
+    So a job whose estimate is far off leaves the others their time, and has what they leave.
     """
     ends, waiting = time.monotonic() + seconds, list(jobs)
     for patience in (PATIENCE, math.inf):
@@ -138,7 +138,8 @@ def _run(jobs: Sequence[Job], session: Session, seconds: float) -> bool:
 def _job(
     job: Job, session: Session, ends: float, patience: float, jobs: Sequence[Job], place: str
 ) -> tuple[float, int, str]:
-    """One job in as many processes as it needs: seconds, of earlier calls too, processes, and how it ended."""
+    """Run one job in as many processes as it needs. Returns its seconds and processes, earlier calls included, and how
+    it ended."""
     estimate, folder = job.work.on(session.card), session.out / job.out
     before, processes = _earlier(session.out, job.name)
     spent, allowed = 0.0, patience * estimate + SLACK
@@ -166,7 +167,7 @@ def _job(
 
 
 def _earlier(out: Path, name: str) -> tuple[float, int]:
-    """Seconds and processes of a job in earlier calls."""
+    """The seconds and processes of a job in earlier calls."""
     try:
         rows = read_rows(out / "jobs", failed=True)
     except FileNotFoundError:
@@ -182,7 +183,7 @@ def _command(job: Job, session: Session) -> list[str]:
 
 
 def _held(folder: Path) -> int:
-    """Bytes below a folder."""
+    """The bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -195,7 +196,7 @@ def _draw(folder: Path) -> None:
 
 
 def _summary(folder: Path, names: Sequence[str]) -> int:
-    """A line for each job, and 1 if one of these failed."""
+    """Print a line for each job; returns 1 if one of these failed."""
     rows = read_rows(folder / "jobs", failed=True)
     rows = rows.set_index("job").reindex([name for name in NAMES if name in set(rows["job"])])
     for name, row in rows.iterrows():

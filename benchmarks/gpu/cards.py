@@ -1,4 +1,4 @@
-"""What a card can do, and how long work takes on it."""
+"""What a GPU (a card) can do, and how long work takes on it."""
 
 import tomllib
 from dataclasses import dataclass, replace
@@ -6,12 +6,13 @@ from functools import cache
 from pathlib import Path
 
 _REACHED = 0.4
-"""The share of its peak rates that work reaches; estimates are for planning, not for reporting."""
+"""The share of its peak rates that work reaches. It is for planning only; no measurement uses it."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """words: of its name; rates of its data sheet, see cards.toml. The processor is a card without rates."""
+    """words: all of them are in the device's name. The rates are those of the data sheet, see cards.toml; the processor
+    is a card without rates."""
 
     words: tuple[str, ...]
     memory_gib: float
@@ -26,8 +27,8 @@ PROCESSOR = Card(("cpu",), float("inf"))
 
 @dataclass(frozen=True)
 class Work:
-    """seconds: that no card shortens (imports, launches, the processor's share); float64, float32, half: TFLOP by
-    type; traffic: TB read and written."""
+    """An amount of work. seconds: time that no card shortens (imports, launches, the processor's share). float64,
+    float32, half: TFLOP by type. traffic: TB read and written."""
 
     seconds: float
     float64: float = 0.0
@@ -36,7 +37,7 @@ class Work:
     traffic: float = 0.0
 
     def on(self, card: Card) -> float:
-        """Seconds on a card."""
+        """The seconds that the work takes on a card."""
         parts = (
             (self.float64, card.float64), (self.float32, card.float32), (self.half, card.half),
             (self.traffic, card.bandwidth),
@@ -46,16 +47,15 @@ class Work:
 
 @cache
 def known() -> dict[str, Card]:
-    """The cards of cards.toml by name; of two that share words, the one with more of them comes first."""
+    """The cards of cards.toml by name; of two whose words match the same device, the one with more words comes
+    first."""
     entries = tomllib.loads((Path(__file__).parent / "cards.toml").read_text())
     return {name: Card(**{**entry, "words": tuple(entry["words"])}) for name, entry in entries.items()}
 
 
 def card_named(name: str, memory_gib: float) -> tuple[str, Card]:
-    """The card whose device has this name and memory.
-
-    One that is not known is taken to be as slow as the slowest that is in each respect.
-    """
+    """The name and the card of a device. An unknown one is taken to be, in each respect, as slow as the slowest known
+    one."""
     for label, card in known().items():
         if all(word in name for word in card.words):
             return label, replace(card, memory_gib=memory_gib)

@@ -1,8 +1,8 @@
-"""A job's command in a process group of its own, ended at its limit, and with this process whatever ends that.
+"""A job's command in a process group of its own, which is ended at its limit, and whenever this process ends.
 
-A guard between the two starts the command and waits on a pipe from here. It is at its end when the limit is reached,
-at Ctrl-C, and when this process is killed; then the guard kills its group, the command's own workers included.
-Commands keep what they have done at every moment, so no end is too sudden.
+A guard process starts the command and waits at the end of a pipe from here. The pipe is closed at the limit, at Ctrl-C,
+and when this process is killed; then the guard kills its group, the command's own worker processes included. Commands
+save what they have done at every moment, so they may be ended at any.
 """
 
 import subprocess
@@ -25,7 +25,8 @@ _LOOK = 0.2
 
 
 class Ended(NamedTuple):
-    """How a process ended. status: its exit status; None where it was ended at the limit. last: its last line."""
+    """How a process ended. status: its exit status; None where it was ended at the limit. last: the last line it
+    printed."""
 
     status: int | None
     seconds: float
@@ -33,7 +34,8 @@ class Ended(NamedTuple):
 
 
 def run_command(command: Sequence[str], limit: float, log: Path, say: Callable[[str], None]) -> Ended:
-    """Run it for at most `limit` seconds; what it prints goes to the end of `log`, and line by line to `say`."""
+    """Run the command for at most `limit` seconds. Its output is appended to `log`, and each line is passed to
+    `say`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     started, last = time.monotonic(), ""
     with log.open("ab") as out, log.open(errors="replace") as lines:
@@ -54,7 +56,7 @@ def run_command(command: Sequence[str], limit: float, log: Path, say: Callable[[
 
 
 def _told(lines: Sequence[str], say: Callable[[str], None]) -> str:
-    """The last of the lines that say something."""
+    """Pass on the lines that are not empty; returns the last of them."""
     found = [line.strip() for line in lines if line.strip()]
     for line in found:
         say(line)

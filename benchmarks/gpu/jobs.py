@@ -1,8 +1,8 @@
-"""What a GPU should show, the most valuable first: commands, and estimates of what they need.
+"""The jobs for a GPU, the most valuable first: commands, and estimates of what they need.
 
-An estimate of time is a sum of work, see `cards.Work`; a step of a model of d weights on t tokens is two forwards,
-4 d t FLOP, and 8 readings or writings of the weights; layers come from files at 4 GB/s. Memory is the least with which
-the job shows what it should: benchmarks tell by a row what did not fit.
+An estimate of time is a sum of work (`cards.Work`). A step of a model of d weights on t tokens is two forward passes, 4
+d t FLOP, and the weights are read or written 8 times; layers come from files at 4 GB/s. Memory is the least with which
+the job shows what it should; what does not fit in a job is a row that says so.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ _START = 30.0
 class Job:
     """One command.
 
-    shows: what for. command: module and arguments; {device}, {data} and {model} stand for options, --out is added.
-    smoke: its arguments in the preset `smoke`. out: folder of the rows below the command's own. work, memory_gib: of
-    the full preset. parts: equal shares of the work that rows are made in, so that one alone is worth beginning.
-    needs: options without which it cannot run. unless: the job that, where it fits, makes this one needless.
+    shows: what it is for. command: module and arguments, in which {device}, {data} and {model} stand for options; --out
+    is added. smoke: its arguments in the preset `smoke`. out: the folder of its rows, below the command's own. work,
+    memory_gib: what the full preset needs. parts: into how many equal parts the work is cut; one part alone is worth
+    beginning. needs: options without which it cannot run. unless: the job that makes this one needless where it fits.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Job:
     unless: str = ""
 
     def words(self, preset: str, **options: object) -> list[str]:
-        """What follows `python -m`, without --out."""
+        """The words that follow `python -m`, without --out."""
         arguments = self.command if preset == "full" else self.smoke
         return [self.module, *(word.format(**options) for word in arguments.split())]
 
     def in_smoke(self, seconds: float = 15.0) -> "Job":
-        """The job as the preset `smoke` runs it: seconds, in any memory, wherever it would run."""
+        """The job as the preset `smoke` runs it: for some seconds, in any memory, on any device."""
         values = {**vars(self), "work": Work(seconds), "memory_gib": 1.0, "parts": 1, "unless": ""}
         return Job(**{**values, "needs": [name for name in self.needs if f"{{{name}}}" in self.smoke]})
 
@@ -56,18 +56,18 @@ _WEIGHTS = {
     "opt-30b": 30.0,
     "opt-66b": 65.7,
 }
-"""10^9 weights."""
+"""The number of weights of each model, in 10^9."""
 
 
 def _steps(model: str, count: float, tokens: int, kind: str) -> Work:
-    """So many steps of a model, from its making on."""
+    """The work of so many steps of a model, from its making on."""
     weights, size = _WEIGHTS[model] * 1e-3, 2 if kind == "half" else 4
-    moved = (8 * count + 20) * size * weights  # 20: random weights are drawn, looked at and written
+    moved = (8 * count + 20) * size * weights  # 20: random weights are also drawn, read and written at the start
     return Work(_START, traffic=moved, **{kind: 4 * weights * tokens * count})
 
 
 def _hashed(model: str, kind: str, passes: int) -> Work:
-    """Weights that come to the host and are hashed there, twice for each run: 5 GB/s."""
+    """The work of copying weights to the processor and hashing them there at 5 GB/s, twice for each run."""
     return Work(passes * _WEIGHTS[model] * (2 if kind == "half" else 4) / 5)
 
 
@@ -76,7 +76,7 @@ def _sum(*works: Work) -> Work:
 
 
 def _opt(size: str, steps: int) -> Job:
-    """Three cells of a process each; DPZero is timed a second time, in turns with a further run of MeZO."""
+    """The job of three cells, a process each; DPZero is timed a second time, in turns with a further run of MeZO."""
     model, smoke = f"opt-{size}", {"1.3b": 7, "6.7b": 8, "13b": 9, "30b": 10, "66b": 11}[size]
     method = "dpzero" if size == "1.3b" else "forwards"
     cells = _sum(*(_steps(model, count * (steps + 2), 2048, "half") for count in (1, 1, 3)), _hashed(model, "half", 6))

@@ -1,10 +1,11 @@
-"""The smoke run, killed at random and resumed, gives the rows of one that was not.  python -m benchmarks.gpu.kills
+"""The smoke run, killed at random and resumed, gives the rows of an undisturbed one.  python -m benchmarks.gpu.kills
 
 `benchmarks.gpu --preset smoke --device cpu` is killed by SIGKILL after a random time and started again, --kills times,
-each time from a job drawn at random on, so that kills fall everywhere in the list; then it is left to end. Its rows are
-compared, file by file, with those of an undisturbed run: all columns but those that are measured (times, memory,
-rates); of private runs, whose noise is no function of a seed, their keys and how they ended. A row for each kill; the
-last says how many rows were compared, how many differ, and the seconds of the jobs of the undisturbed run.
+each time beginning with a random job, so that kills fall everywhere in the list. Then it is left to end. Its rows are
+compared, file by file, with those of an undisturbed run, in all columns but those that are measured (times, memory,
+rates); of private runs, whose noise does not come from a seed, only keys and status are compared. There is a row for
+each kill. The last row has how many rows were compared, how many differ, and the seconds of the jobs of the undisturbed
+run.
 """
 
 import re
@@ -28,21 +29,22 @@ from dpzero_theory.cli import Parser, Several, integer, number, output_folder
 MEASURED = re.compile(
     r"(_s|_mb|_mib|_error)$|second|ratio|peak|gflops|share|wall|turns|processes|to_mezo|to_non_private"
 )
-"""Columns that time or memory is in."""
+"""The names of columns that hold times, memory or rates."""
 SEED = 2121
 FIELDS = ("begun_at", "delay_s", "exit", "rows", "differ", "whole_s")
 NAMES = [job.name for job in JOBS]
 
 
 def differences(folder: Path, other: Path) -> tuple[int, int]:
-    """(rows compared, rows that only one has) of every table below two folders; a missing table counts whole."""
+    """For all tables below two folders: how many rows were compared, and how many only one of the folders has. All rows
+    of a table that one folder lacks differ."""
     paths = {path.parent.relative_to(root) for root in (folder, other) for path in root.rglob("rows.csv*")}
     tables = [[_lines(root / path) for root in (folder, other)] for path in sorted(paths)]
     return sum(len(one | two) for one, two in tables), sum(len(one ^ two) for one, two in tables)
 
 
 def _lines(folder: Path) -> set[tuple[str, ...]]:
-    """The rows of a table without what is measured, or depends on noise."""
+    """The rows of a table without the columns that are measured or depend on noise."""
     try:
         rows: pd.DataFrame = read_rows(folder, failed=True)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """What would run on cards that are not here, in 10, 40 and 400 minutes.  python -m benchmarks.gpu.plans
 
-A row for each card, time and job, in order: the estimate, when it begins, or why it is left out. As printed by
-`python -m benchmarks.gpu --minutes M --dry-run --card NAME --data DIR --model DIR`. Nothing is measured, so the rows
-are made anew each time; a test holds the committed ones to what the code says today.
+There is a row for each card, time and job, in order: the estimate, and when the job begins or why it is left out.
+`python -m benchmarks.gpu --minutes M --dry-run --card NAME --data DIR --model DIR` prints the same. Nothing is
+measured, so the rows are made anew each time; a test compares the committed rows with what the code says today.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What fits into the time and the memory of a card, in order of value, and why the rest does not."""
+"""Which jobs fit into the time and the memory of a card, in order of value, and why the others do not."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from benchmarks.gpu.cards import Card
 from benchmarks.gpu.jobs import Job
 
 LONGEST = 540.0
-"""Seconds after which a process is ended; a job that needs more goes on in another one."""
+"""The seconds after which a process is ended; a job that needs more goes on in another process."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the plan. start: seconds from now. why: empty for a job that is to run."""
+    """A line of the plan. start: seconds from now. why: why the job is left out, empty for one that is to run."""
 
     job: Job
     seconds: float
@@ -23,7 +23,7 @@ class Entry:
 def refusal(job: Job, card: Card, left: float, given: Mapping[str, object], jobs: Iterable[Job]) -> str:
     """Why a job cannot run with `left` seconds; empty if it can.
 
-    given: options by name, for what a job needs. jobs: all there are, for what makes it needless.
+    given: options by name, for what a job needs. jobs: all jobs, among them the one that may make this one needless.
     """
     absent = [name for name in job.needs if not given.get(name)]
     if absent:
@@ -41,7 +41,7 @@ def refusal(job: Job, card: Card, left: float, given: Mapping[str, object], jobs
 
 
 def planned(jobs: Iterable[Job], card: Card, seconds: float, given: Mapping[str, object]) -> Iterator[Entry]:
-    """The jobs in their order; one that is begun and does not end in the time takes all that is left of it."""
+    """The jobs in their order. A job that begins and does not end in time takes all the time that is left."""
     chosen, start = list(jobs), 0.0
     for job in chosen:
         needed = job.work.on(card)
@@ -52,5 +52,5 @@ def planned(jobs: Iterable[Job], card: Card, seconds: float, given: Mapping[str,
 
 
 def shown(seconds: float) -> str:
-    """s below two minutes, else min."""
+    """A time in words: in seconds below two minutes, else in minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

@@ -1,4 +1,4 @@
-"""Sentences for the preset `smoke`, which shows that the tables run and nothing about language."""
+"""Made-up sentences for the preset `smoke`, which shows that the tables run, and nothing about language."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _TRAIN, _TEST, _QUESTIONS = 240, 48, 740
 
 
 def write(folder: Path) -> Path:
-    """SST-2's and TREC's files, always the same; the folder."""
+    """Write files like SST-2's and TREC's, always the same ones; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", _TRAIN), ("test", _TEST)):
         lines = [f"the {_SUBJECTS[i // 2 % 8]} is {_WORDS[i % 2][i // 16 % 4]} {i}\t{i % 2}" for i in range(count)]

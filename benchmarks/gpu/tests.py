@@ -1,8 +1,9 @@
-"""The tests marked `gpu`, a row for each, and for each of their files.  python -m benchmarks.gpu.tests
+"""The tests marked `gpu`: a row for each test, and for each file of tests.  python -m benchmarks.gpu.tests
 
-The directions of the kernels are those of the CPU, bit for bit; an engine gives on the device what it gives on the CPU;
-a captured loop gives what the loop gives; a run on the device is replayed on the CPU. Without a device the preset
-`full` skips them, each row with the reason; `smoke` runs some of the kernels in Triton's interpreter.
+They check that the kernels' directions on the GPU are those of the CPU, bit for bit; that the engines give the same
+results there as on the CPU; that a captured loop gives what the loop gives; and that a run on the GPU is replayed on
+the CPU. Without a GPU the preset `full` skips them, with a row for each that has the reason; `smoke` runs some of the
+kernels in Triton's interpreter.
 """
 
 import subprocess
@@ -33,16 +34,16 @@ FILES = (
     "tests/benchmarks/llm/test_table.py",
     "tests/curvature/test_spectrum.py",
 )
-"""Those with tests marked `gpu`, the most valuable first."""
+"""The files with tests marked `gpu`, the most valuable first."""
 WHOLE = "all of them"
-"""The row of a file."""
+"""The value of the column `test` in the row of a whole file."""
 PRESETS = {
     "full": dict.fromkeys(FILES, ("-m", "gpu")),
     "smoke": {FILES[0]: ("-k", "test_words and interpreter and place0")},
 }
-"""Of each file the tests that are run."""
+"""For each file, the arguments of pytest that choose the tests to run."""
 LONGEST = 240.0
-"""Seconds after which a file's tests are ended."""
+"""The seconds after which a file's tests are ended."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -55,10 +56,11 @@ def found(report: Path) -> Iterator[dict[str, Any]]:
 
 
 def run(path: str, chosen: Sequence[str], report: Path) -> tuple[str, float]:
-    """The outcome of a file's tests, ok or why not, and the seconds.
+    """Run some tests of a file; returns ok, or why not, and the seconds.
 
-    In a process of their own: after an illegal access to its memory a card answers a process no more. Warnings, which
-    are errors in other runs of the tests, are shown: a driver's would hide what the card computes.
+    They run in a process of their own, because after an illegal access to its memory a GPU does not answer that process
+    any more. Warnings, which are errors in other runs of the tests, are only printed here: a warning of the driver
+    would hide what the GPU computes.
     """
     command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", f"--junitxml={report}"]
     started = time.monotonic()

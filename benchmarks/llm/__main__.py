@@ -1,10 +1,10 @@
-"""One run of a method on a task, with its privacy stated completely.  python -m benchmarks.llm
+"""One run of a method on a task, with a complete statement of its privacy.  python -m benchmarks.llm
 
     python -m benchmarks.llm --data DIR --task sst2 --method dpzero --epsilon 2 --delta 1e-5 --steps 1000 ...
     python -m benchmarks.llm --model FacebookAI/roberta-large --task sst2 --method dpzero --epsilon 2 --clip 200
 
-Defaults are the paper's for masked models (10,000 steps, batch 64, step size 1e-6, smoothing 1e-3, 512 records a class)
-and the sentence encoder that needs no download. A run that is interrupted resumes from its folder under --out.
+The defaults are the paper's for masked models (10,000 steps, batch 64, step size 1e-6, smoothing 1e-3, 512 records a
+class), and the sentence encoder that needs no download. A run that is interrupted resumes from its folder under --out.
 """
 
 import sys
@@ -94,7 +94,8 @@ def _flags() -> list[Flag]:
 
 
 def _body(parser: Parser, given: Namespace) -> int:
-    """Run, and print dev on the way and test before and after."""
+    """Run the configuration; print the metric on the dev records on the way, and on the test records before and
+    after."""
     options = vars(given)
     device = chosen_device(parser, options["device"])
     values = {name: options[name] for name in _FIELDS}
@@ -150,7 +151,7 @@ def _run(settings: Configuration, model: LanguageModel, found: Splits, options: 
 
 
 def privacy_lines(privacy: Privacy, settings: Configuration, runs: int) -> list[str]:
-    """The privacy of a run, its accountants and the cost of the search that chose its settings."""
+    """The privacy of a run, what the accountants say of it, and the cost of the search that chose its settings."""
     lines = ["privacy:", *("  " + line for line in privacy.lines())]
     if settings.method not in ZEROTH_ORDER and (privacy.sampling, privacy.relation) == ("poisson", "add-remove"):
         lines.append(f"  Opacus' RDP accountant on the same run: epsilon = {opacus_epsilon(privacy):.6g}")
@@ -188,7 +189,7 @@ def _model(settings: Configuration, device: str, options: dict[str, Any]) -> Lan
 
 
 def _size(options: dict[str, Any]) -> str:
-    """What is drawn at random: rows and runs know it by this name."""
+    """The name of a model with random weights, by which rows and runs know it."""
     return str(options["config"] or options["model"])
 
 

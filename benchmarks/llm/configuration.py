@@ -1,4 +1,4 @@
-"""What one run is: model, task, method and every number of it; a row of results is known by these values."""
+"""A run's configuration: model, task, method and every number of it. A row of results is known by these values."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -17,23 +17,24 @@ FIRST_ORDER = ("adamw", "lora", "dp-adamw", "dp-lora")
 METHODS = ("zero-shot", *ZEROTH_ORDER, *FIRST_ORDER)
 PRIVATE = ("dpzero", "dpgd-0th", "dp-adamw", "dp-lora")
 SCHEDULES = ("constant", "linear")
-"""Step sizes along a run: the same, or falling linearly to zero after the last step."""
+"""The step sizes along a run: constant, or falling linearly to zero after the last step."""
 
 _COLUMNS = {"directions_per_step": "directions"}
-"""Fields whose column in the rows, those committed too, has another name."""
+"""Fields whose column in the rows, the committed ones included, has another name."""
 
 
 @dataclass(frozen=True)
 class Configuration:
     """One run. The defaults are the paper's for masked models, and the small encoder.
 
-    model: `minilm`, a folder or an id; kind: one of `tasks.KINDS`, empty for what the model was trained as.
-    epsilon, delta, relation, clip: of private methods. sampling: of all but zero-shot; batch: its expected size.
-    direction, directions_per_step, smoothing: of zeroth-order methods; direction None is the paper's gaussian, and
-    sphere for dpgd-0th, whose clip needs a known length. lora_rank, lora_alpha: of LoRA. weights: which are trained,
-    one of `encoder.SUBSETS` (LoRA trains its own). seed: picks the records; and everything else of methods that are not
-    private. per_class, total, min_words, dev, test: see `records.Selection`; both of the first None: all records.
-    max_length: of prompts, at most the task's; None for the task's. Raises ValueError.
+    model: `minilm`, a folder or an id. kind: one of `tasks.KINDS`, or empty for the kind that the model was trained as.
+    epsilon, delta, relation, clip: for private methods. sampling: for all methods but zero-shot. batch: the expected
+    batch size. direction, directions_per_step, smoothing: for zeroth-order methods; direction None is the paper's
+    gaussian, and sphere for dpgd-0th, whose clip needs a direction of known length. lora_rank, lora_alpha: of LoRA.
+    weights: which weights are trained, one of `encoder.SUBSETS` (LoRA trains its own). seed: picks the records, and for
+    methods that are not private also everything else. per_class, total, min_words, dev, test: see `records.Selection`;
+    with both per_class and total None, all records train. max_length: of prompts, at most the task's; None for the
+    task's. Raises ValueError for values that do not go together.
     """
 
     model: str = MINILM
@@ -100,7 +101,8 @@ class Configuration:
         return Selection(self.per_class, self.total, self.min_words, self.dev, self.test)
 
     def key(self) -> dict[str, Any]:
-        """The values that this run's method uses, for a row of results; those it does not use are the word `none`."""
+        """The values that this run's method uses, as columns of a row; a value that it does not use is the word
+        `none`."""
         values = {**asdict(self), "direction": self.directions_kind}
         unused: set[str] = set()
         if not self.private:
@@ -118,5 +120,5 @@ class Configuration:
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
-        """The names of `key`, in order."""
+        """The names in `key`, in order."""
         return tuple(_COLUMNS.get(field.name, field.name) for field in fields(cls))

@@ -1,11 +1,12 @@
 """Fine-tune a real sentence encoder on real sentences, privately, in minutes on a CPU.  python -m benchmarks.llm.demo
 
-DPZero on SST-2: 2,048 movie-review phrases of six words or more, epsilon = 2; accuracy on the 872 test sentences before
-and after. Trained are the label vectors and the encoder's last normalisation; the layers below run once a phrase. Clip
-and step size are the best of six pairs by accuracy on 1,000 dev phrases (`python -m benchmarks.llm.table demo --preset
-few-steps`), which are taken to be public and on which nothing is trained: test is an honest estimate of that choice.
-What is trained, the batch and the directions were settled earlier, with test accuracy in view. On data that are
-really private the choice would have to be paid for. One record is one phrase, not one review.
+DPZero is run on SST-2: 2,048 movie-review phrases of six words or more, epsilon = 2, with the accuracy on the 872 test
+sentences before and after. The label vectors and the encoder's last normalisation are trained; the layers below run
+once for each phrase. Clip and step size are the best of six pairs by accuracy on 1,000 dev phrases (`python -m
+benchmarks.llm.table demo --preset few-steps`), which are taken to be public and on which nothing is trained, so the
+test accuracy is an honest estimate for that choice. What is trained, the batch and the directions were settled earlier,
+with test accuracy in view. On data that are really private the choice would have to be paid for. One record is one
+phrase, not one review.
 
     python -m benchmarks.llm.demo --data DIR        # DIR holds sst2_train.tsv and sst2_test.tsv
     python -m benchmarks.llm.demo                   # from Hugging Face
@@ -24,17 +25,17 @@ from benchmarks.llm.tasks import task
 from dpzero_theory.cli import Parser, input_folder, number, output_folder
 
 CHOSEN = {"clip": 30.0, "step_size": 0.01}
-"""The best on dev among the rows in benchmarks/results/llm_demo_choice."""
+"""The best setting on the dev phrases among the rows in benchmarks/results/llm_demo_choice."""
 
 
 def grid() -> list[Configuration]:
-    """What was compared: the table `demo`."""
+    """The configurations that were compared: those of the table `demo`."""
     entry = table("demo", "few-steps")
     return list(entry.grid(entry.models[0], entry.tasks[0], Row("dpzero:2"), entry.seeds[0]))
 
 
 def recipe() -> Configuration:
-    """The configuration of the grid with the chosen clip and step size."""
+    """The configuration of the grid that has the chosen clip and step size."""
     (found,) = (c for c in grid() if {name: getattr(c, name) for name in CHOSEN} == CHOSEN)
     return found
 

@@ -16,7 +16,8 @@ from benchmarks.llm.scoring import Scorer
 
 @dataclass(frozen=True)
 class Evaluation:
-    """metric: accuracy or mean token F1, in [0, 1]. loss: mean over records. None where there are no records."""
+    """metric: accuracy or mean token F1, in [0, 1]. loss: the mean over records. Both are None where there are no
+    records."""
 
     metric: float | None
     loss: float | None
@@ -25,7 +26,7 @@ class Evaluation:
 def evaluate(
     module: nn.Module, tokenizer: Any, scorer: Scorer, records: Sequence[Record], examples: Sequence[Example]
 ) -> Evaluation:
-    """`examples` are the prompts of `records`, in the same order."""
+    """Evaluate the module. `examples` are the prompts of `records`, in the same order."""
     if not records:
         return Evaluation(None, None)
     with torch.no_grad():

@@ -1,8 +1,9 @@
 """AdamW and LoRA, and their private versions by Opacus.
 
-Private steps: batches by the library's secret sampler, per-record gradients by Opacus' hooks, clipping and noise by
-Opacus' DPOptimizer, the noise multiplier by the library's calibration. Where Opacus cannot hook a model, per-record
-gradients are made by one backward for each record, and `Hooks.how` says so. Dropout is off, as in all other methods.
+In a private step the library's secret sampler draws the batch, Opacus' hooks compute per-record gradients, Opacus'
+DPOptimizer clips and adds noise, and the library's calibration gives the noise multiplier. Where Opacus cannot hook a
+model, one backward pass for each record computes its gradient, and `PerRecordGradients.how` says so. Dropout is off, as
+in all other methods.
 """
 
 import os
@@ -22,11 +23,10 @@ from dpzero_theory.privacy.sampling import drawn
 
 
 def add_lora(module: nn.Module, configuration: Configuration) -> int:
-    """Freeze the module and put adapters beside its query and value matrices; returns the number of their weights.
+    """Freeze the module and put adapters beside its query and value matrices; returns the number of trained weights.
 
-    In every layer, or in the last one where the configuration trains only that; and a sentence classifier's label
-    vectors. Raises ValueError for a model without
-    such matrices.
+    The adapters are in every layer, or in the last one where the configuration trains only that. The label vectors of a
+    sentence classifier are trained too. Raises ValueError for a model without such matrices.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -57,7 +57,7 @@ def train_first_order(
     configuration: Configuration,
     after_step: Callable[[int], None],
 ) -> None:
-    """AdamW on the mean loss of a batch; `after_step` is told the number of steps made."""
+    """Train by AdamW on the mean loss of a batch; `after_step` is called with the number of steps made."""
     c = configuration
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=c.step_size)
@@ -75,11 +75,10 @@ def train_first_order(
 class PerRecordGradients:
     """Puts each record's gradient into `grad_sample` of the trained parameters, shape (records, *parameter).
 
-    Records come in the order of their lengths, as `Scorer.losses` puts them through the model.
-
-    By Opacus' hooks, once they have been compared with one backward a record on the first two records that come: they
-    are silently wrong where a model folds records and positions into one dimension, as OPT does. By one backward a
-    record elsewhere. how: in words, by what.
+    Records come in the order of their lengths, in which `Scorer.losses` puts them through the model. The gradients come
+    from Opacus' hooks if those agree with one backward pass a record on the first two records: the hooks are silently
+    wrong where a model folds records and positions into one dimension, as OPT does. Otherwise they come from one
+    backward pass a record. how: which of the two, in words.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -102,7 +101,7 @@ class PerRecordGradients:
             self._by_hooks(scorer, batch)
 
     def close(self) -> None:
-        """Take the hooks off the module, and what an optimiser has put on its parameters."""
+        """Take the hooks off the module, and off its parameters what an optimizer has put there."""
         self._unhook()
         for parameter in self._parameters:
             for name in ("grad_sample", "summed_grad"):
@@ -126,7 +125,7 @@ class PerRecordGradients:
         self._one_by_one(scorer, batch)
         expected = [parameter.grad_sample for parameter in self._parameters]
         _drop_aliases(self._module)
-        for part in self._module.modules():  # Opacus records only layers in training mode; dropout is in none of these
+        for part in self._module.modules():  # Opacus looks only at layers in training mode; these have no dropout
             part.training = not list(part.children()) and bool(list(part.parameters()))
         try:
             self._hooks = GradSampleModule(self._module, loss_reduction="sum")
@@ -150,7 +149,9 @@ class PerRecordGradients:
 
     def _by_hooks(self, scorer: Scorer, batch: Sequence[Example]) -> None:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Full backward hook is firing")  # the first layer's, as it should
+            warnings.filterwarnings(
+                "ignore", message="Full backward hook is firing"
+            )  # the first layer's hook fires without an input gradient, as it should
             scorer.losses(self._module, batch).sum().backward()  # type: ignore[no-untyped-call]
         for parameter in self._parameters:
             if isinstance(parameter.grad_sample, list):  # a tied weight: one entry for each place where it is used
@@ -170,7 +171,8 @@ def train_private_first_order(
     noise_multiplier: float,
     after_step: Callable[[int], None],
 ) -> str:
-    """DP-AdamW; returns how the per-record gradients were made. `scorer.rows` records are in memory at a time."""
+    """Train by DP-AdamW; returns how the per-record gradients were made. `scorer.rows` records are in memory at a
+    time."""
     from opacus.optimizers import DPOptimizer
 
     c = configuration
@@ -204,12 +206,13 @@ def train_private_first_order(
 
 
 def _scale_gradients(layer: Scale, activations: Sequence[Any], backprops: Any) -> dict[Any, Any]:
-    """Each record's gradient of gain and bias, as Opacus asks for it."""
+    """Each record's gradient of gain and bias, in the form that Opacus asks for."""
     return {layer.weight: backprops * activations[0], layer.bias: backprops}
 
 
 def _drop_aliases(module: nn.Module) -> None:
-    """Forget second names of a child's weights (the bias of BERT's head), which Opacus takes for those of a layer."""
+    """Forget second names of a child's weights (the bias of BERT's head), which Opacus would take for weights of a
+    layer."""
     for part in module.modules():
         below = {id(p) for child in part.children() for p in child.parameters(recurse=False)}
         for name, parameter in list(part.named_parameters(recurse=False)):
@@ -223,6 +226,6 @@ def _set_step_size(optimizer: torch.optim.Optimizer, c: Configuration, step: int
 
 
 def _chunks(batch: Sequence[Example], rows: int) -> list[Sequence[Example]]:
-    """At most `rows` records each, of similar lengths."""
+    """Parts of the batch of at most `rows` records each, of similar lengths."""
     ordered = sorted(batch, key=lambda example: len(example.ids) + len(example.target))
     return [ordered[start : start + rows] for start in range(0, len(ordered), rows)]

@@ -1,4 +1,4 @@
-"""What the commands of this package take beside numbers and paths."""
+"""Types of the flags of this package's commands, beside numbers and paths."""
 
 import argparse
 import re

@@ -1,8 +1,8 @@
-"""The layers below the trained ones, run once for each record instead of at every step.
+"""The frozen layers below the trained ones, run once for each record instead of at every step.
 
-Where only the last layer is trained, all below it give the same hidden states for a record at every step and at both
-ends of a difference. `memoise` puts a memory in their place: the first time a row of token ids comes, the layers run;
-afterwards their output is looked up. Losses, trained weights and the mechanism stay what they are.
+Where only the last layer is trained, the layers below it give a record the same hidden states at every step and at both
+ends of a difference. `memoise` puts a memory in their place: the first time that a row of token ids comes, the layers
+run; afterwards their output is looked up. Losses, trained weights and the mechanism stay what they are.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,19 @@ from dpzero_theory.curvature.encoder import Scale, SentenceClassifier
 Tensor = torch.Tensor
 _ROWS = 16
 _BATCHES = 16
-"""Padded batches that are kept: a step evaluates each of its own many times."""
+"""How many padded batches are kept; a step evaluates each of its own many times."""
 
 
 def memoise(module: nn.Module, pad: int, memory: dict[Any, Any]) -> bool:
-    """Replace the frozen layers at the bottom of `module` by a memory of their outputs; whether anything was.
+    """Replace the frozen layers at the bottom of `module` by a memory of their outputs; returns whether anything was
+    replaced.
 
-    Of the first trained layer, all but its last normalisation where that alone is trained; of a sentence classifier of
-    which nothing else is left, the mean over the tokens too, since the normalisation's gain and bias come after it as
-    well as before. For encoders laid out as BERT and RoBERTa (embeddings, then encoder.layer); others are left as they
-    are. pad: the id that pads, which no record holds. memory: where the outputs are kept; modules with equal frozen
-    weights may share it. What is left of the model is its trained layers alone: no code of the model's is walked
-    through any more.
+    Where only the last normalisation of the first trained layer is trained, the rest of that layer is replaced too. For
+    a sentence classifier with nothing else left the memory keeps the means over the tokens, because the normalisation's
+    gain and bias can be applied after the mean as well as before it. This works for encoders laid out as BERT and
+    RoBERTa are (embeddings, then encoder.layer); other models are left as they are. pad: the id that pads, which no
+    record contains. memory: where the outputs are kept; modules with equal frozen weights may share it. The module must
+    not be used in any other way afterwards: its own code runs only from the trained layers on.
     """
     base: Any = module.base_model
     layers: Any = getattr(getattr(base, "encoder", None), "layer", None)
@@ -82,14 +83,14 @@ class _Norm(nn.Module):
 
 
 def _sharing(module: Any) -> Any:
-    """A module with the same parts, whose list of parts can be changed without changing the other's."""
+    """A module with the same parts, whose list of parts can be changed without changing that of the first."""
     other = copy(module)
     other._modules = dict(module._modules)
     return other
 
 
 class _Memory:
-    """What the layers below make of each row of token ids, computed once: hidden states, or the mean of them."""
+    """The hidden states, or their mean, that the frozen layers give each row of token ids; computed once."""
 
     def __init__(self, bottom: nn.Module, pad: int, pooled: bool, known: dict[tuple[int, ...], Tensor]) -> None:
         self._bottom = bottom
@@ -99,7 +100,7 @@ class _Memory:
         self._batches: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Shape (rows, tokens or 1, width)."""
+        """The outputs for these rows, shape (rows, tokens or 1, width)."""
         rows = tuple(map(tuple, input_ids.tolist()))
         if rows not in self._batches:
             while len(self._batches) >= _BATCHES:
@@ -131,7 +132,7 @@ class _Memory:
 
 
 class _Top(nn.Module):
-    """In the place of the whole model: the memory, then the layers that are left."""
+    """Takes the place of the whole model: the memory, then the layers that are left."""
 
     def __init__(self, config: Any, memory: _Memory, layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -149,7 +150,7 @@ class _Top(nn.Module):
 
 
 class _Pooled(nn.Module):
-    """In the place of a sentence classifier's pooling: the means of the normalised states, then gain and bias."""
+    """Takes the place of a sentence classifier's pooling: the means of the normalised states, then gain and bias."""
 
     def __init__(self, memory: _Memory, scale: Scale) -> None:
         super().__init__()

@@ -19,12 +19,12 @@ LABELS = {
 }  # fmt: skip
 _HERE = Path(__file__).parent
 _APPENDIX = {"dpgd-0th:2": 67.0, "dpzero:2": 82.0}
-"""On TREC, printed in the text of the appendix only ("Comparison with DPGD-0th")."""
+"""The paper's accuracies on TREC that are printed only in the text of its appendix ("Comparison with DPGD-0th")."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """METHOD[:EPSILON[:DIRECTION]]."""
+    """A row of a table, written METHOD[:EPSILON[:DIRECTION]]."""
 
     text: str
 
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """As the paper's tables have it: DPZero (6)."""
+        """The row's name in the paper's tables, such as DPZero (6)."""
         parts = self.text.split(":")
         return LABELS[parts[0]] + (f" ({', '.join(parts[1:])})" if len(parts) > 1 else "")
 
@@ -69,7 +69,7 @@ class Table:
     def grid(self, model: str, task_name: str, row: Row, seed: int) -> Iterator[Configuration]:
         """The configurations compared for one row of the table, in the order of tables.toml.
 
-        The first `grid_seeds` seeds run them all, and the others the best.
+        The first `grid_seeds` seeds run all of them, and the other seeds run the best.
         """
         settings = {**self.common, **self._settings(row.method), **self.methods.get(row.method, {}), **row.settings}
         if settings.get("per_class") == 0:
@@ -98,12 +98,12 @@ def _paper() -> dict[str, dict[str, list[Any]]]:
 
 
 def names() -> tuple[str, ...]:
-    """The tables, and the figure, that are runs of methods: the paper's (preset `full`) and our own."""
+    """The tables, and the figure, that are made of runs: the paper's (preset `full`) and our own."""
     return tuple(_tables())
 
 
 def table(name: str, preset: str) -> Table:
-    """Raises ValueError for a name or preset that is not there."""
+    """The table with this name and preset. Raises ValueError where there is none."""
     presets = _tables()[check.choice("name", name, _tables())]
     entry = dict(presets[check.choice("preset", preset, presets)])
     for key in ("models", "tasks", "seeds"):
@@ -112,7 +112,7 @@ def table(name: str, preset: str) -> Table:
 
 
 def paper_number(name: str, row: Row, model: str, task_name: str) -> tuple[float, float | None] | None:
-    """The paper's number for a cell, in percent, and its standard error; None where it prints none."""
+    """The paper's number for a cell, in percent, and its standard error; None where the paper prints none."""
     if task_name == "trec" and (name == "app:dpgd-0th" or row.method == "dpgd-0th"):
         return (_APPENDIX[row.text], None) if row.text in _APPENDIX else None
     title, entry = task(task_name).title, _paper().get(name, {})

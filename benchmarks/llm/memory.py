@@ -5,12 +5,13 @@
     python -m benchmarks.llm.memory cpu                                 # 125M to 1.3B
     python -m benchmarks.llm.memory smoke                               # a minute on a CPU
 
-Random weights of the published sizes, drawn on the device: no copy is made elsewhere. Each cell runs in a process of
-its own; its peak is the weights and the most that the steps held on top (CUDA: allocated by torch; CPU: resident, with
-freed memory given back, which makes each step some 15% slower). Records are random tokens, `--length` of them, in
-batches of fixed size: `forwards` is two plain forwards and nothing else. DPZero is timed a second time, in turns with
-MeZO on the same weights (to_mezo: the median ratio, and its standard error from the quartiles), for the speed of a
-shared processor differs from one process to the next. What does not fit is a row with status `out of memory`.
+Models of the published sizes get random weights, drawn on the device, so that no copy is made elsewhere. Each cell runs
+in a process of its own. Its peak is the weights and the most that the steps held beside them (CUDA: allocated by torch;
+CPU: resident memory, with freed memory given back, which makes each step some 15% slower). Records are `--length`
+random tokens, in batches of fixed size. The method `forwards` is two plain forward passes and nothing else. DPZero is
+timed a second time, in turns with MeZO on the same weights (to_mezo: the median ratio, and its standard error from the
+quartiles), because the speed of a shared processor differs from one process to the next. What does not fit is a row
+with status `out of memory`.
 """
 
 import statistics
@@ -74,7 +75,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One model and method; `rows` records in one forward."""
+    """One model and method. rows: records in one forward pass."""
 
     model: str
     method: str
@@ -91,7 +92,7 @@ class Cell:
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """The row of a cell, in this process."""
+    """The row of a cell, measured in this process."""
     row: dict[str, Any] = cell.key()
     full_float32()
     try:
@@ -123,7 +124,7 @@ def _examples(words: int, length: int, kind: str) -> tuple[Example, ...]:
 def _steps(
     cell: Cell, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
 ) -> tuple[int, list[float], Run | None]:
-    """d, the seconds of each step, and what made them if it can make as many more."""
+    """The number d of weights, the seconds of each step, and the run if it can make as many steps again."""
     c = _configuration(cell, "zero-shot" if cell.method == "forwards" else cell.method)
     lora = "lora" in cell.method
     d = first_order.add_lora(module, c) if lora else train(module, cell.weights)
@@ -151,7 +152,8 @@ def _steps(
 def _started(
     cell: Cell, method: str, module: torch.nn.Module, scorer: WordScorer, examples: Sequence[Example], stack: ExitStack
 ) -> Run:
-    """A run of twice the steps; looked at while the weights are its own, for all runs of a cell move one module."""
+    """A run of twice the steps, opened while the module has this run's own weights: all runs of a cell change one
+    module."""
     c = replace(_configuration(cell, method), steps=2 * (cell.steps + WARM_UP))
     folder = Path(stack.enter_context(TemporaryDirectory()))
     run = zeroth_order.start(module, scorer, examples, c, folder / "run")
@@ -168,7 +170,7 @@ def _configuration(cell: Cell, method: str) -> Configuration:
 
 
 def _in_turns(run: Run, other: Run, cell: Cell) -> tuple[float, float]:
-    """The time of one's step over the other's, which take turns, and the standard error."""
+    """The time of a step of one run over that of the other, which take turns; and the standard error."""
     pairs = [(run, _Clock(cell.device)), (other, _Clock(cell.device))]
     for turn in range(cell.steps + WARM_UP):
         for one, clock in pairs[:: 1 if turn % 2 else -1]:
@@ -179,7 +181,7 @@ def _in_turns(run: Run, other: Run, cell: Cell) -> tuple[float, float]:
 
 
 class _Clock:
-    """Called after each step."""
+    """Notes the time after each step."""
 
     def __init__(self, device: str) -> None:
         self.seconds: list[float] = []
@@ -227,7 +229,7 @@ def _body(parser: Parser, options: Namespace) -> int:
                     continue
                 try:
                     row = in_new_process(measure, cell)
-                except Exception as error:  # such as the end of its process: the other cells are worth having
+                except Exception as error:  # for example its process was killed; the other cells are still worth having
                     row = {**cell.key(), "status": f"{type(error).__name__}: {error}"[:200]}
                 results.add([row])
                 failed |= row["status"] not in (OK, NO_ROOM)

@@ -1,4 +1,4 @@
-"""Masked, causal and encoder models by path or id, pretrained or random."""
+"""Masked, causal and encoder models by path or id, pretrained or with random weights."""
 
 import tomllib
 from dataclasses import dataclass, field
@@ -22,7 +22,8 @@ from dpzero_theory import check
 from dpzero_theory.curvature.encoder import minilm_folder
 
 MINILM = "minilm"
-"""Name of the sentence encoder of 22.7 million weights that installs with the extra `dev`: no download."""
+"""The name of the sentence encoder of 22.7 million weights that is installed with the extra `dev`, so nothing is
+downloaded."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "encoder": AutoModel}
@@ -30,7 +31,8 @@ _FAMILIES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "en
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """kind: one of `tasks.KINDS`. The module is in evaluation mode. memory: of `frozen.memoise`, for all runs."""
+    """A module in evaluation mode, its tokenizer and its kind, one of `tasks.KINDS`. memory: what `frozen.memoise`
+    keeps, shared by all runs."""
 
     module: nn.Module
     tokenizer: Any
@@ -39,7 +41,7 @@ class LanguageModel:
 
     @property
     def pad(self) -> int:
-        """The id that pads; any, where the tokenizer has none."""
+        """The id that pads; an arbitrary one where the tokenizer has none."""
         return int(self.tokenizer.pad_token_id or 0)
 
 
@@ -48,9 +50,8 @@ def load(
 ) -> LanguageModel:
     """A pretrained model.
 
-    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face.
-    kind: default: what the model was trained as.
-    tokenizer: folder or id; default: the model's own.
+    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: the kind that the
+    model was trained as, if left out. tokenizer: a folder or an id; the model's own, if left out.
     """
     place = _place(name)
     chosen = kind or _kind(AutoConfig.from_pretrained(place))
@@ -67,7 +68,7 @@ def load_tokenizer(name: str) -> Any:
 def random_model(
     config: PreTrainedConfig, kind: str, *, seed: int, dtype: str = "float32", device: str = "cpu"
 ) -> nn.Module:
-    """Random weights, made on `device` in `dtype`: no copy in main memory."""
+    """A model with random weights, made on `device` in `dtype`, without a copy in main memory."""
     torch.manual_seed(seed)
     with torch.device(device):
         module: nn.Module = _FAMILIES[check.choice("kind", kind, _FAMILIES)].from_config(
@@ -77,7 +78,7 @@ def random_model(
 
 
 def configuration(name: str) -> tuple[PreTrainedConfig, str]:
-    """The configuration of this name and its kind: one of sizes.toml, a folder, or an id of Hugging Face."""
+    """The configuration with this name, and its kind. name: one of sizes.toml, a folder, or an id of Hugging Face."""
     sizes = _sizes()
     if name in sizes:
         entry = dict(sizes[name])

@@ -1,9 +1,9 @@
-"""The order of the methods that the paper's accuracy table shows, asked of our rows.
+"""The order of the methods in the paper's accuracy table, checked on our rows.
 
-zero-shot < DPZero (2) <= DPZero (6) <= MeZO, and DPGD-0th below DPZero at equal epsilon. With m and s the mean and the
-standard error of a cell, the difference m_b - m_a has the standard error sqrt(s_a^2 + s_b^2), the runs of different
-methods being independent given the records; a < b holds where the difference is above one standard error, a <= b where
-it is above minus one.
+The order is zero-shot < DPZero (2) <= DPZero (6) <= MeZO, and DPGD-0th below DPZero at equal epsilon. With m and s the
+mean and the standard error of a cell, the difference m_b - m_a has the standard error sqrt(s_a^2 + s_b^2), because runs
+of different methods are independent given the records. a < b holds where the difference is above one standard error,
+and a <= b where it is above minus one.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from benchmarks.llm.tasks import task
 
 
 class Claim(NamedTuple):
-    """Rows of the table: `lower` below `upper`, strictly or not."""
+    """Two rows of the table, of which `lower` should be below `upper`, strictly or not."""
 
     lower: str
     upper: str
@@ -36,10 +36,11 @@ _ABSENT = (math.nan, math.nan)
 
 
 def ordering(lines: pd.DataFrame) -> pd.DataFrame:
-    """Each claim on each task, and on their mean (task `all`): `difference` and its standard `error`, `holds`.
+    """Each claim on each task, and on the mean of the tasks (task `all`): `difference`, its standard `error`, and
+    `holds`.
 
-    lines: of `table.summary`, for one model. Claims about cells that have not run, or have no standard error, are left
-    out; the mean is over the tasks that are left.
+    lines: those of `report.summary`, for one model. Claims about cells that have not run, or have no standard error,
+    are left out; the mean is over the tasks that are left.
     """
     cells = {(row, name): (mean, error) for row, name, mean, error in zip(*(lines[c] for c in _COLUMNS), strict=True)}
     found = []
@@ -62,10 +63,8 @@ def ordering(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def turned_round(lines: pd.DataFrame) -> str:
-    """Every pair of rows that stand in the other order than the paper's, by more than a standard error of ours.
-
-    '' where the paper has no two numbers to compare.
-    """
+    """Every pair of rows whose order is not the paper's, by more than a standard error of ours; empty where the paper
+    has no two numbers to compare."""
     parts, pairs = [], 0
     for name, group in lines[lines["paper"].notna()].groupby("task", sort=False):
         found = []
@@ -85,7 +84,7 @@ def turned_round(lines: pd.DataFrame) -> str:
 
 
 def sentences(lines: pd.DataFrame) -> list[str]:
-    """A line for each claim: every task's difference, and where it does not hold."""
+    """A line for each claim: the difference on every task, marked where the claim does not hold."""
     parts: dict[str, list[str]] = {}
     for claim, name, difference, error, holds in ordering(lines).itertuples(index=False):
         title = "mean" if name == "all" else task(name).title

@@ -1,4 +1,4 @@
-"""The privacy of a run, stated completely; the accounting is the library's."""
+"""The privacy of a run, stated completely; the library does the accounting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from dpzero_theory.privacy.step import Release
 
 @dataclass(frozen=True)
 class Privacy:
-    """(epsilon, delta) of one run, epsilon between `lower` and `epsilon`; `how` says for which mechanism."""
+    """(epsilon, delta) of one run. The true epsilon is between `lower` and `epsilon`, and `epsilon` is the one to rely
+    on. `how` names the mechanism that it is of."""
 
     lower: float
     epsilon: float
@@ -38,7 +39,7 @@ class Privacy:
 
 
 def first_order_noise(configuration: Configuration, n: int) -> float:
-    """The smallest noise multiplier that meets the configuration's target: the private end of its bracket."""
+    """The smallest noise multiplier that certainly meets the configuration's target: the upper end of its bracket."""
     c = configuration
     return calibrate_noise_multiplier(
         target_epsilon=c.epsilon,
@@ -51,7 +52,7 @@ def first_order_noise(configuration: Configuration, n: int) -> float:
 
 
 def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: float) -> Privacy:
-    """What `steps` noisy sums of clipped gradients cost."""
+    """The privacy of `steps` noisy sums of clipped gradients."""
     c = configuration
     unit = Release(noise_multiplier, c.steps, sampling=c.sampling, relation=c.relation, sample_rate=c.batch / n)
     found = epsilon_of_history([unit], c.delta)
@@ -62,9 +63,9 @@ def first_order_privacy(configuration: Configuration, n: int, noise_multiplier: 
 
 
 def opacus_epsilon(privacy: Privacy) -> float:
-    """epsilon of the same run by Opacus' own (RDP) accountant, which knows Poisson batches under add-remove only.
+    """epsilon of the same run by Opacus' own (RDP) accountant.
 
-    Raises ValueError for others.
+    Raises ValueError unless batches are Poisson and the relation is add-remove, the only case that it knows.
     """
     from opacus.accountants import RDPAccountant
 
@@ -76,6 +77,6 @@ def opacus_epsilon(privacy: Privacy) -> float:
 
 
 def search_epsilon(history: Sequence[Release], runs: int, delta: float) -> float:
-    """epsilon if all `runs` runs of a search, each with this history, used the private records; an upper bound."""
+    """An upper bound on epsilon if all `runs` runs of a search, each with this history, used the private records."""
     times = check.integer("runs", runs)
     return epsilon_of_history([unit.with_steps(unit.steps * times) for unit in history], delta).upper

@@ -1,8 +1,8 @@
 """Templates to token ids.
 
-A template is cut into pieces (fixed text, the mask, the record's texts) that are tokenised one by one, a space before
-a text belonging to that text; the model's own start and end tokens go around them. Too long a prompt is shortened
-in the record's texts only, always the longest first, from its end: the template and the mask stay whole.
+A template is cut into pieces (fixed text, the mask, the record's texts) that are tokenised one by one; a space before a
+text belongs to that text. The model's own start and end tokens go around them. A prompt that is too long is shortened
+in the record's texts only, always in the longest and from its end, so that the template and the mask stay whole.
 """
 
 import re
@@ -28,9 +28,8 @@ CHANGES = {
 class Example:
     """A record as token ids.
 
-    position: where the next token (causal) or the mask (masked) is predicted; -1 for an encoder.
-    label: the class, -1 where the answer is free text.
-    target: the tokens of the first gold answer, where the answer is free text.
+    position: where the next token (causal) or the mask (masked) is predicted; -1 for an encoder. label: the class; -1
+    where the answer is free text. target: the tokens of the first gold answer, where the answer is free text.
     """
 
     ids: tuple[int, ...]
@@ -41,7 +40,7 @@ class Example:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Fixed token ids, or (ids None) the text `name` of the record, changed, after `space`."""
+    """Fixed token ids; or, with ids None, the record's text `name`, changed, after `space`."""
 
     ids: tuple[int, ...] | None
     name: str = ""
@@ -62,8 +61,8 @@ def special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 class Prompter:
     """Turns the records of one task into examples for one kind of model.
 
-    Raises ValueError where the task has no prompt for this kind of model, a masked model's word is not one token, or
-    the template alone is longer than `max_length` (default: the task's).
+    Raises ValueError where the task has no prompt for this kind of model, where a masked model's word is not one token,
+    or where the template alone is longer than `max_length` (the task's, if left out).
     """
 
     def __init__(self, task: Task, kind: str, tokenizer: Any, max_length: int | None = None) -> None:
@@ -83,7 +82,8 @@ class Prompter:
             raise ValueError(f"max_length must leave room beside {fixed} tokens of template; got {self.max_length}")
 
     def classes(self) -> tuple[tuple[int, ...], ...]:
-        """Token ids of each class: one word (masked), one continuation (causal), one whole sentence (encoder)."""
+        """The token ids of each class: one word (masked), one continuation (causal), or one whole sentence
+        (encoder)."""
         if self.kind == "encoder":
             return tuple((*self._start, *self._tokens(text), *self._end) for text in self.prompt.options)
         found = tuple(self._tokens(" " * (self.kind == "masked") + text) for text in self.prompt.options)

@@ -1,7 +1,7 @@
-"""Records of a task from Hugging Face or from local files, and the splits that a run uses.
+"""The records of a task, from Hugging Face or from local files, and the splits that a run uses.
 
-n is always counted from the records: TREC has 86 training questions of its rarest class, so '512 per class' is
-2,646 records and not 3,072.
+The number n of training records is always counted: TREC has 86 training questions of its rarest class, so "512 per
+class" is 2,646 records and not 3,072.
 """
 
 import csv
@@ -17,7 +17,7 @@ from benchmarks.llm.tasks import Source, Task
 from dpzero_theory import check, datasets
 
 TEST_SEED = 42
-"""Of the shuffle that picks test records: one test set for all runs."""
+"""The seed of the shuffle that picks the test records: all runs have the same."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,9 @@ class Record:
 class Selection:
     """Which records train.
 
-    per_class: so many of each class (the paper's masked tasks: 512), or
-    total: so many in all (the paper's causal tasks: 1,000), or neither for all of them.
-    min_words: only records with at least so many words in their texts; a rule about one record at a time.
-    dev, test: at most so many of each.
+    per_class: so many of each class (the paper's masked tasks: 512). total: so many in all (the paper's causal tasks:
+    1,000). Without either, all records train. min_words: only records with at least so many words in their texts. The
+    rule looks at one record at a time. dev, test: at most so many of each.
     """
 
     per_class: int | None = None
@@ -48,7 +47,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class Splits:
-    """n = len(train). dev chooses hyper-parameters and is never trained on."""
+    """The training, dev and test records; n = len(train). The dev records choose hyper-parameters and are never trained
+    on."""
 
     train: tuple[Record, ...]
     dev: tuple[Record, ...]
@@ -56,10 +56,10 @@ class Splits:
 
 
 def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
-    """Records of `train`, `dev` or `test`: from files in `data`, else from Hugging Face.
+    """The records of `train`, `dev` or `test`, from files in `data` if it is given, else from Hugging Face.
 
-    A split that the source does not have is empty. Raises ValueError for a missing file, another layout, and a label
-    that is not the task's.
+    A split that the source does not have is empty. Raises ValueError for a missing file, for another layout, and for a
+    label that is not one of the task's.
     """
     source = task.hub if data is None else task.local
     part = getattr(source, check.choice("split", split, ("train", "dev", "test")))
@@ -82,8 +82,9 @@ def load(task: Task, split: str, data: Path | None = None) -> list[Record]:
 def splits(task: Task, selection: Selection, seed: int, data: Path | None = None) -> Splits:
     """The records of one run.
 
-    Training records are shuffled with `seed`; the first of each class (or of all) train and the next are dev, as
-    many of them unless `selection.dev` is less. Where all records train, dev is the source's own dev split.
+    Training records are shuffled with `seed`. The first of each class (or of all) train; the next ones, as many again
+    unless `selection.dev` is less, are the dev records. Where all records train, the dev records are the source's own
+    dev split.
     """
     enough = [r for r in load(task, "train", data) if _words(r) >= selection.min_words]
     if not enough:
@@ -91,7 +92,7 @@ def splits(task: Task, selection: Selection, seed: int, data: Path | None = None
     shuffled = _drawn(enough, len(enough), seed)
     if selection.per_class is not None:
         train, dev = _per_class(shuffled, check.integer("per_class", selection.per_class))
-        dev = _drawn(dev, selection.dev, seed)  # as they are found, frequent classes come first
+        dev = _drawn(dev, selection.dev, seed)  # drawn at random, because so far frequent classes come first
     elif selection.total is not None:
         count = check.integer("total", selection.total)
         train, dev = shuffled[:count], shuffled[count : 2 * count]
@@ -152,7 +153,8 @@ def _local_rows(task: Task, source: Source, data: Path, name: str) -> Iterator[M
 
 
 def _tsv(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """A header with column names, then one record a line; quotation marks mean nothing."""
+    """Records from a file whose header has the column names; then each line is a record, and quotation marks mean
+    nothing."""
     with path.open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
 
@@ -164,7 +166,7 @@ def _sst2(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _label_first(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """LABEL, a space, the text."""
+    """Records from a file whose lines are LABEL, a space, and the text."""
     (column,) = task.fields.values()
     for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
         label, _, text = line.partition(" ")
@@ -172,7 +174,7 @@ def _label_first(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _trec(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """COARSE:fine, a space, the question; Latin-1."""
+    """Records from a file in Latin-1 whose lines are COARSE:fine, a space, and the question."""
     (column,) = task.fields.values()
     for line in path.read_text(encoding="latin-1").rstrip("\n").split("\n"):
         label, _, text = line.partition(" ")
@@ -180,7 +182,7 @@ def _trec(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _jsonl(task: Task, path: Path) -> Iterator[Mapping[str, Any]]:
-    """One JSON object a line with the columns of the Hugging Face data set."""
+    """Records from a file whose lines are JSON objects with the columns of the Hugging Face data set."""
     for line in path.read_text(encoding="utf-8").rstrip("\n").split("\n"):
         yield json.loads(line)
 

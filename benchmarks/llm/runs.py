@@ -1,4 +1,4 @@
-"""One run from its configuration to its rows of results."""
+"""One run, from its configuration to its rows of results."""
 
 import hashlib
 import json
@@ -29,12 +29,14 @@ FIELDS = (
     "n", "d", "dev_metric", "dev_loss", "test_metric", "test_loss", "epsilon_lower", "epsilon_upper",
     "noise_multiplier", "seconds", "how",
 )  # fmt: skip
-"""`step` is the number of steps made when the model was evaluated, `seconds` the wall time of training until then."""
+"""The measured columns. `step`, in the key, is the number of steps made when the model was evaluated, and `seconds` is
+the wall time of training until then."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """rows: in the order of their steps, with the columns KEY and FIELDS. metric: what dev and test are measured in."""
+    """rows: in the order of their steps, with the columns KEY and FIELDS. metric: the name of the metric of dev and
+    test."""
 
     rows: tuple[dict[str, Any], ...]
     privacy: Privacy | None
@@ -42,13 +44,13 @@ class Outcome:
 
 
 def run_folder(parent: Path, configuration: Configuration) -> Path:
-    """Where a zeroth-order run keeps its ledger, transcript and checkpoint: one folder for each configuration."""
+    """The folder of a zeroth-order run's ledger, transcript and checkpoint: one for each configuration."""
     text = json.dumps(configuration.key(), sort_keys=True)
     return parent / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def evaluation_steps(steps: int, count: int) -> frozenset[int]:
-    """`count` numbers of steps, evenly spaced, the last of them `steps`."""
+    """`count` numbers of steps, evenly spaced, of which the last is `steps`."""
     return frozenset(round(steps * (index + 1) / count) for index in range(count))
 
 
@@ -65,10 +67,11 @@ def execute(
 ) -> Outcome:
     """Train and evaluate; the language model itself stays as it is.
 
-    folder: parent of `run_folder`, from which an interrupted zeroth-order run resumes. data: local files, else Hugging
-    Face. rows: records in one forward. evaluations: how often dev is evaluated on the way; training records never
-    are, so that nothing is learned from them but what is released. found: the splits, where they are loaded already.
-    announce: told what happens. Raises ValueError.
+    folder: the parent of `run_folder`, from which an interrupted zeroth-order run resumes. data: a folder of local
+    files, else Hugging Face. rows: records in one forward pass. evaluations: how often the dev records are evaluated on
+    the way; training records never are, so that nothing is learned from them but what is released. found: the splits,
+    if they are loaded already. announce: called with lines that say what happens. Raises ValueError where the parts do
+    not fit together.
     """
     c = configuration
     entry = task(c.task)
@@ -96,7 +99,8 @@ def execute(
 
 
 class _Progress:
-    """The rows of a run: dev evaluated after the steps wanted, and the seconds of training until then."""
+    """The rows of a run: the dev records are evaluated after the chosen steps, beside the seconds of training until
+    then."""
 
     def __init__(
         self,
@@ -135,9 +139,9 @@ def trained(
     folder: Path,
     after_step: Callable[[int], None],
 ) -> tuple[Privacy | None, str]:
-    """Train by the method of the configuration: what that cost, and how per-record gradients were made.
+    """Train by the configuration's method; returns what that cost, and how per-record gradients were made.
 
-    after_step: told the number of steps made after each, and once more where a zeroth-order run goes on.
+    after_step: called with the number of steps made after each step, and once more where a zeroth-order run goes on.
     """
     if c.method == "zero-shot":
         after_step(0)

@@ -1,8 +1,8 @@
-"""Per-record scores and losses of the three kinds of model.
+"""Scores and losses of each record, for the three kinds of model.
 
-Logits are made only where something is predicted: a hook keeps those positions of the hidden states that enter the
-output layer. Records are put through the model in the order of their lengths, `rows` at a time, so that little
-is padding; a record's loss does not depend on the others in its batch, up to rounding.
+Logits are computed only where something is predicted: a hook keeps those positions of the hidden states that enter the
+output layer. Records are put through the model in the order of their lengths, `rows` at a time, so that there is little
+padding. A record's loss does not depend on the other records in its batch, up to rounding.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +27,15 @@ class Scorer(Protocol):
     rows: int
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Shape (batch,), float32."""
+        """The loss of each record, float32, shape (batch,)."""
 
     def scores(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Shape (batch, classes): the largest is the prediction. Raises NotImplementedError for free text."""
+        """The scores of the classes, shape (batch, classes); the largest is the prediction. Raises NotImplementedError
+        for free text."""
 
 
 def scorer(prompter: Prompter, pad: int, rows: int = 16) -> Scorer:
-    """The scorer for the prompter's task and kind of model. pad: the id that pads (its value has no effect)."""
+    """The scorer for the prompter's task and kind of model. pad: the id that pads, whose value has no effect."""
     rows = check.integer("rows", rows)
     classes = prompter.classes()
     if prompter.kind == "encoder":
@@ -47,7 +48,7 @@ def scorer(prompter: Prompter, pad: int, rows: int = 16) -> Scorer:
 
 
 class _Classifier:
-    """Cross-entropy over the classes."""
+    """The loss is the cross-entropy over the classes."""
 
     def __init__(self, pad: int, rows: int) -> None:
         self.pad = pad
@@ -68,7 +69,7 @@ class _Classifier:
 
 
 class WordScorer(_Classifier):
-    """Classes that are one token each, at a mask or after a prompt: one forward serves all classes."""
+    """For classes that are one token each, at a mask or after a prompt: one forward pass serves all classes."""
 
     def __init__(self, words: Sequence[int], pad: int, rows: int) -> None:
         super().__init__(pad, rows)
@@ -80,7 +81,7 @@ class WordScorer(_Classifier):
 
 
 class OptionScorer(_Classifier):
-    """Classes of any length: a class's score is the mean log-probability of its tokens after the prompt."""
+    """For classes of any length: the score of a class is the mean log-probability of its tokens after the prompt."""
 
     def __init__(self, classes: Sequence[tuple[int, ...]], pad: int, rows: int) -> None:
         super().__init__(pad, max(1, rows // len(classes)))
@@ -92,7 +93,7 @@ class OptionScorer(_Classifier):
 
 
 class AnswerScorer:
-    """Free text: the loss is minus the mean log-probability of the tokens of the first gold answer."""
+    """For free text: the loss is minus the mean log-probability of the tokens of the first gold answer."""
 
     def __init__(self, pad: int, rows: int) -> None:
         self.pad = pad
@@ -109,7 +110,7 @@ class AnswerScorer:
 
 
 class EncoderScorer(_Classifier):
-    """The scores of a `SentenceClassifier`, made by `classifier`."""
+    """The scores of a `SentenceClassifier`, which `classifier` makes."""
 
     def _scores(self, model: nn.Module, batch: Batch) -> Tensor:
         scores: Tensor = model(**_inputs(model, [example.ids for example in batch], self.pad))
@@ -117,7 +118,8 @@ class EncoderScorer(_Classifier):
 
 
 def classifier(encoder: nn.Module, prompter: Prompter, pad: int) -> SentenceClassifier:
-    """The encoder with the label sentences' embeddings as label vectors: its scores are the zero-shot ones."""
+    """The encoder with the label sentences' embeddings as label vectors, so that its first scores are the zero-shot
+    ones."""
     with torch.no_grad():
         return SentenceClassifier(encoder, embed(encoder, **_inputs(encoder, prompter.classes(), pad)))
 
@@ -132,18 +134,20 @@ def by_length(batch: Batch, rows: int, function: Callable[[Batch], Tensor]) -> T
 
 
 def _inputs(model: nn.Module, rows: Sequence[tuple[int, ...]], pad: int) -> dict[str, Tensor]:
-    """Padded on the right: padding comes after everything that a causal model attends to."""
+    """Token ids and mask, padded on the right: padding comes after everything that a causal model attends to."""
     config: Any = model.config
     ids, mask, positions = _padded(tuple(rows), pad, next(model.parameters()).device)
     inputs = {"input_ids": ids, "attention_mask": mask}
-    if config.model_type == "bert":  # it would make one row of positions, which hides the batch from Opacus
+    if (
+        config.model_type == "bert"
+    ):  # left alone it would make one row of positions for all records, which hides the batch size from Opacus
         inputs["position_ids"] = positions
     return inputs
 
 
 @lru_cache(maxsize=64)
 def _padded(rows: tuple[tuple[int, ...], ...], pad: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, mask and positions: a step asks for the same rows at every evaluation."""
+    """Token ids, mask and positions; kept, because a step asks for the same rows at every evaluation."""
     width = max(map(len, rows))
     ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)

@@ -1,14 +1,15 @@
-"""Steps of a model that does not fit: its layers come from files, one at a time.  python -m benchmarks.llm.streamed
+"""Steps of a model that does not fit into memory: its layers come from files, one at a time.
 
     python -m benchmarks.llm.streamed opt-66b --device cuda
     python -m benchmarks.llm.streamed opt-tiny                    # seconds on a CPU
 
-MeZO's and DPZero's step, batch 8 of random tokens, each layer read once for both signs (`weights.streamed`). Weights
-are random and in half precision on a GPU; all layers are read from the file of one, for none of the disks at hand holds
-132 GB: after the first reading it comes from the system's memory, so what is measured is the way from there to the
-device. `read_s` is the part of a step that reading takes, `start_s` what comes before the first step; a peak is that of
-the allocator (CPU: of the process). DPZero's noise is from a seed here, and no step is private: the start of a private
-run looks at the losses in ten passes over the weights, which is minutes at this size and no part of a step.
+The step of MeZO and of DPZero is measured on batches of 8 records of random tokens; each layer is read once for both
+signs (`weights.streamed`). Weights are random, and in half precision on a GPU. All layers are read from the file of one
+layer, because no disk at hand holds 132 GB. After the first reading that file comes from the system's memory, so what
+is measured is the way from there to the device. `read_s` is the part of a step that reading takes, and `start_s` the
+time before the first step. A peak is that of the allocator (CPU: of the process). DPZero's noise comes from a seed
+here, and no step is private: the start of a private run evaluates the losses in ten passes over the weights, which
+takes minutes at this size and is no part of a step.
 """
 
 import statistics
@@ -44,7 +45,7 @@ METHODS = ("mezo", "dpzero")
 
 
 class _OneLayer(Tensors):
-    """The tensors of a model whose layers all have those of the first; counts the seconds of reading."""
+    """The tensors of a model whose layers all have the weights of the first; it counts the seconds of reading."""
 
     def __init__(self, folder: Path, layers: str) -> None:
         super().__init__(folder)
@@ -115,7 +116,7 @@ def _plan(method: str, steps: int) -> Plan:
 
 
 def _drawn(module: nn.Module, layers: str, folder: Path) -> _OneLayer:
-    """Random weights in files: what is in no layer, and the first layer."""
+    """Write random weights to files: those outside the layers, and the first layer."""
     generator, values = torch.Generator().manual_seed(0), {}
     for name, parameter in module.named_parameters():
         if not name.startswith(layers) or name.startswith(f"{layers}0."):

@@ -3,10 +3,11 @@
     python -m benchmarks.llm.table tab:dpzero-mezo --preset full --device cuda
     python -m benchmarks.llm.table tab:dpzero-mezo --preset few-steps --data DIR
 
-The settings of a row that are a grid are compared by the metric on dev records, which are taken to be public: its mean
-over the first `grid_seeds` seeds; the other seeds run the best. The table's epsilon is that of one run; `search` counts
-the runs compared. Beside the rows, in FOLDER_summary, a row for each number of the table.
-`fig:clip_lr` is a table too: all points of its grid, evaluated along the run. Memory tables: benchmarks.llm.memory.
+Where a row of the table has a grid of settings, they are compared by the metric on the dev records, which are taken to
+be public: its mean over the first `grid_seeds` seeds. The other seeds run the best setting. The table's epsilon is that
+of one run; `search` is the number of runs compared. Beside the rows, FOLDER_summary has a row for each number of the
+table. `fig:clip_lr` is a table too: all points of its grid, evaluated along the run. Memory tables:
+benchmarks.llm.memory.
 """
 
 import sys
@@ -30,7 +31,7 @@ from benchmarks.llm.tasks import task
 from dpzero_theory.cli import Parser, Several, input_folder, integer, output_folder
 
 Load = Callable[[str, str], LanguageModel]
-"""(model, dtype) -> the model."""
+"""A function from a model's name and a dtype to the model."""
 
 
 def run_table(
@@ -43,7 +44,7 @@ def run_table(
     load_model: Load,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Run what is not in `results` yet: seed by seed, so that every cell has a number early."""
+    """Run what is not in `results` yet, seed by seed, so that every cell has a number early."""
     loaded: dict[tuple[str, str], LanguageModel] = {}
     for seed in entry.seeds:
         for model in entry.models:

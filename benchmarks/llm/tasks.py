@@ -9,12 +9,12 @@ from typing import Any
 from dpzero_theory import check
 
 KINDS = ("masked", "causal", "encoder")
-"""Masked and causal language models, and sentence encoders."""
+"""The kinds of model: masked and causal language models, and sentence encoders."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """How one kind of model is asked, as in tasks.toml; `options` are the words of a masked model."""
+    """How one kind of model is asked, as in tasks.toml; `options` are the words that a masked model may predict."""
 
     template: str
     max_length: int
@@ -24,9 +24,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Source:
-    """Where records are: `train`, `test` and perhaps `dev` are splits of a hub data set or names of files.
+    """Where records come from: `train`, `test` and perhaps `dev` are splits of a Hugging Face data set, or names of
+    files.
 
-    With `held_out`, train and test are one file: so many records, drawn with a fixed seed, are the test records.
+    With `held_out`, train and test are one file; so many records, drawn with a fixed seed, are the test records.
     """
 
     train: str
@@ -94,10 +95,10 @@ def _task(name: str, entry: dict[str, Any]) -> Task:
 
 
 def names(kind: str | None = None) -> tuple[str, ...]:
-    """The tasks, or those that a kind of model has a prompt for."""
+    """The names of the tasks, or of those that have a prompt for a kind of model."""
     return tuple(name for name, entry in _tasks().items() if kind is None or kind in entry.prompts)
 
 
 def task(name: str) -> Task:
-    """The task of this name. Raises ValueError naming them all for another."""
+    """The task with this name. Raises ValueError, which names them all, where there is none."""
     return _tasks()[check.choice("task", name, _tasks())]

@@ -1,4 +1,4 @@
-"""Run, DPGD-0th and MeZO: the library's optimiser on a language model."""
+"""DPZero, DPGD-0th and MeZO: the library's optimizer on a language model."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ EVERY = 50
 def start(
     module: nn.Module, scorer: Scorer, train: Sequence[Example], configuration: Configuration, folder: Path
 ) -> Run:
-    """The run, resumed if `folder` holds it, from its checkpoint if there is one.
+    """The run, which is resumed if `folder` holds it, from its checkpoint if there is one.
 
-    Raises as `optim.private.make_private_with_epsilon`.
+    Raises what `make_private_with_epsilon` raises.
     """
     run = _made(module, scorer, train, configuration, folder)
     if (folder / CHECKPOINT).exists():
@@ -37,9 +37,11 @@ def start(
 
 
 def save(run: Run, step: int, folder: Path) -> None:
-    """Call after each step: DPGD-0th, whose releases are vectors and not replayed, gets a checkpoint now and then.
+    """Save a checkpoint now and then; call it after each step. It concerns DPGD-0th, whose releases are vectors that no
+    transcript replays.
 
-    After the first step, each `EVERY` and the last. What an interruption undoes since then is spent all the same.
+    Checkpoints are saved after the first step, every `EVERY` steps and after the last. Steps that an interruption
+    undoes stay paid for.
     """
     if not run.plan.scalars and (step == 1 or step % EVERY == 0 or not run.releases_left):
         buffer = io.BytesIO()
@@ -63,7 +65,7 @@ def _made(
     execution: dict[str, Any] = {
         "folder": folder,
         "precision": "nearest" if c.dtype == "float32" else "stochastic",
-        "micro_batch": len(train),  # the scorer puts `rows` of them through the model at a time
+        "micro_batch": len(train),  # one micro-batch: the scorer itself puts `rows` records through the model at a time
         "collate": list,
         "resume": (folder / TRANSCRIPT).exists(),
     }
@@ -85,7 +87,7 @@ def _made(
 
 
 def privacy_of(run: Run, delta: float) -> Privacy:
-    """What the run's releases so far cost."""
+    """The privacy of the run's releases so far."""
     plan = run.plan
     what = "clipped scalars" if plan.scalars else "clipped vectors along the direction"
     how = f"discrete Gaussian noise from the operating system on an integer sum of {what}; its lattice is accounted for"

@@ -2,5 +2,5 @@
 
 - text: the sentences, a vocabulary of byte pairs learned from them, sentences as token ids, perplexity
 - models: the two families at any width
-- __main__: pretraining, which may be interrupted and resumed; the weights are made by the command, never committed
+- __main__: pretraining, which may be interrupted and resumed; the command makes the weights, which are never committed
 """

@@ -3,9 +3,10 @@
     python -m benchmarks.pretrain --data DIR                             # every family and width
     python -m benchmarks.pretrain --data DIR --family opt --width 32 64
 
-AdamW on blocks of 64 tokens of the sentences one after the other; step size 0.128/width, after a warm-up falling
-linearly to zero. A run that is interrupted goes on from its last half minute, with the weights that it would have had.
-The models lie in --models, for `python -m benchmarks.llm --model FOLDER` and `python -m benchmarks.adaptation`.
+AdamW trains on blocks of 64 tokens of the sentences, which are put one after the other. The step size is 0.128/width,
+and falls linearly to zero after a warm-up. A run that is interrupted goes on from its last checkpoint, at most half a
+minute old, and ends with the weights that it would have had. The models are in --models, for `python -m benchmarks.llm
+--model FOLDER` and `python -m benchmarks.adaptation`.
 """
 
 import os
@@ -38,7 +39,7 @@ FIELDS = ("d", "tokens", "own_perplexity", "questions_perplexity", "seconds")
 
 
 class Work(NamedTuple):
-    """What is read, one sentence after the other, and the ids of the mask and of the least ordinary word."""
+    """The tokens of all sentences, one after the other, and the ids of the mask and of the first ordinary word."""
 
     stream: Tensor
     mask: int
@@ -51,9 +52,9 @@ def stream(found: Sequence[str], words: Any) -> Tensor:
 
 
 def train(module: nn.Module, work: Work, width: int, place: Path, say: Callable[[int], None]) -> float:
-    """Pretrain from where `place`, a file, is (none: from the start); returns the seconds spent in all.
+    """Pretrain, going on from the checkpoint file `place` if it exists; returns the seconds of training in all.
 
-    say: told the number of steps made, now and then.
+    say: called with the number of steps made, now and then.
     """
     parameters = list(module.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=0.128 / width, betas=(0.9, 0.98), weight_decay=0.01)
@@ -78,12 +79,12 @@ def train(module: nn.Module, work: Work, width: int, place: Path, say: Callable[
 
 
 def _share(step: int, steps: int) -> float:
-    """Of the step size: rising over the warm-up, then falling to zero."""
+    """The share of the step size at a step: rising over the warm-up, then falling to zero."""
     return min((step + 1) / max(WARM_UP * steps, 1), (steps - step) / (steps * (1 - WARM_UP)))
 
 
 def _batch(work: Work, step: int) -> dict[str, Tensor]:
-    """Blocks that begin anywhere, drawn from the step's number; a masked model's with masks."""
+    """Blocks that begin anywhere, drawn from the number of the step; for a masked model with masks."""
     source = torch.Generator().manual_seed(step)
     begins = torch.randint(len(work.stream) - BLOCK + 1, (ROWS, 1), generator=source)
     ids = work.stream[begins + torch.arange(BLOCK)]

@@ -1,4 +1,4 @@
-"""OPT and RoBERTa of two layers at any width, and where those that were pretrained are."""
+"""OPT and RoBERTa models of two layers at any width, and where the pretrained ones are."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ from benchmarks.pretrain.text import LONGEST, VOCABULARY
 from dpzero_theory import check
 
 FAMILIES = {"opt": "causal", "roberta": "masked"}
-"""And the kind of model that each is."""
+"""The families, and the kind of model that each is."""
 LAYERS, HEAD = 2, 16
 
 
 def config(family: str, width: int) -> Any:
-    """Heads of 16, feed-forward layers four times as wide, no dropout. width: a multiple of 16. Raises ValueError."""
+    """The configuration: heads of width 16, feed-forward layers four times as wide as the model, no dropout. width must
+    be a multiple of 16, else ValueError is raised."""
     check.choice("family", family, FAMILIES)
     if check.integer("width", width) % HEAD:
         raise ValueError(f"width must be a multiple of {HEAD}; got {width}")
@@ -37,12 +38,12 @@ def config(family: str, width: int) -> Any:
 
 
 def folder_of(parent: Path, family: str, width: int) -> Path:
-    """Of a pretrained model: its weights and its tokenizer, as transformers keeps them."""
+    """The folder of a pretrained model, with its weights and its tokenizer as transformers keeps them."""
     return parent / f"{family}-{width}"
 
 
 def pretrained(parent: Path, family: str, width: int) -> LanguageModel:
-    """Raises ValueError where `python -m benchmarks.pretrain` has not made it."""
+    """A pretrained model. Raises ValueError where `python -m benchmarks.pretrain` has not made it."""
     place = folder_of(parent, family, width)
     if not (place / "config.json").exists():
         raise ValueError(f"models must be made first: python -m benchmarks.pretrain --family {family} --width {width}")

@@ -1,7 +1,7 @@
 """Public sentences without their labels, byte pairs learned from them, and sentences as token ids.
 
-A model of this package reads reviews (SST-2's phrases, SST-5's sentences) and news (RTE). Questions (TREC) are a
-domain that it has never seen.
+The models of this package read reviews (SST-2's phrases, SST-5's sentences) and news (RTE). Questions (TREC) are a
+domain that they have never seen.
 """
 
 import math
@@ -33,7 +33,8 @@ DEV = 500
 
 
 def sentences(data: Path | None) -> list[str]:
-    """What is pretrained on, in a fixed order, each once. data: as for `records.load`, which raises."""
+    """The sentences for pretraining, each once, in a fixed order. data: as for `records.load`, whose errors it
+    raises."""
     return list(dict.fromkeys(text for name in READ for text in _texts(name, "train", data)))
 
 
@@ -43,7 +44,7 @@ def reviews(data: Path | None) -> list[str]:
 
 
 def questions(data: Path | None) -> tuple[list[str], list[str], list[str]]:
-    """TREC's questions: to adapt to, to choose settings by, and to test on."""
+    """TREC's questions in three parts: to train on, to choose settings by, and to test on."""
     train = _texts("trec", "train", data)
     order = np.random.default_rng(0).permutation(len(train))
     dev = set(order[:DEV].tolist())
@@ -56,9 +57,10 @@ def _texts(name: str, split: str, data: Path | None) -> list[str]:
 
 
 def tokenizer(family: str, place: Path, learned_from: Sequence[str]) -> Any:
-    """The family's tokenizer, of the byte pairs in the file `place`, which are learned first where it is not there.
+    """The family's tokenizer with the byte pairs in the file `place`, which are learned first where it does not exist.
 
-    Learning them again may give others where pairs are equally frequent: models that are compared share the file.
+    Learning them again may give other byte pairs where pairs are equally frequent, so models that are compared share
+    the file.
     """
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -88,10 +90,11 @@ def _learned(texts: Sequence[str]) -> Tokenizer:
 
 
 def examples(texts: Sequence[str], words: Any, family: str, longest: int = LONGEST) -> list[Example]:
-    """Sentences of at most `longest` tokens, and as `target` what is to be predicted at each place, -100 for nothing.
+    """Sentences of at most `longest` tokens. Their `target` is what is to be predicted at each position, -100 for
+    nothing.
 
-    Of a masked model's sentence a share of places, drawn from its own text, is masked: it is one function of the record
-    at every step.
+    A share of the positions of a masked model's sentence is masked. They are drawn from the sentence's own text, so
+    that a record's masks are the same at every step.
     """
     found = words([text.strip() for text in texts], truncation=True, max_length=longest)["input_ids"]
     return [
@@ -111,9 +114,9 @@ def _masked(ids: Sequence[int], text: str, mask: int) -> Example:
 
 
 class SentenceScorer:
-    """Each sentence's mean cross-entropy over what is predicted of it (`optim.losses.task_losses`).
+    """Each sentence's mean cross-entropy over the positions that are predicted (`optim.losses.task_losses`).
 
-    pad: the id that pads; rows: sentences in one forward.
+    pad: the id that pads. rows: sentences in one forward pass.
     """
 
     def __init__(self, pad: int, rows: int) -> None:
@@ -131,7 +134,7 @@ class SentenceScorer:
 
 
 def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
-    """Padded on the right, as transformers' collators give it."""
+    """The examples padded on the right, in the form of transformers' collators."""
     width = max(len(example.ids) for example in chunk)
 
     def filled(rows: Sequence[Sequence[int]], value: int) -> Tensor:
@@ -146,9 +149,10 @@ def padded(chunk: Sequence[Example], pad: int) -> dict[str, Tensor]:
 
 
 def perplexity(model: nn.Module, scorer: SentenceScorer, given: Sequence[Example]) -> float:
-    """exp of the mean cross-entropy over all places that are predicted, which the first of a sentence never is.
+    """The exponential of the mean cross-entropy over all positions that are predicted, which the first of a sentence
+    never is.
 
-    The largest float64 where that is beyond it, as of weights that have diverged, and where the losses are no numbers.
+    For weights that have diverged, so that the losses are too large or not numbers, it is the largest float64.
     """
     with torch.no_grad():
         losses = scorer.losses(model, given).double()

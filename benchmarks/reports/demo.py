@@ -1,10 +1,9 @@
 """The main job in one command: `python -m benchmarks.demo` (or `make demo`).
 
-1. Prints what the calculator prescribes at the paper's synthetic setting.
-2. Trains logistic regression on scikit-learn's digits under (epsilon, delta)-DP with the parameters of Theorem 3
-   and of its sharpened version, noise from the operating system, and prints the measured ||grad F||^2 beside the
-   certified bound.
-3. Sweeps the quadratic of the paper over the dimension; rows and the picture of the rate are in out/demo/.
+1. It prints what the calculator prescribes at the paper's synthetic setting. 2. It trains logistic regression on
+scikit-learn's digits under (epsilon, delta)-DP, with the parameters of Theorem 3 and of its sharpened version and with
+noise from the operating system, and prints the measured ||grad F||^2 beside the certified bound. 3. It sweeps the
+paper's quadratic over the dimension; rows and the picture of the rate are in out/demo/.
 """
 
 import subprocess
@@ -45,14 +44,15 @@ Array = NDArray[np.float64]
 
 
 def calculator() -> None:
-    """Step 1: the calculator at n = 10,000, d = 2,000, eigenvalues 1/i, (2, 1e-6)."""
+    """Step 1: print what the calculator says at n = 10,000, d = 2,000, eigenvalues 1/i, and (2, 1e-6)-DP."""
     command = f"--n 10000 --epsilon {EPSILON:g} --delta {DELTA:g} --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
     print(f"\n1. python -m dpzero_theory.params {command}\n")
     params.main(command.split())
 
 
 def train() -> None:
-    """Step 2: DPZero on digits with the prescribed parameters, measured beside certified."""
+    """Step 2: run DPZero on digits with the prescribed parameters, and print the measured value beside the certified
+    one."""
     features, labels = binary_digits()
     loss = LogisticRegression(features, labels)
     x0 = np.zeros(loss.d)
@@ -82,7 +82,7 @@ def train() -> None:
 
 
 def _run(loss: LogisticRegression, x0: Array, p: Prescription) -> tuple[float, Array]:
-    """Mean of ||grad F(x_t)||^2 over t = 0..T-1, which is its expectation over tau, and x_T."""
+    """The mean of ||grad F(x_t)||^2 over t = 0..T-1, which is its expectation at a uniformly random step, and x_T."""
     total = 0.0
 
     def measure(t: int, x: Array) -> None:
@@ -113,12 +113,12 @@ def _square(vector: Array) -> float:
 
 
 def _accuracy(loss: LogisticRegression, x: Array) -> float:
-    """Share of training samples on the right side, one on the boundary counting half."""
+    """The share of training samples on the right side; one on the boundary counts half."""
     return float((np.sign(loss.margins(x)) + 1).mean() / 2)
 
 
 def sweep(folder: Path) -> None:
-    """Step 3: best gradient norm over a small grid, a row for each mode, dimension and method."""
+    """Step 3: the best gradient norm over a small grid, a row for each mode, dimension and method."""
     print(f"\n3. The paper's quadratic, n = 10,000, ({EPSILON:g}, {DELTA:g}): best of a small grid for each dimension")
     print("   (one seed; the full grid, all methods and five seeds: python -m benchmarks.synthetic)\n")
     discard(folder)
@@ -132,7 +132,7 @@ def sweep(folder: Path) -> None:
 
 
 def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
-    """By method, the smallest gradient norm of the last iterate over the grid."""
+    """For each method, the smallest gradient norm of the last iterate over the grid."""
     gdp = float(gdp_from_epsilon(EPSILON, DELTA))
     problem = Quadratic(gaussian_data(rng, 10_000, d), paper_spectrum(mode, d))
     lanes = Lanes.grid(
@@ -159,7 +159,7 @@ def _best(mode: str, d: int, rng: np.random.Generator) -> dict[str, float]:
 
 
 def draw(folder: Path) -> Path:
-    """The picture of the rows in `folder`, beside them: drawn by `figures.demo`, which imports nothing from here."""
+    """Draw the rows in `folder` with `figures.demo`, which imports nothing from here; returns the picture's path."""
     subprocess.run([sys.executable, "-m", "figures.demo", "--rows", str(folder), "--out", str(folder)], check=True)
     return folder / "rate_vs_dimension.png"
 

@@ -1,15 +1,16 @@
-"""Put the rows of several folders into one.  python -m benchmarks.merge FOLDER FOLDER ... --out FOLDER
+r"""Put the rows of several folders into one.  python -m benchmarks.merge FOLDER FOLDER ... --out FOLDER
 
-Cells are independent, so where one machine is outgrown they are jobs of a scheduler: job I of N makes its share of them
-in a folder of its own, and the folders are merged. With a Slurm array of 64 jobs:
+Cells are independent, so several machines can share them: job I of N measures its share in a folder of its own, and
+then the folders are merged. With a Slurm array of 64 jobs:
 
-    sbatch --array=1-64 --wrap 'python -m benchmarks.synthetic --preset paper --seeds 5 --jobs 1 \\
+    sbatch --array=1-64 --wrap 'python -m benchmarks.synthetic --preset paper --seeds 5 --jobs 1 \
         --share $SLURM_ARRAY_TASK_ID/64 --out out/parts/$SLURM_ARRAY_TASK_ID'
     python -m benchmarks.merge out/parts/*[0-9] --out out/whole
     python -m benchmarks.synthetic --preset paper --seeds 5 --out out/whole     # makes what is missing: nothing
 
-Each folder's rows are checked against its manifest; columns, settings and dtype must be the same in all, and so must
-rows that several have, but for a failed one, which gives way. The merged manifest names the runs of all.
+The rows of each folder are checked against its manifest. Columns, settings and dtype must be the same in all folders,
+and so must rows that several folders have, except that a failed row gives way. The merged manifest names the runs of
+all.
 """
 
 import csv
@@ -28,7 +29,7 @@ SAME = ("key", "cell", "dtype", "settings")
 
 
 def merge(folders: Sequence[Path], out: Path) -> Results:
-    """The merged rows, not yet opened. Raises ValueError where folders do not fit together."""
+    """The merged rows, not yet opened. Raises ValueError where the folders do not fit together."""
     manifests = [read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         for name in SAME:
@@ -52,7 +53,7 @@ def merge(folders: Sequence[Path], out: Path) -> Results:
 
 
 def _table(folder: Path) -> list[list[str]]:
-    """The lines of its rows as they are written. Raises ValueError where they are not those of its manifest."""
+    """The lines of a folder's rows as they are written. Raises ValueError where they are not those of its manifest."""
     read_rows(folder)
     packed = folder / "rows.csv.gz"
     text = gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / "rows.csv").read_bytes()
@@ -60,7 +61,8 @@ def _table(folder: Path) -> list[list[str]]:
 
 
 def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Every row once, one that is ok before one that failed. Raises ValueError where two contradict each other."""
+    """Every row once; one that is ok comes before one that failed. Raises ValueError where two contradict each
+    other."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for folder in folders:
         header, *lines = _table(folder)
@@ -78,7 +80,7 @@ def _rows(folders: Sequence[Path], key: Sequence[str]) -> Iterator[dict[str, Any
 
 
 def _body(parser: Parser, options: Namespace) -> int:
-    """Merge; what is in --out already is kept."""
+    """Merge; rows that are in --out already are kept."""
     with parser.refusals("folders"):
         results = merge(options.folders, options.out)
         rows = list(_rows(options.folders, results.key))

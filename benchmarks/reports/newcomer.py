@@ -1,9 +1,9 @@
-"""The README's three quickstarts as a newcomer pastes them, each in a process and a folder of its own, timed.
+"""The README's three quickstarts as a newcomer pastes them, each timed in a process and a folder of its own.
 
     python -m benchmarks.newcomer [--out DIR]
 
-One row for each section with a quickstart: wall-clock seconds from the shell's start of Python to its end, imports
-included. A first run in a fresh clone compiles what it imports: that is what is timed there.
+There is one row for each section with a quickstart: the wall seconds from the start of Python to its end, imports
+included. A first run in a fresh clone also compiles what it imports, which is then part of the time.
 """
 
 import re
@@ -26,7 +26,8 @@ _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 
 
 def quickstarts(text: str) -> Iterator[tuple[str, list[list[str]]]]:
-    """Of each section of a README that has some, its title and what its blocks give Python, one process each."""
+    """For each section of a README that has quickstarts, its title and what its blocks give Python, one process
+    each."""
     for title, body in _SECTION.findall(text):
         found: list[list[str]] = []
         for kind, block in _BLOCK.findall(body):
@@ -39,7 +40,7 @@ def quickstarts(text: str) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def table() -> str:
-    """Of the committed rows."""
+    """The table of the committed rows."""
     rows = read_rows(RESULTS / "newcomer")
     return markdown(
         ["quickstart", "seconds"], [[row["section"], f"{row['seconds']:.0f}"] for _, row in rows.iterrows()]

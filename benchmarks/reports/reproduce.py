@@ -1,16 +1,18 @@
 """Do the committed rows come back?  python -m benchmarks.reproduce [--minutes M] [--list]
 
-In the minutes given, rows drawn at random are made again and compared, column by column but for times and memory: equal
-to the last digit, or as near as the benchmark says with its reason (`kit.remake`), or within six standard errors where
-the noise is the operating system's. Results take turns by the time spent on them; a row that takes more than a tenth of
-the minutes is left, and one that needs a package that is not installed is not checked. Everything runs on one thread:
-more add in another order. On a processor whose libraries compute in another way (`kit.arithmetic`) rows come back as
-near as the benchmark says for that, and runs that rounding upsets are passed over.
+In the minutes given, rows drawn at random are made again and compared, in every column except times and memory. A row
+has come back if it is equal to the last digit; or as near as its experiment allows, with a reason (`kit.remake`); or
+within six standard errors where noise comes from the operating system. The folders of results take turns by the time
+spent on them. A row that takes more than a tenth of the minutes is left, and one that needs a package that is not
+installed is not checked. Everything runs on one thread, because more threads add in another order. On a machine whose
+libraries compute in another way (`kit.arithmetic`), rows come back as near as the experiment allows for that, and rows
+of runs that enlarge rounding errors are passed over.
 
-The last line says whether that passes. Exit status 0 if it does, 1 if a row does not come back or none was made again.
+The last line says whether that passes. The exit status is 0 if it does, 1 if a row does not come back or none was made
+again.
 
 `--list` prints for every folder of results its rows, age, commit, command and cost, whether its rows can be made again,
-and which numbers of the README and of docs/ and which claims of the paper rest on it.
+and which numbers of the README and of docs/, and which claims of the paper, rest on it.
 """
 
 import importlib
@@ -45,12 +47,12 @@ from dpzero_theory.cli import Parser, input_folder, integer, number
 
 ROOT = RESULTS.parents[1]
 SHARE = 10
-"""A row may take this part of the minutes."""
+"""A row may take the minutes divided by this number."""
 
 
 @dataclass(frozen=True, eq=False)
 class Committed:
-    """A folder of rows."""
+    """A folder of committed rows."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -61,7 +63,7 @@ class Committed:
 
     @property
     def module(self) -> str:
-        """What made it, from the command; empty where that was no module."""
+        """The module whose command made the rows; empty where the command names none."""
         words = shlex.split(self.manifest["command"])
         return words[2] if words[1:2] == ["-m"] else ""
 
@@ -77,7 +79,7 @@ class Committed:
         return [plain(row) for row in read_rows(self.folder).to_dict("records")]
 
     def shuffled(self, rng: random.Random) -> Iterator[Row]:
-        """All rows in a random order, read when the first is asked for."""
+        """All rows in a random order; they are read when the first is asked for."""
         yield from rng.sample(self.rows, len(self.rows))
 
 
@@ -93,7 +95,7 @@ class _TooLong(Exception):
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raises _TooLong in the block after so many seconds, whatever else it raises then."""
+    """Raise _TooLong in this block after so many seconds, in place of whatever the block raises then."""
     late = False
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -114,7 +116,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """verdict: `equal`, `near`, `too long`, `not checked` or `DIFFERENT`."""
+    """What happened to a row. verdict: `equal`, `near`, `too long`, `not checked` or `DIFFERENT`."""
 
     name: str
     row: Row
@@ -128,7 +130,8 @@ class Outcome:
 
 
 def again(one: Committed, remake: Remake, row: Row, limit: float, elsewhere: bool) -> Outcome:
-    """Make a row again, in at most `limit` seconds; elsewhere: on another arithmetic than the row's."""
+    """Make a row again, in at most `limit` seconds. elsewhere: whether this machine's arithmetic is not that of the
+    row."""
     started, key = time.perf_counter(), {name: row[name] for name in remake.key}
     try:
         with _limited(limit):
@@ -150,7 +153,8 @@ def _is_ours(error: ModuleNotFoundError) -> bool:
 
 
 def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -> Iterator[Outcome]:
-    """Make random rows again until the time is over or all are made: of the table that has had the least of it."""
+    """Make random rows again until the time is over or all are made; the next row is of the folder that has had the
+    least time."""
     ends = time.perf_counter() + seconds
     elsewhere = bool(others())
     spent: dict[Committed, float] = {}
@@ -175,7 +179,8 @@ def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -
 
 
 def listing(tables: Sequence[Committed], pages: Mapping[str, str], checks: Path) -> Iterator[str]:
-    """What is behind each number of the pages (their texts by name) and of the claims, a few lines for each table."""
+    """The lines of `--list`: for each folder what it is, and which numbers of the pages (their texts by name) and
+    claims use it."""
     commands = {one.name: one.manifest["command"] for one in tables}
     read = _of_summary(list(commands))
     shown = [(name, block) for name, page in pages.items() for block in sources.blocks(page, commands, read)]
@@ -203,7 +208,7 @@ def listing(tables: Sequence[Committed], pages: Mapping[str, str], checks: Path)
 
 
 def measured_pages() -> dict[str, str]:
-    """The README and the pages of results, by name."""
+    """The texts of the README and the pages of results, by name."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
     return {str(page.relative_to(ROOT)): page.read_text() for page in pages}
 

@@ -1,4 +1,4 @@
-"""Sentences of docs/results that hold numbers: what committed rows, or the calculator, say in words."""
+"""Sentences of docs/results that contain numbers, computed from committed rows or by the calculator."""
 
 import textwrap
 from pathlib import Path
@@ -43,7 +43,7 @@ def optimality() -> str:
 
 
 def price_of_directions() -> str:
-    """What other laws cost over the sphere, K = 1, at the setting of docs/results/theorem.md."""
+    """What other direction laws cost over the sphere, with K = 1, at the setting of docs/results/theorem.md."""
     problem, gdp = Problem(n=10_000, d=2_000, r=8.178), float(gdp_from_epsilon(2, 1e-6))
 
     def price(law: str, steps: int) -> float:
@@ -59,7 +59,7 @@ def price_of_directions() -> str:
 
 
 def effective_rank() -> str:
-    """r of the multi-layer perceptrons against d, before and after training, and how far from a power it is."""
+    """r of the multi-layer perceptrons against d, before and after training, and how far from a power of d it is."""
     rows = read_rows(RESULTS / "curvature")
     rows = rows[rows["model"].str.startswith("mlp-digits")]
     (d, before), (_, after) = (
@@ -113,7 +113,7 @@ def forged_folders(folder: Path = RESULTS / "forged_folders") -> str:
 
 
 def _paragraphs(*texts: str) -> str:
-    """Each filled to the width of the pages."""
+    """The texts, each filled to the width of the pages."""
     filled = (textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False) for text in texts)
     return "\n\n".join(filled)
 

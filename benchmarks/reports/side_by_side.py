@@ -3,10 +3,11 @@
     git worktree add ../before REVISION
     python -m benchmarks.side_by_side --other ../before [--starts N] [--turns N] [--out DIR]
 
-Two processes, one in either checkout, do the same piece of work in turns, so that what else the machine does falls on
-both, and each counts its processor time, and wall time. They are started anew a few times: where a process happens to
-lie in memory can cost it more than what is measured. The work calls commands and the README's function, which stay
-from version to version; releases are paid for 64 at a time where that is known.
+Two processes, one in either checkout, do the same piece of work in turns, so that other work on the machine slows both
+alike. Each counts its processor time and its wall time. They are started anew several times, because the place of a
+process in memory can change its speed by more than the difference that is measured. The work calls commands and the
+README's function, which stay from version to version; releases are paid for 64 at a time where the version knows that
+setting.
 """
 
 import math
@@ -55,7 +56,7 @@ timed(lambda: [run.step() for _ in range(STEPS)])
 
 
 def private_steps(width: int, hidden: int, steps: int, paid_at_once: int) -> str:
-    """The README's function, with a perceptron of these widths."""
+    """A program that makes private steps with the README's function, on a perceptron of these widths."""
     values = {"WIDTH": width, "HIDDEN": hidden, "STEPS": steps, "PAID": paid_at_once}
     return "\n".join(f"{name} = {value}" for name, value in values.items()) + PRIVATE
 
@@ -100,7 +101,7 @@ class Worker:
         )
 
     def seconds(self) -> tuple[float, float]:
-        """Processor and wall seconds of the work."""
+        """Let the work be done once; returns its processor and wall seconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -120,7 +121,7 @@ class Worker:
 
 
 def turns(work: str, other: Path, count: int) -> Iterator[dict[str, float]]:
-    """What the work takes here and there, in turns of two new processes; the first turn is not counted."""
+    """The seconds of the work here and there, in turns of two new processes; the first turn is not counted."""
     with Worker(work, HERE) as mine, Worker(work, other) as theirs:
         for turn in range(count + 1):
             order = (mine, theirs) if turn % 2 else (theirs, mine)

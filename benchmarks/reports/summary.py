@@ -3,7 +3,7 @@
     python -m benchmarks.summary            prints them
     python -m benchmarks.summary --write    puts each between its two marks, in every page that has them
 
-A test holds the pages to what this prints.
+A test compares the pages with what this prints.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ from dpzero_theory.theory.problem import Problem
 
 ROOT = RESULTS.parents[1]
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "modules" not in path.parts)]
-"""All that people read but the docstrings."""
+"""All pages that people read, docstrings aside."""
 
 CALCULATOR = "--n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178 --result theorem-3 theorem-3-sharp"
 
 SEEDS = 3
-"""The fewest that a cell is judged by."""
+"""The fewest seeds by which a cell is judged."""
 
 CERTIFIED = (
     ("pseudo-huber", "a", 10_000, 200, 2.0),
@@ -51,11 +51,12 @@ CERTIFIED = (
     ("digits", "-", 1_797, 65, 2.0),
     ("sst2", "-", 60_614, 16_384, 0.5),
 )
-"""Cells shown: problem, mode, n, d, epsilon. All cells are in the rows and in the figure."""
+"""The cells shown, as problem, mode, n, d, epsilon. All cells are in the rows and in the figure."""
 
 
 def certificates() -> str:
-    """Certified and measured ||grad F||^2, the mean over seeds: ours with one and with the best K, and the paper's."""
+    """Certified and measured ||grad F||^2, the mean over seeds: ours with K = 1 and with the best K, and the
+    paper's."""
     rows = read_rows(RESULTS / "certificates")
     cell = ["problem", "mode", "n", "d", "epsilon"]
     values = rows.groupby([*cell, "parameters"])[["bound", "gradient_squared", "last_gradient_squared"]].mean()
@@ -84,7 +85,7 @@ def certificates() -> str:
 
 
 def directions() -> str:
-    """K = 1 and the best K at equal evaluations, ten times the paper's at its setting."""
+    """K = 1 and the best K at equal evaluations, ten times those of the paper at its setting."""
     rows = read_rows(RESULTS / "certificates_directions")
     lines = []
     for k in sorted({int(k) for k in rows["directions_per_step"]}):
@@ -95,7 +96,7 @@ def directions() -> str:
 
 
 def optimizer_directions() -> str:
-    """What measured constants prescribe, K = 1 beside the best K at equal evaluations (`benchmarks.prescription`)."""
+    """What measured constants prescribe: K = 1 beside the best K at equal evaluations (`benchmarks.prescription`)."""
     lines = []
     for task in ("digits", "digits_long"):
         rows = read_rows(RESULTS / f"prescription_{task}")
@@ -113,7 +114,7 @@ def optimizer_directions() -> str:
 
 
 def _held(rows: pd.DataFrame, key: list[str]) -> str:
-    """In how many cells each bound holds with three standard errors to spare, and how tight ours are."""
+    """In how many cells each bound holds with three standard errors to spare, and how tight our bounds are."""
     run = rows.dropna(subset="gradient_squared").groupby(key).filter(lambda cell: len(cell) >= SEEDS).groupby(key)
     value = run["gradient_squared"]
     upper = value.mean() + 3 * value.std(ddof=1) / np.sqrt(value.count())
@@ -129,7 +130,7 @@ def _held(rows: pd.DataFrame, key: list[str]) -> str:
 
 
 def accounting() -> str:
-    """Noise multiplier and processor time of each accountant, side by side in one run."""
+    """The noise multiplier and the processor time of each accountant, side by side in one run."""
     rows = read_rows(RESULTS / "accounting")
     lines = []
     for key, group in rows.groupby(["n", "batch", "steps", "epsilon"], sort=False):
@@ -150,7 +151,8 @@ def accounting() -> str:
 
 
 def sweep_speed() -> str:
-    """Time of a cell of 880 runs and its ratio to the loops, medians over repetitions; the engine before it below."""
+    """The time of a cell of 880 runs and its ratio to the loops, medians over repetitions; below it the engine
+    before."""
     rows, before = read_rows(RESULTS / "sweep_speed"), read_rows(RESULTS / "sweep_speed_before")
     shown = rows.groupby(["device", "method", "d"], sort=False).median(numeric_only=True).reset_index()
     lines = [
@@ -180,12 +182,12 @@ def sweep_speed() -> str:
 
 
 def language_models() -> str:
-    """Accuracy of every method on the small encoder, beside the paper's on RoBERTa-large."""
+    """The accuracy of every method on the small encoder, beside the paper's on RoBERTa-large."""
     return report(table("tab:dpzero-mezo", "few-steps"), read_rows(RESULTS / "llm_dpzero_mezo"))
 
 
 def opt_prompts() -> str:
-    """Accuracy of every method on a small OPT with the prompt of SST-2."""
+    """The accuracy of every method on a small OPT with the prompt of SST-2."""
     return report(table("tab:opt-cls", "few-steps"), read_rows(RESULTS / "llm_opt_cls"))
 
 
@@ -201,8 +203,8 @@ HEADS = {
 
 
 def equal_evaluations() -> str:
-    """Accuracy in percent by K: the grid's best, and in parentheses starting values without a search; and what the K
-    that was chosen with the settings gains."""
+    """Accuracy in percent by K: of the grid's best setting, and in parentheses of starting values without a search;
+    then the gain of the K that was chosen together with the settings."""
     rows, started = plain(committed()), read_rows(RESULTS / "starting")
     gained = gains(rows)
     rows = reported(rows)
@@ -222,7 +224,8 @@ def equal_evaluations() -> str:
 
 
 def step_lengths() -> str:
-    """A step in times of two forward passes, by direction, and the published step, by batch and length."""
+    """The time of a step over that of two forward passes, by direction law, and of the published step, by batch and
+    length."""
     rows = read_rows(RESULTS / "optimizer_step_lengths")
     names = {law: law.capitalize() for law in reversed(tuple(DIRECTIONS))}
     names["four-pass"] = "four passes in place, as published"
@@ -237,7 +240,8 @@ def step_lengths() -> str:
 
 
 def one_pass() -> str:
-    """Processor time of all points of a step in one pass over one after the other, by what is trained."""
+    """The processor time of all points of a step in one pass over that of one point after the other, by what is
+    trained."""
     rows = read_rows(RESULTS / "one_pass")
     cases = rows[["model", "texts", "directions"]].drop_duplicates()
     lines = []
@@ -257,7 +261,7 @@ def calculator() -> str:
 
 
 def alternatives() -> str:
-    """What we do beside what others do, each line measured in one run, or computed."""
+    """What this package does beside what others do; each line was measured in one run, or is computed."""
     problem = Problem(n=10_000, d=2_000, r=8.178, lipschitz=1.0, smoothness=1.0, gap=1.0, loss_bound=1.0)
     bounds = {
         (answer.result.id, answer.calibration): answer.prescription.bound
@@ -300,7 +304,7 @@ def alternatives() -> str:
 
 
 def gpu_plans() -> str:
-    """For each card the jobs, and when each of them would begin, by the minutes that there are, or why it would not."""
+    """For each card the jobs, and when each of them would begin in the minutes available, or why it would not."""
     rows = read_rows(RESULTS / "gpu_plans")
     begins = (rows["start_s"] / 60).map("{:.1f}".format)
     rows["when"] = rows["why_not"].where(rows["why_not"].notna(), begins)
@@ -344,7 +348,7 @@ TABLES = {
 
 
 def filled(page: str) -> str:
-    """The page with every table as it is today."""
+    """The page with every table replaced by what it is today."""
     return re.sub(
         r"<!-- (\w+) -->\n.*?<!-- /\1 -->",
         lambda found: f"<!-- {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- /{found[1]} -->",
