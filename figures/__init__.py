@@ -1,1 +1,1 @@
-"""Figures of the benchmarks' rows: `python -m figures.NAME` in the root of a checkout. Not in the wheel."""
+"""Figures of the committed rows: `python -m figures.NAME` in the root of a checkout. They are not in the wheel."""

@@ -1,11 +1,11 @@
-"""Private adaptation of small language models made here: only d varies, and every method.
+"""Private adaptation of small language models that were made here: only d varies, and every method.
 
     python -m figures.adaptation
 
-(a) Steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.2 nats, against d, for OPT of two layers
-and widths 16 to 128: a dot a run, the line through their means; beside it the effective rank r that
-`benchmarks.adaptation_widths` measures, with its interval, and a line that grows like d. (b) Test perplexity of every
-method, before (line) and after (means over seeds, with standard errors).
+(a) The steps of DPZero (epsilon = 6) until the loss on questions has fallen by 0.2 nats, against d, for OPT of two
+layers and widths 16 to 128. Each run is a dot, and a line goes through their means; beside it are the effective rank r
+that `benchmarks.adaptation_widths` measures, with its interval, and a line that grows like d. (b) The test perplexity
+of every method, before training (line) and after it (means over seeds, with standard errors).
 """
 
 import sys
@@ -34,7 +34,7 @@ FAMILIES = {"opt": "OPT", "roberta": "RoBERTa"}
 
 
 def draw(steps: pd.DataFrame, ranks: pd.DataFrame, rows: pd.DataFrame) -> Figure:
-    """Rows of the three folders of these names."""
+    """The figure of the rows of the three folders with these names."""
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.8))
     _draw_steps(axes[0], steps, ranks)
     _draw_methods(axes[1], rows)
@@ -63,7 +63,8 @@ def _draw_steps(axis: Axes, steps: pd.DataFrame, ranks: pd.DataFrame) -> None:
 
 
 def ends(rows: pd.DataFrame) -> pd.DataFrame:
-    """The last rows of the runs that are shown: other seeds than 0, of the setting that was best on dev with seed 0."""
+    """The last rows of the runs that are shown: those with other seeds than 0, of the setting that was best on dev with
+    seed 0."""
     last = rows[rows["step"] == rows["steps"]]
     case = ["family", "width", "method", "epsilon"]
     compared = last[last["seed"] == 0].reset_index(drop=True)

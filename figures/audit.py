@@ -1,13 +1,14 @@
 """What the audits find, and what they can see.  python -m figures.audit
 
-audit_zoo: every loop of `benchmarks.audit_zoo` with a fault (a row) by every check (a column): orange where the check
-says violated in the first audit, with a dot where it is the one that must find this fault; light blue held; white could
-not be tested. Below the line the sound loops. At the right in how many of its audits a fault was found by that check,
-and a sound loop reported by any.
-audit_bounds: (a) lower bounds on epsilon of the Gaussian mechanism over its exact epsilon against the runs, or
-canaries in one run, `benchmarks.lower_bounds` at mu = 1/2: medians of 200 audits, bars from their 5% to their 95%
-quantile; ours filled, jax_privacy's open; what leaves the frame is above the truth. (b) Runs until missing noise is
-refuted, `benchmarks.audit_power` at mu = 1.
+audit_zoo: every loop of `benchmarks.audit_zoo` with a fault (a row) by every check (a column). A cell is orange where
+the check says "violated" in the first audit, with a dot if it is the check that must find this fault; light blue where
+it says "held"; white where it could not test. Below the line are the sound loops. At the right: in how many of its
+audits a fault was found by that check, and a sound loop was reported by any check.
+
+audit_bounds: (a) lower bounds on epsilon of the Gaussian mechanism, over its exact epsilon, against the number of runs,
+or of canaries in one run (`benchmarks.lower_bounds` at mu = 1/2). Medians of 200 audits, with bars from their 5% to
+their 95% quantile; our methods filled, those of jax_privacy open. A bound outside the frame is above the truth. (b) The
+runs until missing noise is refuted (`benchmarks.audit_power` at mu = 1).
 """
 
 import sys
@@ -45,7 +46,7 @@ POWERS = {
 
 
 def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
-    """The verdicts of every check on every loop."""
+    """The figure of the verdicts of every check on every loop."""
     checks = [name for name in faults.columns if name not in _OTHERS]
     by_check = faults.sort_values("finds", key=lambda c: c.map(checks.index), kind="stable")
     kinds = [each.groupby("loop", sort=False) for each in (by_check, sound)]
@@ -79,7 +80,7 @@ def matrix(faults: pd.DataFrame, sound: pd.DataFrame) -> Figure:
 
 
 def bounds(axes: Axes, table: pd.DataFrame) -> None:
-    """Lower bounds over the exact epsilon."""
+    """Draw lower bounds over the exact epsilon."""
     at = table[(table["mechanism"] == "gaussian") & (table["strength"] == 0.5)]
     for k, (method, label) in enumerate(BOUNDS.items()):
         rows = at[at["method"] == method].sort_values("size")
@@ -97,7 +98,7 @@ def bounds(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def power(axes: Axes, table: pd.DataFrame) -> None:
-    """Runs until missing noise is refuted."""
+    """Draw the number of runs until missing noise is refuted."""
     for k, (method, label) in enumerate(POWERS.items()):
         rows = table[(table["method"] == method) & (table["claimed"] == 1.0)].sort_values("share")
         axes.plot(rows["share"], rows["q95"], **series(k).line(label=label))
@@ -107,7 +108,7 @@ def power(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def draw(folder: Path, results: Path = RESULTS) -> list[Path]:
-    """Both figures."""
+    """Draw both figures; returns their files."""
     use_style()
     paths = save(matrix(read_rows(results / "audit_zoo"), read_rows(results / "audit_zoo_sound")), "audit_zoo", folder)
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 3.2))

@@ -1,9 +1,9 @@
 """Certificates and measurements, the paper's and the sharpened theorem's.  python -m figures.certificates
 
-Top: against the dimension in the paper's three modes. Bottom: against the number of samples, against epsilon,
-and on real data. Each point is the mean over seeds of the mean over iterates of ||grad F||^2, with its standard
-error; each open marker is what the theorem certifies for it. All parameter sets evaluate a record as often: the best K
-takes fewer steps of more directions. The grey line is the trivial bound L^2.
+Top: against the dimension in the paper's three modes. Bottom: against the number of samples, against epsilon, and on
+real data. A point is the mean over seeds of the mean over iterates of ||grad F||^2, with its standard error; an open
+marker is the upper bound that the theorem certifies for it. All parameter sets evaluate a record equally often, so the
+best K takes fewer steps of more directions. The grey line is the trivial bound L^2.
 """
 
 import sys
@@ -35,7 +35,8 @@ LOOKS: dict[str, Series] = {
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """One line per cell and parameter set: bound, trivial bound, mean over seeds and its standard error."""
+    """A row for each cell and parameter set: the bound, the trivial bound, the mean over seeds and its standard
+    error."""
     groups = rows.groupby(CELL, as_index=False)
     return groups.agg(
         bound=("bound", "first"),
@@ -85,7 +86,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 TRIVIAL: dict[str, Any] = {"color": "#888888", "linewidth": 0.8, "linestyle": (0, (1, 1.5))}
-"""The bound that holds without any theorem: the squared Lipschitz constant."""
+"""The style of the bound that holds without any theorem, the squared Lipschitz constant."""
 
 
 def _panel(axis: Axes, table: pd.DataFrame, x: str, title: str, label: str) -> None:

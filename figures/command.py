@@ -1,4 +1,4 @@
-"""The command of a figure that is drawn from one folder of rows, or from several below one."""
+"""The command of a figure that is drawn from one folder of rows, or from several folders below one."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from figures.style import FIGURES, save, use_style
 
 
 class Main(Protocol):
-    """What `python -m` calls."""
+    """A `main` of a command."""
 
     def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
@@ -27,10 +27,12 @@ def command(
     tables: Sequence[str] = (),
     out: Path | str = FIGURES,
 ) -> tuple[Callable[[], Parser], Main]:
-    """The parser of a command, and its `main`, which reads rows, draws them and saves NAME.png and NAME.pdf.
+    """The function that makes the parser of a figure's command, and the command's `main`, which reads rows, draws them
+    and saves NAME.png and NAME.pdf.
 
-    module, text: of the parser. draw: the tables in order -> the figure. rows: the default folder; tables: the folders
-    below it that are read, or none if it holds the rows itself. out: the default folder of the picture.
+    module, text: of the parser. draw: a function from the tables, in order, to the figure. rows: the default folder.
+    tables: the folders below it that are read; none if it holds the rows itself. out: the default folder of the
+    picture.
     """
 
     def parser() -> Parser:

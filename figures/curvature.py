@@ -1,10 +1,11 @@
 """Effective rank against d, and prescriptions beside a grid search.  python -m figures.curvature
 
-(a) r = tr|H|/||H|| with 95% intervals (mean over seeds) of the networks of `benchmarks.curvature`, a colour per moment
-of training, with the spectra of the paper's synthetic experiment: 1, 1/sqrt(i) and 1/i. (b) The same of transformers.
-(c) How many eigenvalues are at least s ||H|| in size, by stochastic Lanczos quadrature, of the problem files that
-`python -m dpzero_theory.curvature` wrote: the area below a curve is r. In the second figure, the loss that each step
-size and clip reaches at equal privacy, with standard errors, and what the theory prescribes from measured constants.
+(a) r = tr|H|/||H|| with 95% intervals (means over seeds) of the networks of `benchmarks.curvature`, a colour for each
+moment of training, with the spectra of the paper's synthetic experiment: 1, 1/sqrt(i) and 1/i. (b) The same for
+transformers. (c) For the problem files that `python -m dpzero_theory.curvature` wrote: how many eigenvalues are at
+least s ||H|| in size, by stochastic Lanczos quadrature; the area below a curve is r. The second figure shows the loss
+that each step size and clip reaches at equal privacy, with standard errors, and what the theory prescribes from
+measured constants.
 """
 
 import json
@@ -36,7 +37,8 @@ TASKS = {"digits": "digits, 64 - 16 - 10", "minilm": "SST-2, real encoder"}
 
 
 def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """rows: `benchmarks.curvature`, both folders; measured: the contents of problem files by name."""
+    """The first figure. rows: those of both folders of `benchmarks.curvature`; measured: the contents of problem files
+    by name."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 3.2), width_ratios=(1.4, 1.1, 1))
     networks = rows[rows["model"].str.startswith(NETWORKS)]
     models = [name for name in TRANSFORMERS if name in set(rows["model"])]
@@ -65,7 +67,7 @@ def draw_rank(rows: pd.DataFrame, measured: Mapping[str, Mapping[str, Any]]) -> 
 def _draw_ranks(
     axis: Axes, rows: pd.DataFrame, column: str, look: int, dash: str, *, shift: float = 0.0, label: str = ""
 ) -> None:
-    """The mean over seeds of estimates and interval ends, at each value of a column."""
+    """Draw the mean over seeds of estimates and interval ends, at each value of a column."""
     part = rows.groupby(column)
     mean, low, high = (part[f"rank_{end}"].mean() for end in ("estimate", "low", "high"))
     style = series(look)
@@ -83,7 +85,7 @@ def _draw_ranks(
 
 
 def _draw_paper(axis: Axes, low: float, high: float) -> None:
-    """The effective ranks of the paper's spectra."""
+    """Draw the effective ranks of the paper's spectra."""
     d = np.geomspace(low / 1.5, 2 * high, 50)
     spectra = {
         "paper (a): 1": d,
@@ -105,7 +107,7 @@ def _draw_paper(axis: Axes, low: float, high: float) -> None:
 
 
 def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: int) -> None:
-    """First and last point of the path, the last dashed."""
+    """Draw the spectra at the first and the last point of the path, the last dashed."""
     points = content["measurements"]["points"]
     for point, dash in ((points[0], "-"), (points[-1], "--")):
         sizes = np.abs(point["density"]["points"]) / point["norm"]["estimate"]
@@ -117,7 +119,7 @@ def _draw_spectrum(axis: Axes, content: Mapping[str, Any], label: str, index: in
 
 
 def draw_prescription(tasks: Mapping[str, pd.DataFrame]) -> Figure:
-    """tasks: the rows of `benchmarks.prescription` by task."""
+    """The second figure. tasks: the rows of `benchmarks.prescription` by task."""
     figure, axes = plt.subplots(1, len(tasks), figsize=(PAGE if len(tasks) > 1 else PAGE / 2, 3.4), squeeze=False)
     for axis, (task, rows) in zip(axes[0], tasks.items(), strict=True):
         _draw_choices(axis, rows)

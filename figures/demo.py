@@ -1,4 +1,4 @@
-"""The rate against the dimension, of the rows of `benchmarks.demo`, which calls this.  python -m figures.demo"""
+"""The rate against the dimension, from the rows of `benchmarks.demo`, which calls this.  python -m figures.demo"""
 
 import sys
 
@@ -14,7 +14,7 @@ MODES = {"a": "eigenvalues 1: r = d", "c": "eigenvalues 1/i: r = O(log d)"}
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """One panel a mode, one line a method, with its slope on logarithmic axes."""
+    """The figure: a panel for each mode, a line for each method, with its slope on logarithmic axes."""
     figure, panels = plt.subplots(1, 2, figsize=(PAGE, 2.8), sharey=True)
     for panel, (mode, title) in zip(panels, MODES.items(), strict=True):
         for i, method in enumerate(rows["method"].unique()):

@@ -1,8 +1,8 @@
 """DPZero and DPGD-0th against the dimension, to 10^7.  python -m figures.dimension
 
-Settings chosen on the other seeds, mean over seeds with standard errors, with the fitted slope of the gradient norm and
-its 95% interval; and the peak memory and the processor seconds of a cell (`benchmarks.rank`). rank: r = 5 whatever d;
-log_rank: r like log d.
+Settings are chosen on other seeds; shown are means over seeds with standard errors, the fitted slope of the gradient
+norm with its 95% interval, and the peak memory and processor seconds of a cell (`benchmarks.rank`). rank: r = 5
+whatever d is; log_rank: r grows like log d.
 """
 
 import sys
@@ -18,13 +18,14 @@ from figures.style import CAP, FIGURES, PAGE, RING, label_panels, log_ticks, sav
 
 METHODS = {"dpzero": ("DPZero", series(0)), "dpgd-0th": ("DPGD-0th", series(1))}
 EXPERIMENTS = {"rank": "dimension", "log": "log"}
-"""Of each sweep of the selection, that of the rows of `benchmarks.rank`."""
+"""For each sweep of the selection, the experiment of `benchmarks.rank` that its rows come from."""
 NAMES = {"rank": "rank", "log": "log_rank"}
 OUTPUTS = {"tau": r"mean over iterates ($x_\tau$)", "last": "last iterate"}
 
 
 def draw(rows: pd.DataFrame, selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
-    """rows: of the benchmark, for their cost; selected: `benchmarks.selection`; slopes: `benchmarks.slopes`."""
+    """The figure. rows: of `benchmarks.rank`, for their cost; selected: of `benchmarks.selection`; slopes: of
+    `benchmarks.slopes`."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.6))
     for axis, (output, name) in zip(axes, OUTPUTS.items(), strict=False):
         for method, (label, look) in METHODS.items():

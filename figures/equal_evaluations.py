@@ -1,7 +1,7 @@
 """Accuracy against K at equal privacy and evaluations.  python -m figures.equal_evaluations
 
-A panel a task, a line for each number of evaluations K T of a record in a batch: means over the reported seeds of
-`benchmarks.equal_evaluations` with standard errors. Settings are chosen on other seeds and records.
+There is a panel for each task and a line for each number of evaluations K T of a record in a batch: means over the
+reported seeds of `benchmarks.equal_evaluations`, with standard errors. Settings are chosen on other seeds and records.
 """
 
 import sys
@@ -23,7 +23,7 @@ TITLES = {
 
 
 def draw(*tables: pd.DataFrame) -> Figure:
-    """Rows of `benchmarks.equal_evaluations`; only those of the plain update count."""
+    """The figure of these rows of `benchmarks.equal_evaluations`; only those of the plain update are shown."""
     rows = pd.concat(tables)
     plain = (rows["update"] == "plain") & (rows["weight_decay"] == 0) & (rows["schedule"] == "constant")
     reported = rows[plain & (rows["seed"] >= REPORTED)]

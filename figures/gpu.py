@@ -1,6 +1,8 @@
-"""What a GPU has shown: step time, peak memory, sizes, and the time of each job.  python -m figures.gpu --rows OUT
+"""What a GPU has shown: step time, peak memory, sizes, and the time of each job.
 
-OUT: of `benchmarks.gpu`. A panel without rows says so.
+    python -m figures.gpu --rows OUT
+
+OUT is the folder of `benchmarks.gpu`. A panel without rows says that it has none.
 """
 
 import sys
@@ -33,7 +35,7 @@ TABLES = ("optimizer_step", "llm_memory_opt", "llm_streamed", "jobs")
 
 
 def draw(tables: dict[str, pd.DataFrame]) -> Figure:
-    """tables: those of `TABLES` that there are."""
+    """The figure. tables: those of `TABLES` that exist."""
     figure, axes = plt.subplots(2, 2, figsize=(PAGE, 5.2))
     steps = tables.get("optimizer_step", pd.DataFrame())
     _ratios(axes[0, 0], steps, "ratio", "step / two forwards")
@@ -52,7 +54,7 @@ def _empty(axis: Axes, rows: pd.DataFrame) -> bool:
 
 
 def _ratios(axis: Axes, rows: pd.DataFrame, column: str, title: str) -> None:
-    """A group for each model, a mark for each method; a method that did not fit has none."""
+    """Draw a group for each model with a mark for each method; a method that did not fit has none."""
     axis.set_title(title)
     rows = rows[rows["method"] != BASE] if len(rows) else rows
     if _empty(axis, rows):
@@ -113,7 +115,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the figure from what there is."""
+    """Draw the figure from the rows that exist."""
     parser = _parser()
     options = parser.parse_args(argv)
     use_style()

@@ -1,10 +1,10 @@
 """K directions a step: certified and measured, at equal evaluations.  python -m figures.k_directions
 
 (a) Certified bounds on ||grad F||^2 against K at the paper's setting (`benchmarks.k_directions`, sphere), a line for
-each number of evaluations of a record; stars are the best K drawn. (b) Runs beside certificates on pseudo-Huber of
-mode (c) with ten times the paper's evaluations (`benchmarks.certificates --preset directions`): mean over the run and
-last iterate, means over seeds with standard errors. (c) Every cell of `benchmarks.certificates`: by what factor the
-best K lowers the bound and the measured mean over the run, with standard errors. On the line both fall alike.
+each number of evaluations of a record; a star marks the best K. (b) Runs beside certificates on pseudo-Huber in mode
+(c) with ten times the paper's evaluations (`benchmarks.certificates --preset directions`): the mean over the run and
+the last iterate, means over seeds with standard errors. (c) For every cell of `benchmarks.certificates`: the factors by
+which the best K lowers the bound and the measured mean over the run, with standard errors. On the line both fall alike.
 """
 
 import sys
@@ -23,9 +23,10 @@ PROBLEMS = {"pseudo-huber": "pseudo-Huber", "digits": "digits", "sst2": "SST-2"}
 
 
 def gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """By cell, K = 1 over the best K (where that is not 1): bound, mean over the run, last iterate, and their errors.
+    """For each cell where the best K is not 1: the value for K = 1 over that for the best K, of the bound, the mean
+    over the run and the last iterate, and their errors.
 
-    rows: `benchmarks.certificates`. error_NAME is the standard error of the ratio of means.
+    rows: of `benchmarks.certificates`. error_NAME is the standard error of the ratio of means.
     """
     groups = rows.dropna(subset="gradient_squared").groupby([*CELL, "parameters"])
     values = groups[["bound", "gradient_squared", "last_gradient_squared"]]
@@ -40,7 +41,8 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(certified: pd.DataFrame, long: pd.DataFrame, cells: pd.DataFrame) -> Figure:
-    """Rows of `benchmarks.k_directions`, and of `benchmarks.certificates` with the presets directions and full."""
+    """The figure. certified: of `benchmarks.k_directions`; long and cells: of `benchmarks.certificates`, presets
+    directions and full."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9))
     _draw_certified(axes[0], certified)
     _draw_measured(axes[1], long)

@@ -1,10 +1,11 @@
 """The language-model runs: accuracy of every method, and clip against step size.  python -m figures.llm
 
-llm_accuracy: test accuracy of the small encoder, mean and standard error over seeds, as the paper's tab:dpzero-mezo;
-the paper's own numbers, of another and larger model, in grey.
-llm_clip_lr: DPZero as in the paper's fig:clip_lr, (a) dev loss along the run for several clips (the paper shows the
-training loss, which our runs never look at), (b) and (c) test loss and accuracy over clip and step size, the best step
-size of each clip in a frame.
+llm_accuracy: test accuracy of the small encoder, mean and standard error over seeds, as in the paper's tab:dpzero-mezo;
+the paper's own numbers, of another and larger model, are in grey.
+
+llm_clip_lr: DPZero as in the paper's fig:clip_lr. (a) The dev loss along the run for several clips (the paper shows the
+training loss, which our runs never compute). (b) and (c) Test loss and accuracy over clip and step size, with the best
+step size of each clip in a frame.
 """
 
 import sys
@@ -33,12 +34,13 @@ METHODS = {
 }  # fmt: skip
 TASKS = {"trec": "TREC", "sst2": "SST-2", "sst5": "SST-5", "rte": "RTE"}
 LOOKS = {"2": (1, -0.13, r"$\varepsilon = 2$"), "6": (0, 0.13, r"$\varepsilon = 6$"), "none": (2, 0.0, "not private")}
-"""Series, place within the line, and legend of each epsilon."""
+"""For each epsilon: the index of its series, its offset within the line, and its legend."""
 FRAME = "#D55E00"
 
 
 def accuracy(rows: pd.DataFrame) -> Figure:
-    """One panel a task, one line a method; rows: the summary that `benchmarks.llm.table tab:dpzero-mezo` writes."""
+    """The first figure: a panel for each task, a line for each method. rows: the summary that `benchmarks.llm.table
+    tab:dpzero-mezo` writes."""
     cells = rows.assign(error=rows["error"].fillna(0.0), epsilon=rows["epsilon"].astype(str))
     tasks = [name for name in TASKS if name in set(cells["task"])]
     methods = [name for name in METHODS if name in set(cells["method"])]
@@ -78,7 +80,7 @@ def accuracy(rows: pd.DataFrame) -> Figure:
 
 
 def clip_step_size(rows: pd.DataFrame) -> Figure:
-    """rows: `benchmarks.llm.table fig:clip_lr`."""
+    """The second figure. rows: of `benchmarks.llm.table fig:clip_lr`."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.5), width_ratios=(1.1, 1, 1))
     rows = rows.astype({"clip": float, "step_size": float})
     ends = rows[rows["test_metric"].notna()]
@@ -106,7 +108,7 @@ def _grid(ends: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _heat(axis: Axes, grid: pd.DataFrame, title: str, colours: str, number: str) -> None:
-    """Light colours are good ones: for a loss, on a logarithmic scale, small; for an accuracy large."""
+    """Draw a heat map in which light colours are good: small losses, on a logarithmic scale, or large accuracies."""
     values = grid.to_numpy()
     loss = colours.endswith("_r")
     scale = (LogNorm if loss else Normalize)(np.nanmin(values), np.nanmax(values))

@@ -1,8 +1,7 @@
-"""One look for every figure: sizes for print, colours safe for colour-blind readers, reproducible files.
+"""The common look of the figures: sizes for print, colours safe for colour-blind readers, reproducible files.
 
-The colours are those of Okabe and Ito (Color Universal Design, 2008). Each series also has its own marker and
-dash, so that a figure reads in grey. `save` writes PNG and PDF without dates, so that the same rows give the
-same bytes.
+The colours are those of Okabe and Ito (Color Universal Design, 2008). Each series also has its own marker and dash, so
+that a figure can be read in grey. `save` writes PNG and PDF without dates, so that the same rows give the same bytes.
 """
 
 import math
@@ -22,7 +21,8 @@ COLUMN = 3.4
 PAGE = 7.0
 """Widths in inches of one column and of the text block of a two-column paper."""
 CAP = 1.05
-"""How many times better the last value of a grid may be for its end to count as a limit that is reached."""
+"""How many times better the last value of a grid may be than the one before, for the edge to count as a limit
+reached."""
 RING: dict[str, Any] = {
     "marker": "o",
     "markersize": 7.5,
@@ -30,12 +30,13 @@ RING: dict[str, Any] = {
     "markeredgecolor": "black",
     "markeredgewidth": 0.5,
 }
-"""Around points whose setting is at an end of its grid that costs more than CAP: `benchmarks.selection`."""
+"""The style of the ring around points whose setting is on an edge of its grid that costs more than CAP: see
+`benchmarks.selection`."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """How one series is drawn: colour, marker and dash, all three distinct from those of the others."""
+    """How one series is drawn: colour, marker and dash, each of them unlike those of the other series."""
 
     color: str
     marker: str
@@ -66,7 +67,7 @@ def series(index: int) -> Series:
 
 
 def use_style() -> None:
-    """Set matplotlib's defaults; call it first in every figure's script."""
+    """Set matplotlib's defaults; every figure's `main` calls it first."""
     mpl.use("Agg")
     mpl.rcParams.update(
         {

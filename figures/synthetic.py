@@ -2,9 +2,9 @@
 
 synthetic_gradient and synthetic_loss are Figures fig:toy_grad and fig:toy_loss: the best of the grid against the
 dimension, in the paper's three modes, on training and test samples. synthetic_wide goes on to larger dimensions, once
-it has rows. synthetic_slopes puts the fitted growth of the gradient norm beside the exponents of Table tab:compare;
-synthetic_grid_MODE shows the whole grid at one dimension; synthetic_choices what the choices left open by the paper
-change.
+there are rows. synthetic_slopes puts the fitted growth of the gradient norm beside the exponents of Table tab:compare.
+synthetic_grid_MODE shows the whole grid at one dimension. synthetic_choices shows what changes with the choices that
+the paper leaves open.
 """
 
 import math
@@ -34,7 +34,8 @@ CHOICES: dict[tuple[str, str], dict[str, Any]] = {
     ("normal", "paper"): {"markerfacecolor": "white", "marker": "o"},
     ("normal", "exact"): {"markerfacecolor": "white", "marker": "D"},
 }
-"""Start and calibration; filled: x_0 = 0, open: x_0 ~ N(0, I); discs: the paper's noise, diamonds: the exact."""
+"""The marker for each start and calibration. Filled: x_0 = 0; open: x_0 ~ N(0, I). Discs: the paper's noise; diamonds:
+the exact."""
 
 DOTS = (0, (1, 1))
 LINE: dict[str, Any] = {"color": "black", "linewidth": 0.9, "linestyle": "-"}
@@ -45,11 +46,12 @@ BOUNDS: dict[str, dict[str, Any]] = {
 
 
 def draw_best(selected: pd.DataFrame, what: str, lines: Mapping[str, "pd.Series[float]"], told: str) -> Figure:
-    """What the chosen settings give against d; what: 'gradient' or 'loss'; selected: `benchmarks.selection`.
+    """The value that the chosen settings give against d. what: 'gradient' or 'loss'; selected: of
+    `benchmarks.selection`.
 
-    Filled markers: the last iterate; open ones: the mean over iterates. Bars are standard errors over seeds, each seed
-    with the setting that is best on the others; ringed where the grid's end costs more than 5%. lines: black lines by
-    mode and d on the training sample, and what is told of them.
+    Filled markers are the last iterate, open ones the mean over iterates. Bars are standard errors over seeds, where
+    each seed has the setting that is best on the others; a ring marks a setting on an edge of the grid that costs more
+    than 5%. lines: black lines by mode and d on the training sample; told: what the legend says of them.
     """
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.6), sharex=True, sharey="col")
     for line, (on, sample) in zip(grid, SAMPLES.items(), strict=True):
@@ -78,7 +80,7 @@ def at_infinity(limit: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 
 
 def least_loss(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """The expected minimum of the loss, by mode and d; rows: `benchmarks.least_loss`."""
+    """The expected minimum of the loss, by mode and d; rows: of `benchmarks.least_loss`."""
     return {mode: rows[rows["mode"] == mode].set_index("d")["least_loss"] for mode in MODES}
 
 
@@ -87,7 +89,7 @@ def _cells(selected: pd.DataFrame, mode: str, method: str, what: str) -> pd.Data
 
 
 def _curve_legend(figure: Figure, selected: pd.DataFrame, told: str = "") -> None:
-    """What the marks of `_curves` mean, and the black line where something is told of it."""
+    """Add a legend for the marks of `_curves`, and for the black line where `told` says something of it."""
     present = _present(selected)
     handles = [Line2D([], [], **LOOKS[method].line()) for method in present]
     seeds = {method: selected.loc[selected["method"] == method, "seed"].nunique() for method in present}
@@ -131,7 +133,8 @@ def held_out(slopes: pd.DataFrame) -> pd.DataFrame:
 def draw_slopes(slopes: pd.DataFrame) -> Figure:
     """Fitted slopes of the training gradient norm with 95% intervals, and the exponents of the upper bounds.
 
-    Settings are chosen on other seeds than the slope's; where there is one seed, on that, and there is no interval.
+    Settings are chosen on other seeds than the slope's. Where there is only one seed, they are chosen on that, and
+    there is no interval.
     """
     slopes = held_out(slopes)
     figure, axes = plt.subplots(1, 2, figsize=(PAGE, 2.5), sharey=True)
@@ -176,7 +179,7 @@ def draw_slopes(slopes: pd.DataFrame) -> Figure:
 
 
 def draw_grid(rows: pd.DataFrame, mode: str, d: int) -> Figure:
-    """Training gradient norm of the last iterate over the grid: the best over steps, and the best over clips."""
+    """The training gradient norm of the last iterate over the grid: the best over steps, and the best over clips."""
     part = rows[(rows["mode"] == mode) & (rows["d"] == d)]
     lanes = part.groupby(["method", "steps", "step_size", "clip"])["gradient_train_last"].mean().reset_index()
     still = lanes.loc[lanes["step_size"] == lanes["step_size"].min(), "gradient_train_last"].max()
@@ -213,7 +216,8 @@ def _power(value: float) -> str:
 
 
 def draw_wide(selected: pd.DataFrame) -> Figure:
-    """One seed's best training gradient norm, DPZero and DPGD-0th, on both sides of the paper's largest dimension."""
+    """The best training gradient norm of one seed, for DPZero and DPGD-0th, on both sides of the paper's largest
+    dimension."""
     figure, axes = plt.subplots(1, 3, figsize=(PAGE, 2.9), sharex=True)
     for axis, mode in zip(axes, MODES, strict=True):
         for method in METHODS:
@@ -229,7 +233,7 @@ def draw_wide(selected: pd.DataFrame) -> Figure:
 
 
 def draw_choices(selected: pd.DataFrame, slopes: pd.DataFrame) -> Figure:
-    """One seed: the best training gradient norm at the largest dimension, and its growth, for every open choice."""
+    """For one seed and every open choice: the best training gradient norm at the largest dimension, and its growth."""
     rows = selected[selected["measured"] == "gradient"]
     figure, grid = plt.subplots(2, 3, figsize=(PAGE, 4.2), sharex=True)
     largest = rows[rows["d"] == rows["d"].max()]

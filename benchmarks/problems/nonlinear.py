@@ -1,16 +1,16 @@
-"""DPZero on the pseudo-Huber loss and on logistic regression, many lanes at once.
+"""DPZero on the pseudo-Huber loss and on logistic regression, for many settings ("lanes") at once.
 
 Each loss depends on x through one number per sample, which a step along u changes by a formula:
 
-- pseudo-Huber, with y = A^(1/2) (x - center) and w = A^(1/2) u: the number is q_i = ||y - y_i||^2, and with
-  v_i = w^T (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w the two-point difference is
-  2 v/(sqrt(1 + q+) + sqrt(1 + q-)); a step -c w turns q into q - 2 c v + c^2 w^T w;
-- logistic: the number is the margin m_i = b_i a_i^T x, and with h_i = lambda b_i a_i^T u the difference is
-  -sign(h) log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda); a step -c u adds -c b_i a_i^T u.
+- pseudo-Huber, with y = A^(1/2) (x - center) and w = A^(1/2) u: the number is q_i = ||y - y_i||^2, and with v_i = w^T
+  (y - y_i) and q+- = q +- 2 lambda v + lambda^2 w^T w the two-point difference is 2 v/(sqrt(1 + q+) + sqrt(1 + q-)); a
+  step -c w turns q into q - 2 c v + c^2 w^T w;
+- logistic: the number is the margin m_i = b_i a_i^T x, and with h_i = lambda b_i a_i^T u the difference is -sign(h)
+  log(1 + (exp(2 |h|) - 1) sigmoid(-|h| - m))/(2 lambda); a step -c u adds -c b_i a_i^T u.
 
-So lanes keep that number for every sample, one matrix product for a block of steps serves all of them, and no
-difference subtracts two nearly equal losses, as the algorithm's definition does. The K directions of a step are rows
-of that product one after the other; the number follows a step along each of them in turn.
+So a lane keeps that number for every sample, and one matrix product for a block of steps serves all lanes. No
+difference subtracts two nearly equal losses, as the algorithm's definition does. The K directions of a step are rows of
+that product one after the other, and the number follows a step along each of them in turn.
 """
 
 import warnings
@@ -31,18 +31,20 @@ from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_
 from dpzero_theory.synthetic.problems import LogisticRegression, PseudoHuber
 
 CHUNK = 1 << 17
-"""How many numbers are worked on at a time, so that they stay in a core's cache."""
+"""How many numbers are worked on at a time, so that they stay in the cache of a processor core."""
 Schedule = Callable[[np.random.Generator, int, int], dict[int, float]]
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the lanes end with, in the order they were given.
+    """The results of the lanes, in the order in which the lanes were given.
 
     Attributes:
         last: x_T, shape (L, d).
         gradient_squared: mean of ||grad F_S(x_t)||^2 over t = 0..T-1, shape (L,): exact where T <= evaluations,
-            otherwise an unbiased estimate from one t in each of about that many pieces, the first ones the smallest.
+            otherwise
+            an unbiased estimate from one t in each of about that many pieces of the run, of which the first are the
+            smallest.
         last_gradient_squared: ||grad F_S(x_T)||^2, shape (L,).
     """
 
@@ -107,7 +109,8 @@ def dpzero(
 
 
 def _early(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:
-    """Half of the cuts are equal and half geometric."""
+    """The t and their weights: one random t in each piece; half of the cuts between pieces are equally spaced, half
+    geometric."""
     if steps <= evaluations:
         return dict.fromkeys(range(steps), 1 / steps)
     half = max(evaluations // 2, 1)
@@ -117,11 +120,11 @@ def _early(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, 
 
 
 Seen = list[tuple[int, int]]
-"""Lane, and first row of the step."""
+"""Pairs of a lane and the first row of a step."""
 
 
 class _Loss(Protocol):
-    """The state of all lanes. A block is start, then for each step clipped_sum and step, then stop.
+    """The state of all lanes. Each block of steps calls start, then for each step clipped_sum and step, then stop.
 
     A step is the slice of its K rows among the directions of the block; `last` is the block's last step.
     """
@@ -130,16 +133,17 @@ class _Loss(Protocol):
         """Begin a block with directions u, shape (S, d), for the first `live` lanes."""
 
     def clipped_sum(self, step: slice, smoothing: Tensor, clip: Tensor, due: list[int]) -> Tensor:
-        """sum_i clip_C(differences_i), shape (K, live); remember the weights for the gradients of lanes `due`."""
+        """sum_i clip_C(differences_i), shape (K, live). The weights for the gradients of the lanes `due` are
+        remembered."""
 
     def step(self, step: slice, move: Tensor) -> None:
-        """Every lane goes by -move, shape (K, live), along this step's directions."""
+        """Move every lane by -move, shape (K, live), along this step's directions."""
 
     def stop(self, last: slice) -> tuple[Seen, Tensor]:
-        """End the block: the gradients remembered, and ||grad F_S||^2 of each."""
+        """End the block. Returns which gradients were remembered, and ||grad F_S||^2 of each."""
 
     def points(self) -> Array:
-        """The lanes' x, shape (L, d)."""
+        """The x of all lanes, shape (L, d)."""
 
 
 def _loss(problem: PseudoHuber | LogisticRegression, x0: Array, lanes: int, tensor: Place) -> _Loss:
@@ -154,19 +158,20 @@ def _chunks(n: int, width: int) -> Iterator[slice]:
 
 
 def _before(step: slice) -> slice:
-    """The step before this one; of no rows before the first."""
+    """The step before this one; an empty slice before the first."""
     return slice(max(2 * step.start - step.stop, 0), step.start)
 
 
 def _clipped(differences: Tensor) -> Tensor:
-    """The sum over samples of differences in units of the clip, shape (K, live, n): each vector of K to norm 1."""
+    """The sum over samples of differences in units of the clip, shape (K, live, n), with each vector of K numbers
+    clipped to norm 1."""
     if len(differences) == 1:
         return differences.clamp_(-1, 1).sum(dim=2)
     return differences.div_(differences.norm(dim=0).clamp_(min=1)).sum(dim=2)
 
 
 class _PseudoHuber:
-    """y of shape (L, d) at the block's start, and q of shape (L, n), which lags one step behind."""
+    """Its state is y, shape (L, d), at the block's start, and q, shape (L, n), which is one step behind."""
 
     def __init__(self, problem: PseudoHuber, x0: Array, lanes: int, tensor: Place) -> None:
         self.root = tensor(np.sqrt(problem.spectrum))
@@ -213,7 +218,7 @@ class _PseudoHuber:
 
     def step(self, step: slice, move: Tensor) -> None:
         self.move[step] = move
-        for row in range(step.start + 1, step.stop):  # from where the rows before it lead
+        for row in range(step.start + 1, step.stop):  # the difference is at the point that the rows before it lead to
             self.own[row] -= self.gram[row, step.start : row] @ self.move[step.start : row]
 
     def stop(self, last: slice) -> tuple[Seen, Tensor]:
@@ -235,7 +240,7 @@ class _PseudoHuber:
 
 
 class _Logistic:
-    """x of shape (L, d) at the block's start, and margins of shape (L, n), which lag one step behind."""
+    """Its state is x, shape (L, d), at the block's start, and the margins, shape (L, n), which are one step behind."""
 
     def __init__(self, problem: LogisticRegression, x0: Array, lanes: int, tensor: Place) -> None:
         self.rows = _matrix(problem.rows, tensor)

@@ -1,15 +1,16 @@
 """A quadratic whose spectrum ends in many equal eigenvalues, in no more coordinates than its runs can tell apart.
 
-d coordinates have the p eigenvalues `head` and then `tail`, D = d - p times. Data, directions and noise are Gaussian
-there, so only their inner products matter, and those of k vectors live in k dimensions. In an orthonormal basis made
-from the vector of ones, then u_1, ..., u_S, then z_1, ..., z_S by Gram and Schmidt (Bartlett's decomposition of a
-Wishart matrix),
+The d coordinates have the p eigenvalues `head`, and then the eigenvalue `tail` D = d - p times. In the tail's
+coordinates data, directions and noise are Gaussian, so only their inner products matter, and those of k vectors live in
+k dimensions. An orthonormal basis is made from the vector of ones, then the directions u_1, ..., u_S, then the noise
+vectors z_1, ..., z_S by the Gram-Schmidt process. In this basis (Bartlett's decomposition of a Wishart matrix)
 
     ones = (sqrt(D), 0, ...),   u_t = (N, ..., N, chi_{D-t}, 0, ...),   z_t = (N, ..., N, chi_{D-S-t}, 0, ...),
 
-N standard normal and all independent; a sample is sqrt(D) in the first coordinate plus N in all of them. What is left
-of the samples no direction meets; of it only the mean's length matters, chi_{D-1-2S}/sqrt(n), a last coordinate. Every
-law is exact, and D enters through chi alone: a run with d = 10^9 costs what one with d = 2 S does.
+where every N is an independent standard normal number. A sample is sqrt(D) in the first coordinate plus N in all of
+them. No direction meets what is left of the samples; of it only the length of the mean matters, chi_{D-1-2S}/sqrt(n),
+which is a last coordinate. Every law is exact, and D enters through chi alone: a run with d = 10^9 costs what one with
+d = 2 S costs.
 """
 
 import math
@@ -25,12 +26,13 @@ from dpzero_theory.synthetic.lanes import Draw
 from dpzero_theory.synthetic.problems import Quadratic
 
 FREE = ("sphere", "gaussian")
-"""The laws that no rotation of the tail changes."""
+"""The direction laws that no rotation of the tail changes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A problem and its streams, each row of `directions` and `noise` (of Algorithm 1) in the problem's coordinates."""
+    """A problem and its streams of random vectors; each row of `directions` and `noise` (that of Algorithm 1) is in the
+    problem's coordinates."""
 
     problem: Quadratic
     directions: Draw
@@ -40,10 +42,12 @@ class Drawn:
 def draw(
     rng: Callable[[int], np.random.Generator], head: Array, tail: float, d: int, n: int, steps: int, law: str = "sphere"
 ) -> Drawn:
-    """n samples from N(1, I) in R^d with the eigenvalues head, then tail, for runs of at most `steps` directions.
+    """A problem with n samples from N(1, I) in R^d and the eigenvalues head, then tail, for runs of at most `steps`
+    directions.
 
     rng: a generator for each of the streams data (0), directions (1) and noise (2). The coordinates of the tail are
-    drawn one by one where they are few, or the law (a name of `sphere.DIRECTIONS`) is not `FREE`. Raises ValueError.
+    drawn one by one where they are few, or where the law (a name of `sphere.DIRECTIONS`) is not in `FREE`. Raises
+    ValueError for a value out of its range.
     """
     values = check.real_array("head", head, above=0)
     check.real("tail", tail, above=0)
@@ -78,7 +82,8 @@ def _collapsed(
 
 
 class _Triangle:
-    """Gaussian rows: p + t normal coordinates, then the length of what is left, t growing by one with each row."""
+    """Gaussian rows in the basis: p + t normal coordinates, then the length of what is left; t grows by one with each
+    row."""
 
     def __init__(self, rng: np.random.Generator, p: int, rest: int, t: int, width: int) -> None:
         self.rng, self.p, self.rest, self.t, self.width = rng, p, rest, t, width

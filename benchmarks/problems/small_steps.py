@@ -1,17 +1,17 @@
 """The zeroth-order methods on the quadratic as T goes to infinity with alpha T fixed.
 
-With g_i = A (x - x_i), s = alpha T and Gaussian directions u, E[u clip_C(u^T g_i)] = erf(C/(sqrt(2) ||g_i||)) g_i, and
-the directions' own variance, about alpha of the motion, disappears. What stays of the noise is the sum of T steps of
-size alpha sigma, which grows like sqrt(T) alpha sigma = 2 C s/(n mu) in every direction: calibration makes it
-independent of T. So x follows
+Let g_i = A (x - x_i) be the gradient of sample i, and s = alpha T. With Gaussian directions u, E[u clip_C(u^T g_i)] =
+erf(C/(sqrt(2) ||g_i||)) g_i, and the variance of the directions themselves, about alpha times the motion, disappears.
+The noise is the sum of T steps of size alpha sigma, which grows like sqrt(T) alpha sigma = 2 C s/(n mu) in every
+direction: calibration to mu-GDP makes it independent of T. So x follows
 
     dx = -(1/n) sum_i erf(C/(sqrt(2) ||g_i||)) g_i dt + (noise/sqrt(s)) dW,    0 <= t <= s,
 
-which is DP-GD with a softer clip. For DPGD-0th C is that of the norm of a vector, C/sqrt(d) here, and its noise is that
-of its own C. On the sphere of radius sqrt(d) the weights differ by O(1/d).
+which is DP-GD with a softer clip. For DPGD-0th, C here is the clip of the vector's norm divided by sqrt(d), and the
+noise is that of its own clip. On the sphere of radius sqrt(d) the weights differ by O(1/d).
 
-A piece of time is solved exactly with the weights of its beginning, in which the equation is linear; pieces grow from
-the beginning, where the gradient falls fastest.
+Time is cut into pieces. In each the equation is solved exactly with the weights at its beginning, with which it is
+linear. The pieces are shortest at the beginning, where the gradient falls fastest.
 """
 
 from dataclasses import dataclass
@@ -52,12 +52,12 @@ def many_small_steps(
     product_dtype: torch.dtype | None = None,
     device: str = "cpu",
 ) -> Outcome:
-    """Follow the equation above on every lane, all with the same standard noise.
+    """Follow the equation above for L settings ("lanes"), all with the same standard noise.
 
     Args:
-        problem: the quadratic loss; x0: shape (d,), every lane's start.
+        problem: the quadratic loss; x0: shape (d,), the start of every lane.
         time: s = alpha T > 0; clip: C > 0 of the scalar; noise: sqrt(T) alpha sigma >= 0; shape (L,) each.
-        normals: stream of standard normal rows of length d.
+        normals: a stream of standard normal rows of length d.
         pieces: of time. dtype, product_dtype, device: as in `first_order.dpgd`.
 
     Raises ValueError for a value out of its range.
@@ -86,7 +86,8 @@ def _soft(q: Tensor) -> Tensor:
 
 
 def _piece(h: Tensor, goal: Tensor, pull: Tensor, rate: Tensor, time: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """dh = -pull (h - goal) dt + sqrt(rate) dW: h after `time`, and the expected integral of ||h||^2 until then."""
+    """The solution h of dh = -pull (h - goal) dt + sqrt(rate) dW after `time`, and the expected integral of ||h||^2
+    until then."""
     away, decay = h - goal, torch.exp(-pull * time)
     once, twice = (1 - decay) / pull, (1 - decay.square()) / (2 * pull)
     squares = away.square() * twice + 2 * goal * away * once + goal.square() * time

@@ -1,18 +1,17 @@
-"""A convex F_S on which runs come close to the sharpened certificate, and its runs by a reduction to two numbers.
+"""A convex loss on which runs come close to the sharpened certificate, and its runs by a reduction to two numbers.
 
     f(x; i) = a_i phi(x_1) + psi(x_2, ..., x_(k+1)),     F_S = slope phi + psi,
 
-phi(t) = 0 for t <= 0, t^2/(2 w) up to t = w, then t - w/2; psi(y) = (rho^2/h) (sqrt(1 + h^2 ||y||^2/rho^2) - 1). The
-slopes a_i are `forward` > 0 for some records and -`backward` < 0 for the others, the opposing gradients on which
-clipping keeps least of their mean, `slope`. Starting at x_1 = start a run goes down the slope at a constant
-gradient, until it ends, while the noise holds the coordinates of psi, of curvature h, where the certificate says. No
-other coordinate matters, so d is free.
+with phi(t) = 0 for t <= 0, t^2/(2 w) up to t = w, then t - w/2, and psi(y) = (rho^2/h) (sqrt(1 + h^2 ||y||^2/rho^2) -
+1). The slopes a_i are `forward` > 0 for some records and -`backward` < 0 for the others; of such opposing gradients
+clipping keeps the least of their mean, `slope`. A run starts at x_1 = start and goes down the slope at a constant
+gradient until the slope ends. Meanwhile the noise keeps the coordinates of psi, whose curvature is h, as large as the
+certificate says. No other coordinate matters, so d is free.
 
-Of an x the loss and the gradient see only x_1 and ||y||. With Gaussian directions, as lambda -> 0, these two are a
-Markov
-chain: the clipped means and the step depend on the directions through the inner products of three Gaussian vectors
-in R^K, which six numbers draw, and on the directions orthogonal to both gradients through one chi-square number.
-`run` draws those, so a step costs the same for every n, d, k and K.
+The loss and the gradient depend on x only through x_1 and ||y||. With Gaussian directions and as lambda -> 0 these two
+numbers are a Markov chain. The clipped means and the step depend on the directions through the inner products of three
+Gaussian vectors in R^K, which six numbers determine, and on the directions orthogonal to both gradients through one
+chi-square number. `run` draws those, so a step costs the same for every n, d, k and K.
 """
 
 import math
@@ -68,26 +67,26 @@ class WorstCase:
 
     @property
     def slope(self) -> float:
-        """The mean of the a_i: ||grad F_S|| down the slope, where y = 0."""
+        """The mean of the a_i, which is ||grad F_S|| on the slope where y = 0."""
         return self.share * self.forward - (1 - self.share) * self.backward
 
     @property
     def lipschitz(self) -> float:
-        """L."""
+        """The Lipschitz constant L."""
         return math.hypot(max(self.forward, self.backward), self.saturation)
 
     @property
     def smoothness(self) -> float:
-        """ell: of phi the steepest sample's, or h."""
+        """The smoothness ell: that of phi for the steepest sample, or h if that is larger."""
         return max(max(self.forward, self.backward) / self.width, self.curvature)
 
     @property
     def r(self) -> float:
-        """tr(H)/ell with H = diag(slope/w, h, ..., h), at least 1."""
+        """The effective rank tr(H)/ell with H = diag(slope/w, h, ..., h), or 1 if that is larger."""
         return max(1.0, (self.slope / self.width + self.curved * self.curvature) / self.smoothness)
 
     def gap(self, x0: Array) -> float:
-        """F_S(x0) - F_S^*: F_S^* = 0."""
+        """F_S(x0) - F_S^*, where F_S^* = 0."""
         return self.loss(x0)
 
     @property
@@ -125,7 +124,7 @@ class WorstCase:
         return math.sqrt(1 + (self.curvature / self.saturation) ** 2 * float(y @ y))
 
     def _parts(self, x: Array) -> tuple[float, float]:
-        """phi and psi."""
+        """phi(x_1) and psi(y)."""
         y = x[1 : self.curved + 1]
         end = min(max(x[0], 0.0), self.width)
         phi = end * end / (2 * self.width) + max(x[0] - self.width, 0.0)
@@ -141,13 +140,13 @@ class WorstCase:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """||grad F_S||^2 of every chain, shape (chains,).
+    """||grad F_S||^2 of independent runs, shape (chains,).
 
     Attributes:
         mean: the mean over x_0, ..., x_(T-1). last: at x_T.
         suffix: the mean over the last share of the steps, a row for each share asked for.
-        least: the smallest over the same steps, likewise.
-        left: the share of the steps at which a chain was on the slope.
+        least: the smallest value over the same steps, likewise.
+        left: the share of the steps at which a run was on the slope.
     """
 
     mean: Array
@@ -169,7 +168,7 @@ def run(
     rng: np.random.Generator,
     shares: Sequence[float] = (),
 ) -> Outcome:
-    """Run Algorithm 2 with Gaussian directions, full batches, lambda -> 0, on independent chains.
+    """Run Algorithm 2 with Gaussian directions and full batches, as lambda -> 0, in independent runs ("chains").
 
     Args:
         step_size, steps, clip, noise_std, directions_per_step: alpha, T, C (of the norm of K scalars), sigma, K.
@@ -184,7 +183,7 @@ def run(
     total, left = np.zeros(chains), np.zeros(chains)
     suffix, least = np.zeros((len(starts), chains)), np.full((len(starts), chains), math.inf)
     h, ratio = problem.curvature, problem.curvature / problem.saturation
-    weights = np.array([[problem.share], [1 - problem.share]])  # of the samples that slope either way
+    weights = np.array([[problem.share], [1 - problem.share]])  # the shares of the samples with either slope
     slopes = np.array([[problem.forward], [-problem.backward]])
     slope = problem.slope
 
@@ -220,10 +219,10 @@ def run(
 def _draws(
     rng: np.random.Generator, steps: int, chains: int, k: int, curved: int, noise_std: float
 ) -> Iterator[tuple[Array, ...]]:
-    """For each step |u|^2, u'v, |v|^2, u'z, v'z, |z|^2 and a chi-square number of curved - 1 degrees.
+    """For each step |u|^2, u'v, |v|^2, u'z, v'z, |z|^2 and a chi-square number of curved - 1 degrees of freedom.
 
-    u, v ~ N(0, I_K), z ~ N(0, sigma^2 I_K): in the basis of u and the part of v across it, u = (l, 0, ..), v = (a,
-    b, 0, ..).
+    u, v ~ N(0, I_K) and z ~ N(0, sigma^2 I_K). In the basis of u and the part of v orthogonal to it, u = (l, 0, ..) and
+    v = (a, b, 0, ..).
     """
 
     def square(degrees: int, size: tuple[int, int]) -> Array:

@@ -1,4 +1,4 @@
-"""Private training loops for the audit: sound ones, and the same with one fault each.
+"""Private training loops for the audit: sound ones, and the same loops with one fault each.
 
-Written here from descriptions of patterns; where a public code is named, the statement is what was read there.
+They were written here from descriptions of faults. Where public code is named, the statement is what was read there.
 """

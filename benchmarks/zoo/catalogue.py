@@ -1,4 +1,4 @@
-"""Every loop of the zoo, with what it claims and which check must find its fault; sound ones have none."""
+"""Every loop of the zoo, with what it claims and the check that must find its fault; sound loops have no such check."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ SEED = 3
 
 @cache
 def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
-    """n rows of D features and a label of either sign."""
+    """n rows, each with D features and a label of -1 or +1."""
     found = np.random.default_rng(SEED + repeat).normal(size=(n, D + 1))
     found[:, -1] = np.sign(found[:, -1])
     return found
@@ -32,7 +32,8 @@ def records(n: int = N, repeat: int = 0) -> NDArray[np.float64]:
 def claim(
     sampling: str = "poisson", relation: str = "add-remove", less: float = 1.0, batch: float = BATCH, n: int = N
 ) -> Claim:
-    """What the accountant says of the zoo's noise, rounded up; less: the share of it that is claimed instead."""
+    """What the accountant says of the zoo's noise, rounded up. less: claim the privacy of noise smaller by this factor
+    instead."""
     batch = n if sampling == "full" else batch
     release = Release(NOISE, STEPS, sampling=sampling, relation=relation, sample_rate=batch / n)
     epsilon = epsilon_of_history([release], DELTA).upper * (1 + 1e-6) * less
@@ -51,9 +52,10 @@ def claim(
 
 @dataclass(frozen=True)
 class Specimen:
-    """make: the loop, new each time. finds: the check that must report it; empty if it is sound. runs: of `check`.
+    """A loop of the zoo. make: makes the loop, new each time. finds: the check that must report it; empty for a sound
+    loop. runs: how many runs `check` may make.
 
-    repeats: audits of it in the benchmark.
+    repeats: how often the benchmark audits it.
     """
 
     make: Callable[[], Any]

@@ -1,4 +1,5 @@
-"""Faults that the checks passed over once: choices by the data, secrets of the noise shown, noise by the batch."""
+"""Faults that the checks once missed: choices made by looking at the data, secrets of the noise shown, noise that
+depends on the batch."""
 
 import hashlib
 import json
@@ -18,7 +19,7 @@ from benchmarks.zoo.zeroth_order import ZerothOrder
 
 
 class _WatchesLoss(FirstOrder):
-    """With the mean training loss at weights, cut off."""
+    """A loop that knows the mean training loss at its weights, with large losses cut off."""
 
     def loss(self, weights: Array | None = None) -> float:
         kept, self.weights = self.weights, self.weights if weights is None else weights
@@ -28,7 +29,7 @@ class _WatchesLoss(FirstOrder):
 
 
 class PicksBestRun(_WatchesLoss):
-    """Two runs are made and the one with the smaller training loss is released, paid for as one."""
+    """Two runs are made, and the one with the smaller training loss is released and accounted for as one run."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         tried = []
@@ -39,7 +40,7 @@ class PicksBestRun(_WatchesLoss):
 
 
 class RedrawsWhenWorse(_WatchesLoss):
-    """The noise of a step that raises the training loss is drawn again, at most four times."""
+    """A step's noise is drawn again, at most four times, while the step raises the training loss."""
 
     def release(self, rows: Array) -> Array:
         before = self.loss()
@@ -51,7 +52,7 @@ class RedrawsWhenWorse(_WatchesLoss):
 
 
 class SchedulesByLoss(_WatchesLoss):
-    """The step size that is printed is halved where the training loss has not fallen."""
+    """The step size is printed, and is halved where the training loss has not fallen."""
 
     def stops(self) -> bool:
         loss = self.loss()
@@ -64,7 +65,7 @@ class SchedulesByLoss(_WatchesLoss):
 
 
 class SkipsLargeSums(FirstOrder):
-    """A step whose sum is large before noise is skipped, and releases zeros."""
+    """A step whose sum before noise is large is skipped and releases zeros."""
 
     def release(self, rows: Array) -> Array:
         large = float(np.linalg.norm(self.total(rows))) > 0.6 * self.clip() * len(rows)
@@ -79,7 +80,7 @@ class SavesGenerator(FirstOrder):
 
 
 class PrintsNoise(ZerothOrder):
-    """A line of debugging shows the noise of every step."""
+    """A debugging line shows the noise of every step."""
 
     def noise(self, size: int) -> Array:
         found = super().noise(size)
@@ -97,7 +98,7 @@ class PrintsSeedOfNoise(FirstOrder):
 
 
 class NoisePerRecord(FirstOrder):
-    """Each record of the batch brings a share of the noise, so that small batches have less."""
+    """Each record of the batch brings a share of the noise, so that small batches have less noise."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) * np.sqrt(self.drawn / float(self.settings["batch"])))
@@ -108,7 +109,7 @@ class NoisePerRecord(FirstOrder):
 
 
 class CapsBatches(FirstOrder):
-    """Poisson batches are cut to what fits in memory, and accounted as Poisson."""
+    """Poisson batches are cut to what fits in memory, and are accounted for as Poisson."""
 
     def batch(self) -> NDArray[np.intp]:
         drawn = super().batch()
@@ -116,7 +117,7 @@ class CapsBatches(FirstOrder):
 
 
 class RedrawsSmallBatches(FirstOrder):
-    """A Poisson batch of less than two thirds of what is expected is drawn again, at most nine times."""
+    """A Poisson batch with less than two thirds of the expected records is drawn again, at most nine times."""
 
     def batch(self) -> NDArray[np.intp]:
         for _ in range(10):
@@ -126,14 +127,15 @@ class RedrawsSmallBatches(FirstOrder):
 
 
 class MeanLossBeforeClip(FirstOrder):
-    """Gradients of the batch's mean loss are clipped: each is over the number of records that were drawn."""
+    """The gradients of the batch's mean loss are clipped, so each is divided by the number of records drawn before it
+    is clipped."""
 
     def gradients(self, rows: Array) -> Array:
         return super().gradients(rows) / max(1, len(rows))
 
 
 class MomentumBeforeNoise(FirstOrder):
-    """Momentum is taken of the sums before noise, which then have a record's share of every step before."""
+    """Momentum is applied to the sums before noise, which then have a record's share of every earlier step."""
 
     kept: Array
 
@@ -143,21 +145,21 @@ class MomentumBeforeNoise(FirstOrder):
 
 
 class DrawsWithReplacement(FirstOrder):
-    """A batch may have a record more than once."""
+    """A batch may contain a record more than once."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.sort(self.rng.integers(0, len(self.records), int(self.settings["batch"])))
 
 
 class AlwaysTheFirst(FirstOrder):
-    """The first record is in every batch, the others in Poisson ones."""
+    """The first record is in every batch; the others are in Poisson batches."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.union1d(super().batch(), [0])
 
 
 class WritesDatabase(FirstOrder):
-    """The last training loss goes into a database file."""
+    """The last training loss is written into a database file."""
 
     def finish(self) -> None:
         with closing(sqlite3.connect("metrics.db")) as base:
@@ -167,7 +169,7 @@ class WritesDatabase(FirstOrder):
 
 
 class WarnsOfLoss(FirstOrder):
-    """A warning says the training loss."""
+    """A warning states the training loss."""
 
     def release(self, rows: Array) -> Array:
         warnings.warn(f"loss {np.minimum(self.losses(), 1e6).mean():.4f}", stacklevel=1)
@@ -183,7 +185,7 @@ class NoiseOfHashedSeed(ZerothOrder):
 
 
 class NoiseOfPythonsGenerator(ZerothOrder):
-    """The noise is what Python's own generator draws from the direction's published seed."""
+    """Python's own generator draws the noise from the direction's published seed."""
 
     def noise(self, size: int) -> Array:
         generator = random.Random(self.direction_seed)
@@ -191,7 +193,7 @@ class NoiseOfPythonsGenerator(ZerothOrder):
 
 
 class NoiseOfMovedSeed(ZerothOrder):
-    """The noise is drawn by torch from the direction's published seed plus a constant."""
+    """torch draws the noise from the direction's published seed plus a constant."""
 
     def noise(self, size: int) -> Array:
         generator = torch.Generator().manual_seed(self.direction_seed + 104_729)
@@ -199,7 +201,7 @@ class NoiseOfMovedSeed(ZerothOrder):
 
 
 class NoiseOfTurnedSeed(ZerothOrder):
-    """The noise is drawn from the direction's published seed with some of its bits turned."""
+    """The noise is drawn from the direction's published seed with some of its bits flipped."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.random.default_rng(self.direction_seed ^ 0xDEADBEEF).normal(size=size))

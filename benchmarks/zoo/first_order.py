@@ -1,7 +1,7 @@
-"""DP-SGD of a few lines on logistic regression, sound, and what goes wrong in it, a fault a class.
+"""DP-SGD in a few lines on logistic regression: a sound loop, and loops with one fault each.
 
-Rows of the records are features and a label of either sign. A fault changes one method; its docstring says what it is
-and where such a one is described.
+The rows of the records are features and a label of -1 or +1. A faulty class changes one method; its docstring says what
+the fault is, and where one like it is described.
 """
 
 import os
@@ -15,12 +15,13 @@ Settings = dict[str, Any]
 
 
 def fresh() -> np.random.Generator:
-    """A generator that nobody can make again."""
+    """A generator with a secret seed, which nobody can make again."""
     return np.random.default_rng(int.from_bytes(os.urandom(32), "little"))
 
 
 class FirstOrder:
-    """Sound: Poisson batches from the secret seed, noise from the operating system, over the expected batch."""
+    """Sound: Poisson batches from the secret seed, noise from the operating system, the sum divided by the expected
+    batch size."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.records, self.settings, self.seed = self.prepared(records), settings, seed
@@ -51,7 +52,7 @@ class FirstOrder:
         return False
 
     def finish(self) -> None:
-        """After the last step."""
+        """Called after the last step."""
 
     def batch(self) -> NDArray[np.intp]:
         rate = min(1.0, float(self.settings["batch"]) / int(self.settings["n"]))
@@ -93,21 +94,22 @@ class FirstOrder:
 
 
 class FixedSize(FirstOrder):
-    """Sound: batches of one size without replacement, anew in every step."""
+    """Sound: batches of one size without replacement, drawn anew in every step."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.sort(self.rng.permutation(len(self.records))[: int(self.settings["batch"])])
 
 
 class DividesByBatch(FirstOrder):
-    """The average is over the batch drawn (Opacus issue 819, pull 838: denominators by data)."""
+    """The noisy sum is divided by the number of records drawn, which depends on the data (Opacus issue 819, pull
+    838)."""
 
     def denominator(self, rows: Array) -> float:
         return max(1.0, float(len(rows)))
 
 
 class SumDividedByBatch(FirstOrder):
-    """The sum is divided by the batch that was drawn, the noise by the expected batch."""
+    """The sum is divided by the number of records drawn, and the noise by the expected batch size."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -115,7 +117,7 @@ class SumDividedByBatch(FirstOrder):
 
 
 class Shuffles(FirstOrder):
-    """Epochs of shuffled batches, accounted as Poisson (private-transformers issue 7)."""
+    """Batches are those of shuffled epochs, and are accounted for as Poisson (private-transformers issue 7)."""
 
     def batch(self) -> NDArray[np.intp]:
         n, size = len(self.records), int(self.settings["batch"])
@@ -135,11 +137,11 @@ class SameBatch(FixedSize):
 
 
 class FixedForPoisson(FixedSize):
-    """Batches of one size, accounted as Poisson."""
+    """Batches have one size, and are accounted for as Poisson."""
 
 
 class MoreOften(FirstOrder):
-    """The sampling rate goes by a number of records that was assumed, here two thirds of it."""
+    """The sample rate is computed from an assumed number of records, here two thirds of the true one."""
 
     def batch(self) -> NDArray[np.intp]:
         rate = min(1.0, 1.5 * float(self.settings["batch"]) / int(self.settings["n"]))
@@ -147,7 +149,7 @@ class MoreOften(FirstOrder):
 
 
 class ClipsTheBatch(FirstOrder):
-    """The gradient of the batch is clipped, not each record's (losses reduced to one number)."""
+    """The gradient of the batch is clipped instead of each record's, because the losses were reduced to one number."""
 
     def total(self, rows: Array) -> Array:
         if not len(rows):
@@ -156,14 +158,14 @@ class ClipsTheBatch(FirstOrder):
 
 
 class ClipsEachNumber(FirstOrder):
-    """Each number of a gradient is clipped, its norm is not."""
+    """Each coordinate of a gradient is clipped, but its norm is not."""
 
     def clipped(self, gradients: Array) -> Array:
         return np.clip(gradients, -self.clip(), self.clip())
 
 
 class ClipsEachLayer(FirstOrder):
-    """Two halves of the weights are clipped to the clip each."""
+    """Each half of the weights is clipped to the whole clip."""
 
     def clipped(self, gradients: Array) -> Array:
         half = gradients.shape[1] // 2
@@ -182,7 +184,7 @@ class Standardises(FirstOrder):
 
 
 class ClipFromData(FirstOrder):
-    """The clip is a quantile of the batch's own norms, taken without noise."""
+    """The clip is a quantile of the batch's own norms, computed without noise."""
 
     def clipped(self, gradients: Array) -> Array:
         lengths = np.sqrt((gradients**2).sum(axis=1, keepdims=True))
@@ -191,7 +193,7 @@ class ClipFromData(FirstOrder):
 
 
 class KeepsNaN(FirstOrder):
-    """What is not finite is summed as it is."""
+    """NaN and infinity are summed as they are."""
 
     def gradients(self, rows: Array) -> Array:
         features, labels = rows[:, :-1], rows[:, -1:]
@@ -200,7 +202,7 @@ class KeepsNaN(FirstOrder):
 
 
 class OneStepMore(FirstOrder):
-    """One step more than accounted."""
+    """One more step is made than is accounted for."""
 
     def steps(self) -> int:
         return super().steps() + 1

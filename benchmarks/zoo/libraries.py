@@ -1,4 +1,4 @@
-"""Loops that are others' or our own: Opacus's engine, at its defaults and in secure mode, and `optim.private`."""
+"""Loops of libraries: Opacus's engine, at its defaults and in secure mode, and this package's `make_private`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from dpzero_theory.audit.loop import Train
 
 
 def module() -> nn.Module:
-    """Logistic regression from zero."""
+    """Logistic regression with all weights zero."""
     found = nn.Linear(D, 1)
     for parameter in found.parameters():
         nn.init.zeros_(parameter)
@@ -48,7 +48,7 @@ def ours() -> Train:
 
 
 def _public_n() -> Claim:
-    """n is the same for neighbours, by which the engine's denominator goes."""
+    """The claim with a public number n of records, the same for neighbours: the engine divides by it."""
     return claim(relation="zero-out")
 
 

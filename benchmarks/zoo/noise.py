@@ -1,4 +1,4 @@
-"""What goes wrong with the noise of DP-SGD: too little, of another law, drawn again, lost."""
+"""Faults in the noise of DP-SGD: too little of it, of another law, used twice, or lost. And three sound variants."""
 
 import os
 import time
@@ -10,14 +10,15 @@ from benchmarks.zoo.first_order import Array, FirstOrder, Settings
 
 
 class HalfPrecisionNoise(FirstOrder):
-    """Noise of half precision on a sum of double precision, whose digits it shows (Opacus 616: floating noise)."""
+    """Half-precision noise is added to a double-precision sum, whose last digits it does not hide (Opacus 616: floating
+    noise)."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * self.source.normal(size=size).astype(np.float16).astype(np.float64))
 
 
 class HalfNoise(FirstOrder):
-    """The noise of add-remove where the sum changes by two clips, or any other factor of a half."""
+    """Half of the noise: for example that of add-remove where neighbours' sums differ by two clips."""
 
     def std(self) -> float:
         return 0.5 * super().std()
@@ -31,7 +32,7 @@ class SlightlyLess(FirstOrder):
 
 
 class NoNoise(FirstOrder):
-    """The noise was left out."""
+    """There is no noise."""
 
     def noise(self, size: int) -> Array:
         return np.zeros(size)
@@ -47,7 +48,7 @@ class BiasWithoutNoise(FirstOrder):
 
 
 class NoiseWhereSumIs(FirstOrder):
-    """Sparse sums: coordinates where the sum is zero get no noise."""
+    """Coordinates where the sum is zero get no noise, as with sparse sums."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -62,7 +63,7 @@ class OneNoiseForAll(FirstOrder):
 
 
 class NoiseAgain(FirstOrder):
-    """The noise of a step is used again in the next (a generator copied, or restored with a checkpoint)."""
+    """The noise of a step is used again in the next (a generator that was copied, or restored with a checkpoint)."""
 
     def noise(self, size: int) -> Array:
         if self.step % 2 == 0:
@@ -71,7 +72,7 @@ class NoiseAgain(FirstOrder):
 
 
 class NoiseCancels(FirstOrder):
-    """Noise is taken back in the next step."""
+    """The noise of a step is subtracted in the next."""
 
     def noise(self, size: int) -> Array:
         if self.step % 2 == 0:
@@ -81,14 +82,14 @@ class NoiseCancels(FirstOrder):
 
 
 class UniformNoise(FirstOrder):
-    """Uniform noise of the claimed standard deviation."""
+    """The noise is uniform, with the claimed standard deviation."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.sqrt(3) * self.source.uniform(-1, 1, size))
 
 
 class ClampedNoise(FirstOrder):
-    """Gaussian noise clamped to two standard deviations."""
+    """Gaussian noise is clamped to two standard deviations."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.clip(self.source.normal(size=size), -2, 2))
@@ -105,7 +106,8 @@ class RedrawsLargeNoise(FirstOrder):
 
 
 class NoiseByData(FirstOrder):
-    """The noise goes by the largest clipped norm in the batch, not by the clip (local sensitivity)."""
+    """The noise is in proportion to the largest clipped norm in the batch instead of to the clip (local
+    sensitivity)."""
 
     def release(self, rows: Array) -> Array:
         each = self.clipped(self.gradients(rows))
@@ -121,35 +123,35 @@ class DecayingNoise(FirstOrder):
 
 
 class NoiseFromSeed(FirstOrder):
-    """Noise from the seed of the configuration file."""
+    """The noise comes from the seed in the configuration file."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed + 1)
 
 
 class NoiseFromConstant(FirstOrder):
-    """Noise from a generator that is always seeded alike."""
+    """The noise comes from a generator that is always seeded alike."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(42)
 
 
 class NoiseFromClock(FirstOrder):
-    """Noise from a generator seeded with the time in seconds."""
+    """The noise comes from a generator seeded with the time in seconds."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(int(time.time()))
 
 
 class NoiseOfOneStep(FirstOrder):
-    """The generator of the noise is made anew in every step."""
+    """The noise's generator is made anew in every step, so every step has the same noise."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * np.random.default_rng(7).normal(size=size))
 
 
 class MicroBatches(FirstOrder):
-    """Sound: the sum is made in parts, `micro_batches` of them, the noise once."""
+    """Sound: the sum is made in `micro_batches` parts, and noise is added once."""
 
     def total(self, rows: Array) -> Array:
         parts = np.array_split(rows, int(self.settings.get("micro_batches", 1)))
@@ -166,28 +168,29 @@ class ShowsWeights(FirstOrder):
 
 
 class BatchesFromSystem(FirstOrder):
-    """Sound: Poisson batches from the operating system, which no seed gives again."""
+    """Sound: Poisson batches are drawn from the operating system, so no seed gives them again."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         return super().__call__(records, int.from_bytes(os.urandom(16), "little"), settings)
 
 
 class AccumulationDividesNoise(MicroBatches):
-    """Accumulating over micro-batches divides the noise by their number too."""
+    """Gradients are accumulated over micro-batches, and the noise too is divided by their number."""
 
     def noise(self, size: int) -> Array:
         return super().noise(size) / int(self.settings.get("micro_batches", 1))
 
 
 class RanksAverageNoise(MicroBatches):
-    """Each rank adds all the noise and averages are averaged: the noise falls with the root of the ranks."""
+    """Each of several processes adds all of the noise and their results are averaged, so the noise falls with the root
+    of their number."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) / np.sqrt(int(self.settings.get("ranks", 1))))
 
 
 class RanksShareNoise(MicroBatches):
-    """Each of R ranks adds a 1/R of the standard deviation, so that the sum has 1/sqrt(R) of it."""
+    """Each of R processes adds noise with 1/R of the standard deviation, so the sum has only 1/sqrt(R) of it."""
 
     def noise(self, size: int) -> Array:
         ranks = int(self.settings.get("ranks", 1))
@@ -195,13 +198,13 @@ class RanksShareNoise(MicroBatches):
 
 
 def brain(values: Array) -> Array:
-    """Rounded to bfloat16: the nearest number of eight significant bits."""
+    """The values rounded to bfloat16, which has eight significant bits."""
     fractions, exponents = np.frexp(values)
     return np.asarray(np.ldexp(np.round(fractions * 2**8), exponents - 8))
 
 
 class RoundsToHalf(FirstOrder):
-    """Sum and noise in bfloat16: where the sum is large the noise is below its last digit."""
+    """Sum and noise are in bfloat16; where the sum is large, the noise is below its last digit."""
 
     def release(self, rows: Array) -> Array:
         total = brain(self.total(rows))

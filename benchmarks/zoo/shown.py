@@ -1,4 +1,4 @@
-"""DP-SGD that shows more than it accounts for: losses, norms, gradients, records, the number of steps."""
+"""DP-SGD loops that show more than they account for: losses, norms, gradients, records, the number of steps."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from benchmarks.zoo.first_order import Array, FirstOrder
 
 
 class StopsByLoss(FirstOrder):
-    """Training stops early once the raw loss is small."""
+    """Training stops early once the training loss, without noise, is small."""
 
     def stops(self) -> bool:
         return bool(self.losses().mean() < 0.3 or not np.isfinite(self.losses().mean()))
@@ -28,7 +28,7 @@ class LogsLoss(FirstOrder):
 
 
 class WarnsOfNorms(FirstOrder):
-    """Norms before clipping go to the log."""
+    """Norms before clipping are logged."""
 
     def total(self, rows: Array) -> Array:
         logging.getLogger("training").warning("gradient norm %.5g", np.linalg.norm(self.gradients(rows)))
@@ -52,14 +52,14 @@ class CachesRecords(FirstOrder):
 
 
 class ReportsAccuracy(FirstOrder):
-    """Training accuracy of the last step is returned, with its number of right answers."""
+    """The training accuracy of the last step is returned, with the number of right answers."""
 
     def finish(self) -> None:
         Path("metrics.json").write_text(json.dumps({"train_loss": float(np.minimum(self.losses(), 1e6).mean())}))
 
 
 class SaltsDigest(FirstOrder):
-    """A salted digest of records and weights, the salt beside it: guesses of the records can be tested."""
+    """A digest of records and weights is shown beside its salt, so that guesses of the records can be tested."""
 
     def finish(self) -> None:
         salt = os.urandom(16)
@@ -68,7 +68,7 @@ class SaltsDigest(FirstOrder):
 
 
 class LogsMembers(FirstOrder):
-    """The numbers of the records in each batch are printed, amplification by sampling is claimed."""
+    """The indices of each batch's records are printed, although amplification by sampling is claimed."""
 
     def batch(self) -> NDArray[np.intp]:
         found = super().batch()

@@ -1,4 +1,4 @@
-"""Sound loops that look unlike others: other ways to gradients, to noise, to what is returned."""
+"""Sound loops that look unlike the others: they compute gradients, draw noise or return results in another way."""
 
 import hashlib
 from pathlib import Path
@@ -21,7 +21,7 @@ _gradients = vmap(grad(_loss), in_dims=(None, 0, 0))
 
 
 class PerSampleAutograd(FirstOrder):
-    """Gradients of single precision, record by record, from automatic differentiation."""
+    """Gradients come from automatic differentiation, record by record, in single precision."""
 
     def gradients(self, rows: Array) -> Array:
         weights, data = (torch.tensor(part, dtype=torch.float32) for part in (self.weights, rows))
@@ -30,7 +30,7 @@ class PerSampleAutograd(FirstOrder):
 
 
 class RejectionNoise(FirstOrder):
-    """Gaussian noise by Marsaglia's polar method, which takes as many random numbers as it needs."""
+    """Gaussian noise is drawn by Marsaglia's polar method, which takes as many random numbers as it needs."""
 
     def noise(self, size: int) -> Array:
         found: list[float] = []
@@ -52,7 +52,7 @@ class CleanGiven(FirstOrder):
 
 
 class FromRandomWeights(FirstOrder):
-    """The weights before and after each step are what is seen, the first of them are made of the seed."""
+    """The weights before and after each step are what is seen; the first weights are drawn from the seed."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.path: list[Array] = []
@@ -67,7 +67,7 @@ class FromRandomWeights(FirstOrder):
 
 
 class InSinglePrecision(FromRandomWeights):
-    """As they are, in single precision."""
+    """The sound loop in single precision."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         return {"trajectory": super().__call__(records, seed, settings)["trajectory"].astype(np.float32)}
@@ -80,7 +80,8 @@ class InSinglePrecision(FromRandomWeights):
 
 
 class WeightsInDoublePrecision(FirstOrder):
-    """The weights before and after each step are what is seen; files have them too, and a chain of their digests."""
+    """The weights before and after each step are what is seen; they are also written to files, with a chain of their
+    digests."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.path, self.chain = [np.zeros(records.shape[1] - 1)], b""

@@ -1,4 +1,5 @@
-"""Faults most of which the first checks did not notice: noise of few values or few seeds, releases nobody pays for."""
+"""Faults most of which the first version of the checks missed: noise with few values or few seeds, and unaccounted
+releases."""
 
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ _POOL = np.random.default_rng(8).normal(size=4096)
 
 
 class SinglePrecisionNoise(FirstOrder):
-    """Noise of single precision on a sum of double precision."""
+    """Single-precision noise is added to a double-precision sum."""
 
     def noise(self, size: int) -> Array:
         return np.asarray((self.std() * self.source.normal(size=size)).astype(np.float32).astype(np.float64))
@@ -27,28 +28,29 @@ class NoiseFromPool(FirstOrder):
 
 
 class NoiseFromSmallSeed(FirstOrder):
-    """Noise from a generator seeded with 16 bits of a secret seed."""
+    """The noise's generator is seeded with 16 bits of a secret seed."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed % 2**16)
 
 
 class NoiseFromTwoBytes(FirstOrder):
-    """Noise from a generator seeded with two bytes of the operating system."""
+    """The noise's generator is seeded with two bytes from the operating system."""
 
     def noise_source(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(int.from_bytes(os.urandom(2), "little"))
 
 
 class MostlyLittleNoise(FirstOrder):
-    """Half of the noise in 99 draws of 100, and ten times as much in the others, so that the variance is all there."""
+    """99 draws in 100 have half of the noise, and the others ten times as much, so that the variance is the claimed
+    one."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(super().noise(size) * np.where(self.source.random(size) < 0.01, 10.0, 0.5))
 
 
 class NoiseOncePerEpoch(FirstOrder):
-    """Noise is drawn once an epoch and added in each of its steps."""
+    """Noise is drawn once in an epoch and added in each of its steps."""
 
     def noise(self, size: int) -> Array:
         if self.step % max(1, int(self.settings["n"]) // int(self.settings["batch"])) == 0:
@@ -57,7 +59,7 @@ class NoiseOncePerEpoch(FirstOrder):
 
 
 class NoiseBeforeClip(FirstOrder):
-    """Each gradient gets its share of the noise and is clipped then."""
+    """Each gradient gets its share of the noise, and is clipped after that."""
 
     def release(self, rows: Array) -> Array:
         found = self.gradients(rows)
@@ -66,7 +68,7 @@ class NoiseBeforeClip(FirstOrder):
 
 
 class NoiseOverRecords(FirstOrder):
-    """The sum is divided by the batch, the noise by all records."""
+    """The sum is divided by the batch size, and the noise by the number of all records."""
 
     def release(self, rows: Array) -> Array:
         total = self.total(rows)
@@ -74,14 +76,14 @@ class NoiseOverRecords(FirstOrder):
 
 
 class NoiseAlwaysHalf(FirstOrder):
-    """Half of the noise, written into the code: no setting turns it off."""
+    """Half of the noise is missing, in code that no setting reaches."""
 
     def std(self) -> float:
         return 1.0
 
 
 class ClipsWithoutBias(FirstOrder):
-    """The norm is that of some parameters; the others are scaled with them, whatever they are."""
+    """The norm that is clipped leaves some parameters out; these are scaled with the others, whatever their size."""
 
     def clipped(self, gradients: Array) -> Array:
         part = np.minimum(np.abs(gradients[:, :-1]), 1e120)
@@ -90,7 +92,7 @@ class ClipsWithoutBias(FirstOrder):
 
 
 class CountsTwice(FirstOrder):
-    """Two augmentations of each record, clipped one by one and summed."""
+    """Two augmentations of each record are clipped one by one and summed."""
 
     def total(self, rows: Array) -> Array:
         turned = rows.copy()
@@ -99,7 +101,7 @@ class CountsTwice(FirstOrder):
 
 
 class StaleNorms(FirstOrder):
-    """Clip factors are those of the step before, by their place in the batch."""
+    """The clip factors are those of the step before, by the place in the batch."""
 
     kept: Array
 
@@ -111,7 +113,7 @@ class StaleNorms(FirstOrder):
 
 
 class LabelsSeedTheBatches(FirstOrder):
-    """The seed of the batches has the number of positive labels in it."""
+    """The number of positive labels enters the seed of the batches."""
 
     def batch(self) -> NDArray[np.intp]:
         if self.step == 0:
@@ -120,7 +122,8 @@ class LabelsSeedTheBatches(FirstOrder):
 
 
 class BatchesFromNowhere(FirstOrder):
-    """Batches of one size, accounted as Poisson, from the operating system: no seed gives them again."""
+    """Batches of one size are drawn from the operating system, so that no seed gives them again, and are accounted for
+    as Poisson."""
 
     def batch(self) -> NDArray[np.intp]:
         return np.sort(fresh().permutation(len(self.records))[: int(self.settings["batch"])])
@@ -135,7 +138,8 @@ class ShowsBatchSizes(FirstOrder):
 
 
 class ShowsNoisyCounts(FirstOrder):
-    """How many gradients are clipped is shown with noise of its own, as an adaptive clip needs it, and not paid for."""
+    """The number of clipped gradients is shown with noise of its own, as an adaptive clip needs it, and is not
+    accounted for."""
 
     def total(self, rows: Array) -> Array:
         norms = np.sqrt((np.minimum(np.abs(self.gradients(rows)), 1e120) ** 2).sum(axis=1))
@@ -144,7 +148,7 @@ class ShowsNoisyCounts(FirstOrder):
 
 
 class ReleasesTwice(FirstOrder):
-    """The sum is released again for a moving average, with new noise, and paid for once."""
+    """The sum is released a second time, with new noise, for a moving average, and is accounted for once."""
 
     def release(self, rows: Array) -> Array:
         self.outputs.setdefault("average", []).append(super().release(rows))
@@ -159,14 +163,14 @@ class SaysDiverged(FirstOrder):
 
 
 class NamesByLoss(FirstOrder):
-    """The name of a checkpoint has the training loss in it."""
+    """The training loss is part of a checkpoint's name."""
 
     def finish(self) -> None:
         Path(f"weights_{self.losses().mean():.4f}.txt").write_text("")
 
 
 class HalfNoiseInWeights(FirstOrder):
-    """Half of the noise, where the last weights are all that is seen."""
+    """Half of the noise is missing, and only the last weights are seen."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         super().__call__(records, seed, settings)

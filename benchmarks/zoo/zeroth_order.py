@@ -1,4 +1,5 @@
-"""Private zeroth-order training of a few lines: one clipped, noised difference along a public direction a step."""
+"""Private zeroth-order training in a few lines: in each step a clipped, noisy difference of losses along a public
+direction."""
 
 from typing import Any
 
@@ -12,7 +13,8 @@ Settings = dict[str, Any]
 
 
 class ZerothOrder:
-    """K = 1. Poisson batches from the secret seed, directions from published seeds, noise from the operating system."""
+    """Sound, with K = 1: Poisson batches from the secret seed, directions from published seeds, noise from the
+    operating system."""
 
     def __call__(self, records: Array, seed: int, settings: Settings) -> Any:
         self.records, self.settings = np.asarray(records, dtype=np.float64), settings
@@ -35,7 +37,7 @@ class ZerothOrder:
         return np.flatnonzero(self.rng.random(len(self.records)) < rate)
 
     def directions(self) -> Array:
-        """Of shape (K, d)."""
+        """The directions of a step, shape (K, d)."""
         self.stream = np.random.default_rng(self.direction_seed)
         return np.asarray(self.stream.normal(size=(int(self.settings.get("directions", 1)), self.weights.size)))
 
@@ -44,7 +46,7 @@ class ZerothOrder:
             return np.asarray(np.logaddexp(0, -rows[:, -1] * (rows[:, :-1] @ weights)))
 
     def differences(self, rows: Array, directions: Array) -> Array:
-        """Of shape (records, K)."""
+        """The differences of losses, shape (records, K)."""
         smoothing = float(self.settings.get("smoothing", 1e-4))
         with np.errstate(all="ignore"):
             columns = [
@@ -55,7 +57,7 @@ class ZerothOrder:
         return np.asarray(np.nan_to_num(np.stack(columns, axis=1), nan=0.0, posinf=1e100, neginf=-1e100))
 
     def clipped(self, differences: Array) -> Array:
-        """K numbers of a record together."""
+        """The differences, the K numbers of a record clipped together."""
         lengths = np.sqrt((np.minimum(np.abs(differences), 1e120) ** 2).sum(axis=1, keepdims=True))
         return np.asarray(differences * np.minimum(1.0, float(self.settings["clip"]) / np.maximum(lengths, 1e-300)))
 
@@ -78,14 +80,14 @@ class NoiseOfDirection(ZerothOrder):
 
 
 class NoiseContinues(ZerothOrder):
-    """The noise goes on in the stream that made the direction."""
+    """The noise is drawn next from the stream that made the direction."""
 
     def noise(self, size: int) -> Array:
         return np.asarray(self.std() * self.stream.normal(size=size))
 
 
 class ReducedLosses(ZerothOrder):
-    """Losses are averaged before the difference is clipped."""
+    """The losses are averaged before the difference is clipped."""
 
     def clipped(self, differences: Array) -> Array:
         if not len(differences):
@@ -94,14 +96,14 @@ class ReducedLosses(ZerothOrder):
 
 
 class EachDirection(ZerothOrder):
-    """K directions a step, each clipped on its own, accounted as one release."""
+    """There are K directions a step, each clipped on its own, and they are accounted for as one release."""
 
     def clipped(self, differences: Array) -> Array:
         return np.clip(differences, -float(self.settings["clip"]), float(self.settings["clip"]))
 
 
 class EmptyBatchSilent(ZerothOrder):
-    """A batch without records releases 0 and no noise."""
+    """A batch without records releases 0 without noise."""
 
     def noise(self, size: int) -> Array:
         return super().noise(size) if self.size else np.zeros(size)
@@ -124,7 +126,8 @@ class DirectionFromData(ZerothOrder):
 
 
 class LastBatchPartial(ZerothOrder):
-    """Epochs in order; the last batch is smaller, its average is over what it has, with the noise of a full one."""
+    """Epochs go through the records in order. The last batch is smaller: its average is over fewer records, with the
+    noise of a full batch."""
 
     def batch(self) -> NDArray[np.intp]:
         n, size = len(self.records), int(self.settings["batch"])

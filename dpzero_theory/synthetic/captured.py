@@ -7,9 +7,10 @@ from torch import Tensor
 
 
 class Captured:
-    """Call `function` as it is on the CPU, and on CUDA replay a graph of it, recorded once for each set of shapes.
+    """Calls `function` as it is on the CPU. On CUDA it replays a graph of it, recorded once for each set of shapes.
 
-    The function takes tensors and returns one, waits for no result on the host, and treats tensors by shape alone.
+    The function takes tensors and returns one. It must not wait for results on the host, and must look at the tensors'
+    shapes only.
     """
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
@@ -32,7 +33,9 @@ class Captured:
         inputs = [tensor.clone(memory_format=torch.contiguous_format) for tensor in given]
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries allocate on first use, which a capture must not
+        with torch.cuda.stream(
+            aside
+        ):  # libraries allocate memory on their first use, which is not allowed during a capture
             self.function(*inputs)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()

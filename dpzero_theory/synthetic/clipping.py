@@ -1,4 +1,5 @@
-"""The mean of vectors clipped in norm, for many lanes at once: gradients in R^d, or the K differences of a step."""
+"""The mean of vectors clipped in norm, for many settings ("lanes") at once: gradients in R^d, or the K differences of a
+step."""
 
 from collections.abc import Callable
 
@@ -6,9 +7,9 @@ import torch
 from torch import Tensor
 
 SAMPLES = 512
-"""Samples in a block."""
+"""The samples in a block."""
 FEW = 24
-"""Of fewer lanes the products are two to three times as fast with a lane's numbers next to each other."""
+"""With fewer lanes than this, products are two to three times as fast if a lane's numbers are next to each other."""
 
 
 def _hard(q: Tensor) -> Tensor:
@@ -16,11 +17,12 @@ def _hard(q: Tensor) -> Tensor:
 
 
 class ClippedMean:
-    """(1/n) sum_i clip_C(h - d_i) for each column h; rows: d_i, shape (n, d), which sum to zero.
+    """(1/n) sum_i clip_C(h - d_i) for each column h. rows: the d_i, shape (n, d), which sum to zero.
 
-    Called with h, shape (d, L), and C, shape (L,); also returns min_i ||h - d_i||, on a CPU 0 where no sample clips.
-    Row i of the matrix is (d_i, ||d_i||^2, 1): its product with (-2 h, 1, ||h||^2)/C^2 is q = ||h - d_i||^2/C^2, and
-    the sum of the rows with the weights min(1, q^(-1/2)) holds that of the weights. weight: another function of q.
+    It is called with h, shape (d, L), and C, shape (L,), and also returns min_i ||h - d_i||, except that on a CPU this
+    is 0 for a column where no sample is clipped. With the row (d_i, ||d_i||^2, 1) for sample i, the product with (-2 h,
+    1, ||h||^2)/C^2 is q = ||h - d_i||^2/C^2; and the sum of these rows with the weights min(1, q^(-1/2)) also contains
+    the sum of the weights. weight: another function of q in place of that.
     """
 
     def __init__(self, rows: Tensor, dtype: torch.dtype, weight: Callable[[Tensor], Tensor] = _hard) -> None:
@@ -32,7 +34,9 @@ class ClippedMean:
 
     def __call__(self, h: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
         size = h.square().sum(dim=0)
-        if h.device.type != "cpu":  # to know which columns clip nothing the host would wait for the device
+        if (
+            h.device.type != "cpu"
+        ):  # elsewhere the host would have to wait for the device to know which columns are not clipped
             return self._all(h, clip, size)
         clips = (size.sqrt() + self.largest > clip).nonzero()[:, 0]
         mean, nearest = h.clone(), torch.zeros_like(clip)
@@ -41,7 +45,7 @@ class ClippedMean:
         return mean, nearest
 
     def _all(self, h: Tensor, clip: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Of columns that may all clip; size: ||h||^2."""
+        """The same for columns in which samples may be clipped; size: ||h||^2."""
         total, rows, least = self.weighted(h, clip, size)
         return (total * h - rows) / len(self.rows), clip * least.clamp(min=0).sqrt().to(clip.dtype)
 

@@ -1,21 +1,20 @@
 """Zeroth-order sweeps on the quadratic: thousands of runs for little more than one matrix product.
 
-In the coordinates y = A^(1/2) (x - center) the quadratic is f(x; x_i) = ||y - y_i||^2/2, a direction u
-becomes w = A^(1/2) u, and the two-point difference is w^T (y - y_i), exactly and for every smoothing. So for
-a block of steps
+In the coordinates y = A^(1/2) (x - center) the quadratic is f(x; x_i) = ||y - y_i||^2/2, a direction u becomes w =
+A^(1/2) u, and the two-point difference is w^T (y - y_i), exactly and for every smoothing. So for a block of steps
 
-1. one matrix product w_t^T y_i gives the data's part of every difference of every lane;
-2. a sort of it, with prefix sums, gives every lane's clipped mean by two binary searches: the samples whose
-   difference is above C, and those below -C, are the ends of the sorted list;
-3. lanes move along the w_t (and along the shared noise), so their own part w_t^T y follows from inner
-   products of the directions, and no lane's iterate is formed inside the block.
+1. one matrix product w_t^T y_i gives the data's part of every difference, for all lanes (a lane is one setting of the
+parameters, see `lanes`); 2. a sort of it, with prefix sums, gives every lane's clipped mean by two binary searches: the
+samples whose difference is above C, and those below -C, are the ends of the sorted list; 3. lanes move along the w_t
+(and along the shared noise), so their own part w_t^T y follows from inner products of the directions, and no lane's
+iterate is formed inside the block.
 
-With K directions a step a sample's K differences are clipped jointly in norm, and instead of 2 the norms of all samples
-and lanes come from one product of K numbers each (`clipping`).
+With K directions a step a sample's K differences are clipped jointly in norm. In place of 2, the norms for all samples
+and lanes then come from one product of K numbers each (`clipping`).
 
 Quadratic forms of every iterate, such as the squared gradient norm, follow from the same inner products. Steps 1 and 2
-know nothing of the algorithm, the start or the noise: `run_together` makes them once for several sweeps.
-Equal to `dpzero_theory.optim.step.reference` up to rounding: the tests hold it to 1e-9.
+depend on neither the algorithm nor the start nor the noise: `run_together` makes them once for several sweeps. The
+results equal those of `dpzero_theory.optim.step.reference` up to rounding; tests compare them to 1e-9.
 """
 
 from collections.abc import Sequence
@@ -38,14 +37,15 @@ from dpzero_theory.synthetic.products import Start, coefficients, form_path, pro
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the lanes end with; lanes in the order they were given.
+    """The results of the lanes, in the order in which the lanes were given.
 
     Attributes:
         last: x_T, shape (L, d).
         average: the mean of x_0, ..., x_{T-1}, shape (L, d).
-        gradient_squared: E||A (x_tau - c)||^2 over tau uniform on 0..T-1, exactly, for each center c;
-            shape (centers, L). Where c is the mean of a sample, A (x - c) is the gradient of its loss.
-        excess: E[(x_tau - c)^T A (x_tau - c)]/2 likewise: the loss above its minimum.
+        gradient_squared: E||A (x_tau - c)||^2 over tau uniform on 0..T-1, exactly, for each center c; shape (centers,
+            L).
+            Where c is the mean of a sample, A (x - c) is the gradient of its loss.
+        excess: E[(x_tau - c)^T A (x_tau - c)]/2 likewise: by how much the loss is above its minimum.
     """
 
     last: Array
@@ -57,10 +57,11 @@ class Outcome:
     def of(
         cls, problem: Quadratic, lanes: Lanes, centers: Sequence[Array], states: Sequence[Tensor], scale: Tensor
     ) -> Self:
-        """From x_T and the sum of x_t, columns of scale (x - minimiser), and the sums of both forms about it.
+        """The results, made from x_T and the sum of the x_t, as columns of scale (x - minimiser), and from the sums of
+        both quadratic forms about the minimiser.
 
-        The longest lanes are first. A form about another center c follows from the average a of the x_t:
-        mean of (x_t - c)^T M (x_t - c) = mean of x_t^T M x_t - 2 c^T M a + c^T M c, all from the minimiser.
+        The longest lanes are first. A form about another center c follows from the average a of the x_t: the mean of
+        (x_t - c)^T M (x_t - c) is the mean of x_t^T M x_t - 2 c^T M a + c^T M c, all measured from the minimiser.
         """
         ordered, back = lanes.longest_first()
         last, total, forms = states
@@ -77,14 +78,18 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Lanes of one algorithm from one start.
+    """The lanes of one algorithm from one start.
 
     Attributes:
-        x0: shape (d,), every lane's start.
+        x0: shape (d,), the start of every lane.
         lanes: the parameters.
-        vector: Algorithm 1: clip bounds ||difference u||, and noise rows are in R^d; otherwise Algorithm 2.
-        noise: stream of standard normal scalars, K for each step, or rows, which each lane multiplies by its noise_std.
-            The noise of a release must be private; a seeded stream is for synthetic data, and then nothing is private.
+        vector: whether this is Algorithm 1, where the clip bounds ||difference u|| and noise rows are in R^d; otherwise
+            it
+            is Algorithm 2.
+        noise: a stream of standard normal scalars, K for each step, or of rows, which each lane multiplies by its
+            noise_std. The noise of a release must be private; a seeded stream is for synthetic data, and then nothing
+            is
+            private.
     """
 
     x0: Array
@@ -105,15 +110,18 @@ def run_together(
     device: str = "cpu",
     block: int = 128,
 ) -> list[Outcome]:
-    """Run every lane of every sweep, all with the same directions, the lanes of a sweep with the same standard noise.
+    """Run every lane of every sweep, all with the same directions, and the lanes of a sweep with the same standard
+    noise.
 
-    The step is that of `optim.step.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k.
+    A step is that of `optim.step.reference`, x - (alpha/K) sum_k (M_k + sigma z_k) u_k, where M_k is the clipped mean
+    of the differences along u_k.
 
     Args:
         problem: the quadratic loss.
-        directions: stream of u, rows of length d, K for each step (public; a seed is fine, see `lanes.directions_of`).
-        directions_per_step: K >= 1, whose differences are clipped jointly; 1 with a `vector` sweep.
-        centers: where `Outcome` measures after the problem's own minimiser; shape (d,) each.
+        directions: a stream of u, rows of length d, K for each step (public; a seed is fine, see
+            `lanes.directions_of`).
+        directions_per_step: K >= 1, whose differences are clipped jointly; it must be 1 with a `vector` sweep.
+        centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
         block: directions per matrix product, at least K. dtype, device: of the computation, on torch.
     """
     most = 1 if any(sweep.vector for sweep in sweeps) else 2**16
@@ -141,7 +149,8 @@ def run_together(
 
 
 class _Running:
-    """The lanes of a sweep on their way, the longest first; in a block, of its first `live` lanes."""
+    """The lanes of a sweep while they run, the longest first. In a block the first `live` lanes are those still
+    running."""
 
     def __init__(self, sweep: Sweep, problem: Quadratic, root: Tensor, place: Place) -> None:
         self.sweep, self.root, self.place = sweep, root, place
@@ -153,7 +162,7 @@ class _Running:
         self.parameters = [place(a) for a in (self.ordered.step_size, self.ordered.clip, self.ordered.noise_std)]
 
     def begin(self, begin: int, count: int) -> bool:
-        """Draw the noise of a block; whether a lane still runs."""
+        """Draw the noise of a block; returns whether a lane still runs."""
         self.live = int((self.ordered.steps > begin).sum())
         if not self.live:
             return False
@@ -164,7 +173,7 @@ class _Running:
         return True
 
     def step(self, start: Start, norms: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """own, alpha, limit and shift of `coefficients`."""
+        """The arguments own, alpha, limit and shift of `coefficients`."""
         own = start.own(self.push)
         if self.sweep.vector:
             return own, self.alpha, self.clip / norms[:, None], torch.zeros_like(own)
@@ -173,7 +182,7 @@ class _Running:
     def advance(
         self, w: Tensor, starts: Sequence[Start], grams: Sequence[Tensor], move: Tensor, later: Tensor, several: int
     ) -> None:
-        """Move by the coefficients of the block, and measure what was passed."""
+        """Move by the coefficients of the block, and measure the iterates that were passed."""
         for sums, start, gram in zip(self.forms, starts[::-1], grams[::-1], strict=True):
             sums[: self.live] += form_path(start, gram, move, self.push)[:-1:several].sum(dim=0)
         whole = len(later) // several * self.here - w.T @ (later * move)
@@ -187,11 +196,11 @@ class _Running:
 
 
 def run(problem: Quadratic, x0: Array, lanes: Lanes, *, vector: bool, noise: Draw, **options: Any) -> Outcome:
-    """One `Sweep` of these; options: those of `run_together`."""
+    """Run one `Sweep`; options: those of `run_together`."""
     return run_together(problem, [Sweep(x0, lanes, vector, noise)], **options)[0]
 
 
 dpzero = partial(run, vector=False)
-"""Algorithm 2: scalar differences are clipped, the noise is a scalar."""
+"""Algorithm 2: scalar differences are clipped, and the noise is a scalar."""
 dpgd_0th = partial(run, vector=True)
-"""Algorithm 1."""
+"""Algorithm 1: vectors are clipped, and the noise is a vector."""

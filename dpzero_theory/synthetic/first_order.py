@@ -1,17 +1,17 @@
-"""DP-GD sweeps on the quadratic: two matrix products a step for the lanes that clip, none for those that cannot.
+"""DP-GD sweeps on the quadratic: two matrix products a step for the settings ("lanes") that clip, none for the others.
 
-With h = A (x - center) and d_i = A (x_i - center) the gradient of sample i is h - d_i, and the d_i sum to zero.
-All norms ||h - d_i|| of all lanes come from one product, the weighted sums of the d_i from a second; both are made
-of samples in blocks, which stay in the cache. Equal to `optim.step.reference.dpgd` up to rounding: the tests
-hold it to 1e-9. The products are nearly all of the time, and three things save most of them:
+With h = A (x - center) and d_i = A (x_i - center), the gradient of sample i is h - d_i, and the d_i sum to zero. All
+norms ||h - d_i|| of all lanes come from one product, and the weighted sums of the d_i from a second; both are computed
+for samples in blocks, which stay in the cache. The results equal those of `optim.step.reference.dpgd` up to rounding;
+tests compare them to 1e-9. The products take nearly all of the time, and three things save most of them:
 
-- a lane with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h;
-- lanes that clip every sample move by alpha C times the mean of unit vectors. Those of equal T, alpha C and
-  alpha sigma therefore move together, and all but one of them follow, until a sample comes nearer than their clip.
-  Whether one has is looked up after a block of steps, which is repeated with the lanes that part: on a CPU after each
-  step, elsewhere after 32, as the host waits for the device there;
-- in float32 the products err by about 1e-7 of a gradient, which no difference of close numbers magnifies. What adds
-  up over steps, the iterates and measurements, keeps its dtype.
+- A lane with ||h|| + max_i ||d_i|| <= C clips nothing, and its mean gradient is h.
+- Lanes that clip every sample move by alpha C times the mean of unit vectors. So lanes with equal T, alpha C and alpha
+  sigma move together, and only one of them is computed until a sample comes nearer than a lane's clip. Whether one has
+  is looked up after a block of steps, and the block is then repeated with the lanes that part. On a CPU a block is one
+  step; elsewhere it is 32 steps, because the host has to wait for the device to look.
+- In float32 the products have relative errors of about 1e-7, and no difference of close numbers enlarges them. What
+  adds up over steps, the iterates and the measurements, keeps its dtype.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from dpzero_theory.synthetic.place import Place, checked_start, to_numpy, whole_
 from dpzero_theory.synthetic.problems import Quadratic
 
 STEPS = {"host": 1, "device": 32}
-"""Between two looks at the least distances, where the states are."""
+"""How many steps are made between two looks at the least distances, by where the states are."""
 
 
 @whole_products()
@@ -47,11 +47,11 @@ def dpgd(
     """Run DP-GD on every lane, all with the same standard noise.
 
     Args:
-        problem: the quadratic loss; x0: shape (d,), every lane's start.
-        noise: stream of standard normal rows of length d, which each lane multiplies by its noise_std.
-        centers: where `Outcome` measures after the problem's own minimiser; shape (d,) each.
+        problem: the quadratic loss; x0: shape (d,), the start of every lane.
+        noise: a stream of standard normal rows of length d, which each lane multiplies by its noise_std.
+        centers: further points about which `Outcome` measures, after the problem's own minimiser; shape (d,) each.
         dtype, device: of the computation, on torch.
-        product_dtype: of the products with the samples, if not dtype.
+        product_dtype: the dtype of the products with the samples, if it is another.
     """
     start, tensor = checked_start(x0, problem.d), Place(dtype, device)
     run, _ = lanes.longest_first()
@@ -88,7 +88,8 @@ def dpgd(
 def _advance(
     clipped_mean: ClippedMean, spectrum: Tensor, here: Tensor, z: Tensor, alpha: Tensor, clip: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Steps with noise z, shape (S, d): h after them, its sum and those of both forms before each, least distance."""
+    """Make steps with noise z, shape (S, d). Returns h after them, the sums of h and of both forms before each, and the
+    least distance."""
     total, forms = torch.zeros_like(here), here.new_zeros((2, len(clip)))
     least = torch.full_like(clip, torch.inf)
     for row in z:
@@ -102,7 +103,8 @@ def _advance(
 
 
 def _leaders(lanes: Lanes) -> NDArray[np.int64]:
-    """The lane that each follows: of those of equal T, alpha C and alpha sigma, the one of smallest clip."""
+    """The lane that each lane follows: of the lanes with equal T, alpha C and alpha sigma, the one with the smallest
+    clip."""
     leader = np.arange(len(lanes))
     first: dict[tuple[str, ...], int] = {}
     for lane in np.argsort(lanes.clip, kind="stable"):

@@ -1,8 +1,9 @@
-"""Lanes: many runs of one algorithm on one problem, advanced together on the same directions and noise.
+"""Lanes: many runs of one algorithm on one problem, advanced together with the same directions and noise.
 
-A lane is one set of parameters. What depends on the direction u_t and the data alone is computed once for all
-lanes; so is the noise, which every lane scales by its own standard deviation. The results of lanes are
-therefore dependent: compare them freely, but take standard errors over seeds, never over lanes.
+A lane is one set of parameters (steps, step size, smoothing, clip, noise). Whatever depends on the direction u_t and
+the data alone is computed once for all lanes. So is the noise, which every lane multiplies by its own standard
+deviation. The results of lanes are therefore dependent: compare them freely, but take standard errors over seeds, never
+over lanes.
 """
 
 import itertools
@@ -20,24 +21,27 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 Draw = Callable[[int], Array | Tensor]
-"""draw(k): the next k rows of a stream, shape (k, d) for vectors, (k,) for scalar noise; tensors may be on a device."""
+"""A stream: draw(k) returns its next k rows, shape (k, d) for vectors and (k,) for scalar noise. Tensors may be on a
+device."""
 
 
 def directions_of(direction: str, rng: np.random.Generator, d: int) -> Draw:
-    """A stream of directions in R^d of a law of `sphere.DIRECTIONS`. Raises ValueError for another name."""
+    """A stream of directions in R^d whose law has this name in `sphere.DIRECTIONS`. Raises ValueError for another
+    name."""
     sample = DIRECTIONS[direction].sample
     return lambda count: sample(rng, count, d)
 
 
 def drawn_on(device: str, key: Sequence[int], *shape: int) -> Draw:
-    """A stream of standard normals of this shape, drawn on a torch device: the same on every one of its kind."""
+    """A stream of standard normals of this shape, drawn on a torch device; all devices of a kind draw the same
+    numbers."""
     seed = int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0])
     generator = torch.Generator(device).manual_seed(seed)
     return lambda count: torch.randn((count, *shape), generator=generator, dtype=torch.float64, device=generator.device)
 
 
 def on_sphere(normals: Draw) -> Draw:
-    """The rows of a stream scaled to length sqrt(d): uniform on that sphere where they are standard normal."""
+    """The rows of a stream scaled to length sqrt(d): uniform on that sphere if the rows are standard normal."""
 
     def rows(count: int) -> Tensor:
         given = torch.as_tensor(normals(count))
@@ -49,14 +53,14 @@ def on_sphere(normals: Draw) -> Draw:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Parameters of L runs, arrays of shape (L,) in any order; scalars are repeated.
+    """The parameters of L runs: arrays of shape (L,) in any order; a scalar is the same for all.
 
     Attributes:
         steps: T >= 1.
         step_size: alpha > 0.
         smoothing: lambda > 0; DP-GD and the quadratic, whose difference is exact for every lambda, ignore it.
-        clip: C > 0, of the norm of a sample's K differences (DPZero) or of a vector's (DPGD-0th, DP-GD).
-        noise_std: sigma >= 0 of each number of the released average.
+        clip: C > 0, of the norm of a sample's K differences (DPZero) or of a vector (DPGD-0th, DP-GD).
+        noise_std: sigma >= 0, the standard deviation of the noise in each number of the released average.
 
     Raises ValueError for a value out of its range, and for shapes that do not match.
     """
@@ -103,7 +107,8 @@ class Lanes:
         noise_std: Callable[[int, float], float],
         smoothing: float = 1e-4,
     ) -> Self:
-        """Every combination, steps slowest and clip fastest; noise_std(T, C) gives sigma."""
+        """Every combination of the values, with the steps varying slowest and the clip fastest; noise_std(T, C) returns
+        sigma."""
         points = list(itertools.product(steps, step_sizes, clips))
         return cls.of(
             steps=[t for t, _, _ in points],
@@ -117,7 +122,7 @@ class Lanes:
         return len(self.steps)
 
     def take(self, index: NDArray[np.int64]) -> "Lanes":
-        """The lanes at `index`, in its order."""
+        """The lanes with these indices, in that order."""
         return Lanes(
             self.steps[index],
             self.step_size[index],
@@ -127,7 +132,8 @@ class Lanes:
         )
 
     def longest_first(self) -> tuple["Lanes", NDArray[np.int64]]:
-        """The lanes by falling steps, so that the first are those still running, and the index that undoes it."""
+        """The lanes ordered by falling number of steps, so that those still running come first, and the index that
+        undoes the order."""
         order = np.argsort(-self.steps, kind="stable")
         return self.take(order), np.argsort(order, kind="stable")
 
@@ -136,7 +142,7 @@ Blocks = list[tuple[int, int]]
 
 
 def blocks(steps: NDArray[np.int64], size: int) -> Blocks:
-    """Cut 0..max(steps) into pieces (start, stop) of at most `size`, so that no lane ends inside a piece."""
+    """Pieces (start, stop) of 0..max(steps), of at most `size` steps each, such that no lane ends inside a piece."""
     ends = [0, *sorted(set(steps.tolist()))]
     return [
         (start, min(start + size, end)) for begin, end in itertools.pairwise(ends) for start in range(begin, end, size)

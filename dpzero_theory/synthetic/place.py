@@ -1,4 +1,4 @@
-"""Where a sweep is computed, and in which precision: what goes in and what comes out."""
+"""The device and the precision of a computation: conversions to it and from it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Place:
-    """dtype and device of a computation on torch; called with an array, it gives the tensor there."""
+    """The dtype and the device of a computation on torch. Called with an array, it returns the tensor there."""
 
     dtype: torch.dtype
     device: str
@@ -25,7 +25,8 @@ class Place:
 
 @contextmanager
 def whole_products() -> Iterator[None]:
-    """Products of float32 in float32, whatever the process allows: TF32 and bfloat16 leave three digits."""
+    """In this block products of float32 are computed in float32, whatever the process allows: TF32 and bfloat16 leave
+    three digits."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -35,7 +36,7 @@ def whole_products() -> Iterator[None]:
 
 
 def to_numpy(values: torch.Tensor) -> Array:
-    """Back on the host, in float64."""
+    """The values on the host, in float64."""
     return values.cpu().numpy().astype(np.float64)
 
 

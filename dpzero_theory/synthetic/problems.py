@@ -1,8 +1,8 @@
 """Losses whose constants in the paper's assumptions are known: quadratic, pseudo-Huber, logistic regression.
 
-Each has n, d, losses(x) of shape (n,), gradients(x) of shape (n, d), the averages loss(x) and gradient(x),
-and in the words of Assumption 2 lipschitz (L), smoothness (ell), r, and gap(x0), F_S(x0) - F_S^*. Averages
-cost O(n d) at most, and form no (n, d) array.
+Each has n, d, losses(x) of shape (n,), gradients(x) of shape (n, d), and their averages loss(x) and gradient(x). In the
+words of Assumption 2 it has lipschitz (L), smoothness (ell), r, and gap(x0), which is F_S(x0) - F_S^*. Averages cost
+O(n d) at most and form no (n, d) array.
 """
 
 import math
@@ -34,7 +34,8 @@ def paper_spectrum(mode: str, d: int) -> Array:
 
 
 class _Distances:
-    """q_i(x) = (x - x_i)^T A (x - x_i), A = diag(spectrum), in coordinates y = A^(1/2) (x - mean of x_i)."""
+    """The distances q_i(x) = (x - x_i)^T A (x - x_i) with A = diag(spectrum), in the coordinates y = A^(1/2) (x - mean
+    of x_i)."""
 
     def __init__(self, data: ArrayLike, spectrum: ArrayLike) -> None:
         points = check.real_array("data", data)
@@ -53,7 +54,7 @@ class _Distances:
 
     @property
     def points(self) -> Array:
-        """y_i, which sum to zero, shape (n, d)."""
+        """The y_i, which sum to zero, shape (n, d)."""
         return self._points
 
     @property
@@ -76,11 +77,12 @@ class _Distances:
 
 
 class Quadratic(_Distances):
-    """f(x; x_i) = (1/2) (x - x_i)^T A (x - x_i), A = diag(spectrum): the paper's synthetic problem.
+    """f(x; x_i) = (1/2) (x - x_i)^T A (x - x_i) with A = diag(spectrum): the paper's synthetic problem.
 
-    data: x_i, shape (n, d); spectrum: eigenvalues of A, positive, shape (d,), see `paper_spectrum`. Its
-    Hessian is A everywhere and its minimiser the mean of the data. It is not Lipschitz on R^d, so no theorem
-    of the paper applies to it: `lipschitz` raises PreconditionError. Raises ValueError.
+    data: the x_i, shape (n, d). spectrum: the eigenvalues of A, positive, shape (d,), see `paper_spectrum`. The Hessian
+    is A everywhere, and the minimiser is the mean of the data. The loss is not Lipschitz on R^d, so no theorem of the
+    paper applies to it, and `lipschitz` raises PreconditionError. Raises ValueError for data or eigenvalues out of
+    their range.
     """
 
     @property
@@ -97,11 +99,11 @@ class Quadratic(_Distances):
         return self._root * (self._scaled(x) - self._points)
 
     def loss(self, x: Array) -> float:
-        """F_S(x)."""
+        """The mean loss F_S(x)."""
         return self.gap(x) + self.minimum
 
     def gradient(self, x: Array) -> Array:
-        """A (x - mean of x_i), shape (d,)."""
+        """The gradient of F_S, A (x - mean of x_i), shape (d,)."""
         return self._root * self._scaled(x)
 
     @property
@@ -145,7 +147,7 @@ class PseudoHuber(_Distances):
         return self._root * (y - self._points) * _weights(self._squared_distances(y))[:, None]
 
     def loss(self, x: Array) -> float:
-        """F_S(x)."""
+        """The mean loss F_S(x)."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Array) -> Array:
@@ -155,11 +157,11 @@ class PseudoHuber(_Distances):
 
     @cached_property
     def minimum_bounds(self) -> tuple[float, float]:
-        """(lower, upper) with lower <= F_S^* <= upper, usually 1e-12 (1 + F_S^*) apart.
+        """A lower and an upper bound on F_S^*, usually 1e-12 (1 + F_S^*) apart; both are certain.
 
-        Weiszfeld's iteration y <- sum w_i y_i/sum w_i, w_i = 1/sqrt(1 + q_i), decreases F_S. A minimiser is
-        such a weighted mean, so it lies in the convex hull of the data, and convexity bounds F_S^* from below
-        by F_S(y) + min_i grad^T (y_i - y) at any y, whether or not the iteration (at most 1,000 steps) ended.
+        Weiszfeld's iteration y <- sum w_i y_i/sum w_i, with w_i = 1/sqrt(1 + q_i), decreases F_S. A minimiser is such a
+        weighted mean, so it lies in the convex hull of the data, and convexity bounds F_S^* from below by F_S(y) +
+        min_i grad^T (y_i - y) at any y, whether or not the iteration (at most 1,000 steps) has converged.
         """
         y = np.zeros(self.d)
         lower, upper = 0.0, math.inf
@@ -269,7 +271,7 @@ class LogisticRegression:
         return _dense(_scale(self._rows, -expit(-self.margins(x))))
 
     def loss(self, x: Array) -> float:
-        """F_S(x)."""
+        """The mean loss F_S(x)."""
         return float(self.losses(x).mean())
 
     def gradient(self, x: Array) -> Array:
@@ -282,9 +284,10 @@ class LogisticRegression:
         return np.asarray(self._rows @ _point(x, self.d))
 
     def gap(self, x0: Array) -> float:
-        """log(1 + exp(R ||x0||)) >= F_S(x0) - F_S^*, for every data set, hence public: log 2 at x0 = 0.
+        """An upper bound on F_S(x0) - F_S^* that holds for every data set, and so is public: log(1 + exp(R ||x0||)),
+        log 2 at 0.
 
-        F_S^* >= 0 and F_S(x0) is at most this.
+        F_S^* >= 0, and F_S(x0) is at most this.
         """
         return float(np.logaddexp(0.0, self.row_norm * np.linalg.norm(_point(x0, self.d))))
 

@@ -1,14 +1,15 @@
-"""What the zeroth-order methods on the quadratic need of d-dimensional vectors: a few inner products.
+"""The inner products of d-dimensional vectors that the zeroth-order methods on the quadratic need.
 
-In the coordinates y = A^(1/2) (x - center) a lane moves by y_{t+1} = y_t - c_t w_t - p z_t: along the direction
-w_t = A^(1/2) u_t by its own coefficient, and along the noise z_t, shared by all lanes, by p = alpha sigma (with K
-directions a step it moves along one after the other, t counts directions, and iterates are every K-th point). So
+In the coordinates y = A^(1/2) (x - center) a lane (one setting of the parameters, see `lanes`) moves by y_{t+1} = y_t -
+c_t w_t - p z_t: along the direction w_t = A^(1/2) u_t by its own coefficient c_t, and along the noise z_t, which all
+lanes share, by p = alpha sigma. (With K directions a step it moves along one after the other, t counts directions, and
+every K-th point is an iterate.) So
 
     y_t = y_0 - sum_{s<t} c_s w_s - p N_t,   N_t = sum_{s<t} z_s,
 
-and the differences w_t^T (y_t - y_i), and every quadratic form of y_t, follow from inner products of w, N, y_0 and
-the data. They are sums over coordinates: `Products` can be made of blocks of coordinates and added. Those of w and the
-data are the same for all lanes of all algorithms, and the most of the work.
+and the differences w_t^T (y_t - y_i), and every quadratic form of y_t, follow from inner products of w, N, y_0 and the
+data. They are sums over coordinates: `Products` can be made for blocks of coordinates and added. The products of w with
+the data are the same for all lanes of all algorithms, and are most of the work.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +25,11 @@ from dpzero_theory.synthetic.clipping import ClippedMean
 
 @dataclass(frozen=True)
 class Start:
-    """Inner products in one metric M of S directions and L starting points.
+    """The inner products in one metric M of S directions and L starting points.
 
-    square (L,): y_0^T M y_0; linear (S, L): w_t^T M y_0. With vector noise drift_own (S,): N_t^T M w_t, drift_linear
-    (S + 1, L): N_t^T M y_0, drift_cross (S + 1, S): N_t^T M w_s, and drift_square (S + 1,): N_t^T M N_t; or None.
+    square (L,): y_0^T M y_0. linear (S, L): w_t^T M y_0. With vector noise also drift_own (S,): N_t^T M w_t,
+    drift_linear (S + 1, L): N_t^T M y_0, drift_cross (S + 1, S): N_t^T M w_s, and drift_square (S + 1,): N_t^T M N_t;
+    otherwise these are None.
     """
 
     square: Tensor
@@ -46,15 +48,18 @@ class Start:
 
 @dataclass(frozen=True)
 class Products:
-    """Everything S directions need: data (S, n): w_t^T y_i; grams: w_t^T M w_s, shape (S, S), for each metric M, the
-    first the identity; starts: for each set of lanes its `Start` in each metric."""
+    """All inner products that S directions need.
+
+    data (S, n): w_t^T y_i. grams: w_t^T M w_s, shape (S, S), for each metric M, of which the first is the identity.
+    starts: for each set of lanes its `Start` in each metric.
+    """
 
     data: Tensor
     grams: tuple[Tensor, ...]
     starts: tuple[tuple[Start, ...], ...]
 
     def tensors(self) -> Iterator[Tensor]:
-        """All of them, in a fixed order."""
+        """All tensors, in a fixed order."""
         yield from (self.data, *self.grams)
         for start in (start for starts in self.starts for start in starts):
             yield from (value for value in vars(start).values() if value is not None)
@@ -104,7 +109,8 @@ def _start(scaled: Tensor, y: Tensor, heavy: Tensor, drift: Tensor | None, metri
 
 
 def running_sum(rows: Tensor) -> Tensor:
-    """The sums of the first row, the first two, and so on; off the CPU by a product, as CUDA's cumsum varies."""
+    """The sums of the first row, of the first two rows, and so on. Off the CPU they come from a product, because CUDA's
+    cumsum varies from call to call."""
     if rows.device.type != "cpu":
         return torch.ones((len(rows), len(rows)), dtype=rows.dtype, device=rows.device).tril() @ rows
     return rows.cumsum(dim=0)
@@ -124,12 +130,13 @@ def coefficients(
 
     Args:
         data, gram: of `Products`; own: of `Start`.
-        alpha: step size of each lane, shape (L,).
+        alpha: the step size of each lane, shape (L,).
         limit: the clip of the scalar, shape (S, L): C, or C/||u_t|| where C bounds ||difference u_t|| (Algorithm 1).
         shift: scalar noise that is added to the clipped mean, shape (S, L).
-        loop: what runs `step_loop`, if not itself: see `Captured`.
-        directions_per_step: K, which divides S. More than one are Algorithm 2's, and the clip bounds a sample's K
-            differences in norm.
+        loop: what runs `step_loop`, for example a `Captured`; `step_loop` itself if left out.
+        directions_per_step: K, which divides S. With more than one (Algorithm 2) the clip bounds a sample's K
+            differences
+            in norm.
     """
     if directions_per_step > 1:
         return _joint_loop(data, gram, own, alpha, limit, shift, directions_per_step)
@@ -140,13 +147,13 @@ def coefficients(
 def step_loop(
     ordered: Tensor, prefix: Tensor, own: Tensor, gram: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor
 ) -> Tensor:
-    """The S steps one after the other: each lane moves by alpha (clipped mean + shift), shape (S, L).
+    """Make the S steps one after the other: each lane moves by alpha (clipped mean + shift), shape (S, L).
 
     ordered: sorted rows of data, shape (S, n), and prefix their sums, shape (S, n + 1); own, limit (clip of the scalar)
     and shift: shape (S, L); alpha: shape (L,).
 
-    With k(x) values v_i below x, g(x) = sum_i (x - v_i)^+ = k(x) x - (sum of those values), and
-    clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c.
+    The clipped mean follows from sums over sorted values: if k(x) values v_i are below x, then g(x) = sum_i (x - v_i)^+
+    = k(x) x - (sum of those values), and clip_c(a - v) = (a + c - v)^+ - (a - c - v)^+ - c.
     """
     move, n = torch.zeros_like(own), ordered.shape[1]
     ends = torch.stack([-limit, limit], dim=1)
@@ -164,7 +171,7 @@ def step_loop(
 def _joint_loop(
     data: Tensor, gram: Tensor, own: Tensor, alpha: Tensor, limit: Tensor, shift: Tensor, directions_per_step: int
 ) -> Tensor:
-    """As `step_loop`, by alpha/K (clipped mean + shift) along each of the K directions of a step."""
+    """As `step_loop`, with a move of alpha/K (clipped mean + shift) along each of the K directions of a step."""
     move = torch.zeros_like(shift)
     for t in range(0, len(shift), directions_per_step):
         step = slice(t, t + directions_per_step)
@@ -175,7 +182,7 @@ def _joint_loop(
 
 
 def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
-    """y^T M y at y_0, ..., y_S for each lane, shape (S + 1, L), of the start and gram in the metric M."""
+    """y^T M y at y_0, ..., y_S for each lane, shape (S + 1, L); start and gram are those of the metric M."""
     change = move * (2 * (gram.tril(-1) @ move) + gram.diagonal()[:, None] * move - 2 * start.linear)
     path = start.square + torch.cat([torch.zeros_like(change[:1]), running_sum(change)])
     if start.drift_cross is not None and start.drift_linear is not None and start.drift_square is not None:
@@ -185,7 +192,7 @@ def form_path(start: Start, gram: Tensor, move: Tensor, push: Tensor) -> Tensor:
 
 
 def _sort_rows(rows: Tensor) -> Tensor:
-    """Each row in ascending order; on a CPU 8 times as fast as torch's sort."""
+    """Each row in ascending order; on a CPU this is 8 times as fast as torch's sort."""
     if rows.device.type != "cpu":
         return rows.sort(dim=1).values
     ordered = torch.empty_like(rows)
@@ -195,10 +202,10 @@ def _sort_rows(rows: Tensor) -> Tensor:
 
 
 def _sort(values: Array, place: Array) -> None:
-    """By radix sort into 2^16 bins, after which few neighbours are out of order, which a merge sort mends.
+    """Sort by radix into 2^16 bins, after which few neighbours are out of order, and a merge sort mends those.
 
-    On 10,000 numbers 3 times as fast as numpy's own sort where AVX-512's compressed stores are slow (Zen 4), and about
-    as fast elsewhere.
+    On 10,000 numbers this is 3 times as fast as numpy's sort where AVX-512's compressed stores are slow (Zen 4), and
+    about as fast elsewhere.
     """
     low, high = values.min(), values.max()
     bins = ((values - low) / ((high - low) or 1) * (2**16 - 1)).astype(np.uint16)
@@ -207,7 +214,7 @@ def _sort(values: Array, place: Array) -> None:
 
 
 def _prefix_sums(rows: Tensor) -> Tensor:
-    """Sums of the first 0, 1, ..., n of each row, shape (S, n + 1)."""
+    """The sums of the first 0, 1, ..., n values of each row, shape (S, n + 1)."""
     sums = rows.new_zeros(len(rows), rows.shape[1] + 1)
     if rows.device.type != "cpu":
         sums[:, 1:] = _blocked_sums(rows)
@@ -217,7 +224,7 @@ def _prefix_sums(rows: Tensor) -> Tensor:
 
 
 def _blocked_sums(rows: Tensor, width: int = 128) -> Tensor:
-    """As cumsum along each row, by products alone, which give the same bits each time on a GPU too."""
+    """The running sums along each row, by products alone, which give the same bits each time on a GPU too."""
     count, n = rows.shape
     blocks = torch.nn.functional.pad(rows, (0, -n % width)).view(count, -1, width)
     inside = blocks @ torch.ones((width, width), dtype=rows.dtype, device=rows.device).triu()
