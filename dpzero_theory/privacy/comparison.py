@@ -1,7 +1,7 @@
-"""The same question put to other accountants, each imported only when asked.
+"""The same question asked of other accountants: dp-accounting, Opacus and prv-accountant.
 
-For add-remove with full batch or Poisson sampling, which is what all of them cover. An accountant that is not
-installed, or that fails, gives a row that says so.
+It is about add-remove with full batches or Poisson sampling, which all of them cover. An accountant is imported only
+when it is asked. One that is not installed, or that fails, gives an answer that says so.
 """
 
 import importlib
@@ -16,7 +16,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Comparison:
-    """An accountant's noise multiplier, or its epsilon of a given one; `status` is `ok` or what went wrong."""
+    """The answer of one accountant: a noise multiplier, or the epsilon of a given one.
+
+    seconds, cpu_seconds: wall-clock and processor time. status: `ok`, or what went wrong; the value is then None.
+    """
 
     accountant: str
     value: float | None
@@ -73,6 +76,7 @@ ACCOUNTANTS: dict[str, Callable[..., float]] = {
     "Opacus RDP": _opacus,
     "prv-accountant": _prv,
 }
+"""The accountants by name; each takes what `compare` takes and returns its answer."""
 
 
 def compare(
@@ -84,7 +88,15 @@ def compare(
     epsilon: float | None = None,
     noise: float | None = None,
 ) -> Comparison:
-    """The noise multiplier for `epsilon`, or the epsilon of `noise` (exactly one of them), from one accountant."""
+    """Ask one accountant for the noise multiplier at `epsilon`, or for the epsilon at the multiplier `noise`.
+
+    Args:
+        accountant: a key of `ACCOUNTANTS`.
+        delta: 0 < delta < 1.
+        sample_rate: q in (0, 1]; 1 is full batches.
+        steps: T >= 1.
+        epsilon, noise: exactly one of them.
+    """
     started, working = time.perf_counter(), time.process_time()
     value, status = None, "ok"
     try:

@@ -1,7 +1,7 @@
-"""The privacy of a history in other currencies: trade-off curve (f-DP) and Renyi DP.
+"""The privacy of a history in other notions: the trade-off curve of f-DP, and Renyi differential privacy.
 
-delta(epsilon) is the whole story; each of these is a summary of it. Renyi is needed where other results are stated
-in it, and throws privacy away: converted back to (epsilon, delta) it asks for more noise.
+The function delta(epsilon) says everything, and the trade-off curve says the same. Renyi divergences are for results
+that are stated in them. They lose something: who converts them back to (epsilon, delta) is asked for more noise.
 """
 
 import math
@@ -24,21 +24,27 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.sampling import FixedSize
 from dpzero_theory.privacy.step import Release, Steps
 
-_ROUNDING = 1e-14
-_LARGEST = 700.0
-"""Log of a number that is as good as infinite."""
+_MOMENT_ROUNDING = 1e-14
+"""More than the rounding errors of a few sums and logarithms, relative at an upper end."""
+_LARGEST_LOG = 700.0
+"""The largest log whose exponential is taken: e^700 is a float, and counts as infinite."""
 
 
 def rdp_of_history(history: Steps, order: float) -> Bracket:
-    """Renyi differential privacy: the largest Renyi divergence D_a(P || Q) of order a > 1, both directions.
+    """Renyi differential privacy: a bracket of the larger of the Renyi divergences D_a(P || Q) and D_a(Q || P).
 
-    D_a = (1/(a-1)) sum_j T_j K_j(a - 1) with K the cumulant of the loss under P, plus a mu^2/2 of the plain Gaussian
-    releases (Mironov 2017). The bracket holds the quadrature and rounding errors, and G (2a - 1)/(a - 1) for laws
-    within e^G of Gaussian ones (both densities of the divergence's integrand).
+    D_a = (1/(a-1)) sum_j T_j K_j(a - 1) + a mu^2/2, where the release j is made T_j times, K_j is the log moment of its
+    privacy loss under P, and mu is that of the plain Gaussian releases (Mironov 2017). Quadrature and rounding errors
+    are inside the bracket; so is G (2a - 1)/(a - 1) for noise whose density is within a factor e^G of a Gaussian one.
 
-    Fixed-size batches, zero-out, count as those of a replaced record; a truncated Poisson step is, with a chance w that
-    is told to everyone, one with fixed-size batches of the same rate, so that e^K is the mean of both; a random
-    allocation counts with its steps known. There the lower end is that of what data attain, and may be far below.
+    Three samplings are bounded from above by others. Fixed-size batches under zero-out count as under replace-one. A
+    truncated Poisson step is, with a probability that everyone is told, one with fixed-size batches of the same rate. A
+    random allocation counts as if its steps were known. There the lower end is what some data attain, and may be far
+    below the upper end, which is the one to rely on.
+
+    Args:
+        history: groups of releases.
+        order: a > 1.
 
     Raises:
         ValueError: an argument outside its range; an order so large, for the noise, that the divergence needs too many
@@ -50,7 +56,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     apart = ratio * (2 * a - 1) / tau
 
     def cumulants(pairs: Sequence[Pair], index: int) -> tuple[float, float]:
-        """Bounds of K at tau."""
+        """The (lower, upper) bound on K(tau) of one direction."""
         pair = pairs[min(index, len(pairs) - 1)]
         try:
             value, error = cumulant(pair, tau)
@@ -65,7 +71,7 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
         chance, still = made.terms.truncated, made.drawn_as(FixedSize(made.sample_rate))
         drawn, kept = cumulants(made.terms.pairs, index)[1], cumulants(_dominating(still), index)[1]
         top = max(drawn, kept)
-        return top + math.log((1 - chance) * math.exp(drawn - top) + chance * math.exp(kept - top)) + _ROUNDING
+        return top + math.log((1 - chance) * math.exp(drawn - top) + chance * math.exp(kept - top)) + _MOMENT_ROUNDING
 
     lower = upper = 0.0
     for index in (0, 1):
@@ -74,21 +80,23 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
         lower, upper = max(lower, low), max(upper, high)
     plain = [r for r in below if r.terms.run is None]
     lower = max(lower + a * total_gdp(plain) ** 2 / 2 - apart, 0.0)
-    upper = (upper + a * total_gdp(above) ** 2 / 2 + apart) * (1 + _ROUNDING)
+    upper = (upper + a * total_gdp(above) ** 2 / 2 + apart) * (1 + _MOMENT_ROUNDING)
     return Bracket(min(lower, upper), upper, upper, "quadrature" if _sampled(above) else "closed form")
 
 
 def _sampled(releases: Sequence[Release]) -> list[tuple[Release, int]]:
-    """Those that are no plain Gaussian releases, with their numbers."""
+    """The releases that are not plain Gaussian ones, each with its number."""
     return [(made, made.terms.releases or made.steps) for made in releases if made.terms.pairs or made.terms.finite]
 
 
 def _dominating(made: Release) -> tuple[Pair, ...]:
+    """The dominating pairs of a release; where it has finite ones only, those of fixed-size batches under
+    replace-one."""
     return made.terms.pairs or (Pair("fixed-size", made.sample_rate, made.noise_multiplier / 2),)
 
 
 def _attained(made: Release) -> tuple[Pair, ...]:
-    """Those of other records that add nothing, where the pairs are finite ones."""
+    """The pairs that data attain; where there are finite ones only, those of data whose other records contribute 0."""
     kinds = ("remove", "add")
     return made.terms.attained or tuple(Pair(kind, made.sample_rate, made.noise_multiplier) for kind in kinds)
 
@@ -96,13 +104,14 @@ def _attained(made: Release) -> tuple[Pair, ...]:
 def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:
     """A certified lower bound on the trade-off function: no test of level a has a type II error below it.
 
-    f(a) = max over epsilon of 1 - delta(epsilon) - e^epsilon a and e^{-epsilon} (1 - delta(epsilon) - a), 0 (Dong,
-    Roth and Su, Proposition 2.12), with the certified upper delta at `points` values of epsilon: every finite set
-    gives a lower bound, close to the curve for 60.
+    f(a) is the largest of 0 and, over all epsilon, of 1 - delta(epsilon) - e^epsilon a and of
+    e^{-epsilon} (1 - delta(epsilon) - a) (Dong, Roth and Su, Proposition 2.12). Here epsilon takes `points` values and
+    delta(epsilon) is its certified upper end: any values give a lower bound, and 60 give one close to the curve.
 
     Args:
         history: groups of releases.
         type_one: levels a in [0, 1] of the test, any shape.
+        points: the number of epsilons, at least 2.
 
     Raises:
         ValueError: an argument outside its range.
@@ -114,6 +123,6 @@ def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array
     for epsilon in np.concatenate([[0.0], np.geomspace(1e-3, 1.0, count - 1) * max(top, 1e-9)]):
         spent = delta_of_history(history, float(epsilon)).upper
         with np.errstate(divide="ignore"):
-            best = np.maximum(best, 1 - spent - np.exp(np.minimum(np.log(a) + epsilon, _LARGEST)))
+            best = np.maximum(best, 1 - spent - np.exp(np.minimum(np.log(a) + epsilon, _LARGEST_LOG)))
         best = np.maximum(best, math.exp(-epsilon) * (1 - spent - a))
     return best

@@ -15,7 +15,7 @@ from dpzero_theory.privacy.step import Release, Steps
 
 @dataclass(frozen=True)
 class Curve:
-    """Brackets over x, entry by entry as `Bracket`'s: arrays of one shape (points,)."""
+    """Brackets over x: the ends and values of one `Bracket` for each x, in arrays of one shape (points,)."""
 
     x: Array
     lower: Array
@@ -24,14 +24,21 @@ class Curve:
 
 
 def _curve(x: Array, found: Sequence[Bracket]) -> Curve:
+    """The curve with these brackets."""
     columns = np.array([(b.lower, b.value, b.upper) for b in found], dtype=np.float64).reshape(-1, 3)
     return Curve(x, *columns.T)
 
 
 def epsilon_over_steps(release: Release, steps: ArrayLike, delta: float) -> Curve:
-    """epsilon(delta) of the first T releases, for every T in `steps`: the release's own number is not used.
+    """epsilon at `delta` after T releases, for every T in `steps`.
 
-    steps: integers >= 1, shape (points,). delta: 0 < delta < 1. Raises ValueError.
+    Args:
+        release: the release; its own number of steps is not used.
+        steps: integers >= 1, shape (points,).
+        delta: 0 < delta < 1.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     counts = [check.integer("steps", number) for number in np.atleast_1d(check.real_array("steps", steps))]
     check.real("delta", delta, at_least=0, below=1)
@@ -40,6 +47,14 @@ def epsilon_over_steps(release: Release, steps: ArrayLike, delta: float) -> Curv
 
 
 def delta_over_epsilon(history: Steps, epsilon: ArrayLike) -> Curve:
-    """delta(epsilon) of a history for every epsilon >= 0, shape (points,). Raises ValueError."""
+    """delta(epsilon) of a history for every entry of `epsilon`.
+
+    Args:
+        history: groups of releases.
+        epsilon: numbers >= 0, shape (points,).
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
     levels = np.atleast_1d(check.real_array("epsilon", epsilon, at_least=0))
     return _curve(levels, [delta_of_history(history, float(level)) for level in levels])

@@ -10,8 +10,8 @@ Corollary 3.3), and a mu-GDP mechanism is (epsilon, delta)-DP if and only if del
 R(x) = Phi(-x)/phi(x) this is phi(a) (R(a) - R(b)): a positive factor in log space times a difference that is
 evaluated without cancellation.
 
-In all of it epsilon > 0 (a delta takes epsilon = 0 too), 0 < delta < 1 and mu > 0, numbers or arrays that broadcast;
-results are float64; an argument outside its range is a ValueError.
+Every function here takes numbers or arrays that broadcast, returns float64, and raises ValueError for an argument
+outside its range: epsilon > 0 (where delta is computed, epsilon = 0 too), 0 < delta < 1 and mu > 0.
 """
 
 import math
@@ -23,18 +23,20 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpzero_theory import check
+from dpzero_theory.bisection import narrowed
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 GDP_ACCURACY = 1e-11
 """Largest relative error of the delta of `log_delta_from_gdp`, in the range that its docstring states."""
-_LARGEST = float(np.finfo(np.float64).max)
+_LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+"""Nodes and weights on [-1, 1] of the Gauss-Legendre rule of `_integral`, which with 20 nodes is accurate to 1e-15."""
 
 
 def _mills(x: Array) -> Array:
-    """R(x) = Phi(-x)/phi(x), for x >= -37."""
+    """Mills' ratio R(x) = Phi(-x)/phi(x), for x >= -37."""
     return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
 
 
@@ -66,6 +68,7 @@ def log_delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
 
 
 def _log_delta(eps: Array, gdp: Array) -> Array:
+    """As `log_delta_from_gdp`, of arguments that have been checked."""
     eps, gdp = np.broadcast_arrays(eps, gdp)
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         a = eps / gdp - gdp / 2
@@ -82,33 +85,36 @@ def _log_delta(eps: Array, gdp: Array) -> Array:
 
 
 def _integral(a: Array, gdp: Array) -> Array:
-    """R(a) - R(a + mu) for mu <= 1; of a larger mu, something."""
+    """The difference R(a) - R(a + mu) of Mills ratios, by quadrature, accurate to 1e-15 where mu <= 1.
+
+    Where mu > 1 the returned value is meaningless, and the caller discards it.
+    """
     nodes = a[..., None] + gdp[..., None] * (1 + _NODES) / 2
     return gdp / 2 * (_mills_slope(np.where(gdp[..., None] <= 1, nodes, 0.0)) @ _WEIGHTS)
 
 
 def _log_delta_above(eps: Array, gdp: Array) -> Array:
-    """An upper bound of log delta(epsilon; mu): `_log_delta` plus twice the largest rounding error measured.
+    """An upper bound on log delta(epsilon; mu): `_log_delta` plus twice the largest rounding error that was measured.
 
-    The error is at most 32 units of 2^-53 (1 + a^2/2 + |a| b)(1 - delta) in 4,000 random cases against mpmath.
+    That error is at most 32 units of 2^-53 (1 + a^2/2 + |a| b)(1 - delta) in 4,000 random cases against mpmath.
     """
     log_delta = _log_delta(eps, gdp)
     with np.errstate(over="ignore", under="ignore"):
         a = eps / gdp - gdp / 2
-        size = 1 + np.minimum(a * a / 2 + np.abs(a) * (eps / gdp + gdp / 2), _LARGEST / 2)
+        size = 1 + np.minimum(a * a / 2 + np.abs(a) * (eps / gdp + gdp / 2), _LARGEST_FLOAT / 2)
     return log_delta - 2.0**-47 * size * np.expm1(log_delta)
 
 
 def delta_from_gdp(epsilon: ArrayLike, gdp: ArrayLike) -> Array:
-    """delta(epsilon; mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)."""
+    """The smallest delta of a mu-GDP mechanism: Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)."""
     return np.exp(log_delta_from_gdp(epsilon, gdp))
 
 
 def _root(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> Array:
-    """Bisect to neighbouring floats; the end of the last bracket at which `function` (monotone) is <= 0.
+    """The root of a monotone function for each entry: of two neighbouring floats, the one at which it is at most 0.
 
-    Nothing is evaluated outside `_enclosed`, where the sign is known. Written out, because importing scipy.optimize
-    would take as long as everything else the calculator does.
+    By bisection of the bracket of `_enclosed`, outside of which the sign is known. It is written out because importing
+    scipy.optimize would take as long as everything else that the calculator does.
     """
     below, above = _enclosed(function, low, high, rising)
     while True:
@@ -122,7 +128,10 @@ def _root(function: Callable[[Array], Array], low: Array, high: Array, rising: b
 
 
 def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, rising: bool) -> tuple[Array, Array]:
-    """A narrower bracket, 2^-44 of the root to either side, found by secants; its ends where they do not hold it."""
+    """A bracket of the root that is 2^-44 of it wide to either side, by the secant method.
+
+    Where the secants end elsewhere, low or high stay as they were.
+    """
     below, above, before, x = low, high, low, high
     value = function(x)
     change = value - function(before)
@@ -147,8 +156,8 @@ def _enclosed(function: Callable[[Array], Array], low: Array, high: Array, risin
 def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
     """The largest mu for which every mu-GDP mechanism is (epsilon, delta)-DP: the exact calibration.
 
-    The root in mu of delta(epsilon; mu) = delta (increasing in mu), for every epsilon > 0, rounded down:
-    delta(epsilon; mu) <= delta whatever the rounding, within 1e-11 relative of the root.
+    It is the root in mu of delta(epsilon; mu) = delta, rounded down: delta(epsilon; mu) <= delta whatever the rounding
+    errors are, and it is within 1e-11 of the root, relative.
     """
     eps = check.real_array("epsilon", epsilon, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -171,8 +180,8 @@ def gdp_from_epsilon(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
     """The smallest epsilon >= 0 for which every mu-GDP mechanism is (epsilon, delta)-DP.
 
-    The root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already, rounded up:
-    delta(epsilon; mu) <= delta whatever the rounding.
+    It is the root in epsilon of delta(epsilon; mu) = delta, or 0 where delta(0; mu) <= delta already. It is rounded up:
+    delta(epsilon; mu) <= delta whatever the rounding errors are.
     """
     gdp = check.real_array("gdp", gdp, above=0)
     target = check.real_array("delta", delta, above=0, below=1)
@@ -182,7 +191,7 @@ def epsilon_from_gdp(gdp: ArrayLike, delta: ArrayLike) -> Array:
     gdp = np.where(free, 1.0, gdp)
     log_target = np.where(free, _log_delta(np.full_like(gdp, 0.5), gdp), log_target)
     with np.errstate(over="ignore"):
-        high = np.minimum((gdp * -special.ndtri(target) + gdp * gdp / 2) * (1 + 1e-9) + 1e-300, _LARGEST)
+        high = np.minimum((gdp * -special.ndtri(target) + gdp * gdp / 2) * (1 + 1e-9) + 1e-300, _LARGEST_FLOAT)
     low = np.zeros_like(gdp)
     high = np.where(free, 1.0, high)
     found = _root(lambda eps: _log_delta_above(eps, gdp) - log_target, low, high, rising=False)
@@ -206,7 +215,7 @@ def paper_gdp(epsilon: ArrayLike, delta: ArrayLike) -> Array:
 def paper_lemma_limit(delta: float) -> float:
     """The epsilon up to which the paper's composition lemma holds at this delta, and above which it fails.
 
-    The root of paper_gdp(epsilon, delta) = gdp_from_epsilon(epsilon, delta); about 91 at delta = 0.1 and 189
+    It is the root of paper_gdp(epsilon, delta) = gdp_from_epsilon(epsilon, delta): about 91 at delta = 0.1 and 189
     at delta = 1e-6. The ratio of the two sides rises with epsilon (without limit, since mu_exact grows as
     sqrt(2 epsilon) and mu_paper as epsilon / sqrt(8 log epsilon)).
     """
@@ -218,20 +227,23 @@ def paper_lemma_limit(delta: float) -> float:
     low, high = 1e-3, 1.0
     while excess(high) < 0:
         low, high = high, 2 * high
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
-    return low
+
+    def middle(over: float, under: float) -> float:
+        return over if over - under <= 1e-12 * over else (under + over) / 2
+
+    return narrowed(lambda epsilon: excess(epsilon) < 0, high, low, middle)
 
 
 def sensitivity(clip: float, n: int, relation: str) -> float:
-    """Sensitivity Delta of the average (1/n) sum_i clip_C(.) of n clipped contributions.
+    """The sensitivity Delta of the average (1/n) sum_i clip_C(.) of n clipped contributions.
 
-    Replace-one: 2 C/n (the paper, after Definition def:dp). Add-remove: C/n, the sum changing by one clipped
-    term while the denominator n stays fixed and public. C > 0 bounds each contribution (absolute value of a scalar,
-    Euclidean norm of a vector); relation: a `Relation`.
+    Under replace-one it is 2 C/n (the paper, after Definition def:dp). Under add-remove it is C/n, because the sum
+    changes by one clipped term while the denominator n stays fixed and public.
+
+    Args:
+        clip: C > 0, the bound on each contribution: the absolute value of a scalar, the Euclidean norm of a vector.
+        n: the number of records.
+        relation: a `Relation`.
     """
     c = check.real("clip", clip, above=0)
     count = check.integer("n", n)
@@ -239,12 +251,16 @@ def sensitivity(clip: float, n: int, relation: str) -> float:
 
 
 def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> float:
-    """Standard deviation sigma of the noise on the released average for T full-batch steps at mu-GDP.
+    """The standard deviation sigma of the noise on the released average with which T full-batch steps are mu-GDP.
 
     sigma = sqrt(T) Delta / mu with Delta from `sensitivity`. The paper writes 'variance sigma' in Algorithms
     1 and 2; this is the standard deviation, as its Lemma lm:composition uses it. For vector releases
-    (Algorithm 1) it is the standard deviation of each coordinate. gdp: of the whole run; steps: T > 0, a real number as
-    the theorems' T is one.
+    (Algorithm 1) it is the standard deviation of each coordinate.
+
+    Args:
+        gdp: mu > 0 of the whole run.
+        steps: T > 0, a real number, as T is in the theorems.
+        clip, n, relation: see `sensitivity`.
     """
     gdp = check.real("gdp", gdp, above=0)
     t = check.real("steps", steps, above=0)
@@ -252,13 +268,16 @@ def noise_std(gdp: float, steps: float, clip: float, n: int, relation: str) -> f
 
 
 def noise_std_of(noise_multiplier: float, clip: float, expected_batch: float) -> float:
-    """sigma of the released average from the noise multiplier s, sigma of the sum over the clip: s C/(q n).
+    """The standard deviation of the noise on the released average: s C/(q n).
 
-    noise_multiplier: s >= 0; clip: C > 0; expected_batch: q n > 0, the denominator of the average.
+    Args:
+        noise_multiplier: s >= 0, the standard deviation of the noise on the sum, over the clip.
+        clip: C > 0.
+        expected_batch: q n > 0, the denominator of the average.
     """
     return noise_multiplier * clip / expected_batch
 
 
 def noise_multiplier_of(noise_std: float, clip: float, expected_batch: float) -> float:
-    """The inverse of `noise_std_of`: s = sigma q n/C."""
+    """The noise multiplier s of the noise sigma = `noise_std` on the released average: s = sigma q n/C."""
     return noise_std * expected_batch / clip

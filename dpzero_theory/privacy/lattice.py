@@ -1,7 +1,8 @@
-"""An integer lattice: how contributions get there.
+"""The integer lattice on which contributions are summed.
 
-Each clipped contribution is rounded to a multiple of clip/levels, so the sum is an integer of sensitivity
-2 levels (replace-one) or levels (add-remove): rounding record by record costs no privacy.
+Each clipped contribution is rounded to a multiple of clip/levels. In units of clip/levels their sum is an integer,
+whose sensitivity is 2 levels under replace-one and `levels` under add-remove. Because each record is rounded by itself,
+rounding costs no privacy.
 """
 
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from dpzero_theory.check import integer, real
 
 @dataclass(frozen=True)
 class Lattice:
-    """Multiples of clip/levels between -clip and clip.
+    """The multiples of clip/levels between -clip and clip.
 
-    clip: C > 0, the bound on a contribution, in the contribution's unit. levels: integer in [1, 2^52]; the
-    rounding moves a contribution by at most C/(2 levels).
+    clip: C > 0, the bound on a contribution, in the contribution's unit.
+    levels: an integer in [1, 2^52]. Rounding moves a contribution by at most C/(2 levels).
     """
 
     clip: float
@@ -29,14 +30,16 @@ class Lattice:
 
     @property
     def spacing(self) -> float:
-        """C/levels: the unit of the integers."""
+        """The distance C/levels between neighbouring points."""
         return self.clip / self.levels
 
     def round(self, contributions: ArrayLike) -> NDArray[np.int64]:
         """Clip each contribution to [-C, C] and round it to the nearest lattice point.
 
-        contributions: (n,) numbers. An infinite one becomes +-levels; a NaN becomes 0, silently, since an
-        error would itself reveal a record. Returns (n,) integers in [-levels, levels].
+        contributions: n numbers. An infinite one becomes +-levels; a NaN becomes 0 without a warning, because an
+            error would itself reveal a record.
+
+        Returns n integers in [-levels, levels].
         """
         values = np.asarray(contributions, dtype=np.float64)
         clipped = np.clip(np.where(np.isnan(values), 0.0, values), -self.clip, self.clip)

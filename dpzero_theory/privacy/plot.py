@@ -1,4 +1,4 @@
-"""Two panels for one answer: epsilon against steps, and the trade-off curve of the whole run."""
+"""Figures of the command line: of one answer, epsilon over steps and the trade-off curve; of a sweep, the answers."""
 
 import math
 import os
@@ -20,10 +20,11 @@ from dpzero_theory.privacy.step import Release
 
 _ORDERS = np.concatenate([1 + np.geomspace(0.05, 1, 12), np.geomspace(2.3, 300, 40)])
 _EXACT, _RENYI, _LEMMA = "#0072B2", "#D55E00", "#009E73"
+"""The colours of certified numbers, of those by Renyi divergences, and of those by the paper's lemma."""
 
 
 def _renyi(history: list[Release]) -> Array:
-    """Rows (order, divergence), up to the order where the quadrature stops."""
+    """Rows (order, Renyi divergence of the history), up to the first order whose divergence is not computable."""
     found = []
     for order in _ORDERS:
         try:
@@ -34,19 +35,21 @@ def _renyi(history: list[Release]) -> Array:
 
 
 def _renyi_epsilon(table: Array, delta: float) -> float:
-    """epsilon from Renyi divergences (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    """The epsilon that a table of Renyi divergences gives (Canonne, Kamath and Steinke 2020, Proposition 12)."""
     a, divergence = table.T
     found = divergence + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
     return max(float(np.min(found)), 0.0)
 
 
 def _renyi_delta(table: Array, epsilon: float) -> float:
+    """The delta that a table of Renyi divergences gives, by the same proposition."""
     a, divergence = table.T
     found = (a - 1) * (divergence - epsilon + np.log1p(-1 / a)) - np.log(a)
     return min(math.exp(float(np.min(found))), 1.0)
 
 
 def _renyi_trade_off(table: Array, levels: Array, top: float) -> Array:
+    """The trade-off curve at `levels` that a table of Renyi divergences gives, by epsilons up to 2 `top`."""
     best = np.zeros_like(levels)
     for epsilon in np.linspace(0, 2 * top, 80):
         spent = _renyi_delta(table, float(epsilon))
@@ -83,7 +86,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
         left.loglog(steps, exact, color=_EXACT, label="exact (certified upper end)")
         left.loglog(steps, renyi, "--", color=_RENYI, label="Renyi DP")
         if inputs["sampling"] == "full":
-            # the lemma's claim for this noise: invert its mu over epsilon at each number of steps
+            # the epsilon that the lemma claims for this noise: where its mu is that of so many steps
             grid = np.geomspace(1e-4, 1e4, 4000)
             mus = paper_gdp(grid, delta)
             real = np.sqrt(steps) * answer["sensitivity"] / noise
@@ -111,7 +114,7 @@ def draw(path: Path, answer: dict[str, Any]) -> None:
 
 
 def _times(history: list[Release]) -> float:
-    """How many times the Renyi divergences of its first step are those of the history."""
+    """By how much the Renyi divergences of the history, of equal steps, exceed those of one step."""
     (whole,) = history
     one = whole.with_steps(1)
     return (whole.terms.gdp / one.terms.gdp) ** 2 if one.terms.gdp else whole.terms.releases or whole.steps
@@ -128,7 +131,8 @@ LABELS = {
 
 
 def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], variable: str, sought: str, question: Question) -> None:
-    """Write the figure of a sweep: the answer against the variable, its certified bracket as a band; atomically."""
+    """Write the figure of a sweep to `path`, atomically: the answers over the variable, and their brackets as a
+    band."""
     x = np.array([row[variable] for row in rows], dtype=float)
     value, lower, upper = (np.array([row[key] for row in rows], dtype=float) for key in (sought, "lower", "upper"))
     given = [name for name in SOUGHT if name not in (variable, sought) and getattr(question, name) is not None]
@@ -149,7 +153,7 @@ def draw_sweep(path: Path, rows: Sequence[Mapping[str, Any]], variable: str, sou
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """Write the figure in whole or not at all; the suffix of `path` says how."""
+    """Write the figure as a whole or not at all; the suffix of `path` is its format."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
         figure.savefig(temporary, dpi=dpi)

@@ -2,16 +2,18 @@
 
 The law is P[x] proportional to exp(-x^2/(2 sigma^2)) on the integers, for rational sigma.
 
-**Proposal.** 2^16 equally likely slots are dealt to steps: step c = 0, ..., M - 1 holds the magnitudes
-c w, ..., (c + 1) w - 1, w a power of two (1, or in (sigma/128, sigma/64]), and has n_c slots; one slot is the tail from
-M w on, in blocks of 32 w magnitudes, block g with probability 2^-(g+1). Within a step or a block magnitudes are equally
-likely, and the sign is a bit. These are integers and random bits, without rounding.
+**Proposal.** A staircase lies above the law: on each step proposals are equally likely. Step c = 0, ..., M - 1 holds
+the magnitudes c w, ..., (c + 1) w - 1, where w is a power of two (1, or in (sigma/128, sigma/64]). 2^16 equally likely
+slots are dealt to the steps, n_c of them to step c, and one slot to the tail from M w on. The tail has blocks of 32 w
+magnitudes; block g has the probability 2^-(g+1). Within a step or a block magnitudes are equally likely, and the sign
+is a random bit. All of this is integers and random bits, without rounding.
 
-**Acceptance.** A proposal m of step c is accepted with probability p = A exp(-m^2/(2 sigma^2))/n_c, in block g of the
-tail with 2^(g+6) A exp(-m^2/(2 sigma^2)), and -0 never. So every x is proposed and accepted with probability
-2^-17 A/w exp(-x^2/(2 sigma^2)): the law is exact if every p <= 1 and every acceptance is. In a step p <= 1 because
-n_c >= A exp(-(c w)^2/(2 sigma^2)). In block 0 because M w >= 5.6 sigma and A < 2^16: 2^22 exp(-15.68) < 1; and from
-one block, 32 w >= sigma/4 wide, to the next exp falls by at least exp(-5.6/4), more than 2^g grows.
+**Acceptance.** With A the height of the staircase, a proposal m of step c is accepted with probability
+p = A exp(-m^2/(2 sigma^2))/n_c, one of block g of the tail with 2^(g+6) A exp(-m^2/(2 sigma^2)), and -0 never. So every
+x is proposed and accepted with probability 2^-17 A/w exp(-x^2/(2 sigma^2)): the law is exact if every p <= 1 and every
+acceptance is. In a step p <= 1 because n_c >= A exp(-(c w)^2/(2 sigma^2)). In block 0 because M w >= 5.6 sigma and A <
+2^16: 2^22 exp(-15.68) < 1; and from one block, 32 w >= sigma/4 wide, to the next exp falls by at least exp(-5.6/4),
+more than 2^g grows.
 
 **Deciding.** A number v with uniformly random binary digits, drawn as they are needed, is compared with p. First some
 leading digits with a bound on p for the whole step, which accepts 98% of the draws at large sigma; then 64 digits more
@@ -31,32 +33,47 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dpzero_theory.bisection import narrowed
+
 Read = Callable[[int], bytes]
-"""That many uniformly random bytes."""
+"""A function that returns so many uniformly random bytes."""
 
 _SLOT_BITS = 16
 _SLOTS = 1 << _SLOT_BITS
-_TAIL_BITS = 5  # a block of the tail is as wide as 32 steps
-_REACH = 5.6
+"""The slots that are dealt to the steps: a slot is drawn by 16 random bits."""
+_TAIL_BITS = 5
+"""A block of the tail is as wide as 2^5 = 32 steps."""
+_TAIL_FROM = 5.6
+"""The tail begins about 5.6 sigma from 0; the proof that p <= 1 there is in the module's docstring."""
 _MARGIN = 2.0**-40
+"""A comparison of floats that differ by more than this is certain; see the module's docstring."""
 _FREE_BITS = 64 - _SLOT_BITS - 1
-_FEWEST_DIGITS = 7  # of v in the first word; for wider steps the place in the step has a word of its own
+"""The bits of a 64-bit word that are left after the slot and the sign."""
+_FEWEST_DIGITS = 7
+"""The fewest binary digits of v that the first word must hold. Where the steps are so wide that it would hold fewer,
+the position within the step has a word of its own."""
 _CHUNK = 1 << 14
+"""The proposals that are made at once."""
 
 
 class Staircase:
-    """A sampler for one parameter.
+    """A sampler for one parameter sigma, with the notation of the module.
 
-    scale: sigma, 0 < sigma <= 2^56. accept_height: A; counts: n_c, entry M the tail's; first: of v's leading `digits`,
-    the number below which they accept, by step.
+    steps: M.
+    bits: w = 2^bits.
+    height: A.
+    counts: n_c for each step, and last the tail's.
+    digits: how many leading digits of v the first word holds.
+    first: for each step, a number below which these digits are certain to accept.
     """
 
     def __init__(self, scale: Fraction) -> None:
-        self._rate = 1 / (2 * scale**2)  # the exponent is -m^2 times this
-        self._sigma = max(float(scale), 1e-9)  # below, everything but 0 is decided alike
+        """Take sigma = `scale`, 0 < sigma <= 2^56."""
+        self._rate = 1 / (2 * scale**2)  # the exponent of the law at m is -m^2 times this
+        self._sigma = max(float(scale), 1e-9)  # for a smaller sigma, everything but 0 is refused as for this one
         self.bits = max(0, math.floor(scale).bit_length() - 7)
         width = 1 << self.bits
-        self.steps = math.floor(_REACH * self._sigma / width) + 2
+        self.steps = math.floor(_TAIL_FROM * self._sigma / width) + 2
         edges = np.exp(-0.5 * (np.arange(self.steps + 1) * (width / self._sigma)) ** 2)
         self.height, counts = _deal(edges[:-1] * (1 + _MARGIN))
         counts[0] += _SLOTS - 1 - counts.sum()
@@ -66,10 +83,10 @@ class Staircase:
         self.digits = _FREE_BITS - (0 if self.apart else self.bits)
         last = np.exp(-0.5 * (((np.arange(self.steps) + 1.0) * width - 1) / self._sigma) ** 2) * (1 - _MARGIN)
         self.first = np.append(np.floor(self.height * last / counts * 2.0**self.digits), 0).astype(np.uint64)
-        self.first[0] = 0  # where -0 is to be refused
+        self.first[0] = 0  # no quick acceptance in this step, because -0 must be refused
 
     def draw(self, count: int, read: Read) -> NDArray[np.int64]:
-        """`count` independent draws."""
+        """Return `count` independent draws, with random bytes from `read`."""
         found = np.empty(count, np.int64)
         left = [self._propose(found[first : first + _CHUNK], read) + first for first in range(0, count, _CHUNK)]
         refused = np.concatenate([np.empty(0, np.intp), *left])
@@ -78,7 +95,7 @@ class Staircase:
         return found
 
     def _propose(self, out: NDArray[np.int64], read: Read) -> NDArray[np.intp]:
-        """One proposal for each place of `out`; returns the places where it was refused."""
+        """Write one proposal to each entry of `out`; return the indices of those that were refused."""
         words = np.frombuffer(read(8 * out.size), np.uint64)
         step = self._slots.take((words & np.uint64(_SLOTS - 1)).view(np.int64))
         negative = ((words >> np.uint64(_SLOT_BITS)) & np.uint64(1)).view(np.int64)
@@ -108,7 +125,10 @@ class Staircase:
         more: NDArray[np.uint64],
         read: Read,
     ) -> NDArray[np.bool_]:
-        """Whether v < p, v being `leading`, then `more`, then what is read; of steps, not of the tail."""
+        """Whether v < p, for proposals from the steps; for those from the tail the answer has no meaning.
+
+        The digits of v are `leading`, then `more`, then as many as are needed from `read`.
+        """
         v = (leading + more * 2.0**-64) * 2.0**-self.digits
         p = self.height / self.counts[step] * np.exp(-0.5 * (magnitude / self._sigma) ** 2)
         accepted = v < p
@@ -119,7 +139,7 @@ class Staircase:
         return accepted
 
     def _tail(self, words: Iterator[int]) -> int | None:
-        """A magnitude from the tail, None where it is refused."""
+        """A magnitude from the tail, or None if the proposal is refused."""
         block = 0
         while next(words) & 1:
             block += 1
@@ -141,7 +161,7 @@ class Staircase:
 
 @lru_cache(maxsize=8)
 def staircase(scale: Fraction) -> Staircase:
-    """The sampler for a parameter, which takes 0.4 ms to make."""
+    """The sampler for one parameter sigma; it takes 0.4 ms to make, so the last eight are kept."""
     return Staircase(scale)
 
 
@@ -160,19 +180,17 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[Fraction, Fraction]:
 
 
 def _deal(edges: NDArray[np.float64]) -> tuple[int, NDArray[np.int64]]:
-    """The largest height A at which ceil(A edges) slots are fewer than all but one, and these."""
-    low, high = 1, _SLOTS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _whole(middle * edges).sum() < _SLOTS else (low, middle)
-    return low, _whole(low * edges).astype(np.int64)
+    """The largest height A whose slots, A `edges` rounded up, leave one slot of all to the tail; and these slots."""
+    height = narrowed(lambda a: bool(_whole(a * edges).sum() < _SLOTS), _SLOTS, 1, lambda miss, hit: (miss + hit) // 2)
+    return height, _whole(height * edges).astype(np.int64)
 
 
 def _whole(slots: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded up; at least one, where exp has underflowed."""
+    """The numbers of slots rounded up to integers, at least 1, also where exp has underflowed."""
     return np.maximum(np.ceil(slots), 1.0)
 
 
 def _words(read: Read) -> Iterator[int]:
+    """Random 64-bit integers without end."""
     while True:
         yield int.from_bytes(read(8), "little")
