@@ -1,6 +1,6 @@
-"""For each check the first change of an input that turns its verdict, and the committed report of them.
+"""For each check the first change of an input that turns its verdict, and the committed report of these changes.
 
-`python -m paper_checks.mutate --turned all` (or `missing`) searches and writes `mutations.csv`; a check without a row
+`python -m paper_checks.mutate --turned all` (or `missing`) searches and writes `mutations.csv`. A check without a row
 is constant.
 """
 
@@ -18,16 +18,19 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks.kit.rows import write_atomically
-from paper_checks.changed import changed, verdict
+from paper_checks.changes import Change, changed, changes, smaller, verdict
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim
-from paper_checks.sites import Change, changes, smaller
 
 REPORT = Path(__file__).with_name("mutations.csv")
-SECONDS, TIMES = 6, 3
-"""A changed check may take this processor time, or so many times its own."""
+"""The committed report."""
+SECONDS = 6
+"""The processor time, in seconds, that a check may take with a change if it is not timed first."""
+TIMES = 3
+"""How many times its own processor time a check may take with a change."""
 FIVEFOLD = 5
+"""From which factor on a change counts as coarse."""
 MEMORY = 4 << 30
-"""Bytes that a search may hold: a changed size can ask for any amount."""
+"""How many bytes a search may hold: a changed size can ask for any amount."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,14 @@ def after(change: Change | None, id: str, seconds: float = SECONDS) -> str:
 
 
 def _turns(change: Change, claim: Claim, seconds: float) -> Turned | None:
+    """The change, if the check has another verdict with it."""
     found = after(change, claim.id, seconds)
     noticed = found in STATUSES or (found == "failed" and change.kind == "statement")
     return Turned(claim.id, found, change) if noticed and found != claim.status else None
 
 
 def _first(claim: Claim, seconds: float) -> Turned | None:
-    """The first change that turns the check, made as small as it still does."""
+    """The first change that turns the check, made as small as it can be and still turn it."""
     start = time.process_time()
     after(None, claim.id, seconds)
     limit = 0.5 + TIMES * (time.process_time() - start)
@@ -95,8 +99,8 @@ def _limited() -> None:
 def coarse(found: Mapping[str, Turned]) -> str:
     """How coarse the changes are, in a sentence: a check that only a large one turns would miss a small error.
 
-    The report has the first place of a check at which a change turns it, and there the smallest of 1.1, 2, 10 and 1,000
-    times or one more or less: another place may need less.
+    The report has the first input of a check whose change turns it, and the smallest change of that input by 1.1, 2,
+    10, 1,000 or one more or less that does. Another input may need less.
     """
     large, zero, operator = 0, 0, 0
     for row in found.values():
@@ -117,9 +121,9 @@ def coarse(found: Mapping[str, Turned]) -> str:
 
 
 def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple[Claim, Turned | None]]:
-    """The first change that turns each check, in forked processes; claims without a check are left out.
+    """The first change that turns each check, searched in forked processes; claims without a check are left out.
 
-    seconds: of processor time; a check for which nothing is found for so long is left.
+    seconds: the processor time after which a search ends without a change.
     """
     chosen = [claim for claim in claims if claim.status != NOT_TESTABLE]
     with multiprocessing.get_context("fork").Pool(jobs, _limited, maxtasksperchild=16) as pool:
@@ -127,7 +131,7 @@ def search(claims: Sequence[Claim], jobs: int, seconds: float) -> Iterator[tuple
 
 
 def read() -> dict[str, Turned]:
-    """The committed report, by check; nothing where there is none yet."""
+    """The committed report, by check; empty where there is none yet."""
     if not REPORT.exists():
         return {}
     with REPORT.open(newline="") as file:
@@ -143,7 +147,7 @@ def read() -> dict[str, Turned]:
 
 
 def write(found: Mapping[str, Turned], stated: Mapping[str, str]) -> None:
-    """Write the report; `stated`: the verdict of each check as it is, in the order of the rows."""
+    """Write the report; `stated` has the verdict of each check as it is, in the order of the rows."""
     lines = [["check", "verdict", "turned to", "kind", "place", "index", "old", "new"]]
     lines += [[id, stated[id], found[id].verdict, *map(str, astuple(found[id].change))] for id in stated if id in found]
     text = io.StringIO()

@@ -1,7 +1,8 @@
 """Does a training loop do what it claims? Call this module: `dpzero_theory.audit(train, records, claim, view)`.
 
-It is `conformance.check`, which has the arguments: it audits anyone's loop by a `Claim` and a `View` (`claim`).
-`bounds` are empirical lower bounds on privacy. Modules are loaded when first used.
+It audits anyone's training loop. `conformance.check` is the function behind it and documents the arguments;
+`claim.Claim` says what the loop claims, and `claim.View` what is not secret. `bounds` has empirical lower bounds on
+privacy. Modules are loaded when they are first used.
 """
 
 import sys
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Claim", "View", "check"]
 
 _HOMES = {"Claim": "claim", "View": "claim", "check": "conformance"}
+"""The module that has each name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
 """Does a training loop do what it claims?  python -m dpzero_theory.audit SPEC
 
-SPEC is a TOML file, or MODULE:FUNCTION that returns a specification (`audit.spec` has both in full), or the folder of a
-run of this package. The loop is run some thousand times on its small data, and every check says held, violated or could
-not be tested, with what was seen and how to mend it. Exit status 1 where anything is violated.
+SPEC is a TOML file, or MODULE:FUNCTION that returns a specification (`audit.spec` describes both), or the folder of a
+run of this package. The loop is run some thousand times on its small data. Each check then says held, violated or could
+not be tested, with what was seen and how to mend it. The exit status is 1 where a check is violated.
 """
 
 import sys
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.page import page
-from dpzero_theory.audit.report import Report
+from dpzero_theory.audit.report import AuditReport
 from dpzero_theory.audit.spec import load
 from dpzero_theory.cli import Parser, Several, extra, integer, number, output_file
 
 TRANSCRIPT = "transcript.bin"
-"""As `optim.files.folder` has it, whose import takes seconds."""
+"""The name of the transcript in a run's folder. `optim.files.folder` has it too, but importing that takes seconds."""
 
 
 def _parser() -> Parser:
@@ -40,11 +40,11 @@ def _parser() -> Parser:
     return parser
 
 
-def _shown(report: Report, form: str) -> str:
+def _shown(report: AuditReport, form: str) -> str:
     return page(report) if form == "html" else report.as_json() if form == "json" else report.text()
 
 
-def _report(parser: Parser, spec: str, checks: Sequence[str], runs: int, false_alarm: float) -> Report:
+def _report(parser: Parser, spec: str, checks: Sequence[str], runs: int, false_alarm: float) -> AuditReport:
     with parser.refusals("spec"):
         if _is_folder(spec):
             if not (Path(spec) / TRANSCRIPT).is_file():
@@ -68,7 +68,7 @@ def _progress(name: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0 if nothing is violated, else 1."""
+    """Run the audit; returns 0 if no check is violated, else 1."""
     parser = _parser()
     options = parser.parse_args(arguments)
     report = _report(parser, options.spec, options.checks, options.runs, options.false_alarm)

@@ -1,39 +1,39 @@
-"""Empirical lower bounds on privacy: what a run betrays, whatever its author claims.
+"""Empirical lower bounds on privacy: what runs betray, whatever their author claims.
 
-A mechanism under audit is a function of canary signs: canary i is one of two records, chosen by signs[i] = +1
-or -1, and the mechanism runs once and returns a score for each canary, larger where it believes +1. With pairs
-of records the bounds speak of the replace-one relation; with 'the record or nothing' of add-remove. Whoever
-scores may use everything that is public (directions, iterates, all other records), never the signs.
+A mechanism under audit is a function of signs. Canary i is one of two records, chosen by signs[i] = +1 or -1. The
+mechanism runs once and returns a score for each canary, larger where it believes the sign is +1. With pairs of records
+the bounds are for the replace-one relation; with 'the record or nothing' they are for add-remove. Whoever scores may
+use everything that is public (directions, iterates, all other records), but not the signs.
 
-Each bound is wrong (above the truth) with probability at most 1 - confidence, on its own. Two kinds of bound:
+Each bound exceeds the truth with probability at most 1 - confidence. There are two kinds:
 
-- `epsilon`, at a given delta: a mechanism that is (epsilon, delta)-DP for a smaller epsilon would have been
-  guessed this well with probability at most 1 - confidence. It supposes nothing about the mechanism.
-- `gdp`: the same for mu-GDP, so it refutes a claim of mu-GDP, which is what the full-batch algorithms here
-  claim. It is not turned into an epsilon: that would be valid only where the trade-off curve is Gaussian.
+- `epsilon` at a given delta: a mechanism that is (epsilon, delta)-DP for a smaller epsilon would have been guessed this
+  well with probability at most 1 - confidence. Nothing is assumed of the mechanism.
+- `gdp`: the same for mu-GDP. It refutes a claim of mu-GDP, which full-batch algorithms make here. It is not converted
+  to an epsilon: that would be valid only where the trade-off curve is Gaussian.
 
 **One run** (m canaries with fair independent signs, exactly r guesses, v of them right). After Steinke, Nasr and
-Jagielski 2023: with q = e^epsilon/(1 + e^epsilon) and f(v) = P[Binomial(r, q) >= v], an (epsilon, delta)-DP
-mechanism has P[V >= v] <= f(v) + m delta/(1 + e^epsilon). Proof. Given the scores, reveal the signs in order. If
-each guessed one agreed with its guess with probability at most q, given the earlier ones, the law of V would lie
-below the binomial, which is their Theorem 5.1. Where the probability is larger by eta_i, P[V >= v] gains at most
-eta_i. Given the earlier signs, (epsilon, delta)-DP says P[E, sign b] <= e^epsilon P[E, sign -b] + delta/2 for
-every event E of the scores; with E the scores that guess b where b has posterior above q, summed over b = +-1,
-E[eta_i] <= delta/(1 + e^epsilon). (Their own delta term, 2 m delta max_i (f(v - i) - f(v))/i, takes the gains to be
-independent of V and is too small for some mechanisms: `tests/audit/test_bounds.py` has one for m = 2.)
+Jagielski 2023. With q = e^epsilon/(1 + e^epsilon) and f(v) = P[Binomial(r, q) >= v], an (epsilon, delta)-DP mechanism
+has P[V >= v] <= f(v) + m delta/(1 + e^epsilon), where V is the number of right guesses. Proof. Given the scores, reveal
+the signs in order. If each guessed sign agreed with its guess with probability at most q, given the earlier ones, then
+the law of V would lie below the binomial, which is their Theorem 5.1. Where that probability is larger by eta_i, P[V >=
+v] gains at most eta_i. Given the earlier signs, (epsilon, delta)-DP says P[E, sign b] <= e^epsilon P[E, sign -b] +
+delta/2 for every event E of the scores. Take for E the scores that guess b where b has posterior above q, and sum over
+b = +-1: E[eta_i] <= delta/(1 + e^epsilon). (Their own delta term, 2 m delta max_i (f(v - i) - f(v))/i, takes the gains
+to be independent of V and is too small for some mechanisms: `tests/audit/test_bounds.py` has one for m = 2.)
 
-**One run, f-DP** (after Mahloujifar, Melis and Chaudhuri 2024). Let p_i = P[V = i] and F(x) = 1 - f(x) the most
-power at level x. Fix canary j and the other signs. 'j is guessed right and V >= i', with j's sign flipped in the
-data, is 'j is guessed wrong and V >= i - 1'. So f-DP, summed over j and with Jensen's inequality for the
-concave F, gives R_i <= F(H_{i-1}), where R_i = sum_{k >= i} k p_k/m, H_i = sum_{k >= i} (r - k) p_k/m and
-R_i + H_i = (r/m) P[V >= i]. Suppose P[V >= v] >= beta. Putting beta on V = v gives the smallest R_v, and going
-down, i = v, ..., 1, the least mass that H_{i-1} >= F^-1(R_i) allows, all of it on i - 1, keeps both R_i and
-P[V >= i] at their smallest (induction on R_i - R*_i >= max(0, i/(r - i) (H_i - H*_i)), * the greedy values).
-If that needs more than probability 1 in the end, then P[V >= v] < beta.
+**One run, f-DP** (after Mahloujifar, Melis and Chaudhuri 2024). Let p_i = P[V = i], and let F(x) = 1 - f(x) be the most
+power of a test at level x. Fix canary j and the other signs. The event 'j is guessed right and V >= i', with j's sign
+flipped in the data, becomes 'j is guessed wrong and V >= i - 1'. So f-DP, summed over j and with Jensen's inequality
+for the concave F, gives R_i <= F(H_{i-1}), where R_i = sum_{k >= i} k p_k/m, H_i = sum_{k >= i} (r - k) p_k/m and R_i +
+H_i = (r/m) P[V >= i]. Suppose P[V >= v] >= beta. Putting beta on V = v gives the smallest R_v. Going down, i = v, ...,
+1, take the least mass that H_{i-1} >= F^-1(R_i) allows and put it on i - 1. That keeps both R_i and P[V >= i] at their
+smallest, by induction on R_i - R*_i >= max(0, i/(r - i) (H_i - H*_i)), where * marks the values of this greedy choice.
+If it needs more than probability 1 in the end, then P[V >= v] < beta.
 
-**Attack** (many runs with one canary): Clopper-Pearson bounds on the rates of false positives and false
-negatives of a threshold test, which (epsilon, delta)-DP ties by FP e^epsilon + FN >= 1 - delta and mu-GDP by
-mu >= z(1 - FP) - z(FN), z the normal quantile. The threshold comes from other runs than the bound.
+**Attack** (many runs with one canary). Clopper-Pearson bounds on the rates of false positives and false negatives of a
+threshold test. (epsilon, delta)-DP ties them by FP e^epsilon + FN >= 1 - delta, and mu-GDP by mu >= z(1 - FP) - z(FN),
+where z is the normal quantile. The threshold is chosen on other runs than the bound.
 """
 
 import math
@@ -48,13 +48,14 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array, integer, real
 
 Mechanism = Callable[[NDArray[np.int64]], Array]
-"""signs of shape (m,), each +1 or -1 -> scores of shape (m,), from one run."""
+"""A mechanism under audit: signs of shape (m,), each +1 or -1 -> scores of shape (m,), from one run."""
 
-_LARGEST = 60.0  # of an epsilon or mu that is looked for
+_LARGEST_BOUND = 60.0  # of an epsilon or mu that is looked for
+"""The largest epsilon, or mu, that a bound on one run can reach."""
 
 
 class OneRun(NamedTuple):
-    """Outcome of `one_run`: `correct` of `guesses`, and the lower bounds they prove."""
+    """What one run betrayed: `correct` of `guesses` were right, and the lower bounds that this proves."""
 
     canaries: int
     guesses: int
@@ -64,7 +65,7 @@ class OneRun(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """Outcome of `attack`: runs used for the bounds, and the bounds."""
+    """The lower bounds that an attack proved, and how many runs they rest on."""
 
     runs: int
     epsilon: float
@@ -85,8 +86,8 @@ def one_run(
     Args:
         mechanism: see `Mechanism`.
         canaries: m >= 1.
-        guesses: r, even, 2 <= r <= m, fixed beforehand: the r/2 highest scores are guessed +1, the r/2 lowest
-            -1 (ties by index).
+        guesses: r, even, 2 <= r <= m, fixed beforehand. The r/2 highest scores are guessed +1 and the r/2 lowest -1;
+            ties are broken by index.
         delta: for the bound on epsilon, 0 <= delta < 1.
         confidence: of each bound, in (0, 1).
         rng: draws the signs; the mechanism must not share it.
@@ -111,10 +112,10 @@ def one_run(
 
 
 def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """Upper bound on the probability of `correct` or more right guesses, for an (epsilon, delta)-DP mechanism.
+    """An upper bound on the probability that an (epsilon, delta)-DP mechanism has `correct` or more right guesses.
 
-    f(v) + m delta/(1 + e^epsilon) of the module's text, v = correct <= r = guesses <= m = canaries;
-    epsilon >= 0, 0 <= delta < 1. Returns a number in [0, 1]. Raises ValueError.
+    It is f(v) + m delta/(1 + e^epsilon) of the module's text, where v = correct <= r = guesses <= m = canaries, epsilon
+    >= 0 and 0 <= delta < 1. The returned number is in [0, 1]. Raises ValueError.
     """
     m, r, v = _counts(correct, guesses, canaries)
     eps = real("epsilon", epsilon, at_least=0.0)
@@ -123,15 +124,15 @@ def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, d
 
 
 def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:
-    """Lower bound on epsilon at this delta: the largest with `one_run_p_value` <= 1 - confidence, or 0.
+    """A lower bound on epsilon at this delta: the largest with `one_run_p_value` <= 1 - confidence, or 0.
 
-    Arguments as for `one_run`. (A rejected epsilon rejects every smaller one, since (epsilon, delta)-DP is weaker
-    the larger epsilon is, even where the p-value of the smaller one is larger.) Raises ValueError.
+    Arguments as for `one_run`. A rejected epsilon rejects every smaller one too: (epsilon, delta)-DP is weaker the
+    larger epsilon is, even where the p-value of a smaller one is larger. Raises ValueError.
     """
     beta = _significance(confidence)
     m, r, v = _counts(correct, guesses, canaries)
     dlt = real("delta", delta, at_least=0.0, below=1.0)
-    grid = np.linspace(0.0, _LARGEST, 1201)
+    grid = np.linspace(0.0, _LARGEST_BOUND, 1201)
     rejected = np.flatnonzero(_p_values(v, r, m, grid, dlt) <= beta)
     if not rejected.size:
         return 0.0
@@ -145,9 +146,9 @@ def _p_values(v: int, r: int, m: int, epsilon: Array, delta: float) -> Array:
 
 
 def one_run_gdp(correct: int, guesses: int, canaries: int, confidence: float) -> float:
-    """Lower bound on mu: the largest for which mu-GDP is refuted by `correct` right guesses, or 0.
+    """A lower bound on mu: the largest for which `correct` right guesses refute mu-GDP, or 0.
 
-    `refutes` with the Gaussian trade-off, F^-1(y) = Phi(Phi^-1(y) - mu). Arguments as for `one_run`. Raises
+    `refutes` is asked with the Gaussian trade-off, F^-1(y) = Phi(Phi^-1(y) - mu). Arguments as for `one_run`. Raises
     ValueError.
     """
     beta = _significance(confidence)
@@ -165,9 +166,16 @@ def refutes(
 ) -> bool:
     """Whether `correct` or more right guesses have probability below `significance` under f-DP.
 
-    The recursion of the module's text. level(y) = F^-1(y), the smallest level at which a test of neighbouring
-    data has power y, for 0 <= y < 1, non-decreasing; f must be symmetric. significance: beta in (0, 1). Other
-    arguments as for `one_run_p_value`. Raises ValueError.
+    It is the recursion of the module's text.
+
+    Args:
+        correct, guesses, canaries: as for `one_run_p_value`.
+        level: y -> F^-1(y), the smallest level at which a test of neighbouring data has power y, for 0 <= y < 1; it
+            must not decrease, and f must be symmetric.
+        significance: beta in (0, 1).
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     m, r, v = _counts(correct, guesses, canaries)
     beta = real("significance", significance, above=0.0, below=1.0)
@@ -190,8 +198,8 @@ def attack(
 ) -> Attack:
     """Audit a mechanism by a threshold test over many runs with one canary.
 
-    Half of the runs choose the thresholds (one for each bound), the other half give the bounds; in each half
-    the sign is +1 as often as -1.
+    Half of the runs choose the thresholds, one for each bound, and the other half gives the bounds. In each half the
+    sign is +1 as often as -1.
 
     Args:
         mechanism: called with signs of shape (1,).
@@ -214,9 +222,15 @@ def attack(
 
 
 def attack_of(plus: Array, minus: Array, *, delta: float, confidence: float) -> Attack:
-    """As `attack`, of scores that are there: of runs with sign +1 and as many with sign -1, in the order of the runs.
+    """As `attack`, for scores of runs that were made already.
 
-    plus, minus: one number a run, an even number of them, at least 20 each. Raises ValueError.
+    Args:
+        plus, minus: the scores of runs with sign +1, and of as many with sign -1, in the order of the runs; an even
+            number of them, at least 20.
+        delta, confidence: as for `attack`.
+
+    Raises:
+        ValueError: an argument outside its range, or a score that is not a number.
     """
     half, rest = divmod(integer("plus", np.size(plus), at_least=20), 2)
     if rest:
@@ -246,21 +260,21 @@ def attack_epsilon(
     delta: float,
     confidence: float,
 ) -> float:
-    """Lower bound on epsilon: the larger of log((1 - delta - FN)/FP) and log((1 - delta - FP)/FN), or 0.
+    """A lower bound on epsilon: the larger of log((1 - delta - FN)/FP) and log((1 - delta - FP)/FN), or 0.
 
-    FP and FN are upper Clopper-Pearson bounds, each at confidence (1 + confidence)/2. false_positives of
-    `negatives` runs with sign -1 and false_negatives of `positives` runs with sign +1 were misjudged by a
-    fixed test. Raises ValueError.
+    FP and FN are upper Clopper-Pearson bounds, each at confidence (1 + confidence)/2. A fixed test misjudged
+    false_positives of `negatives` runs with sign -1, and false_negatives of `positives` runs with sign +1. Raises
+    ValueError.
     """
     fp, fn = _error_rates(false_positives, negatives, false_negatives, positives, confidence)
     return float(_epsilon_of(fp, fn, real("delta", delta, at_least=0.0, below=1.0)))
 
 
 def attack_gdp(false_positives: int, negatives: int, false_negatives: int, positives: int, confidence: float) -> float:
-    """Lower bound on mu: Phi^-1(1 - FP) - Phi^-1(FN), or 0 where that is negative.
+    """A lower bound on mu: Phi^-1(1 - FP) - Phi^-1(FN), or 0 where that is negative.
 
-    FP, FN and the arguments as for `attack_epsilon`. (A negative value proves nothing: both are upper bounds,
-    so its sign cannot be reversed by reversing the test.) Raises ValueError.
+    FP, FN and the arguments as for `attack_epsilon`. A negative value proves nothing: both rates are upper bounds, so
+    its sign cannot be reversed by reversing the test. Raises ValueError.
     """
     return float(_gdp_of(*_error_rates(false_positives, negatives, false_negatives, positives, confidence)))
 
@@ -285,7 +299,7 @@ def _error_rates(
 
 
 def _clopper_pearson(hits: NDArray[np.int64], trials: int, level: float) -> Array:
-    """Upper end of the one-sided interval for a rate."""
+    """The upper end of the one-sided Clopper-Pearson interval for a rate."""
     return np.where(hits == trials, 1.0, special.betaincinv(hits + 1, np.maximum(trials - hits, 1), level))
 
 
@@ -306,6 +320,9 @@ def _scores(scores: Array, m: int) -> Array:
     return values
 
 
-def _largest(rejected: Callable[[float], bool], low: float = 0.0, high: float = _LARGEST) -> float:
-    """The end, seen rejected, of an initial segment of [low, high] that is `rejected`; low if there is none."""
+def _largest(rejected: Callable[[float], bool], low: float = 0.0, high: float = _LARGEST_BOUND) -> float:
+    """The end of the rejected part of [low, high], on its rejected side, to 1e-9; `low` where nothing is rejected.
+
+    The condition `rejected` must be true up to some point and false beyond it.
+    """
     return halved(rejected, low, high, math.ceil(math.log2((high - low) / 1e-9)))[0]

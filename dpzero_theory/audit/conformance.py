@@ -1,4 +1,4 @@
-"""Does a training loop do what it claims? Every check on one loop, and the report of it.
+"""Every check on one training loop, and the report of it.
 
     from dpzero_theory.audit import Claim, View, check
     claim = Claim(epsilon=2, delta=1e-5, relation="add-remove", sampling="poisson", n=64, batch=16, steps=12,
@@ -6,15 +6,17 @@
     report = check(train, records, claim, View(seed="secret"), {"step_size": 0.1})
     print(report.text())
 
-The loop (`loop`) is called as it is, some thousand times, on small data: `records` are to have the kind and number that
-the claim says (n of them; 16 to 256 are enough), and `settings` what else it takes. The more of these it heeds the more
-can be looked at: noise_multiplier (quiet runs), batch (all records in each step), step_size (weights that stay).
+The loop (see `loop`) is called as it is, some thousand times, on small data. `records` must be of the kind and number
+that the claim says: n of them, of which 16 to 256 are enough. `settings` are what else the loop takes. The more of the
+following settings the loop obeys, the more can be tested: noise_multiplier makes quiet runs possible, batch lets every
+record into every step, step_size keeps the weights where they are.
 
-False alarms: a loop that does as claimed is reported as violated with probability at most `false_alarm` in all, split
-evenly over the checks that are random (Bonferroni), and within each over its tests; those on batches and noise are
-exact (`exact`), the attack is valid whenever it stops (`sequential`). Checks without randomness compare numbers, to
-rounding, of runs whose weights stay, or hardly matter where they move; what may agree by chance they see again in 20
-runs on each of two data sets (4^-20). What a check could have seen stands beside what it held.
+A loop that does what it claims is reported as violated with probability at most `false_alarm` in all. That probability
+is split evenly over the checks that are random (Bonferroni), and within each of them over its tests. The tests of
+batches and noise are exact (`exact`); the attack is valid whenever it stops (`sequential`). Checks without randomness
+compare numbers, up to rounding, of runs whose weights stay or hardly matter. What may agree by chance is compared again
+in 20 runs on each of two data sets, which leaves a chance of 4^-20. Beside what a check held the report says what it
+could have seen.
 """
 
 import time
@@ -38,13 +40,41 @@ from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.finding import CHECKS, Check, Verdict, untested
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.loop import Loop, LoopFailed, Train, generators_kept
-from dpzero_theory.audit.report import Entry, Report
+from dpzero_theory.audit.loop import Loop, LoopFailed, Train
+from dpzero_theory.audit.randomness import generators_kept
+from dpzero_theory.audit.report import AuditReport, Entry
 from dpzero_theory.audit.weights import runs_of
 
-for _family in (seeds, generators, noise, floats, sensitivity, batches, accounting, leaks, unpaid, attacks):
-    for _check in _family.FAMILY:
-        CHECKS.register(_check)
+for _check in (
+    Check("noise-from-seed", "Can the noise be drawn again from a seed?", seeds.from_seed, random=False),
+    Check(
+        "noise-fixed",
+        "Is the noise the same in every run, or a function of the clock?",
+        seeds.from_nothing,
+        random=False,
+    ),
+    Check("noise-from-directions", "Is the noise in the stream of the published directions?", seeds.from_directions),
+    Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", generators.shown),
+    Check("noise-size", "Is the noise as large as claimed, everywhere?", noise.size),
+    Check("noise-law", "Is the noise Gaussian?", noise.law),
+    Check("noise-independence", "Is every noise new?", noise.independence),
+    Check("precision", "Does rounding lose the noise?", noise.precision),
+    Check("representable", "Do the last bits of a release give the sum away?", floats.representable),
+    Check("noise-repeated", "Do numbers of the noise come again?", floats.repeated),
+    Check("sensitivity", "Does one record move a step by no more than the clip?", sensitivity.moves, random=False),
+    Check("not-finite", "Is a record with NaN or infinity clipped like others?", sensitivity.finite, random=False),
+    Check("denominator", "Is the denominator a constant?", sensitivity.denominator),
+    Check("batches", "Are batches drawn as claimed?", batches.law),
+    Check("batches-secret", "Can the batches be drawn again?", batches.secret, random=False),
+    Check("accounting", "Does the claimed noise give the claimed epsilon?", accounting.accounting, random=False),
+    Check("steps", "Are there as many releases as accounted, whatever the data?", accounting.steps, random=False),
+    Check("un-noised", "Is anything shown that has no noise in it?", leaks.unnoised, random=False),
+    Check("records-shown", "Are records in anything that is written?", leaks.canaries, random=False),
+    Check("unaccounted", "Is anything noised and shown that is not accounted?", unpaid.unaccounted),
+    Check("attack", "Can runs on neighbouring data be told apart better than claimed?", attacks.attacked),
+    Check("one-run", "Does one run betray many canaries?", attacks.in_one_run),
+):
+    CHECKS.register(_check)
 
 
 def every() -> tuple[Check, ...]:
@@ -65,21 +95,21 @@ def check(
     runs: int = 200,
     false_alarm: float = 1e-6,
     progress: Callable[[str], None] | None = None,
-) -> Report:
-    """Audit a loop.
+) -> AuditReport:
+    """Audit a training loop.
 
     Args:
         train: the loop, see `audit.loop`; `loop.command` makes one of a program.
         records: the data, see `audit.datasets`.
         claim: what its author says.
         view: what is not secret.
-        settings: handed to the loop beside the claim's numbers; `step_size` among them if it has one.
-        variations: settings under which the claim must hold as well, by a name for the report, as in
-            {"four micro-batches": {"micro_batches": 4}}.
-        checks: names of those to make; all if empty.
-        runs: about how many runs the statistics may take, at least 24.
-        false_alarm: probability that a sound loop is reported, in (0, 0.5).
-        progress: told the name of each check before it is made.
+        settings: what the loop is given beside the claim's numbers; `step_size` among them if it has one.
+        variations: settings under which the claim must hold as well, by a name for the report, as in {"four
+            micro-batches": {"micro_batches": 4}}.
+        checks: the names of the checks to make; all of them if empty.
+        runs: about how many runs a statistic may take, at least 24.
+        false_alarm: the probability, in (0, 0.5), with which a sound loop may be reported.
+        progress: is told the name of each check before it is made.
 
     Raises:
         ValueError: an argument outside its range, or a loop that does not run on the records given.
@@ -106,7 +136,7 @@ def check(
         begun, before = time.perf_counter(), loop.count
         verdict = _look(one.look, lab, share)
         entries.append(Entry(one, verdict, loop.count - before, time.perf_counter() - begun))
-    return Report(claim, loop.view, tuple(entries), loop.count, time.perf_counter() - started, level)
+    return AuditReport(claim, loop.view, tuple(entries), loop.count, time.perf_counter() - started, level)
 
 
 def _look(look: Callable[[Lab, float], Verdict], lab: Lab, level: float) -> Verdict:

@@ -1,7 +1,7 @@
-"""Neighbouring data sets, and records that try a loop hard.
+"""Neighbouring data sets, and records that put a loop to the test.
 
-Records are an array with one record a row, or a list whose entries are numbers, arrays, or tuples of these. Others are
-taken as they are: they can be exchanged for one another, but not made extreme.
+Records are an array with one record a row, or a list whose entries are numbers, arrays, or tuples of these. Records of
+another kind can be exchanged for one another, but not be made extreme.
 """
 
 from collections.abc import Iterator
@@ -11,32 +11,34 @@ import numpy as np
 
 Records = Any
 SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)
-_SEED = 2026
+"""Factors by which a record is made extreme."""
+_EXTREMES_SEED = 2026
+"""Seed of the random records among the extreme ones."""
 
 
 def replaced(records: Records, place: int, record: Any) -> Records:
-    """A copy with another record in this place."""
+    """A copy of the records with another record at this index."""
     copy = records.copy() if isinstance(records, np.ndarray) else list(records)
     copy[place] = record
     return copy
 
 
 def removed(records: Records, place: int) -> Records:
-    """A copy without the record in this place."""
+    """A copy of the records without the record at this index."""
     if isinstance(records, np.ndarray):
         return np.delete(records, place, axis=0)
     return [*records[:place], *records[place + 1 :]]
 
 
 def filled(records: Records, record: Any) -> Records:
-    """As many records, all the same."""
+    """As many copies of one record as there are records."""
     if isinstance(records, np.ndarray):
         return np.broadcast_to(np.asarray(record, dtype=records.dtype), records.shape).copy()
     return [record] * len(records)
 
 
 def scaled(record: Any, factor: float) -> Any:
-    """Its floating-point numbers times a factor; labels and other integers stay."""
+    """The record with its floating-point numbers times a factor; labels and other integers stay as they are."""
     if isinstance(record, tuple):
         return tuple(scaled(part, factor) for part in record)
     if isinstance(record, np.ndarray) and record.dtype.kind == "f":
@@ -45,7 +47,7 @@ def scaled(record: Any, factor: float) -> Any:
 
 
 def mirrored(record: Any) -> Any:
-    """The record turned round: its numbers negated, but for the last one or the last part, which may be a label."""
+    """The record with its numbers negated, except the last number or the last part, which may be a label."""
     if isinstance(record, tuple) and len(record) > 1:
         return (scaled(record[0], -1.0), *record[1:])
     if isinstance(record, np.ndarray) and record.dtype.kind == "f" and record.size > 1:
@@ -56,7 +58,7 @@ def mirrored(record: Any) -> Any:
 
 
 def numbers(record: Any) -> list[float]:
-    """Its floating-point numbers, in order."""
+    """The floating-point numbers of a record, in order."""
     if isinstance(record, tuple | list):
         return [number for part in record for number in numbers(part)]
     array = np.asarray(record)
@@ -64,27 +66,29 @@ def numbers(record: Any) -> list[float]:
 
 
 def each_scaled(records: Records, factor: float) -> Records:
-    """All of them."""
+    """The records, each `scaled` by the factor."""
     if isinstance(records, np.ndarray):
         return scaled(records, factor)
     return [scaled(record, factor) for record in records]
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Records that a neighbour might have: another of the data, scaled, mirrored and random ones."""
+    """Records that a neighbouring data set might have: another one of the data, and scaled, mirrored and random
+    ones.
+    """
     first = records[0]
     yield records[len(records) // 2]
     for factor in SCALES:
         yield scaled(first, factor)
     yield mirrored(scaled(first, 1e3))
-    draw = np.random.default_rng(_SEED)
+    draw = np.random.default_rng(_EXTREMES_SEED)
     for factor in (1e3, -1e3):
         yield random_like(first, draw, factor)
     yield scaled(first, 0.0)
 
 
 def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
-    """A record with its floating-point numbers drawn anew, normal with this standard deviation."""
+    """A record whose floating-point numbers are drawn from a normal law with standard deviation `factor`."""
     if isinstance(record, tuple):
         return tuple(random_like(part, draw, factor) for part in record)
     if isinstance(record, np.ndarray) and record.dtype.kind == "f":
@@ -93,7 +97,7 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 
 
 def poisoned(record: Any) -> Iterator[Any]:
-    """The record with NaN and with infinities in it."""
+    """The record full of NaN, and the record full of infinities; nothing where it has no floating-point numbers."""
     for value in (np.nan, np.inf):
         found = _filled(record, value)
         if found is not None:

@@ -1,9 +1,9 @@
-"""Exact tests of what private loops draw: batches and noise.
+"""Exact tests of what a private loop draws: its batches and its noise.
 
-Every function returns a p-value: the probability, where the loop does as it claims, of a statistic at least as far out
-as the observed one; two-sided where not said otherwise (twice the smaller tail). No law here is an approximation but
-for the rounding of float64 (1e-13 of a probability by convolution), so that rejecting below a level errs with at most
-that probability.
+Every function returns a p-value: the probability, where the loop does what it claims, of a statistic at least as
+extreme as the observed one. It is two-sided, twice the smaller tail, where not said otherwise. No law here is an
+approximation, except that a convolution in float64 is wrong by about 1e-13 of a probability. So rejecting below a level
+is a false alarm with at most that probability.
 """
 
 import math
@@ -15,37 +15,37 @@ from scipy import stats
 from dpzero_theory.check import Array
 
 Counts = NDArray[np.int64]
-_WIDTH = 14.0
-"""Standard deviations beyond which all values of a law are taken together."""
+_MOST_SPREAD = 14.0
+"""The number of standard deviations beyond which all values of a count are treated as one."""
 
 
 def two_sided(lower: float, upper: float) -> float:
-    """From P[S <= s] and P[S >= s]."""
+    """The two-sided p-value from the tails P[S <= s] and P[S >= s] of a statistic S at its observed value s."""
     return float(min(1.0, 2 * min(lower, upper)))
 
 
 def binomial(hits: int, trials: int, rate: float) -> float:
-    """`hits` of `trials` independent ones, each with probability `rate`."""
+    """The p-value of `hits` successes in `trials` independent trials that each succeed with probability `rate`."""
     law = stats.binom(trials, rate)
     return two_sided(law.cdf(hits), law.sf(hits - 1))
 
 
 def at_least(hits: int, trials: int, rate: float) -> float:
-    """One-sided: so many of independent trials."""
+    """The one-sided p-value of `hits` or more successes in `trials` independent trials."""
     return float(stats.binom.sf(hits - 1, trials, rate))
 
 
 def dispersion(counts: Counts, pmf: Array) -> float:
-    """Independent counts, each with P[count = k] = pmf[k]: sum (count - c)^2, c the integer next to the mean.
+    """The p-value of how far independent counts are spread, where each claims P[count = k] = pmf[k].
 
-    Its law is the convolution of that of the summands. Too small where counts are all alike, too large where they are
-    not of that law.
+    The statistic is the sum of (count - c)^2, where c is the integer next to the mean; its law is a convolution. It is
+    too small where the counts are all alike, and too large where they are spread wider than the claimed law.
     """
     support = np.arange(pmf.size)
     mean = float(support @ pmf)
     centre = round(mean)
     spread = math.sqrt(max(float((support - mean) ** 2 @ pmf), 0.0))
-    cap = int(min((support - centre).astype(float).max() ** 2, (_WIDTH * spread + 2) ** 2)) + 1
+    cap = int(min((support - centre).astype(float).max() ** 2, (_MOST_SPREAD * spread + 2) ** 2)) + 1
     squares = np.minimum((support - centre) ** 2, cap)
     law = power(np.asarray(np.bincount(squares, weights=pmf, minlength=cap + 1), dtype=np.float64), counts.size)
     seen = int(np.minimum((np.asarray(counts) - centre) ** 2, cap).sum())
@@ -53,13 +53,16 @@ def dispersion(counts: Counts, pmf: Array) -> float:
 
 
 def overlaps(shared: int, pairs: int, pmf: Array) -> float:
-    """`shared` records in all that both batches of independent pairs have; pmf: of one pair's number."""
+    """The p-value of the number of records that the two batches of each independent pair share, summed over the pairs.
+
+    pmf: the law of the number that one pair shares.
+    """
     law = power(pmf, pairs)
     return two_sided(math.fsum(law[: shared + 1]), math.fsum(law[shared:]))
 
 
 def power(pmf: Array, times: int) -> Array:
-    """The law of the sum of `times` independent numbers with this law on 0, 1, 2, ..."""
+    """The law of the sum of `times` independent numbers, each with the law `pmf` on 0, 1, 2, ..."""
     size = (pmf.size - 1) * times + 1
     length = 1 << (size - 1).bit_length()
     law = np.fft.irfft(np.fft.rfft(pmf, length) ** times, length)[:size]
@@ -67,24 +70,29 @@ def power(pmf: Array, times: int) -> Array:
 
 
 def too_little(squares: float, count: int) -> float:
-    """One-sided: `count` Gaussians of variance 1 whose squares sum to as little as this."""
+    """The one-sided p-value of a sum of squares as small as `squares`, of `count` Gaussians of variance 1."""
     return float(stats.chi2.cdf(squares, count))
 
 
 def too_much(squares: float, count: int) -> float:
-    """One-sided: whose squares sum to as much as this."""
+    """The one-sided p-value of a sum of squares as large as `squares`, of `count` Gaussians of variance 1."""
     return float(stats.chi2.sf(squares, count))
 
 
 def least_seen(count: int, level: float, power: float = 0.95) -> float:
-    """The largest fraction of a standard deviation that `too_little` finds below `level` with probability `power`."""
+    """The largest standard deviation below 1 that `too_little` would reject.
+
+    Noise with this share of its claimed standard deviation has a p-value below `level` with probability `power`.
+    """
     return math.sqrt(float(stats.chi2.ppf(level, count)) / float(stats.chi2.ppf(power, count)))
 
 
 def correlation(a: Array, b: Array) -> float:
-    """Two vectors, one of them of independent Gaussians of mean 0 and one variance, whatever the other is.
+    """The p-value of the correlation of two vectors, one of which is claimed to be independent Gaussians of one
+    variance.
 
-    Their cosine r has the law of a coordinate on the sphere: (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2).
+    The other vector may be anything. Their cosine r has the law of a coordinate of a uniform vector on the sphere in N
+    dimensions, so (1 + r)/2 is Beta((N - 1)/2, (N - 1)/2).
     """
     norms = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
     if norms == 0 or a.size < 2:
@@ -94,15 +102,17 @@ def correlation(a: Array, b: Array) -> float:
 
 
 def gaussian(values: Array) -> float:
-    """Independent standard Gaussians: Kolmogorov's distance from the normal law."""
+    """The p-value of Kolmogorov's test that the values are independent standard Gaussians."""
     return float(stats.kstest(values, "norm").pvalue)
 
 
 def many_within(values: Array, threshold: float) -> float:
-    """One-sided: so many of independent Gaussians, of standard deviation 1 or more, within +-threshold."""
+    """The one-sided p-value of so many values within +-threshold, of independent Gaussians of standard deviation 1 or
+    more.
+    """
     return at_least(int((np.abs(values) <= threshold).sum()), values.size, 1 - 2 * float(stats.norm.sf(threshold)))
 
 
 def few_beyond(values: Array, threshold: float) -> float:
-    """One-sided: so few of independent standard Gaussians beyond +-threshold."""
+    """The one-sided p-value of so few values beyond +-threshold, of independent standard Gaussians."""
     return float(stats.binom.cdf(int((np.abs(values) > threshold).sum()), values.size, 2 * stats.norm.sf(threshold)))

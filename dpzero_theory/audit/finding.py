@@ -1,4 +1,4 @@
-"""What a check says, and the checks there are."""
+"""What a check of a loop says, and the registry of checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,10 +14,15 @@ HELD, VIOLATED, UNTESTED = "held", "violated", "could not be tested"
 
 @dataclass(frozen=True)
 class Verdict:
-    """status: held, violated or could not be tested. says: what was seen, or why nothing could be. mend: what to do.
+    """What a check says of a loop.
 
-    power: what would have been seen, where held. p_value: of the statistic that decided, where it is one. evidence:
-    numbers for the report; of a plot `x`, `y`, `limit` and their names.
+    Attributes:
+        status: `HELD`, `VIOLATED` or `UNTESTED`.
+        says: what was seen, or why nothing could be seen.
+        mend: how to repair the loop, where the check is violated.
+        power: what the check would have seen, where it held.
+        p_value: of the statistic that decided, where there is one.
+        evidence: numbers for the report, and for its plot.
     """
 
     status: str
@@ -29,20 +34,30 @@ class Verdict:
 
 
 def held(says: str, *, power: str = "", p_value: float | None = None, **evidence: Any) -> Verdict:
+    """A verdict that the loop does what the check asks."""
     return Verdict(HELD, says, power=power, p_value=p_value, evidence=evidence)
 
 
 def violated(says: str, mend: str, *, p_value: float | None = None, **evidence: Any) -> Verdict:
+    """A verdict that the loop does not do what the check asks, with how to mend it."""
     return Verdict(VIOLATED, says, mend, p_value=p_value, evidence=evidence)
 
 
 def untested(why: str, **evidence: Any) -> Verdict:
+    """A verdict that the check could not be made, with the reason."""
     return Verdict(UNTESTED, why, evidence=evidence)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question to a loop. random: whether it can raise a false alarm, and so shares in their probability."""
+    """One question to a loop.
+
+    Attributes:
+        name: of the check, on the command line and in the report.
+        question: what it asks.
+        look: (lab, level) -> the verdict; a sound loop may be reported as violated with probability at most `level`.
+        random: whether the check can raise a false alarm. Random checks share the audit's probability of one.
+    """
 
     name: str
     question: str
@@ -51,4 +66,4 @@ class Check:
 
 
 CHECKS: Registry[Check] = Registry("check")
-"""In the order of the report."""
+"""Every check, in the order of the report."""

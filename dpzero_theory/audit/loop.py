@@ -1,32 +1,29 @@
-"""Anyone's training loop, run as often as an audit needs it: in a folder of its own, its words and files kept.
+"""Anyone's training loop, run as often as an audit needs it, in a folder of its own, with everything it shows kept.
 
     train(records, seed, settings) -> what it releases
 
-records: of the kind that the audit was given. seed: an integer. settings: the claim's numbers and the user's own, by
-the loop's names. Returned is an array, the releases of shape (T,) or (T, k), or a mapping of outputs:
+`records` are of the kind that the audit was given, `seed` is an integer, and `settings` are the claim's numbers and the
+user's own settings, by the loop's names for them. The loop returns an array, the releases of shape (T,) or (T, k), or a
+mapping with some of these outputs:
 
     releases     (T,) or (T, k), the noised average (or sum) of each step
     trajectory   (T + 1, d), the weights before and after each step; releases are then its differences over -step_size
-    weights      (d,), the last weights, where nothing else is released: one step is looked at, its release is then
-                 their difference from the first ones over -step_size
-                 (of zeroth-order loops, and with momentum, a schedule or an adaptive method: return the releases)
-    seeds        (T,), integers that made the steps' directions and are published
-    batches      T lists of record numbers (never shown to the attacker)
-    clean        as releases, before noise (never shown to the attacker)
-    others       whatever else is shown: losses, metrics
+    weights      (d,), the last weights, where nothing else is released; the audit then makes runs of one step, whose
+                 release is the difference of last and first weights over -step_size. A zeroth-order loop, and one with
+                 momentum, a schedule of step sizes or an adaptive method, must return its releases instead.
+    seeds        (T,), the integers that made the steps' directions and are published
+    batches      T lists of record numbers; the attacker never sees them
+    clean        as releases, before noise is added; the attacker never sees it
+    others       whatever else is shown, such as losses and metrics
 """
 
 import json
 import os
 import pickle
-import random
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,38 +33,61 @@ import numpy as np
 
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.datasets import Records
+from dpzero_theory.audit.randomness import seeded
 from dpzero_theory.audit.watch import watch, working_folder
 from dpzero_theory.check import Array
 
 Train = Callable[[Records, int, dict[str, Any]], Any]
+"""A training loop: (records, seed, settings) -> outputs, as above."""
 
 WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
-"""Of the claim that a loop gets as settings."""
-_LARGEST_STEP, _SMALLEST_STEP = 1e-4, 1e-30
-"""Of the step size, where weights are what is seen: so small that they hardly move."""
-_ROUNDED = 1e-9
-"""Of the noise: what rounding of weights that hardly move leaves of a release."""
+"""The fields of a claim that a loop is given as settings."""
+_LARGEST_STILL = 1e-4
+"""Where releases are taken from weights, the weights must move; frozen ones move at most by this share of the step
+size."""
+_SMALLEST_STILL = 1e-30
+"""The smallest such share."""
+_ROUNDED_WEIGHTS = 1e-9
+"""How much of the noise may be lost to rounding where a release is taken from weights that hardly move."""
 
 
 class LoopFailed(ValueError):
-    """The loop raised, or returned what is no outcome; one line."""
+    """The loop raised an error, or returned something that is no output; the message is one line."""
 
 
 @dataclass(frozen=True)
 class LoopOutput:
-    """Of one run. releases: (T, k); None where neither releases nor a trajectory were returned."""
+    """What one run returned and showed.
+
+    Attributes:
+        releases: of shape (T, k); None where the loop returned neither releases nor weights that say them.
+        clean: the releases before noise, where the loop returns them.
+        batches: the record numbers of each step, where the loop returns them.
+        seeds: the published seeds of the steps' directions, where the loop returns them.
+        shown: what the attacker sees: outputs by name, texts by `printed`, files as bytes by `file NAME`.
+    """
 
     releases: Array | None
     clean: Array | None = None
     batches: list[list[int]] | None = None
     seeds: list[int] | None = None
     shown: dict[str, Any] = field(default_factory=dict)
-    """Outputs by name, and texts and files as bytes by `file NAME`, `printed`."""
 
 
 @dataclass
 class Loop:
-    """A loop with what it claims; `run` is the only way it is called."""
+    """A training loop with what it claims. Every run of it is made by `run`.
+
+    Attributes:
+        train: the loop.
+        records: the data that it runs on if no other is given.
+        claim, view: what it claims, and what is not secret.
+        settings: what it is given beside the claim's numbers.
+        count: how many runs were made.
+        one_step: whether its last weights are all that it releases, so that runs are made of one step.
+        from_weights: whether releases are taken from weights, because the loop returns none.
+        weights_trusted: whether weights may be taken for releases; `weights.runs_of` decides.
+    """
 
     train: Train
     records: Records
@@ -75,35 +95,39 @@ class Loop:
     view: View
     settings: Mapping[str, Any]
     count: int = 0
-    """Runs so far."""
     one_step: bool = False
-    """Whether the last weights are all that is released, so that runs are made of one step."""
     from_weights: bool = False
-    """Whether releases are taken from weights, as nothing else is returned."""
     weights_trusted: bool = True
     _first: dict[int, Array] = field(default_factory=dict)
 
     @cached_property
     def _folder(self) -> Path:
-        """Of all runs, gone with the loop."""
+        """The working directory of all runs; it is removed together with the loop."""
         return working_folder(self)
 
     def setting(self, name: str) -> str:
-        """The loop's name of our word."""
+        """The loop's name for one of our settings."""
         return self.view.names.get(name, name)
 
     @property
     def step_size(self) -> float | None:
-        """What the loop was given; None where it is not among its settings."""
+        """The step size that the loop is given; None where its settings have none."""
         found = self.settings.get(self.setting("step_size"))
         return None if found is None else float(found)
 
     def run(
         self, records: Records | None = None, *, seed: int = 0, world: int | None = None, **changes: Any
     ) -> LoopOutput:
-        """One run. changes: of settings, by our words. world: of the process's global generators, the seed if None.
+        """One run.
 
-        Raises LoopFailed.
+        Args:
+            records: the data; the loop's own if None.
+            seed: the loop's seed.
+            world: the seed of the process's global generators; as `seed` if None.
+            changes: settings to replace, by our names.
+
+        Raises:
+            LoopFailed: the loop raised an error, or returned no output.
         """
         found, given, beside = self._called(
             records, seed, world, {**({"steps": 1} if self.one_step else {}), **changes}
@@ -124,7 +148,7 @@ class Loop:
         given = {self.setting(word): getattr(self.claim, word) for word in WORDS}
         given |= dict(self.settings) | {self.setting(name): value for name, value in changes.items()}
         data = self.records if records is None else records
-        with watch(self._folder) as seen, _seeded(seed if world is None else world):
+        with watch(self._folder) as seen, seeded(seed if world is None else world):
             try:
                 found = self.train(data, seed, given)
             except Exception as error:
@@ -135,7 +159,7 @@ class Loop:
         return "weights" in outputs and not {"releases", "trajectory"} & outputs.keys() and bool(self.step_size)
 
     def _first_weights(self, seed: int) -> Array:
-        """Before the first step: after one of size 0."""
+        """The weights before the first step, which are those after a step of size 0."""
         if seed not in self._first:
             found, _, _ = self._called(None, seed, None, {"steps": 1, "step_size": 0.0})
             self._first[seed] = _numbers("weights", found["weights"]).ravel()
@@ -161,9 +185,10 @@ class Loop:
 
 
 def still(loop: Loop, outcome: LoopOutput) -> dict[str, Any] | None:
-    """Changes of settings under which weights stay where they are, None where there are none.
+    """The changes of settings under which weights stay where they are; None where there are none.
 
-    Where weights are what is seen they move a little, as little as float64 allows; in less nothing is left of a step.
+    Where releases are taken from weights, the weights move as little as float64 allows: with a smaller step nothing
+    would be left of it.
     """
     if not loop.step_size or loop.one_step:
         return None
@@ -172,15 +197,16 @@ def still(loop: Loop, outcome: LoopOutput) -> dict[str, Any] | None:
     path = np.asarray(_plain(outcome.shown["trajectory"]))
     if path.dtype != np.float64:
         return None
-    least = float(np.abs(path[0]).max()) * 2.0**-53 / (_ROUNDED * loop.claim.noise_std())
-    return {"step_size": min(max(least, loop.step_size * _SMALLEST_STEP), loop.step_size * _LARGEST_STEP)}
+    least = float(np.abs(path[0]).max()) * 2.0**-53 / (_ROUNDED_WEIGHTS * loop.claim.noise_std())
+    return {"step_size": min(max(least, loop.step_size * _SMALLEST_STILL), loop.step_size * _LARGEST_STILL)}
 
 
 def command(words: Sequence[str], seconds: float = 600) -> Train:
-    """A loop that is a program. Of its words {records}, {settings}, {seed} and {out} are filled in.
+    """A loop that is a program.
 
-    records: a file of `numpy.save` for an array, else a pickle. settings: a JSON file. out: where it writes the
-    outcome, as JSON, or by `numpy.save` or `numpy.savez` (whose suffix is added). It runs in a folder of its own.
+    In its words {records}, {settings}, {seed} and {out} are filled in. {records} is a file of `numpy.save` for an
+    array, else a pickle. {settings} is a JSON file. At {out} the program writes its output, as JSON, or by `numpy.save`
+    or `numpy.savez`, which add a suffix. The program runs in a folder of its own, for at most `seconds`.
     """
 
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
@@ -211,7 +237,7 @@ def command(words: Sequence[str], seconds: float = 600) -> Train:
 
 
 def _keep_what_is_left(place: Path, known: Mapping[str, str]) -> None:
-    """Files that the program wrote beside its records and its outcome are files that it left."""
+    """Move files that the program wrote beside its records and its output to where files are looked for."""
     mine = {known["records"], known["settings"], *(known["out"] + end for end in ("", ".npy", ".npz", ".json"))}
     for path in place.iterdir():
         if str(path) not in mine:
@@ -230,7 +256,7 @@ def _read(stem: Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor, or a list of tensors, as arrays."""
+    """A tensor as an array, or a list of tensors as a list of arrays."""
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
@@ -244,7 +270,7 @@ def _numbers(name: str, value: Any) -> Array:
 
 
 def _weights(value: Any) -> Array:
-    """Of shape (steps + 1, d)."""
+    """The weights of a trajectory as an array of shape (steps + 1, d)."""
     if isinstance(value, list | tuple):
         value = [_numbers("trajectory", part).ravel() for part in value]
     found = _numbers("trajectory", value)
@@ -256,43 +282,3 @@ def _rows(name: str, value: Any) -> Array:
     if found.ndim == 0 or not found.size:
         raise LoopFailed(f"{name} must have a row for each step; got shape {found.shape}")
     return found.reshape(len(found), -1)
-
-
-_keeping = ContextVar("_keeping", default=False)
-"""Whether the global generators are kept already."""
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """The global generators of Python, NumPy and, where it is loaded, torch, are afterwards as they were before.
-
-    Within another such block nothing is done: what a run costs is not to be the copies of NumPy's state.
-    """
-    if _keeping.get():
-        yield
-        return
-    torch = sys.modules.get("torch")
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    state = torch.get_rng_state() if torch else None
-    outside = _keeping.set(True)
-    try:
-        yield
-    finally:
-        _keeping.reset(outside)
-        random.setstate(python)
-        np.random.set_state(legacy)  # noqa: NPY002
-        if torch:
-            torch.set_rng_state(state)
-
-
-@contextmanager
-def _seeded(world: int) -> Iterator[None]:
-    """These generators, seeded; as they were afterwards."""
-    with generators_kept():
-        random.seed(world)
-        np.random.seed(world % 2**32)  # noqa: NPY002
-        if torch := sys.modules.get("torch"):
-            torch.default_generator.manual_seed(world)
-            if torch.cuda.is_initialized():
-                torch.cuda.manual_seed_all(world)
-        yield

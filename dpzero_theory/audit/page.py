@@ -1,18 +1,18 @@
-"""The report as one HTML page that needs nothing else."""
+"""The report of an audit as one HTML page that needs no other file."""
 
 from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED
 from dpzero_theory.audit.plots import plot
-from dpzero_theory.audit.report import Report
+from dpzero_theory.audit.report import AuditReport
 from dpzero_theory.document import document
 
-_MARKS = {HELD: ("", "held"), VIOLATED: ("bad", "VIOLATED"), UNTESTED: ("none", "not tested")}
-"""For each verdict the class of its mark, and its words."""
+_PAGE_MARKS = {HELD: ("", "held"), VIOLATED: ("bad", "VIOLATED"), UNTESTED: ("none", "not tested")}
+"""For each status the CSS class of its mark on the page, and the word that it shows."""
 
 
-def page(report: Report) -> str:
-    """Summary, verdicts with how to mend what is violated and what would have been seen, and the evidence plotted.
+def page(report: AuditReport) -> str:
+    """The page: a summary, each verdict with how to mend it or what would have been seen, and plots of the evidence.
 
-    What is violated comes first.
+    Violated checks come first.
     """
     drawn = ((entry.check.name, plot(entry.check.name, entry.verdict.evidence)) for entry in report.entries)
     return document(
@@ -22,6 +22,6 @@ def page(report: Report) -> str:
         command="python -m dpzero_theory.audit",
         report=report,
         entries=sorted(report.entries, key=lambda entry: entry.verdict.status != VIOLATED),
-        marks=_MARKS,
+        marks=_PAGE_MARKS,
         figures=[(name, *found) for name, found in drawn if found],
     )

@@ -1,4 +1,4 @@
-"""The evidence of an audit as pictures, each with a caption that explains every mark."""
+"""The evidence of an audit as pictures, each with a caption that explains its marks."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Evidence = dict[str, Any]
-_BINS = 24
+_HISTOGRAM_BINS = 24
+"""Bars of the histogram of the attack's scores."""
 
 
 def _noise_law(axes: "Axes", evidence: Evidence) -> str:
@@ -54,8 +55,8 @@ def _batches(axes: "Axes", evidence: Evidence) -> str:
 def _attack(axes: "Axes", evidence: Evidence) -> str:
     first, second = evidence["first"], evidence["second"]
     span = (min(*first, *second), max(*first, *second))
-    axes.hist(first, bins=_BINS, range=span, color=BLUE, alpha=0.6)
-    axes.hist(second, bins=_BINS, range=span, color=ORANGE, alpha=0.6)
+    axes.hist(first, bins=_HISTOGRAM_BINS, range=span, color=BLUE, alpha=0.6)
+    axes.hist(second, bins=_HISTOGRAM_BINS, range=span, color=ORANGE, alpha=0.6)
     axes.set(xlabel="score of a step, in claimed distances", ylabel="steps")
     needed = ", ".join(f"{share}: {runs or 'over four million'}" for share, runs in evidence["pairs_to_see"].items())
     tail = f" Pairs of steps that would refute the claim, by the share of the noise that is there: {needed}."
@@ -64,7 +65,13 @@ def _attack(axes: "Axes", evidence: Evidence) -> str:
 
 
 class _Plot(NamedTuple):
-    """label: what the picture shows. needs: the evidence without which there is none. draw: returns the caption."""
+    """How the evidence of one check is drawn.
+
+    Attributes:
+        label: what the picture shows, for readers who cannot see it.
+        needs: the entry of the evidence without which there is no picture.
+        draw: draws into the axes and returns the caption.
+    """
 
     label: str
     needs: str
@@ -78,11 +85,11 @@ PLOTS = {
     "batches": _Plot("sizes of batches", "sizes", _batches),
     "attack": _Plot("scores of the attack on two data sets", "first", _attack),
 }
-"""By the name of the check."""
+"""The picture of each check that has one, by the check's name."""
 
 
 def plot(name: str, evidence: Evidence) -> tuple[str, str] | None:
-    """The picture of a check as SVG, and its caption; None where it has none, or has nothing to show."""
+    """The picture of a check as SVG and its caption; None where the check has no picture or no evidence."""
     kind = PLOTS.get(name)
     if kind is None or not evidence.get(kind.needs):
         return None

@@ -1,6 +1,7 @@
-"""How many runs an audit needs: to see a given lack of noise, or to come near the truth.
+"""How many runs an audit needs to notice too little noise.
 
-For Gaussian scores that are `gdp` apart, which is what an attack on noise and sensitivity as they are sees.
+All numbers are for scores that are Gaussian with means `gdp` standard deviations apart on the two data sets. An attack
+that knows the noise and the sensitivity sees such scores.
 """
 
 from functools import lru_cache
@@ -11,20 +12,29 @@ from scipy import stats
 from dpzero_theory import check
 from dpzero_theory.audit.bounds import attack_gdp
 
-_CUTS = np.linspace(-3, 3, 61)
+_THRESHOLDS = np.linspace(-3, 3, 61)
+"""Thresholds that the attack may choose from, in standard deviations from the middle between the two means."""
 _PAIRS = [1 << k for k in range(4, 23)]
+"""Numbers of pairs of runs that are tried, up to 2^22, about four million."""
 
 
 def likely_bound(gdp: float, pairs: int, confidence: float, power: float = 0.95) -> float:
-    """What a Clopper-Pearson attack of `pairs` runs on each of two data sets proves of mu with probability `power`.
+    """The lower bound on mu that a threshold attack proves with probability `power`.
 
-    Both error counts are taken at their quantiles of (1 + power)/2, at the best threshold. gdp: the true mu >= 0.
+    The attack makes `pairs` runs on each of two data sets and bounds its error rates by Clopper and Pearson. Both error
+    counts are taken at their quantiles of (1 + power)/2, at the best threshold.
+
+    Args:
+        gdp: the true mu >= 0.
+        pairs: runs on each data set.
+        confidence: of the bound.
+        power: the probability with which at least this bound is proved.
     """
     mu = check.real("gdp", gdp, at_least=0)
     count = check.integer("pairs", pairs)
     share = (1 + check.real("power", power, above=0, below=1)) / 2
     best = 0.0
-    for cut in _CUTS:
+    for cut in _THRESHOLDS:
         fp, fn = stats.norm.sf(cut + mu / 2), stats.norm.cdf(cut - mu / 2)
         wrong = [int(stats.binom.ppf(share, count, rate)) for rate in (fp, fn)]
         best = max(best, attack_gdp(wrong[0], count, wrong[1], count, confidence))
@@ -33,9 +43,19 @@ def likely_bound(gdp: float, pairs: int, confidence: float, power: float = 0.95)
 
 @lru_cache(maxsize=256)
 def runs_to_see(claimed: float, fraction: float, confidence: float, power: float = 0.95) -> int | None:
-    """The fewest pairs of runs by which noise of `fraction` of the claimed one is refuted with probability `power`.
+    """The fewest pairs of runs that refute a claim where only a fraction of the claimed noise is there.
 
-    A power of two; None beyond four million. claimed: mu > 0 of all steps. fraction: in (0, 1). Raises ValueError.
+    Args:
+        claimed: the claimed mu > 0 of all steps together.
+        fraction: the noise that is there, as a share of the claimed noise, in (0, 1).
+        confidence: of the refutation.
+        power: the probability with which that many pairs refute the claim.
+
+    Returns:
+        A power of two, or None where more than about four million pairs are needed.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     mu = check.real("claimed", claimed, above=0)
     true = mu / check.real("fraction", fraction, above=0, below=1)
@@ -45,5 +65,5 @@ def runs_to_see(claimed: float, fraction: float, confidence: float, power: float
 def curve(
     claimed: float, confidence: float, fractions: tuple[float, ...] = (0.9, 0.75, 0.5, 0.25)
 ) -> dict[str, int | None]:
-    """`runs_to_see` for several fractions."""
+    """`runs_to_see` for several fractions, by the fraction as text."""
     return {f"{fraction:g}": runs_to_see(claimed, fraction, confidence) for fraction in fractions}

@@ -1,4 +1,4 @@
-"""What an audit found: a table, JSON, one HTML page."""
+"""The report of an audit: as a table, and as JSON."""
 
 import json
 import math
@@ -9,12 +9,13 @@ from typing import Any
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED, Check, Verdict
 
-_WIDTH = 116
+_TABLE_WIDTH = 116
+"""Columns of the table."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A check, its verdict, and what it took."""
+    """The verdict of one check, with the number of runs and the seconds that it took."""
 
     check: Check
     verdict: Verdict
@@ -23,8 +24,15 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Of one loop. false_alarm: the probability that a sound loop has any violation here."""
+class AuditReport:
+    """The audit of one loop.
+
+    Attributes:
+        claim, view: what the loop claims, and what is not secret.
+        entries: the checks, in order.
+        runs, seconds: of the whole audit.
+        false_alarm: the probability, at most, with which a sound loop has any violation here.
+    """
 
     claim: Claim
     view: View
@@ -37,21 +45,22 @@ class Report:
         return next(entry.verdict for entry in self.entries if entry.check.name == name)
 
     def named(self, status: str) -> list[str]:
-        """Names of the checks with this status."""
+        """The names of the checks with this status."""
         return [entry.check.name for entry in self.entries if entry.verdict.status == status]
 
     @property
     def violations(self) -> list[str]:
+        """The names of the violated checks."""
         return self.named(VIOLATED)
 
     @property
     def exit_code(self) -> int:
-        """1 where anything is violated, else 0."""
+        """1 where a check is violated, else 0."""
         return int(bool(self.violations))
 
     @property
     def summary(self) -> str:
-        """One sentence."""
+        """The numbers of checks by status, in one sentence."""
         counts = {status: len(self.named(status)) for status in (HELD, VIOLATED, UNTESTED)}
         held, bad, rest = counts.values()
         return (
@@ -65,14 +74,15 @@ class Report:
         for entry in self.entries:
             verdict = entry.verdict
             said = verdict.says + (f" [would have seen: {verdict.power}]" if verdict.power else "")
-            first = f"{entry.check.name:23}{_MARKS[verdict.status]:12}"
-            lines += textwrap.wrap(first + said, _WIDTH, subsequent_indent=" " * 35)
+            first = f"{entry.check.name:23}{_TABLE_MARKS[verdict.status]:12}"
+            lines += textwrap.wrap(first + said, _TABLE_WIDTH, subsequent_indent=" " * 35)
             if verdict.mend:
-                lines += textwrap.wrap(f"{'':35}mend: {verdict.mend}", _WIDTH, subsequent_indent=" " * 41)
+                lines += textwrap.wrap(f"{'':35}mend: {verdict.mend}", _TABLE_WIDTH, subsequent_indent=" " * 41)
         return "\n".join([*lines, "", self.summary])
 
     @property
     def claim_line(self) -> str:
+        """What the loop claims, in one line."""
         c = self.claim
         mechanism = (
             f"{c.sampling} batches of {c.batch:g} of {c.n}, {c.steps} steps, noise multiplier {c.noise_multiplier:g}"
@@ -81,7 +91,7 @@ class Report:
         return f"claimed: ({c.epsilon:g}, {c.delta:g})-DP, {c.relation}, {mechanism}, clip {c.clip:g}; {known}"
 
     def as_json(self) -> str:
-        """Everything, evidence included; what is not finite is null."""
+        """The report as JSON, evidence included; numbers that are not finite become null."""
         found = {
             "violated": self.violations,
             "held": self.named(HELD),
@@ -115,7 +125,8 @@ class Report:
         return json.dumps(_finite(found), indent=2, allow_nan=False)
 
 
-_MARKS = {HELD: "held", VIOLATED: "VIOLATED", UNTESTED: "not tested"}
+_TABLE_MARKS = {HELD: "held", VIOLATED: "VIOLATED", UNTESTED: "not tested"}
+"""The word that the table shows for each status."""
 
 
 def _finite(value: Any) -> Any:

@@ -1,15 +1,15 @@
-"""A sequential audit of f-DP: pairs of runs until it is decided, at an error that holds whenever it stops.
+"""A sequential audit: pairs of runs until a claim is refuted, with an error probability that holds whenever it stops.
 
 The question is that of Kutta, Dunsche, Wei and Zikas (Sequential Auditing for f-Differential Privacy, arXiv
-2602.06518): no number of runs has to be given, and the whole curve is tested. The method is betting. Let X and X' be
-the outputs of a pair of runs on neighbouring data. Under (epsilon, delta)-DP every event S has
+2602.06518): no number of runs has to be fixed, and the whole trade-off curve is tested. The method is betting. Let X
+and X' be the outputs of a pair of runs on neighbouring data. Under (epsilon, delta)-DP every event S has
 
     E[W] <= 0,    W = 1{X in S} - e^epsilon 1{X' in S} - delta,
 
-and mu-GDP is (epsilon, delta(epsilon; mu))-DP for every epsilon at once, in both directions. So for a stake
-0 <= s < 1/(e^epsilon + delta) the wealth prod (1 + s W) is a non-negative supermartingale from 1, and so is the mean of
-several over events, epsilons and stakes. By Ville's inequality it ever exceeds 1/level with probability at most
-`level`, where the claim holds. Pairs must be independent; the events are fixed beforehand.
+and mu-GDP is (epsilon, delta(epsilon; mu))-DP for every epsilon at once, in both directions. So for a stake 0 <= s <
+1/(e^epsilon + delta) the wealth prod (1 + s W) is a non-negative supermartingale that starts at 1, and so is the mean
+of several such products over events, epsilons and stakes. By Ville's inequality the wealth ever exceeds 1/level with
+probability at most `level` where the claim holds. Pairs must be independent, and the events are fixed beforehand.
 """
 
 import math
@@ -22,39 +22,48 @@ from dpzero_theory import check
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
-_PLACES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
-"""epsilon over mu^2: where the test at the log-likelihood ratio epsilon cuts, in units of the distance of the means."""
-_CUTS = (-0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0)
+_EPSILONS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
+"""epsilon/mu^2 of the bets: the test that the log-likelihood ratio exceeds epsilon cuts at this many distances of the
+means."""
+_EVENTS = (-0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0)
+"""The cuts: an event is that a score exceeds one of them. The means are at +1/2 and -1/2."""
 _STAKES = (0.08, 0.25, 0.5, 0.8)
-_OUTCOMES = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-"""Whether the first score of a pair, and whether the second, is above a cut."""
-_LARGEST = 40.0
-"""Of an epsilon that is bet on."""
-_EVERY = 32
+"""The stakes, as shares of the largest admissible one."""
+_BOTH_SCORES = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+"""Whether the first score of a pair, and whether the second one, is above a cut: the four outcomes of a bet."""
+_LARGEST_EPSILON = 40.0
+"""The largest epsilon that is bet on; e^epsilon stays within float64."""
+_LOOK_EVERY = 32
+"""After how many pairs `lower_bound` looks at the wealth."""
 
 
 class Betting:
-    """The wealth of bets against mu-GDP. gdp: mu > 0.
+    """The wealth of bets against the claim of mu-GDP.
 
-    A score has mean +1/2 on the first data set and -1/2 on the second, where the claim is attained with standard
-    deviation 1/mu; whatever its law is, the bets are fair. Raises ValueError.
+    A score has mean +1/2 on the first data set and -1/2 on the second one, and standard deviation 1/mu where the claim
+    is attained. Whatever the law of the scores is, the bets are fair. gdp is mu > 0; ValueError is raised for another
+    value.
+
+    Attributes:
+        pairs: how many pairs of runs were seen.
     """
 
     def __init__(self, gdp: float) -> None:
         mu = check.real("gdp", gdp, above=0)
-        epsilons = np.array(_PLACES) * mu * mu
-        epsilons = epsilons[epsilons < _LARGEST]
+        epsilons = np.array(_EPSILONS) * mu * mu
+        epsilons = epsilons[epsilons < _LARGEST_EPSILON]
         odds, stakes = (part.ravel() for part in np.meshgrid(np.exp(epsilons), _STAKES, indexing="ij"))
         self._odds, self._deltas = odds, np.repeat(delta_from_gdp(epsilons, mu), len(_STAKES))
         self._stakes = stakes / (self._odds + self._deltas)
-        self._gains = np.log1p(self._stakes * (_OUTCOMES[:, :1] - self._odds * _OUTCOMES[:, 1:] - self._deltas))
-        self._counts = np.zeros((2 * len(_CUTS), len(_OUTCOMES)))
+        self._gains = np.log1p(self._stakes * (_BOTH_SCORES[:, :1] - self._odds * _BOTH_SCORES[:, 1:] - self._deltas))
+        self._counts = np.zeros((2 * len(_EVENTS), len(_BOTH_SCORES)))
         self.pairs = 0
 
     def see(self, scores: Array) -> Array:
-        """New pairs of shape (pairs, 2), the scores of a run on the first and on the second data set.
+        """Bet on new pairs, of shape (pairs, 2): the scores of a run on the first and of one on the second data set.
 
-        Returns the log of the wealth, the mean of all bets, after each of them. Raises ValueError for NaN.
+        Returns the logarithm of the wealth, which is the mean of all bets, after each of them. Raises ValueError for
+        NaN.
         """
         pairs = np.asarray(scores, dtype=np.float64).reshape(-1, 2)
         if np.isnan(pairs).any():
@@ -64,27 +73,36 @@ class Betting:
         return self.wealth_of(counts)
 
     def wealth_of(self, counts: Array) -> Array:
-        """Log of the mean of all bets, by how often each cut had each outcome, of shape (moments, cuts, outcomes)."""
+        """The logarithm of the wealth at several moments.
+
+        counts: how often each cut had each outcome up to then, of shape (moments, cuts, outcomes).
+        """
         return _log_mean((counts @ self._gains).reshape(len(counts), -1))
 
     @property
     def log_wealth(self) -> float:
-        """Of the mean of all bets; the claim is refuted at `level` once it exceeds log(1/level)."""
+        """The logarithm of the wealth now; the claim is refuted at `level` once it exceeds log(1/level)."""
         return float(self.wealth_of(self._counts[None])[0])
 
 
 def _counts(pairs: Array) -> Array:
-    """How often each cut had each outcome, in both directions, after each pair: (pairs, cuts, outcomes)."""
-    return np.cumsum(np.concatenate([_outcomes(pairs), _outcomes(-pairs[:, ::-1])], axis=1), axis=0)
+    """How often each cut had each outcome, in both directions, after each pair; of shape (pairs, cuts, outcomes)."""
+    return np.cumsum(np.concatenate([_outcome_of(pairs), _outcome_of(-pairs[:, ::-1])], axis=1), axis=0)
 
 
-def _outcomes(pairs: Array) -> Array:
-    first, second = (pairs[:, k, None] > np.array(_CUTS) for k in (0, 1))
-    return np.asarray((2 * first + second)[..., None] == np.arange(len(_OUTCOMES)), dtype=np.float64)
+def _outcome_of(pairs: Array) -> Array:
+    first, second = (pairs[:, k, None] > np.array(_EVENTS) for k in (0, 1))
+    return np.asarray((2 * first + second)[..., None] == np.arange(len(_BOTH_SCORES)), dtype=np.float64)
 
 
 class Decision(NamedTuple):
-    """refuted: whether the claim is. rounds: seen until then. wealth: its log after each round."""
+    """The end of a sequential audit.
+
+    Attributes:
+        refuted: whether the claims are refuted.
+        rounds: how many rounds were played.
+        wealth: the logarithm of the wealth after each round.
+    """
 
     refuted: bool
     rounds: int
@@ -94,8 +112,15 @@ class Decision(NamedTuple):
 def decide(rounds: Iterable[Sequence[Array]], gdps: Sequence[float], level: float) -> Decision:
     """Bet until the claims are refuted at `level`, or there are no more rounds.
 
-    Several games are played, the total wealth is their mean. A round has for each game the scores of its new pairs, of
-    shape (pairs, 2); game k refutes gdps[k]-GDP. level: in (0, 1). Raises ValueError.
+    Several games are played at once, and the wealth is the mean of theirs.
+
+    Args:
+        rounds: of each round, for each game the scores of its new pairs, of shape (pairs, 2).
+        gdps: for each game the mu that it refutes.
+        level: the probability, in (0, 1), of refuting claims that hold.
+
+    Raises:
+        ValueError: an argument outside its range, or a score that is NaN.
     """
     limit = -math.log(check.real("level", level, above=0, below=1))
     games, wealth = [Betting(gdp) for gdp in gdps], list[float]()
@@ -109,23 +134,31 @@ def decide(rounds: Iterable[Sequence[Array]], gdps: Sequence[float], level: floa
 
 
 def _log_mean(logs: Array) -> Array:
-    """Of each row of logs."""
+    """The logarithm of the mean of exp(x) over each row of x."""
     top = logs.max(axis=1, initial=-math.inf)
     return np.asarray(top + np.log(np.exp(logs - top[:, None]).mean(axis=1)))
 
 
 def lower_bound(scores: Array, level: float) -> float:
-    """The last of the claims 0.02, 0.0206, ... of mu-GDP, each 3% above the one before, that are all refuted; else 0.
+    """A lower bound on mu that exceeds the true mu with probability at most `level`.
 
-    scores: as `Betting.see` takes them, in order; the wealth is looked at after every 32nd and the last of them. Above
-    the true mu with probability at most `level`: then the first claim that is not below the true one is refuted, which
-    holds. Raises ValueError.
+    The claims 0.02, 0.0206, ... of mu-GDP, each 3% above the one before, are tested in order. The last one before the
+    first that is not refuted is returned, or 0 where none is refuted. The bound is valid because it exceeds the true mu
+    only if the first claim that is not below it is refuted, which then holds.
+
+    Args:
+        scores: as `Betting.see` takes them, in the order of the runs. The wealth is looked at after every 32nd pair,
+            and after the last.
+        level: in (0, 1).
+
+    Raises:
+        ValueError: a level outside its range, or a score that is NaN.
     """
     limit, found = -math.log(check.real("level", level, above=0, below=1)), 0.0
     pairs = np.asarray(scores, dtype=np.float64).reshape(-1, 2)
     if np.isnan(pairs).any():
         raise ValueError("scores must be numbers; got NaN")
-    counts = _counts(pairs)[sorted({*range(_EVERY - 1, len(pairs), _EVERY), len(pairs) - 1})]
+    counts = _counts(pairs)[sorted({*range(_LOOK_EVERY - 1, len(pairs), _LOOK_EVERY), len(pairs) - 1})]
     for mu in np.geomspace(0.02, 0.02 * 1.03**199, 200):
         if Betting(float(mu)).wealth_of(counts).max() < limit:
             return found

@@ -1,4 +1,6 @@
-"""What noise may be drawn from: clocks, the process's number, the operating system's random bytes, seeds."""
+"""The sources that noise may be drawn from, replaced by known ones: clocks, the process's number, random bytes,
+seeds.
+"""
 
 import datetime
 import hashlib
@@ -16,34 +18,46 @@ import numpy as np
 from dpzero_theory.audit.loop import Loop
 
 KEY_BYTES = 8
-"""Random bytes: fewer can all be tried."""
-_CLOCK, _PROCESS = 1_700_000_000, 4321
+"""How many random bytes a key must have at least: all values of fewer bytes can be tried."""
+_CLOCK = 1_700_000_000
+"""What stopped clocks say, in seconds since 1970."""
+_PROCESS = 4321
+"""What the process's number is while clocks are stopped."""
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
+"""The clocks of the module `time`; each has a variant in nanoseconds too."""
 
 
-class _Stopped(datetime.datetime):
+class _StoppedDatetime(datetime.datetime):
+    """`datetime.datetime` while clocks are stopped."""
+
     @classmethod
-    def now(cls, tz: datetime.tzinfo | None = None) -> "_Stopped":
+    def now(cls, tz: datetime.tzinfo | None = None) -> "_StoppedDatetime":
         return cls.fromtimestamp(_CLOCK, tz)
 
     @classmethod
-    def utcnow(cls) -> "_Stopped":
+    def utcnow(cls) -> "_StoppedDatetime":
         return cls.fromtimestamp(_CLOCK, datetime.UTC).replace(tzinfo=None)
 
 
 @contextmanager
 def stopped_clocks() -> Iterator[None]:
-    """Every clock of Python, and the number of the process, say the same, wherever they were imported to."""
+    """While the block runs, every clock of Python stands still and the process has a fixed number.
+
+    They are replaced in every module that has imported them.
+    """
     seconds: list[tuple[Any, Any]] = [(getattr(time, name), lambda: float(_CLOCK)) for name in _CLOCKS]
     nanoseconds = [(getattr(time, f"{name}_ns"), lambda: _CLOCK * 10**9) for name in _CLOCKS]
-    with _everywhere([*seconds, *nanoseconds, (os.getpid, lambda: _PROCESS), (datetime.datetime, _Stopped)]):
+    with _everywhere([*seconds, *nanoseconds, (os.getpid, lambda: _PROCESS), (datetime.datetime, _StoppedDatetime)]):
         yield
 
 
 class Entropy:
-    """A known stream for each place of the code, instead of the operating system's. places: bytes taken at each.
+    """A known stream of bytes for each place of the code that asks the operating system for random bytes.
 
-    A place is where the loop's code stands, and who called it, when it asks for bytes.
+    A place is the line of the loop's code that asks, with the lines that called it.
+
+    Attributes:
+        places: how many bytes were taken at each place.
     """
 
     def __init__(self) -> None:
@@ -51,15 +65,16 @@ class Entropy:
 
     @property
     def taken(self) -> int:
-        """Bytes in all."""
+        """How many bytes were taken in all."""
         return sum(self.places.values())
 
     def start(self, number: int, others: Collection[str] = (), which: int = 0) -> None:
-        """One of many streams, from its beginning; at the places `others` another one of theirs, `which`."""
+        """Begin one of many streams; the places in `others` read from a stream `which` of their own."""
         self.number, self.others, self.which = number, others, which
         self.places = dict[str, int]()
 
     def read(self, size: int) -> bytes:
+        """The next bytes of the stream of the place that asks."""
         place = _place(sys._getframe(1))
         before, which = self.places.get(place, 0), self.which if place in self.others else 0
         self.places[place] = before + size
@@ -67,7 +82,7 @@ class Entropy:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Files and lines from this frame up to the audit's call of the loop, or to the top."""
+    """The files and lines from this frame up to where the audit called the loop."""
     lines: list[str] = []
     while frame is not None and frame.f_globals.get("__name__") != Loop.__module__:
         lines.append(f"{frame.f_code.co_filename} {frame.f_lineno}")
@@ -77,7 +92,9 @@ def _place(frame: FrameType | None) -> str:
 
 @contextmanager
 def known_entropy() -> Iterator[Entropy]:
-    """`os.urandom`, and with it `secrets` and what NumPy seeds itself with, is a known stream."""
+    """While the block runs, `os.urandom` reads from a known stream, and so do `secrets` and what NumPy seeds itself
+    with.
+    """
     entropy = Entropy()
     with _everywhere([(os.urandom, entropy.read)]):
         yield entropy
@@ -85,7 +102,9 @@ def known_entropy() -> Iterator[Entropy]:
 
 @contextmanager
 def noted_seeds() -> Iterator[list[int]]:
-    """Integers that generators of NumPy, Python and torch are seeded with, in order."""
+    """While the block runs, integers that seed generators of NumPy, Python and torch are noted in the list, in
+    order.
+    """
     found: list[int] = []
 
     def note(seed: Any) -> None:
@@ -117,7 +136,10 @@ def noted_seeds() -> Iterator[list[int]]:
 
 @contextmanager
 def _everywhere(changes: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
-    """Functions and classes exchanged in every module that has them by a name."""
+    """While the block runs, functions and classes are replaced in every module that has them under some name.
+
+    changes: what is replaced, and by what.
+    """
     others = {id(real): other for real, other in changes}
     kinds = {type(real) for real, _ in changes}  # first, as a module has few: whoever listens hears of every id()
     places = [

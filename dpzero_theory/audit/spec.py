@@ -33,7 +33,8 @@ import importlib
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,16 +46,17 @@ from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.conformance import check as conformance
 from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Train, command
-from dpzero_theory.audit.report import Report
+from dpzero_theory.audit.report import AuditReport
 
 _TABLES = ("claim", "view", "settings", "variations")
 _KEYS = ("train", "command", "records", *_TABLES)
-_LARGEST = 1 << 20
+_MOST_BYTES_OF_SPEC = 1 << 20
+"""The largest TOML file that is read, in bytes."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The arguments of `conformance.check`."""
+    """What to audit: the arguments of `conformance.check`."""
 
     train: Train
     records: Records
@@ -63,15 +65,15 @@ class Spec:
     settings: Mapping[str, Any] = field(default_factory=dict)
     variations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def audit(self, **how: Any) -> Report:
-        """`conformance.check` of all this; how: its other arguments."""
+    def audit(self, **how: Any) -> AuditReport:
+        """Audit the loop; `how` are the other arguments of `conformance.check`."""
         return conformance(
             self.train, self.records, self.claim, self.view, self.settings, variations=self.variations, **how
         )
 
 
 def load(text: str) -> Spec:
-    """A specification from a file's path or MODULE:FUNCTION. Raises ValueError in one line."""
+    """The specification that a path of a TOML file, or MODULE:FUNCTION, names. Raises ValueError in one line."""
     if not text.endswith(".toml"):
         with _importing(Path.cwd()):
             found = _called("spec", text)
@@ -80,7 +82,7 @@ def load(text: str) -> Spec:
         return found
     path = Path(text).absolute()
     try:
-        raw = path.read_bytes()[:_LARGEST]
+        raw = path.read_bytes()[:_MOST_BYTES_OF_SPEC]
         content = tomllib.loads(raw.decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValueError) as error:
         raise ValueError(f"spec must be a TOML file that can be read; got {text!r} ({error})") from None
@@ -117,7 +119,7 @@ def _made(kind: Callable[..., Any], name: str, values: dict[str, Any]) -> Any:
 
 
 def _words(content: dict[str, Any], folder: Path) -> list[str]:
-    """The command's words, with files of the specification's folder by their whole path."""
+    """The words of the command, with whole paths for files of the specification's folder."""
     words = content["command"]
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise ValueError(f"command must be a list of words; got {check.shown(words)}")
@@ -137,22 +139,18 @@ def _records(given: object, folder: Path) -> Records:
     return _called("records", given)
 
 
-class _importing:
-    """Modules of a folder can be imported."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = str(folder)
-
-    def __enter__(self) -> None:
-        sys.path.insert(0, self._folder)
-
-    def __exit__(self, *error: object) -> None:
-        if self._folder in sys.path:
-            sys.path.remove(self._folder)
+@contextmanager
+def _importing(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
 
 
 def _called(name: str, text: object) -> Any:
-    """What the function that MODULE:FUNCTION names returns, called without arguments."""
+    """What the function MODULE:FUNCTION returns when it is called without arguments."""
     function = _function(name, text)
     try:
         return function()

@@ -1,4 +1,4 @@
-"""Whatever a run shows, as numbers and words in their places, so that two runs can be compared."""
+"""Whatever a run shows as numbers and words at positions, so that the outputs of two runs can be compared."""
 
 import bz2
 import gzip
@@ -16,20 +16,22 @@ import numpy as np
 from dpzero_theory.audit.loop import LoopOutput
 
 Position = tuple[str, int]
-"""What it is shown in, and the number of it there; -1 is how many there are."""
+"""The name of an output, and the number of a token in it; -1 stands for how many tokens there are."""
 Token = float | bytes
+"""A number, or a word as bytes."""
 
 
 class Chunk(bytes):
-    """A digest, or four bytes of a file that is no text: what rounding may change as a whole."""
+    """A digest, or four bytes of a file that is no text: rounding may change it as a whole."""
 
 
 Shown = dict[Position, Token]
+"""The tokens that a run shows, by position."""
 
 _NUMBER = rb"[-+]?(?:\d+\.\d+|\.\d+|\d+)(?:[eE][-+]?\d+)?"
 _HEX = rb"[0-9A-Fa-f-]"
 DIGEST = rb"(?<![0-9A-Za-z.])(?=" + _HEX + rb"*\d)(?=" + _HEX + rb"*[A-Fa-f])" + _HEX + rb"{16,}(?![0-9A-Za-z])"
-"""A word of hexadecimal digits, which is no number."""
+"""The pattern of a digest: a word of 16 or more hexadecimal digits that is no number."""
 _TOKEN = re.compile(rb"(" + DIGEST + rb")|(" + _NUMBER + rb")|(?:(?!" + DIGEST + rb")[^\s\d])+")
 _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x1f\x8b": gzip.decompress,
@@ -38,12 +40,12 @@ _PACKED: dict[bytes, Callable[[bytes], bytes]] = {
     b"\x78\x9c": zlib.decompress,
     b"\x78\xda": zlib.decompress,
 }
-"""By how the file begins."""
+"""How to unpack a compressed file, by the bytes that it begins with."""
 _NPY = b"\x93NUMPY"
 
 
 def tokens(outcome: LoopOutput) -> Shown:
-    """Every number and word shown, by its place, and how many there are in each."""
+    """Every number and word that a run shows, by its position, and how many there are in each output."""
     found: Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):
@@ -52,12 +54,14 @@ def tokens(outcome: LoopOutput) -> Shown:
 
 
 def where(place: Position) -> str:
-    """In words."""
+    """A position in words."""
     return f"{place[0]}, {'how much there is' if place[1] < 0 else f'number {place[1]}'}"
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[Token]]]:
-    """The tokens of an output, a text or a file; of every member of an archive."""
+    """The tokens of an output that is a value, a text or a file; for an archive, those of each member under its
+    name.
+    """
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
             yield inner, _of_bytes(raw)
@@ -78,7 +82,9 @@ def _of_value(value: Any) -> list[Token]:
 
 
 def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """The members of an archive (as numpy's and torch's files are), a compressed file's content, else the file."""
+    """The members of an archive (files of numpy.savez and torch.save are archives), or the unpacked file, or the
+    file.
+    """
     if raw[:2] == b"PK":
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             for member in archive.namelist():
@@ -94,7 +100,7 @@ def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_bytes(raw: bytes) -> list[Token]:
-    """Of a text or an array; of anything else its words of four bytes."""
+    """The tokens of a text or an array; of any other file its words of four bytes."""
     if raw.startswith(_NPY):
         try:
             return _of_value(np.load(io.BytesIO(raw), allow_pickle=False))

@@ -1,4 +1,6 @@
-"""Everything that a run shows beside what it returns: what it prints, logs and warns of, the files that it leaves."""
+"""Everything that a run shows beside what it returns: what it prints, logs and warns of, and the files that it
+leaves.
+"""
 
 import io
 import logging
@@ -16,22 +18,29 @@ from typing import Any
 
 import numpy as np
 
-_LARGEST = 1 << 24
+_MOST_BYTES = 1 << 24
+"""How many bytes of a file, or of what is printed, are kept."""
 _MEMORY = Path("/dev/shm")
+"""The file system in memory, on Linux."""
 _WRITING = os.O_WRONLY | os.O_RDWR
+"""The flags of `open` with which a file can be written."""
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
-"""What changes in the name of a file from run to run: a counter, a number, eight letters of `tempfile`."""
+"""What changes in the name of a file from run to run: a number, or the eight letters of `tempfile`."""
 
 
 def working_folder(owner: object) -> Path:
-    """An empty folder that is gone with its owner, in memory where that can be."""
+    """An empty folder that is removed together with its owner, in memory where that is possible."""
     folder = Path(tempfile.mkdtemp(dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)).resolve()
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 class Watch:
-    """What was shown: `shown` after the block of `watch`, texts and files as bytes by `printed`, `file NAME`."""
+    """What a run showed: `shown` has it once the block of `watch` has ended.
+
+    Attributes:
+        shown: texts and files as bytes, by `printed` and `file NAME`.
+    """
 
     def __init__(self) -> None:
         self.shown: dict[str, bytes | str] = {}
@@ -39,7 +48,10 @@ class Watch:
 
 @contextmanager
 def watch(folder: Path) -> Iterator[Watch]:
-    """The working directory is `folder`, empty at first and again afterwards; nothing is printed meanwhile."""
+    """While the block runs, the working directory is `folder`, and nothing that it prints is seen.
+
+    The folder must be empty, and is empty again afterwards.
+    """
     found, before, opened = Watch(), Path.cwd(), list[str]()
     os.chdir(folder)
     try:
@@ -62,7 +74,9 @@ def watch(folder: Path) -> Iterator[Watch]:
 
 @contextmanager
 def _printed() -> Iterator[Any]:
-    """Prints, logs, and what is written to the process's standard streams below Python; read by the call yielded."""
+    """Catch prints, logs, and what is written to the standard streams below Python; yields a function that returns
+    them.
+    """
     text, log = io.StringIO(), io.StringIO()
     handler = logging.StreamHandler(log)
     with ExitStack() as stack, tempfile.TemporaryFile(dir=_MEMORY if _MEMORY.is_dir() else None) as streams:
@@ -77,7 +91,7 @@ def _printed() -> Iterator[Any]:
         stack.enter_context(redirect_stderr(text))
 
         def read() -> str:
-            below = os.pread(streams.fileno(), _LARGEST, 0).decode(errors="replace")
+            below = os.pread(streams.fileno(), _MOST_BYTES, 0).decode(errors="replace")
             return text.getvalue() + log.getvalue() + below
 
         found: list[str] = []
@@ -86,6 +100,7 @@ def _printed() -> Iterator[Any]:
 
 
 _listeners: list[list[str]] = []
+"""The lists that take the names of opened files, the innermost watch last."""
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -95,7 +110,10 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 @contextmanager
 def _opening(opened: list[str]) -> Iterator[None]:
-    """Names of files that Python opens for writing. An audit hook cannot be removed: there is one, for all."""
+    """Note the names of files that Python opens for writing.
+
+    An audit hook of Python cannot be removed, so there is one for all watches.
+    """
     if not hasattr(sys, "_dpzero_audit_hears"):
         sys.addaudithook(_hear)
         sys._dpzero_audit_hears = True  # type: ignore[attr-defined]
@@ -109,7 +127,7 @@ def _opening(opened: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _torch_saving(opened: list[str]) -> Iterator[None]:
-    """`torch.save` opens files below Python."""
+    """Note the files of `torch.save`, which opens them below Python."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         yield
@@ -129,9 +147,10 @@ def _torch_saving(opened: list[str]) -> Iterator[None]:
 
 
 def _files(folder: Path, opened: list[str]) -> dict[str, bytes | str]:
-    """Every file that was left, here by `file NAME`, elsewhere by `file WHOLE NAME`, and their `names of files`.
+    """Every file that a run left, and their names under `names of files`.
 
-    Names that differ in numbers are the same, and told apart by a count: runs are compared file by file.
+    A file of the folder is `file NAME`, one elsewhere `file PATH`. Names that differ in numbers only count as the same
+    and are told apart by a count, because runs are compared file by file.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     elsewhere = [Path(name) for name in dict.fromkeys(opened) if not Path(name).is_relative_to(folder)]
@@ -141,7 +160,7 @@ def _files(folder: Path, opened: list[str]) -> dict[str, bytes | str]:
     for path, name in zip(paths, names, strict=True):
         with path.open("rb") as file:
             found[_new(f"file {_CHANGING.sub('#', name)}" if _CHANGING.search(name) else f"file {name}", found)] = (
-                file.read(_LARGEST)
+                file.read(_MOST_BYTES)
             )
     return found
 

@@ -1,1 +1,1 @@
-"""Measures the constants of Assumptions asp:smooth and asp:rank (L, ell, r, gap) of a torch model on public data."""
+"""Measures the constants L, ell, r and gap of Assumptions asp:smooth and asp:rank for a torch model, on public data."""

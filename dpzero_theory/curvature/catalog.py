@@ -1,6 +1,6 @@
-"""What the command line can measure, by name.
+"""The models that the command line can measure, by name.
 
-Anything else by `MODULE:FUNCTION`, a function defined in a module of your own: function(data, samples, seed) -> Task.
+Any other model is `MODULE:FUNCTION`, a function of your own with the signature function(data, samples, seed) -> Task.
 """
 
 import importlib
@@ -16,10 +16,13 @@ NAMES = (
     *("logistic", "mlp-digits:WIDTH", "minilm:body", "minilm:biases", "minilm:top-norm", "roberta-tiny", "opt-tiny"),
     "MODULE:FUNCTION",
 )
+"""What `--model` takes."""
 
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
-    """The task of this name (see `NAMES`). Raises ValueError for an unknown one or data it does not take."""
+    """The task of this name (see `NAMES`). Raises ValueError for an unknown name, or data that the task does not
+    take.
+    """
     name, _, rest = model.partition(":")
     if name == "mlp-digits":
         width = check.integer("model", _integer(rest, model), at_most=100_000)
@@ -48,9 +51,9 @@ def _integer(text: str, model: str) -> int:
 
 
 def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
-    """A function defined in a module of the user's, with the parameters data, samples and seed; nothing else is called.
+    """The user's function, which must be defined in that module with the parameters data, samples and seed.
 
-    Raises ValueError.
+    No other function is called. Raises ValueError.
     """
     place = f"{module}:{function}"
     if not all(part.isidentifier() for part in (*module.split("."), function)):

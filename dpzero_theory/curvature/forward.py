@@ -1,13 +1,15 @@
 """Constants from losses alone, for models too large to differentiate: differences along random directions.
 
+A is the Hessian of F at x, and u and v are independent directions of length sqrt(d). At width h
+
     u^T grad f_i ~ (f_i(x + h u) - f_i(x - h u))/(2 h),
     u^T A u ~ (F(x + h u) - 2 F(x) + F(x - h u))/h^2,
     u^T A v ~ (F(x + h u + h v) - F(x + h u - h v) - F(x - h u + h v) + F(x - h u - h v))/(4 h^2),
 
-with E[(u^T grad f_i)^2] = ||grad f_i||^2, E[u^T A u] = tr(A) and, for independent u and v, E[(u^T A v)^2] = ||A||_F^2.
-The last two have errors of order h^2 from fourth derivatives and of order (rounding of F)/h^2; repeating at h/2 shows
-them. No power method runs on such numbers: ||A||_2 is not measured. What follows for it is
-||A||_F^2/tr|A| <= ||A||_2 <= ||A||_F, so
+with E[(u^T grad f_i)^2] = ||grad f_i||^2, E[u^T A u] = tr(A) and E[(u^T A v)^2] = ||A||_F^2. The last two have errors
+of order h^2 from fourth derivatives and of order (rounding of F)/h^2; repeating them at h/2 shows how large these are.
+A power method cannot run on such numbers, so ||A||_2 is not measured. What follows for it is ||A||_F^2/tr|A| <= ||A||_2
+<= ||A||_F, and therefore
 
     |tr A|/||A||_F <= tr|A|/||A||_2,   and for A >= 0 also   tr(A)/||A||_2 <= (tr(A)/||A||_F)^2.
 """
@@ -29,16 +31,17 @@ from dpzero_theory.problem_file import ProblemFile
 
 @dataclass(frozen=True, kw_only=True)
 class Differences:
-    """Estimates at x from losses alone; every interval is widened to the estimate at half the width.
+    """Estimates at x from losses alone; every interval is widened to hold the estimate at half the width.
 
     Attributes:
         value: F(x).
         gradient_norms: estimates of ||grad f_i||, shape (n,): root mean squares over the directions.
-        trace: tr(A).
-        squared_frobenius: tr(A^2); rounding biases it upward, since squares of errors add.
-        rank: [lower bound |tr|/||.||_F, upper bound (tr/||.||_F)^2 for A >= 0], estimates of those bounds.
+        trace: of A.
+        squared_frobenius: tr(A^2); rounding biases it upward, since squares of errors add up.
+        rank: estimates of a lower bound on the effective rank, |tr|/||.||_F, and of an upper bound where A >= 0,
+            (tr/||.||_F)^2.
         d: dimension.
-        evaluations: evaluations of all losses spent.
+        evaluations: how often all losses were evaluated.
     """
 
     value: float
@@ -58,13 +61,13 @@ def measure_forward(
     generator: torch.Generator,
     level: float = 0.95,
 ) -> Differences:
-    """Measure at x by 12 evaluations per pair of directions.
+    """Measure at x with 12 evaluations of all losses for each pair of directions.
 
     Args:
-        losses: x -> f(x; xi_i), shape (n,); F is summed in float64.
+        losses: x -> f(x; xi_i), shape (n,); F is their mean, in float64.
         x: shape (d,).
         width: h > 0; a direction has length sqrt(d).
-        directions: pairs (u, v), at least 2.
+        directions: the number of pairs (u, v), at least 2.
         generator: a CPU generator.
         level: of the t intervals, before they are widened.
 
@@ -107,7 +110,7 @@ def measure_forward(
 
 
 def problem_file(found: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
-    """What the calculator reads: smoothness is the upper end of ||A||_F, r that of |tr A| over it."""
+    """The file for the calculator: smoothness is the upper end of ||A||_F, and r that of |tr A| over it."""
     smoothness = math.sqrt(found.squared_frobenius.high)
     trace = max(abs(found.trace.low), abs(found.trace.high))
     return ProblemFile(

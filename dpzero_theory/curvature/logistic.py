@@ -1,4 +1,4 @@
-"""Logistic regression: every constant is a bound that holds for all weights, and for all data with rows of norm 1."""
+"""Logistic regression, whose constants are bounds for all weights, and for all data with rows of norm 1."""
 
 from pathlib import Path
 
@@ -10,13 +10,15 @@ from dpzero_theory.synthetic.data import hashed_words
 from dpzero_theory.synthetic.problems import LogisticRegression
 
 FEATURES = 1 << 14
+"""How many features the words of a sentence are hashed to."""
 
 
 def logistic(data: str, samples: int | None, seed: int, declared: str) -> ProblemFile:
-    """digits, or the hashed words of sst2_train.tsv in the folder `data`.
+    """The constants for the digits, or for the hashed words of sst2_train.tsv in the folder `data`.
 
-    `declared` matters for the effective rank of H alone, which is reported among the measurements and not used: the
-    constants (L = 1, ell = 1/4, r = r_s = 1, gap = log 2 at x0 = 0) hold whatever the data. Raises ValueError, OSError.
+    `declared` says what the data is. It matters for the effective rank of H only, which is reported among the
+    measurements and not used: the constants (L = 1, ell = 1/4, r = r_s = 1, gap = log 2 at x0 = 0) hold whatever the
+    data. Raises ValueError, OSError.
     """
     if data == "digits":
         features, labels = datasets.binary_digits(seed)

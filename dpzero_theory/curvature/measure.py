@@ -1,8 +1,8 @@
 """From an objective to the constants of the theory: L, ell, r, gap and B, each with how far it can be trusted.
 
-Everything is measured on the samples of the objective at a few points: the start and the path of gradient descent
-from it. The constants take the upper ends of the intervals, since the theorems need upper bounds; the caveats
-say which ones are estimates nevertheless.
+Everything is measured on the samples of the objective at a few points: the start, and points on the path of gradient
+descent from it. The constants take the upper ends of the intervals, since the theorems need upper bounds. The caveats
+say which constants are estimates nevertheless.
 """
 
 from collections.abc import Sequence
@@ -23,18 +23,28 @@ from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
+"""Probabilities at which quantiles of the gradient norms are reported."""
 CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
 """Clips at which the clipped share is reported, in units of the largest per-sample gradient norm at the start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to measure and how hard.
+    """What to measure, and how much to spend.
 
-    points: on the path, the start included; path_steps: gradient steps between them, of size 1/||H|| at the start.
-    effort: of the spectrum at each point; sample_hessians: samples whose own Hessian is measured at each point, with
-    sample_effort. power: even p of the common bound over points (see `region`), 0 for none. directions: for the
-    clipped shares, 0 for none. level: of each interval. least_loss: a lower bound on every loss. Raises ValueError.
+    Attributes:
+        points: how many points on the path, the start included.
+        path_steps: gradient steps between them, of size 1/||H|| at the start.
+        effort: spent on the spectrum at each point.
+        sample_hessians: how many samples' own Hessians are measured at each point.
+        sample_effort: spent on each of these.
+        power: the even p of the bound common to all points (see `region`), 0 for none.
+        directions: for the clipped shares, 0 for none.
+        level: of each interval.
+        least_loss: a lower bound on every loss.
+
+    Raises:
+        ValueError: a field outside its range.
     """
 
     points: int = 3
@@ -59,7 +69,15 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One place. steps: gradient steps from the start; value: F; gradient_norms: ||grad f_i||, shape (n,)."""
+    """One point on the path.
+
+    Attributes:
+        steps: gradient steps from the start.
+        value: F.
+        gradient_norms: ||grad f_i||, shape (n,).
+        spectrum: of the Hessian of F.
+        samples: of the Hessians of single samples.
+    """
 
     steps: int
     value: float
@@ -70,7 +88,15 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """All that was measured; `problem_file` is what the calculator reads."""
+    """All that was measured; `problem_file` is what the calculator reads.
+
+    Attributes:
+        n, d, data: samples, dimension, and what the samples are.
+        settings: what was measured.
+        points: the points on the path.
+        shared: the spectrum of a bound common to all points, or None.
+        clipped: the clipped share at each of `CLIPS`.
+    """
 
     n: int
     d: int
@@ -82,7 +108,9 @@ class Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of tr(H): of the H common to all points where measured, else of the largest tr|Hess F|."""
+        """The upper end of tr(H): of the bound common to all points where it was measured, else of the largest tr|Hess
+        F|.
+        """
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 
@@ -95,7 +123,7 @@ class Measurement:
     def constants(self) -> dict[str, float]:
         """d, r, lipschitz, smoothness, gap, loss_bound and sample_rank, as `theory.problem.Problem` takes them.
 
-        r is tr(H)/ell in [1, d], for the ell of single samples: the theorems use r only through tr(H) <= r ell.
+        r is tr(H)/ell in [1, d], with the ell of single samples: the theorems use r only through tr(H) <= r ell.
         """
         samples = max(point.samples.trace.high for point in self.points)
         return {
@@ -141,7 +169,7 @@ class Measurement:
         return tuple(said)
 
     def problem_file(self) -> ProblemFile:
-        """Constants, caveats and everything measured."""
+        """The file for the calculator: constants, caveats and everything measured."""
         return ProblemFile(
             constants=self.constants(), caveats=self.caveats(), data=self.data, measurements=self._details()
         )
@@ -168,7 +196,7 @@ class Measurement:
 
 
 def describe(spectrum: Spectrum) -> dict[str, Any]:
-    """A spectrum for JSON; density: weights sum to d, see `Spectrum`."""
+    """A spectrum for JSON; the weights of its density sum to d, see `Spectrum`."""
     named: Sequence[tuple[str, Interval]] = (
         ("norm", spectrum.norm),
         ("trace", spectrum.trace),
@@ -185,7 +213,7 @@ def describe(spectrum: Spectrum) -> dict[str, Any]:
 
 
 def admit(data: str, spend_no_privacy_claim: bool) -> str:
-    """`data` if it may be measured. Raises PreconditionError for private data without the claim being given up."""
+    """`data` if it may be measured; PreconditionError for private data where the claim of privacy is not given up."""
     check.precondition(
         check.choice("data", data, DATA) != "private" or spend_no_privacy_claim,
         "data must be public or synthetic: what is measured here is not private; spend_no_privacy_claim gives up the "
@@ -202,7 +230,7 @@ def measure(
     spend_no_privacy_claim: bool = False,
     settings: Settings | None = None,
 ) -> Measurement:
-    """Measure an objective from its module's own weights on.
+    """Measure an objective, starting at its module's own weights.
 
     Args:
         objective: module, losses and samples.

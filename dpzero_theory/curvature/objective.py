@@ -1,7 +1,8 @@
 """A torch module and a per-sample loss as a function of one flat vector of weights, with its derivatives.
 
-F(x) = (1/n) sum_i f(x; xi_i) over the samples given. Derivatives are by torch.func: Hessian-vector products forward
-over reverse (about the memory of two gradients, one batch at a time), per-sample gradients by vmap.
+F(x) = (1/n) sum_i f(x; xi_i) over the samples given. Derivatives are by torch.func. Hessian-vector products
+differentiate forward over reverse, which needs about the memory of two gradients of one batch at a time; per-sample
+gradients use vmap.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ Losses = Callable[[nn.Module, Batch], Tensor]
 """losses(module, batch) -> one loss per sample, shape (batch,)."""
 
 VMAP_NUMBERS = 1 << 24
-"""Per-sample gradients that are held at once have at most this many numbers."""
+"""How many numbers the per-sample gradients that are held at once have at most."""
 
 
 class _Call(nn.Module):
@@ -35,13 +36,13 @@ class _Call(nn.Module):
 
 
 class Objective:
-    """F and the f_i at any weights x, without touching the module's own.
+    """F and the f_i at any weights x, without touching the module's own weights.
 
     Args:
-        module: in eval mode (dropout and batch statistics would couple or randomise the samples); weights with
-            requires_grad are x, tied weights once, the rest stay as they are.
+        module: in eval mode, because dropout and batch statistics would couple or randomise the samples. Weights with
+            requires_grad are x, tied weights once; the rest stay as they are.
         losses: per-sample losses.
-        batches: the samples; a batch is differentiated at a time.
+        batches: the samples; one batch is differentiated at a time.
 
     Raises:
         ValueError: a module in training mode or without trainable weights, or of several dtypes; losses of a shape
@@ -85,7 +86,7 @@ class Objective:
         return total
 
     def losses(self, x: Tensor) -> Tensor:
-        """f(x; xi_i), float64, shape (n,); no derivative is formed."""
+        """f(x; xi_i) for every sample, float64, shape (n,); no derivative is formed."""
         weights = self.unflatten(x)
         return torch.cat([self._losses(weights, batch).double() for batch in self.batches])
 
@@ -94,12 +95,12 @@ class Objective:
         return float(self.losses(x).mean())
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The gradient of F, shape (d,)."""
+        """The gradient of F at x, shape (d,)."""
         weights = self.unflatten(x)
         return sum((self._flatten(grad(self._sum)(weights, batch)) for batch in self.batches), x.new_zeros(())) / self.n
 
     def hessian(self, x: Tensor) -> Operator:
-        """The Hessian of F at x, by its products; each costs about 4 evaluations of F."""
+        """The Hessian of F at x by its products, each of which costs about 4 evaluations of F."""
         return self._operator(x, self.batches, self.n)
 
     def sample_hessian(self, x: Tensor, index: int) -> Operator:
@@ -129,10 +130,10 @@ class Objective:
         raise IndexError("sample index out of range")
 
     def gradient_norms(self, x: Tensor) -> Tensor:
-        """||grad f(x; xi_i)||, float64, shape (n,).
+        """||grad f(x; xi_i)|| for every sample, float64, shape (n,).
 
-        By vmap over as many samples as `VMAP_NUMBERS` allows; one by one where that is a single sample, which also
-        serves modules that vmap can't trace.
+        As many samples at once as `VMAP_NUMBERS` allows go through vmap; where that is only one, each sample is
+        differentiated on its own, which also serves modules that vmap cannot trace.
         """
         weights = self.unflatten(x)
         norms: list[Tensor] = []
@@ -151,7 +152,7 @@ class Objective:
         return torch.stack([(part * part).sum() for part in parts]).sum().sqrt()
 
     def projections(self, x: Tensor, u: Tensor) -> Tensor:
-        """u^T grad f(x; xi_i), float64, shape (n,), by forward differentiation."""
+        """u^T grad f(x; xi_i) for every sample, float64, shape (n,), by forward differentiation."""
         weights, direction = self.unflatten(x), self.unflatten(u)
         slopes = []
         for batch in self.batches:

@@ -1,21 +1,23 @@
 """What a few Lanczos steps say of v^T f(A) v and of ||A||_2: Gauss rules, brackets, and probable bounds.
 
-The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine its
-first 2 k moments, and the k-point Gauss rule is the measure on k points that shares them (Golub and Meurant,
-"Matrices, Moments and Quadrature", 2010).
+The spectral measure of A at v has mass (v^T y)^2 at the eigenvalue of each eigenvector y. k steps determine its first 2
+k moments. The k-point Gauss rule is the measure on k points that shares these moments (Golub and Meurant, "Matrices,
+Moments and Quadrature", 2010).
 """
 
 import math
 
 import numpy as np
 from scipy import special
+from scipy.linalg import eigh_tridiagonal
 
 from dpzero_theory import check
 from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
-from dpzero_theory.curvature.lanczos import Tridiagonal, jacobi_eigen
+from dpzero_theory.curvature.lanczos import Tridiagonal
 
 _BISECTIONS = 200
+"""How often an interval is halved, which is enough to reach neighbouring floats."""
 
 
 def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
@@ -27,11 +29,11 @@ def gauss_rule(tri: Tridiagonal) -> tuple[Array, Array]:
 def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, float, float]:
     """(low, estimate, high) for v^T S^(1/power) v, S = A (power >= 2) or, where `signed`, S = A^2 (power 2: |A|).
 
-    Lower and upper end are theorems about every measure on [0, inf) with the moments that are known. With
-    f(s) = s^(1/p), the derivatives of even order are negative and those of odd order positive on (0, inf). So the
-    error of a Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of a Gauss-Radau
-    rule with a point at 0 makes it a lower one. The rules for S = A^2 follow from those moments of A^2 that the steps
-    with A determine: no further product is needed; and v^T |A| v >= |v^T A v|. The estimate is the Gauss rule of A.
+    The lower and the upper end are theorems about every measure on [0, inf) with the known moments. With f(s) =
+    s^(1/p), the derivatives of even order are negative and those of odd order positive on (0, inf). So the error of a
+    Gauss rule, f^(2j) times a positive number, makes it an upper bound, and the error of a Gauss-Radau rule with a
+    point at 0 makes it a lower bound. The rules for S = A^2 follow from those moments of A^2 that the steps with A
+    determine, so no further product is needed; and v^T |A| v >= |v^T A v|. The estimate is the Gauss rule of A.
 
     Where the Krylov space is invariant all three are the exact value. A must be positive semidefinite unless `signed`;
     negative points of rounding size count as 0. Raises ValueError.
@@ -52,7 +54,7 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
 
 
 def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array]:
-    """Diagonal and off-diagonal of the Jacobi matrix of a discrete measure, by Lanczos on diag(points)."""
+    """The diagonal and the off-diagonal of the Jacobi matrix of a discrete measure, by Lanczos on diag(points)."""
     basis = [np.sqrt(weights / weights.sum())]
     a, b = list[float](), list[float]()
     scale = float(np.abs(points).max())
@@ -71,26 +73,28 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 
 
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
-    """The Jacobi matrix of the rule with `count` points, one of them 0 (Golub 1973)."""
+    """The Jacobi matrix of the rule with `count` points of which one is 0 (Golub 1973)."""
     inner = min(count, len(a)) - 1
     if inner == 0:
         return np.zeros(1), np.zeros(0)
     if b[inner - 1] == 0:
         return a[:inner], b[: inner - 1]
-    values, vectors = jacobi_eigen(a[:inner], b[: inner - 1])
+    values, vectors = eigh_tridiagonal(a[:inner], b[: inner - 1])
     last = b[inner - 1] ** 2 * float(vectors[-1] ** 2 @ (1 / np.maximum(values, np.finfo(float).tiny ** 0.5)))
     return np.append(a[:inner], last), b[:inner]
 
 
 def _rule_value(a: Array, b: Array, mass: float, power: int) -> float:
-    values, vectors = jacobi_eigen(a, b[: len(a) - 1])
+    """The integral of s^(1/power) by the rule of this Jacobi matrix, for a measure of this mass."""
+    values, vectors = eigh_tridiagonal(a, b[: len(a) - 1])
     return float(mass * (vectors[0] ** 2 @ np.maximum(values, 0.0) ** (1 / power)))
 
 
 def small_share(d: int, probability: float) -> float:
-    """The share c with P((v^T y)^2 < c) = probability, v uniform on the unit sphere of R^d, y a fixed unit vector.
+    """The share c with P((v^T y)^2 < c) = probability, for v uniform on the unit sphere of R^d and y a fixed unit
+    vector.
 
-    (v^T y)^2 ~ Beta(1/2, (d - 1)/2); 1 for d = 1. Raises ValueError.
+    (v^T y)^2 ~ Beta(1/2, (d - 1)/2); it is 1 for d = 1. Raises ValueError.
     """
     wanted = check.real("probability", probability, above=0, below=1)
     dimension = check.integer("d", d)
@@ -98,16 +102,18 @@ def small_share(d: int, probability: float) -> float:
 
 
 def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, float]:
-    """(low, high) that contain every eigenvalue of A with probability >= 1 - failure, the start uniform on the sphere.
+    """(low, high) that contain every eigenvalue of A with probability >= 1 - failure, for a start uniform on the
+    sphere.
 
     Let p_0, p_1, ..., p_k be the orthonormal polynomials of the measure at v, which T and `last` determine. The top
-    eigenvector carries mass w of the measure, so for every polynomial p, int p^2 >= w p(lambda_max)^2; for the best
-    p of degree k this is w sum_j p_j(lambda_max)^2 <= 1. With probability 1 - failure/2, w >= c (`small_share`), and
-    then sum_j p_j(lambda_max)^2 <= 1/c. The left side increases beyond the largest Ritz value, so lambda_max is at most
-    the point where it reaches 1/c. The same for lambda_min. This is the bound of van Dorsselaer, Hochstenbach and
-    van der Vorst (SIAM J. Matrix Anal. Appl. 22, 2000), who use p_k alone, with the sum; being a posteriori it is
-    sharper than that of Kuczynski and Wozniakowski (1992). Both ends are exact where the space is invariant.
-    Raises ValueError.
+    eigenvector carries mass w of the measure, so for every polynomial p, int p^2 >= w p(lambda_max)^2; for the best p
+    of degree k this is w sum_j p_j(lambda_max)^2 <= 1. With probability 1 - failure/2, w >= c (`small_share`), and then
+    sum_j p_j(lambda_max)^2 <= 1/c. The left side increases beyond the largest Ritz value, so lambda_max is at most the
+    point where it reaches 1/c. The same holds for lambda_min.
+
+    This is the bound of van Dorsselaer, Hochstenbach and van der Vorst (SIAM J. Matrix Anal. Appl. 22, 2000), who use
+    p_k alone, with the sum. As an a posteriori bound it is sharper than that of Kuczynski and Wozniakowski (1992). Both
+    ends are exact where the space is invariant. Raises ValueError.
     """
     values, _ = tri.eigen()
     ends = float(values[0]), float(values[-1])
@@ -118,7 +124,7 @@ def probable_ends(tri: Tridiagonal, d: int, failure: float) -> tuple[float, floa
 
 
 def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
-    """The largest x >= start with sum_j p_j(sign x)^2 <= most, rounded up."""
+    """The largest x >= start with sum_j p_j(sign x)^2 <= most, rounded up, since eigenvalues must not lie beyond it."""
 
     def below(x: float) -> bool:
         return _christoffel_sum(tri, sign * x, most) <= most
@@ -130,7 +136,7 @@ def _outer(tri: Tridiagonal, most: float, sign: float, start: float) -> float:
 
 
 def _christoffel_sum(tri: Tridiagonal, x: float, enough: float) -> float:
-    """sum_{j=0}^{k} p_j(x)^2, stopped once it exceeds `enough`."""
+    """sum_{j=0}^{k} p_j(x)^2, or a part of the sum that exceeds `enough`."""
     off = np.append(tri.off_diagonal, tri.last)
     before, now, total = 0.0, 1.0, 1.0
     for j, b in enumerate(off):

@@ -1,12 +1,13 @@
-"""Assumption asp:rank asks for one H with -H <= Hess F(x) <= H everywhere. What finitely many points say of it.
+"""A bound on the Hessian at several points at once: what finitely many points say of Assumption asp:rank.
 
-At a point with Hessian A every such H has tr(H) >= tr|A|: in the eigenbasis of A, H_jj >= |lambda_j|. So the largest
-tr|A_k| over points is a lower bound on tr(H). From above, for p even
+The assumption asks for one H with -H <= Hess F(x) <= H everywhere. At a point with Hessian A every such H has tr(H) >=
+tr|A|: in the eigenbasis of A, H_jj >= |lambda_j|. So the largest tr|A_k| over points is a lower bound on tr(H). From
+above, for even p,
 
     H_p = (sum_k A_k^p)^(1/p)   satisfies   -H_p <= A_k <= H_p   for every k,
 
-since sum_k A_k^p >= A_k^p = |A_k|^p and s -> s^(1/p) is operator monotone (Loewner and Heinz). It is at most
-m^(1/p) times the best for m points. Between the points nothing is claimed.
+since sum_k A_k^p >= A_k^p = |A_k|^p and s -> s^(1/p) is operator monotone (Loewner and Heinz). For m points it is at
+most m^(1/p) times the best. Between the points nothing is claimed.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,9 @@ from dpzero_theory.curvature.objective import Objective
 
 
 def common(operators: Sequence[Operator], power: int) -> Operator:
-    """sum_k A_k^p: `measure_spectrum(..., root=p)` of it measures H_p. A product costs p per operator.
+    """sum_k A_k^p: `measure_spectrum(..., root=p)` of it measures H_p. One product costs p products of each operator.
 
-    Raises ValueError for an odd power, or no operators or operators that differ in shape.
+    Raises ValueError for an odd power, for no operators, and for operators that differ in shape.
     """
     p = check.integer("power", power, at_least=2)
     if p % 2:
@@ -44,9 +45,9 @@ def common(operators: Sequence[Operator], power: int) -> Operator:
 
 
 def descend(objective: Objective, x: Tensor, steps: int, step_size: float) -> Tensor:
-    """x after full-batch gradient steps; halves the step size whenever F would rise, so F never does.
+    """The weights after full-batch gradient steps from x.
 
-    Raises ValueError.
+    Where F would rise the step size is halved, so F never rises. Raises ValueError.
     """
     alpha = check.real("step_size", step_size, above=0)
     value = objective.value(x)

@@ -1,7 +1,7 @@
 """Hessians of single samples: the largest norm, for ell, and the root mean square of tr|Hess f_i|, for sample_rank.
 
-tr|Hess f_i(x)| is the smallest trace of an H_i with -H_i <= Hess f_i(x) <= H_i. The average over samples is what the
-smoothing needs (`theory.problem.Problem`): unlike a maximum it can be had from a few of them.
+tr|Hess f_i(x)| is the smallest trace of an H_i with -H_i <= Hess f_i(x) <= H_i. The smoothing needs its average over
+samples (`theory.problem.Problem`), which, unlike a maximum, can be measured on a few of them.
 """
 
 import math
@@ -17,8 +17,13 @@ from dpzero_theory.curvature.spectrum import Effort, measure_spectrum
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """norm: the largest upper end of the ||Hess f_i|| of `count` samples; trace: the root mean square of tr|Hess f_i|
-    over all samples, a t interval over those drawn."""
+    """What was measured of the Hessians of single samples.
+
+    Attributes:
+        norm: the largest upper end of the ||Hess f_i|| that were measured.
+        trace: the root mean square of tr|Hess f_i| over all samples, as a t interval over those drawn.
+        count: how many samples were drawn.
+    """
 
     norm: float
     trace: Interval
@@ -33,17 +38,17 @@ def measure_samples(
     effort: Effort,
     level: float,
 ) -> Samples:
-    """Hessians at x of distinct samples drawn at random.
+    """Measure the Hessians at x of distinct samples drawn at random.
 
-    One sample and its directions give T with E[T | i] >= tr|Hess f_i| (the upper end of `Spectrum.bracket`), so
-    E[T^2] is at least the mean square wanted: the upper end is on the safe side, the lower end is not a bound.
+    One sample and its directions give T with E[T | i] >= tr|Hess f_i| (the upper end of `Spectrum.bracket`), so E[T^2]
+    is at least the mean square wanted. The upper end is therefore on the safe side, and the lower end is no bound.
 
     Args:
         objective: at least 2 samples.
         x: shape (d,).
         generator: a CPU generator.
-        count: at least 2 samples, or all there are.
-        effort: for each sample.
+        count: how many samples, at least 2; all of them where there are fewer.
+        effort: spent on each sample.
         level: of the interval of the trace, and of each norm.
 
     Raises:

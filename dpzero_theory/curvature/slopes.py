@@ -1,4 +1,4 @@
-"""What DPZero clips: u^T grad f(x; xi_i) over public directions, beside the law of the sphere."""
+"""The slopes u^T grad f(x; xi_i) that DPZero clips, over public directions u, beside the law of the sphere."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,13 @@ from dpzero_theory.sphere import sphere_tail
 
 @dataclass(frozen=True)
 class Clipped:
-    """Of one clip C: the measured share of |u^T grad f_i| >= C and what the sphere's law says it should be."""
+    """The share of clipped slopes at one clip.
+
+    Attributes:
+        clip: C.
+        measured: the share of samples with |u^T grad f_i| >= C.
+        law: the share that the law of the sphere predicts.
+    """
 
     clip: float
     measured: Interval
@@ -23,7 +29,7 @@ class Clipped:
 
 
 def sphere_direction(d: int, generator: torch.Generator, like: Tensor) -> Tensor:
-    """u uniform on the sphere of radius sqrt(d), of the dtype and device of `like`."""
+    """A vector u uniform on the sphere of radius sqrt(d), of the dtype and device of `like`."""
     return random_start(d, generator, Operator(d, lambda v: v, like.dtype, like.device)) * math.sqrt(d)
 
 
@@ -39,13 +45,13 @@ def clipped_shares(
     """Shares of samples clipped at each C, averaged over directions, and the slopes, shape (directions, n).
 
     The law averages P(|u^T g_i| >= C) over the samples' gradient norms; samples with zero gradient are never clipped.
-    One direction is shared by all samples, so the t interval is over directions; it is too narrow for a share so
-    small that most directions clip nobody.
+    One direction is shared by all samples, so the t interval is over directions. It is too narrow for a share so small
+    that most directions clip nobody.
 
     Args:
         slopes: u -> u^T grad f_i, or the finite differences, shape (n,).
         norms: ||g_i||, shape (n,).
-        start: vector whose shape, dtype and device u has.
+        start: a vector whose shape, dtype and device u has.
         clips: C > 0.
         directions: how many u, at least 2.
         generator: a CPU generator.

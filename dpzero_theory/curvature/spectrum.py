@@ -1,10 +1,10 @@
 """Norm, trace, trace of the absolute value, effective rank and density of a symmetric matrix, from its products.
 
 One Lanczos run from a random start (`search` steps) finds the largest eigenvalues. Those Ritz vectors Q that have
-converged are taken out, tr f(A) = tr(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z, and the second term is
-averaged over independent probes u, each with its own Lanczos run (`steps` steps): Hutch++ (Meyer, Musco, Musco and
-Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic Lanczos quadrature (Ubaru, Chen and
-Saad 2017). For f(t) = |t| each u^T |A| u is known only between two quadrature rules; the interval contains both.
+converged are taken out: tr f(A) = tr(Q^T f(A) Q) + E[u^T f(A) u] for u = (I - Q Q^T) z. The second term is averaged
+over independent probes u, each with its own Lanczos run (`steps` steps). This is Hutch++ (Meyer, Musco, Musco and
+Woodruff 2021) in the Krylov form of Chen and Hallman (2022), and stochastic Lanczos quadrature (Ubaru, Chen and Saad
+2017). For f(t) = |t| each u^T |A| u is known only between two quadrature rules, and the interval contains both.
 """
 
 import math
@@ -28,7 +28,10 @@ CONVERGED = 0.05
 class Effort:
     """How much to spend: search + probes * steps products at most.
 
-    search: Lanczos steps from the first start; probes: number of random directions, >= 2; steps: Lanczos steps each.
+    Attributes:
+        search: Lanczos steps from the first start.
+        probes: the number of random directions, at least 2.
+        steps: Lanczos steps for each of them.
     """
 
     search: int = 40
@@ -46,16 +49,16 @@ class Spectrum:
     """What was measured of the matrix A.
 
     Attributes:
-        norm: ||A||_2. Low is a Ritz value: certain. High has the stated probability.
+        norm: ||A||_2. The lower end is a Ritz value and certain; the upper end has the stated probability.
         trace: tr(A).
         absolute_trace: tr|A|, the smallest trace of an H with -H <= A <= H.
-        rank: tr|A|/||A||_2, the effective rank of |A|; in [1, d].
-        bracket: (low, estimate, high), means over probes: the ends' expectations are on either side of tr|A|.
-        extremes: the smallest and largest Ritz value.
+        rank: tr|A|/||A||_2, the effective rank of |A|, in [1, d].
+        bracket: (low, estimate, high), means over the probes; the expectations of the ends are on either side of tr|A|.
+        extremes: the smallest and the largest Ritz value.
         residual: the residual of the Ritz pair of largest |value|: an eigenvalue of A is within it.
-        points, weights: the measured density, ascending: weights sum to d. Stochastic Lanczos quadrature: the
+        points, weights: the measured density, ascending; the weights sum to d. It is stochastic Lanczos quadrature: the
             eigenvalues that have converged with weight 1, the rest by the Gauss rules of the probes.
-        products: matrix-vector products spent.
+        products: how many matrix-vector products were spent.
     """
 
     norm: Interval
@@ -81,21 +84,21 @@ def measure_spectrum(
 ) -> Spectrum:
     """Measure A, or with `root` = p >= 2 the matrix A^(1/p) of a positive semidefinite A.
 
-    Every interval holds on its own at `level`; rank's is made of ends at half the failure probability.
+    Every interval holds on its own at `level`; that of the rank is made of ends at half the failure probability.
 
     Args:
         operator: A.
         generator: a CPU generator, the only source of randomness.
         effort: how many products to spend.
         level: probability in (0, 1).
-        positive: A is known to be positive semidefinite, so that tr|A| = tr(A).
-        root: measure A^(1/p); trace and absolute_trace then agree.
+        positive: whether A is known to be positive semidefinite, so that tr|A| = tr(A).
+        root: p, to measure A^(1/p); trace and absolute_trace then agree.
 
     Raises:
         ValueError: a product that is not finite, or A = 0.
     """
     failure = 1 - check.real("level", level, above=0, below=1)
-    runs = _Runs(operator, generator, effort or Effort(), positive, root)
+    runs = _LanczosRuns(operator, generator, effort or Effort(), positive, root)
     points, weights = runs.density()
     return Spectrum(
         norm=runs.norm(failure),
@@ -111,9 +114,12 @@ def measure_spectrum(
     )
 
 
-class _Runs:
-    """The Lanczos runs behind a `Spectrum`: a search, whose converged Ritz vectors are taken out, and probes in their
-    complement; and the intervals that follow from them."""
+class _LanczosRuns:
+    """The Lanczos runs behind a `Spectrum`, and the intervals that follow from them.
+
+    The first run searches for the largest eigenvalues. Its converged Ritz vectors are taken out, and the others are
+    probes in their complement.
+    """
 
     def __init__(
         self, operator: Operator, generator: torch.Generator, effort: Effort, positive: bool, root: int | None
@@ -137,13 +143,13 @@ class _Runs:
         self.products = first.diagonal.size + sum(tri.diagonal.size for tri in probes)
 
     def signed(self, level: float) -> Interval:
-        """Of tr(A)."""
+        """The interval of tr(A)."""
         if not self._probes:
             return Interval(self._shift, self._shift, self._shift, "bound", 1.0)
         return mean_interval(self._values, level, shift=self._shift)
 
     def absolute(self, level: float) -> Interval:
-        """Of tr|A|, or of the trace of the root."""
+        """The interval of tr|A|, or of the trace of the root."""
         if self._only_signed:
             return self.signed(level)
         low, estimate, high = self._taken_bracket
@@ -183,8 +189,8 @@ class _Runs:
 def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[float, float, float]:
     """(low, estimate, high) of sum_j y_j^T f(A) y_j for Ritz vectors y_j.
 
-    The measure at y has mean theta and second moment theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity and
-    y^T |A| y <= (theta^2 + rho^2)^(1/2) by Cauchy-Schwarz. For A^(1/p): the one-point Gauss rule theta^(1/p) is above
+    The measure at y has mean theta and second moment theta^2 + rho^2. For |A|: |theta| <= y^T |A| y by convexity, and
+    y^T |A| y <= (theta^2 + rho^2)^(1/2) by Cauchy-Schwarz. For A^(1/p): the one-point Gauss rule theta^(1/p) is above,
     and the two-point Radau rule theta^(1/p) (1 + rho^2/theta^2)^(1/p - 1) below (see `root_bracket`).
     """
     sizes = np.abs(values)
@@ -197,7 +203,9 @@ def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[fl
 
 
 def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effort: Effort) -> list[Tridiagonal]:
-    """Lanczos runs from directions uniform on the sphere of radius sqrt(d - q) in the complement of `taken`."""
+    """Lanczos runs from directions uniform on the sphere of radius sqrt(d - q) in the complement of the q `taken`
+    vectors.
+    """
     free = operator.d - len(taken)
     runs: list[Tridiagonal] = []
     for _ in range(effort.probes if free > 0 else 0):

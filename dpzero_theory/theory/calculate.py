@@ -1,4 +1,4 @@
-"""Every result at an (epsilon, delta): the calculator as a function."""
+"""The calculator as a function: every theorem and corollary for a problem at an (epsilon, delta)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from dpzero_theory.theory.results import RESULTS, Result
 from dpzero_theory.theory.sharp.constants import known_directions
 
 CALIBRATIONS = ("paper", "exact")
-"""How (epsilon, delta) becomes mu, by the paper's composition lemma or by the exact Gaussian trade-off."""
+"""How (epsilon, delta) becomes mu: by the paper's composition lemma, or by the exact Gaussian trade-off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One result at one calibration.
+    """What one theorem or corollary says under one calibration.
 
     Attributes:
         result: which theorem or corollary.
         calibration: one of `CALIBRATIONS`.
-        prescription: its closed form (or, for theorem-3-sharp, its minimiser).
-        best: the un-substituted inequality at its best parameters; None where there is no closed form or it was
+        prescription: the parameters of its closed form; of a sharpened result, which has none, the best parameters.
+        best: the parameters that minimise the inequality of its proof; None where there is no closed form, or they were
             not asked for.
         notes: remarks on the privacy and the bound.
     """
@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Unmet:
-    """A result that does not apply: its precondition fails for these inputs."""
+    """A theorem or corollary that does not apply, because these inputs do not meet its precondition."""
 
     result: Result
     calibration: str
@@ -44,7 +44,9 @@ class Unmet:
 
 
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
-    """mu for (epsilon, delta): `paper_gdp` or `gdp_from_epsilon`; raises ValueError for arguments out of range."""
+    """mu for (epsilon, delta), by `paper_gdp` or by `gdp_from_epsilon`. Raises ValueError for arguments out of
+    range.
+    """
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
     if check.choice("calibration", calibration, CALIBRATIONS) == "paper":
@@ -53,7 +55,7 @@ def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
 
 
 def applicable(problem: Problem) -> tuple[str, ...]:
-    """The ids calculated by default: the corollaries only where `pl` is given, and none that is opt-in."""
+    """The ids that are calculated if none are named: the corollaries only where `pl` is given, and no opt-in result."""
     stated = (result for result in RESULTS.values() if problem.pl is not None or not result.needs_pl)
     return tuple(result.id for result in stated if not result.opt_in)
 
@@ -71,22 +73,22 @@ def calculate(
     directions_per_step: int | str = 1,
     minimise: bool = True,
 ) -> tuple[list[Answer], list[Unmet]]:
-    """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, full batches.
+    """Prescriptions and bounds for a problem under (epsilon, delta)-DP, replace-one, with full batches.
 
     Args:
         problem: the constants.
         epsilon: epsilon > 0.
         delta: 0 < delta < 1.
-        results: ids; by default `applicable(problem)`.
-        calibrations: subset of `CALIBRATIONS`.
-        max_steps: cap on the steps of everything that is minimised.
-        max_evaluations: cap on n K T of everything that is minimised, T its steps of K directions.
-        direction: law of the directions, of `known_directions`; the paper's results are unmet for all but its sphere.
-        directions_per_step: K, or 'best'; the paper's results and Algorithm 1 have K = 1, and are unmet for any other.
-        minimise: whether to minimise the un-substituted inequalities too.
+        results: ids of the results; by default `applicable(problem)`.
+        calibrations: a subset of `CALIBRATIONS`.
+        max_steps: a cap on the steps T wherever parameters are searched for.
+        max_evaluations: a cap on n K T there, where K is the number of directions a step.
+        direction: the law of the directions, one of `known_directions`. The paper's results hold for its sphere only.
+        directions_per_step: K, or 'best'. The paper's results, and Algorithm 1, have K = 1.
+        minimise: whether to search for the best parameters of the paper's inequalities too.
 
     Returns:
-        The answers, results in order and calibrations within each, and the results whose preconditions fail.
+        The answers, by result and then by calibration, and the results whose preconditions fail.
 
     Raises:
         ValueError: an argument outside its range.

@@ -1,4 +1,4 @@
-"""From the displayed parameters of a theorem to a `Prescription`: integer steps, noise, and the checks all share."""
+"""From the parameters that a theorem displays to a `Prescription`: integer steps, noise, and checks that all share."""
 
 import functools
 import math
@@ -17,7 +17,10 @@ P = ParamSpec("P")
 
 
 def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescription]:
-    """Let arithmetic that leaves the range of float64 raise PreconditionError, never a warning, NaN or infinity."""
+    """Make a function raise PreconditionError where its arithmetic leaves the range of float64.
+
+    Without it a warning, NaN or infinity would appear instead.
+    """
 
     @functools.wraps(prescribe)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Prescription:
@@ -37,22 +40,25 @@ def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescrip
 
 
 def noise_level(gdp: float) -> float:
-    """sqrt(log(e + epsilon/delta))/epsilon, the one place where privacy enters the paper: 1/(2 sqrt(2) mu).
+    """sqrt(log(e + epsilon/delta))/epsilon of the paper, computed as 1/(2 sqrt(2) mu): the one place where privacy
+    enters.
 
-    With mu from `paper_gdp` it is the paper's expression; with mu from `gdp_from_epsilon` it is what
-    (epsilon, delta) really needs. Raises ValueError unless mu > 0.
+    With mu from `paper_gdp` this is the paper's own expression. With mu from `gdp_from_epsilon` it is what (epsilon,
+    delta) really needs. Raises ValueError unless mu > 0.
     """
     return 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
 
 
 def positive_log(value: float, statement: str) -> float:
-    """log(value), or PreconditionError(`statement`) unless 1 < value < infinity."""
+    """log(value); PreconditionError with `statement` unless 1 < value < infinity."""
     check.precondition(1 < value < math.inf, f"{statement}; it is {value:g}")
     return math.log(value)
 
 
 def trivial_bound(problem: Problem, guarantee: Guarantee) -> float:
-    """What holds with no algorithm: L^2 for ||grad F||^2 (Remark rmk:bound), L^2/(2 mu) for F - F^* under PL."""
+    """The bound that holds with no algorithm: L^2 on ||grad F||^2 (Remark rmk:bound), L^2/(2 mu) on F - F^* under
+    PL.
+    """
     square = problem.lipschitz**2
     if guarantee is Guarantee.GRADIENT:
         return square
@@ -71,14 +77,14 @@ def prescription(
     clip: float,
     bound: float,
 ) -> Prescription:
-    """The prescription with the closed form's parameters and the better integer T.
+    """The prescription with the closed form's parameters and the better of the two integers next to its real T.
 
-    Of the two integers next to T (at least 1, Remark rmk:bound) it takes the one whose un-substituted bound is
-    smaller, and computes the noise, the evaluations and `bound_at_steps` with it.
+    Of the two integers (at least 1, Remark rmk:bound) the one with the smaller bound in the proof's own inequality is
+    taken. The noise, the evaluations and `bound_at_steps` are those of that integer.
 
     Args:
-        inequality: the un-substituted inequality of the result's proof, with the problem and mu of the whole run.
-        guarantee: which of its sides.
+        inequality: the inequality of the result's proof, with the problem and mu of the whole run.
+        guarantee: which of its two quantities is bounded.
         id, algorithm, step_size, T, smoothing, clip, bound: see `Prescription`.
 
     Raises:

@@ -1,6 +1,8 @@
-"""The un-substituted bounds of the paper's proofs, each once: before alpha, T, lambda and C are plugged in.
+"""The inequalities of the paper's proofs before alpha, T, lambda and C are substituted; each is written once, here.
 
-Summing the one-step inequality of a proof over t = 0, ..., T - 1 gives, for every admissible (alpha, T, lambda, C),
+alpha is the step size, T the number of steps, lambda the smoothing, C the clip and sigma the noise. B is the bound on
+|F_S| along the run, mu that of the PL inequality, and gap = F_S(x_0) - F_S^*. Summing the one-step inequality of a
+proof over t = 0, ..., T - 1 gives, for every admissible (alpha, T, lambda, C),
 
     E||grad F_S(x_tau)||^2 <= 2/(1 - 2 k ell alpha)
         (gap/(alpha T) + ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p)
@@ -10,13 +12,13 @@ and under the PL inequality, with the contraction rho = mu alpha (1 - 2 k ell al
     E[F_S(x_T) - F_S^*] <= e^(-rho T) gap
         + (alpha/rho) (ell^2 lambda^2 d^3/4 + ell alpha s sigma^2/2 + (L^2 d + 2 B/alpha) p) + 2 B p
 
-where (k, s, p) = (d, d, 0) for Theorem 1, Eq. (eq:onestep1); (r + 2, r, 0) for Theorem 2, Eq. (eq:onestep2);
-(r + 2, r, P(clipping ever happens)) for Theorem 3, Eq. (eq:onestep3b). The proofs bound the smoothing terms
-ell^2 lambda^2 d^2 (d + 2 s ell alpha)/8 by ell^2 lambda^2 d^3/4, which 2 k ell alpha < 1 allows; so do these.
-sigma is the noise for T releases at mu-GDP under replace-one. With the parameters of a theorem each equals the
+where (k, s, p) is (d, d, 0) for Theorem 1, Eq. (eq:onestep1); (r + 2, r, 0) for Theorem 2, Eq. (eq:onestep2); and (r +
+2, r, P(clipping ever happens)) for Theorem 3, Eq. (eq:onestep3b). The proofs bound the smoothing terms ell^2 lambda^2
+d^2 (d + 2 s ell alpha)/8 by ell^2 lambda^2 d^3/4, which 2 k ell alpha < 1 allows, and so do these functions. sigma is
+the noise for T releases at mu-GDP under replace-one. With the parameters of a theorem each inequality equals the
 theorem's displayed right-hand side exactly.
 
-Parameters may be arrays (they broadcast); inadmissible points are infinite, so that a search can skip them.
+Parameters may be arrays, which broadcast. Inadmissible points have an infinite bound, so that a search can skip them.
 """
 
 import math
@@ -34,13 +36,13 @@ from dpzero_theory.theory.problem import Guarantee, Problem
 
 @dataclass(frozen=True)
 class Inequality:
-    """One proof's un-substituted bound for a problem at mu-GDP.
+    """The inequality of one proof for a problem at mu-GDP, as a function of the parameters.
 
     Attributes:
         problem: the constants.
         gdp: mu of the whole run.
         growth: k, the factor of ell alpha in 1 - 2 k ell alpha: d, or r + 2.
-        trace: s, the factor of ell sigma^2 in E[z' H z]: d, or r.
+        trace: s, the factor of ell sigma^2 in E[z' H z], where z is the noise and H bounds the Hessian: d, or r.
         clips: whether clipping may happen (Algorithm 2), or C = L d rules it out (Algorithm 1).
     """
 
@@ -52,11 +54,11 @@ class Inequality:
 
     @cached_property
     def _noise(self) -> float:
-        """sigma of one release at clip 1."""
+        """sigma of one release with clip 1."""
         return float(noise_std(self.gdp, 1, 1.0, self.problem.n, "replace-one"))
 
     def of(self, guarantee: Guarantee) -> Callable[..., Array]:
-        """The right-hand side for this guarantee: `gradient` or `last_iterate`."""
+        """The function that bounds this guarantee: `gradient` or `last_iterate`."""
         return self.gradient if guarantee is Guarantee.GRADIENT else self.last_iterate
 
     def gradient(
@@ -67,7 +69,7 @@ class Inequality:
         clip: ArrayLike,
         threshold: ArrayLike | None = None,
     ) -> Array:
-        """Right-hand side for E||grad F_S(x_tau)||^2; arguments and result as for `last_iterate`."""
+        """The bound on E||grad F_S(x_tau)||^2; arguments and result as for `last_iterate`."""
         alpha, t = np.asarray(step_size, dtype=float), np.asarray(T, dtype=float)
         with np.errstate(all="ignore"):
             progress, error, _, admissible = self._terms(alpha, t, smoothing, clip, threshold)
@@ -82,15 +84,15 @@ class Inequality:
         clip: ArrayLike,
         threshold: ArrayLike | None = None,
     ) -> Array:
-        """Right-hand side for E[F_S(x_T) - F_S^*] under the PL inequality.
+        """The bound on E[F_S(x_T) - F_S^*] under the PL inequality.
 
         Args:
             step_size: alpha, admissible where 2 k ell alpha < 1.
-            T: number of steps, any positive real.
+            T: the number of steps, any positive real.
             smoothing: lambda >= 0.
             clip: C; without clipping (Algorithm 1) admissible where C >= L d.
-            threshold: C_0 of the proof of Theorem 3, admissible where 0 < C_0 <= C - ell lambda d/2; by default
-                the largest. Clipping at step t needs some |u_t' grad f_i| >= C_0.
+            threshold: C_0 of the proof of Theorem 3, admissible where 0 < C_0 <= C - ell lambda d/2, and by default the
+                largest such value. Clipping at step t needs |u_t' grad f_i| >= C_0 for some sample i.
 
         Returns:
             The bound, infinite where a parameter is inadmissible.
@@ -110,7 +112,9 @@ class Inequality:
     def _terms(
         self, alpha: Array, t: Array, smoothing: ArrayLike, clip: ArrayLike, threshold: ArrayLike | None
     ) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-        """1 - 2 k ell alpha, the bracket without the gap, P(clipping ever happens), and admissibility."""
+        """1 - 2 k ell alpha, the bracket of the bound without the gap, P(clipping ever happens), and which points are
+        admissible.
+        """
         p = self.problem
         smoothing, clip = np.asarray(smoothing, dtype=float), np.asarray(clip, dtype=float)
         progress = 1 - 2 * self.growth * p.smoothness * alpha
@@ -128,25 +132,25 @@ class Inequality:
 
 
 def clipping_probability(problem: Problem, T: ArrayLike, threshold: ArrayLike) -> Array:
-    """Union bound on P(clipping ever happens) = P(Q-bar), proof of Theorem 3 (appendix app:d-free).
+    """The union bound on the probability that clipping ever happens, of the proof of Theorem 3 (appendix app:d-free).
 
-    2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)), by Lemma lm:sphere (ii) for each of n samples and T steps. It may exceed 1,
-    as the paper's does.
+    It is 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)), by Lemma lm:sphere (ii) for each of n samples and T steps. Like the
+    paper's it may exceed 1.
     """
     ratio = np.asarray(threshold, dtype=float) / problem.lipschitz
     return 2 * math.sqrt(2 * math.pi) * problem.n * np.asarray(T, dtype=float) * np.exp(-ratio * ratio / 8)
 
 
 def dpgd_0th(problem: Problem, gdp: float) -> Inequality:
-    """Algorithm 1 under Assumption asp:smooth: the proof of Theorem 1 (thm:d-dependent) and Corollary 1."""
+    """The inequality of Algorithm 1 under Assumption asp:smooth: Theorem 1 (thm:d-dependent) and Corollary 1."""
     return Inequality(problem, gdp, growth=problem.d, trace=problem.d, clips=False)
 
 
 def dpgd_0th_rank(problem: Problem, gdp: float) -> Inequality:
-    """Algorithm 1 under Assumption asp:rank: the proof of Theorem 2 (thm:d-dependent-rank) and Corollary 2."""
+    """The inequality of Algorithm 1 under Assumption asp:rank: Theorem 2 (thm:d-dependent-rank) and Corollary 2."""
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=False)
 
 
 def dpzero(problem: Problem, gdp: float) -> Inequality:
-    """Algorithm 2 under Assumption asp:rank: the proof of Theorem 3 (thm:d-free) and Corollary 3."""
+    """The inequality of Algorithm 2 under Assumption asp:rank: Theorem 3 (thm:d-free) and Corollary 3."""
     return Inequality(problem, gdp, growth=problem.r + 2, trace=problem.r, clips=True)

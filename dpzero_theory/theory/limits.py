@@ -1,21 +1,28 @@
-"""What a minimiser may spend: caps on the steps, and the shares of the bound given up for cheaper runs."""
+"""What a search for the best parameters may spend: caps on the steps, and how much of the bound cheaper runs may
+cost.
+"""
 
 from dpzero_theory import check
 from dpzero_theory.theory.problem import Problem
 
 MOST_STEPS = 10**15
+"""The largest number of steps that is searched."""
 SMOOTHING_SHARE = 0.01
-"""lambda is the largest that costs this share of the bound."""
+"""The smoothing lambda is the largest that costs at most this share of the bound."""
 STEPS_SHARE = 0.05
-"""Without a cap T is the smallest whose bound is within this share of the best."""
+"""Without a cap the number of steps is the smallest whose bound is within this share of the best."""
 SMALLEST, LARGEST = 1e-150, 1e150
-"""Of L, ell and gap ell/L^2 in the sharpened results: beyond them what is reported leaves the range of a float."""
+"""The range of L, ell and gap ell/L^2 in the sharpened results: beyond it what they report leaves the range of a
+float."""
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50
-"""Of mu where a sharpened result is minimised, for the same reason."""
+"""The range of mu where a sharpened result is minimised, for the same reason."""
 
 
 def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None, directions: int = 1) -> int | None:
-    """The largest T that the caps on T and on n K T allow, None without caps; PreconditionError below one step."""
+    """The largest number of steps T that the caps on T and on n K T allow; None without caps.
+
+    directions is K. Raises ValueError for a cap outside its range, PreconditionError for one that allows no step.
+    """
     caps = []
     if max_steps is not None:
         caps.append(check.integer("max_steps", max_steps, at_most=MOST_STEPS))

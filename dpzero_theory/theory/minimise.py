@@ -1,13 +1,14 @@
-"""The paper's un-substituted inequalities at their best parameters: the third form of every result.
+"""The paper's inequalities at their best parameters, which is the third form of every result of the calculator.
 
-For a fixed number of steps the bound is minimised over the step size and, for Algorithm 2, the threshold C_0, by
-a grid in logarithms that zooms in on its best point. The bound is log-convex in log alpha, and the first grid is
+For a fixed number of steps T the bound is minimised over the step size alpha and, for Algorithm 2, over the threshold
+C_0, by grids in logarithms that zoom in on the best point. The bound is log-convex in log alpha, and the first grid is
 fine enough in C_0 to hold its one minimum. For Algorithm 1, C = L d always.
 
-More steps at the same alpha T only help Algorithm 1 (the factor 2/(1 - 2 k ell alpha) falls to 2 as alpha -> 0),
-so without a cap the search takes the fewest steps within `STEPS_SHARE` of the best bound for any number of steps.
-The bound also falls with lambda down to 0; the lambda returned is the largest that costs about
-`SMOOTHING_SHARE`. Whatever the search does, what it returns is the inequality at the parameters it returns.
+At the same alpha T more steps only help Algorithm 1, because the factor 2/(1 - 2 k ell alpha) falls to 2 as alpha goes
+to 0. So without a cap the search takes the fewest steps whose bound is within `STEPS_SHARE` of the best for any number
+of steps. The bound also falls as lambda goes to 0; the lambda returned is the largest that costs about
+`SMOOTHING_SHARE`. Whatever the search does, the bound that it returns is the inequality at the parameters that it
+returns.
 """
 
 import dataclasses
@@ -25,10 +26,13 @@ from dpzero_theory.theory.limits import MOST_STEPS, SMOOTHING_SHARE, STEPS_SHARE
 from dpzero_theory.theory.problem import Guarantee, Prescription
 
 Range = tuple[float, float]
+"""The logarithms of the smallest and of the largest value of a parameter."""
 
 
 def _zoom(value: Callable[..., Array], ranges: Sequence[Range], points: int = 25) -> tuple[list[float], float]:
-    """Minimise over a box of logarithms by grids that shrink around their best point; the best point and value."""
+    """Minimise over a box of logarithms by grids that shrink around their best point; returns that point and its
+    value.
+    """
     boxes, numbers = list(ranges), np.arange(points)
     shapes = [[points if k == i else 1 for k in range(len(boxes))] for i in range(len(boxes))]
     best_point, best_value = [math.exp(low) for low, _ in ranges], math.inf
@@ -49,16 +53,17 @@ def _zoom(value: Callable[..., Array], ranges: Sequence[Range], points: int = 25
 
 
 def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: int | None = None) -> Prescription:
-    """The parameters with the smallest un-substituted bound, and that bound, for one result of the paper.
+    """The parameters with the smallest bound in the proof's inequality, and that bound, for one result of the paper.
 
     Args:
-        inequality: the un-substituted inequality of the result's proof.
-        closed_form: the result's own prescription: its id, algorithm and privacy are kept.
-        max_steps: cap on T; without one, the fewest steps within `STEPS_SHARE` of the best.
+        inequality: the inequality of the result's proof.
+        closed_form: the result's own prescription, whose id, algorithm and privacy are kept.
+        max_steps: a cap on T; without one, T is the fewest steps within `STEPS_SHARE` of the best.
 
     Returns:
-        A prescription whose `bound` and `bound_at_steps` are the inequality at its own parameters; the closed form's
-        parameters where its steps are within the cap and the share given to the smoothing makes them the better.
+        A prescription whose `bound` and `bound_at_steps` are the inequality at its own parameters. These are the closed
+            form's parameters where its steps are within the cap and what the smoothing is given makes them the better
+            ones.
 
     Raises:
         ValueError: max_steps outside its range.
@@ -109,8 +114,9 @@ def minimised(inequality: Inequality, closed_form: Prescription, *, max_steps: i
 def _steps(inequality: Inequality, value: Callable[[int], float], max_steps: int | None) -> int:
     """The best number of steps under the cap, or without one the fewest within `STEPS_SHARE` of the best.
 
-    Algorithm 1: `value` falls with T. Algorithm 2: it falls to one minimum and then rises slowly, since C_0 grows
-    with log T. Both are found to 0.1%, which moves the bound by far less.
+    `value` is the smallest bound for a number of steps. For Algorithm 1 it falls with T. For Algorithm 2 it falls to
+    one minimum and then rises slowly, since C_0 grows with log T. Both searches stop at 0.1%, which moves the bound by
+    far less.
     """
     best = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
 

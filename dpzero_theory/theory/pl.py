@@ -1,11 +1,12 @@
-"""Corollaries 1, 2 and 3 of the paper: the PL setting (appendix app:pl), bounds on E[F_S(x_T) - F_S^*].
+"""Corollaries 1, 2 and 3 of the paper: the PL setting (appendix app:pl), with bounds on E[F_S(x_T) - F_S^*].
 
-With kappa = ell/mu_PL and v as in `theorems`, each needs the argument X of its logarithm above 1, the paper's
-unstated side condition n^2 epsilon^2 > kappa d^3 log(...), kappa r d^2 log(...) and kappa r log(...).
-Full batches, replace-one relation, last iterate. `results.RESULTS` shows each formula in words.
+All three are for full batches, the replace-one relation and the last iterate. With kappa = ell/mu_PL and v as in
+`theorems`, each takes the logarithm of a number X that must exceed 1. This is a side condition that the paper does not
+state: n^2 epsilon^2 > kappa d^3 log(...), kappa r d^2 log(...) and kappa r log(...). `results.RESULTS` shows each
+formula in words.
 
-gdp is mu > 0 of the whole run (ValueError otherwise); without pl, with X <= 1 and for a result outside the range of
-float64 they raise PreconditionError.
+gdp is mu > 0 of the whole run; ValueError is raised for another value. PreconditionError is raised without pl, for X <=
+1, and for a result outside the range of float64.
 """
 
 import math
@@ -18,7 +19,7 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 
 
 def _horizon(problem: Problem, spread: float, id: str, condition: str) -> float:
-    """log X with X = n^2/(kappa * spread), spread = v^2 times the corollary's power of r and d."""
+    """log X with X = n^2/(kappa * spread), where spread is v^2 times the corollary's power of r and d."""
     x = problem.n**2 / (problem.condition_number * spread)
     return positive_log(x, f"{id} requires n^2 epsilon^2 > {condition} log(e + epsilon/delta), a ratio above 1")
 
@@ -33,7 +34,7 @@ def _dpgd_0th(
     spread: float,
     smoothing: float,
 ) -> Prescription:
-    """What Corollaries 1 and 2 share: spread = d^3 v^2 or r d^2 v^2, growth = d or r + 2."""
+    """What Corollaries 1 and 2 share; spread is d^3 v^2 or r d^2 v^2, and growth is d or r + 2."""
     p = inequality.problem
     kappa = p.condition_number
     log = _horizon(p, spread, id, condition)
@@ -57,7 +58,7 @@ def _dpgd_0th(
 def corollary_1(problem: Problem, gdp: float) -> Prescription:
     """Corollary 1 (cor:pl-d): Algorithm 1 under Assumptions asp:smooth and asp:pl.
 
-    X = n^2/(kappa d^3 v^2). Of the problem n, d, lipschitz, smoothness, gap and pl are used.
+    X = n^2/(kappa d^3 v^2). Of the problem it uses n, d, lipschitz, smoothness, gap and pl.
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
@@ -75,7 +76,7 @@ def corollary_1(problem: Problem, gdp: float) -> Prescription:
 def corollary_2(problem: Problem, gdp: float) -> Prescription:
     """Corollary 2 (cor:pl-d-rank): Algorithm 1 under Assumptions asp:rank and asp:pl.
 
-    X = n^2/(kappa r d^2 v^2). Of the problem n, d, r, lipschitz, smoothness, gap and pl are used.
+    X = n^2/(kappa r d^2 v^2). Of the problem it uses n, d, r, lipschitz, smoothness, gap and pl.
     """
     p, v = problem, noise_level(gdp)
     return _dpgd_0th(
@@ -93,8 +94,8 @@ def corollary_2(problem: Problem, gdp: float) -> Prescription:
 def corollary_3(problem: Problem, gdp: float) -> Prescription:
     """Corollary 3 (cor:pl-free): Algorithm 2 under Assumptions asp:rank and asp:pl, |F_S(x_t)| and |F_S^*| <= B.
 
-    X = n^2/(kappa r v^2). Every constant is used. Raises PreconditionError also for gap > 2 B, which |F_S(x_0)|,
-    |F_S^*| <= B exclude, and where the logarithm in Lt is not positive.
+    X = n^2/(kappa r v^2). Every constant is used. PreconditionError is also raised for gap > 2 B, which |F_S(x_0)|,
+    |F_S^*| <= B exclude, and where the logarithm in the paper's L-tilde is not positive.
     """
     p, v = problem, noise_level(gdp)
     kappa = p.condition_number

@@ -1,4 +1,4 @@
-"""What a theorem takes, and what it gives back."""
+"""What a theorem takes, a `Problem`, and what it gives back, a `Prescription`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,12 +9,12 @@ from dpzero_theory.privacy.relation import Relation
 
 
 class Guarantee(StrEnum):
-    """What a bound is on; the value is how it is displayed."""
+    """The quantity that a bound is on; the value is how it is displayed."""
 
     GRADIENT = "E||grad F_S(x_tau)||^2"
-    """tau uniform on 0, ..., T - 1."""
+    """The squared gradient at x_tau, where tau is uniform on 0, ..., T - 1."""
     SUBOPTIMALITY = "E[F_S(x_T) - F_S^*]"
-    """Of the last iterate, under the PL inequality."""
+    """How far the last iterate is from the minimum, under the PL inequality."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Problem:
         gap: F_S(x_0) - F_S^* > 0. Unit: loss.
         loss_bound: B > 0 with |F_S(x_t)| <= B along the run (Theorem 3, Corollary 3). Unit: loss.
         pl: mu of the PL inequality, 0 < mu <= ell, or None where it is not assumed. Unit: loss over length squared.
-        sample_rank: r_s in [1, d] with -H_i <= Hess f(.; xi_i) <= H_i, ||H_i|| <= ell and the root mean square of
-            tr(H_i) over samples at most r_s ell; it frees lambda from d in the sharpened results, the only ones that
-            use it. None is r_s = d, which ell-smoothness gives.
+        sample_rank: r_s in [1, d]. There are H_i with -H_i <= Hess f(.; xi_i) <= H_i and ||H_i|| <= ell, and the root
+            mean square of tr(H_i) over samples is at most r_s ell. It frees lambda from d in the sharpened results, the
+            only ones that use it. None is r_s = d, which ell-smoothness gives.
 
     Raises:
         ValueError: a field that is not a number in its range.
@@ -137,15 +137,15 @@ class Prescription:
 
     @property
     def expected_batch(self) -> float:
-        """q_s n, the denominator of every average."""
+        """q_s n, the expected batch size, which is the denominator of every average."""
         return self.sample_rate * self.n
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise of the clipped sum over the clip."""
+        """The standard deviation of the noise on the clipped sum, over the clip."""
         return noise_multiplier_of(self.noise_std, self.clip, self.expected_batch)
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound says no more than the trivial one (Remark rmk:bound takes the minimum of both)."""
+        """Whether the bound says no more than the trivial one; Remark rmk:bound takes the smaller of both."""
         return self.bound >= self.trivial_bound

@@ -1,4 +1,4 @@
-"""The results by id: what each assumes, guarantees and prescribes, and the formulas as the paper displays them."""
+"""The theorems and corollaries by id: what each assumes, guarantees and prescribes, and its formulas as displayed."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -21,14 +21,15 @@ class Result:
 
     Attributes:
         id: the name used on the command line, for example 'theorem-3'.
-        title: name and label in the paper.
+        title: its name and label in the paper.
         assumptions: what must hold for the bound.
         guarantee: the quantity that is bounded.
         closed_form: (problem, gdp) -> the displayed parameters and bound; None where there is only a minimiser.
         minimiser: (problem, gdp, max_steps=, max_evaluations=, direction=, directions_per_step=) -> the best parameters
             and bound, for a result with no closed form.
-        inequality: (problem, gdp) -> the un-substituted inequality of the proof; None where sharp replaces it.
-        formulas: field of `Prescription` -> the displayed formula; v stands for sqrt(log(e + epsilon/delta))/epsilon.
+        inequality: (problem, gdp) -> the inequality of the proof before parameters are substituted; None for a
+            sharpened result, which replaces it.
+        formulas: a field of `Prescription` -> the displayed formula, where v is sqrt(log(e + epsilon/delta))/epsilon.
         needs_pl: whether the PL inequality is assumed.
         opt_in: whether it is calculated only when asked for by id.
     """
@@ -46,7 +47,7 @@ class Result:
 
     @property
     def minimised(self) -> bool:
-        """Whether there is no closed form: `prescribe` minimises."""
+        """Whether there is no closed form, so that `prescribe` searches for the best parameters."""
         return self.closed_form is None
 
     def prescribe(
@@ -59,7 +60,8 @@ class Result:
         direction: str = "sphere",
         directions_per_step: int | str = 1,
     ) -> Prescription:
-        """The closed form, or the minimiser for a result that has none (only there the caps are used).
+        """The prescription of the closed form, or the best parameters of a result that has none; only there the caps
+        are used.
 
         Raises ValueError for an argument outside its range, PreconditionError where the result does not apply.
         """
@@ -80,7 +82,7 @@ class Result:
         )
 
     def best(self, closed_form: Prescription, problem: Problem, *, max_steps: int | None = None) -> Prescription | None:
-        """The un-substituted inequality minimised over its parameters; None where there is no closed form."""
+        """The parameters that minimise the inequality of the proof; None where there is no such inequality."""
         if self.inequality is None:
             return None
         return minimised(self.inequality(problem, closed_form.gdp), closed_form, max_steps=max_steps)
@@ -223,3 +225,4 @@ _ALL = (
 )
 
 RESULTS: Mapping[str, Result] = {result.id: result for result in _ALL}
+"""Every theorem and corollary, by id, in the order in which they are displayed."""

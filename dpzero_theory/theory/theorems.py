@@ -1,10 +1,11 @@
 """Theorems 1, 2 and 3 of the paper: a problem and mu in, the prescribed parameters and the bound out.
 
-In the formulas v = sqrt(log(e + epsilon/delta))/epsilon, which is 1/(2 sqrt(2) mu) (`noise_level`); everything
-else is as displayed. All three are for full batches and the replace-one relation, and every bound is on
-E||grad F_S(x_tau)||^2 with tau uniform on 0, ..., T - 1. `results.RESULTS` shows each formula in words.
+All three are for full batches and the replace-one relation. Every bound is on E||grad F_S(x_tau)||^2, with tau uniform
+on 0, ..., T - 1. In the formulas v = sqrt(log(e + epsilon/delta))/epsilon, which is 1/(2 sqrt(2) mu) (`noise_level`);
+everything else is as displayed in the paper. `results.RESULTS` shows each formula in words.
 
-gdp is mu > 0 of the whole run (ValueError otherwise); a result outside the range of float64 is a PreconditionError.
+gdp is mu > 0 of the whole run; ValueError is raised for another value, and PreconditionError for a result outside the
+range of float64.
 """
 
 import math
@@ -18,7 +19,7 @@ from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 def theorem_1(problem: Problem, gdp: float) -> Prescription:
     """Theorem 1 (thm:d-dependent, Eq. eq:d-dependent): Algorithm 1 under Assumption asp:smooth.
 
-    Of the problem n, d, lipschitz, smoothness and gap are used.
+    Of the problem it uses n, d, lipschitz, smoothness and gap.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.d) * v / p.n
@@ -39,7 +40,7 @@ def theorem_1(problem: Problem, gdp: float) -> Prescription:
 def theorem_2(problem: Problem, gdp: float) -> Prescription:
     """Theorem 2 (thm:d-dependent-rank, Eq. eq:d-dependent-rank): Algorithm 1 under Assumption asp:rank.
 
-    Of the problem n, d, r, lipschitz, smoothness and gap are used.
+    Of the problem it uses n, d, r, lipschitz, smoothness and gap.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n
@@ -60,7 +61,8 @@ def theorem_2(problem: Problem, gdp: float) -> Prescription:
 def theorem_3(problem: Problem, gdp: float) -> Prescription:
     """Theorem 3 (thm:d-free, Eq. eq:d-free): Algorithm 2 under Assumption asp:rank with |F_S(x_t)| <= B.
 
-    Every constant but pl is used. Raises PreconditionError also where the logarithm in Lt is not positive.
+    Every constant but pl is used. PreconditionError is also raised where the logarithm in the paper's L-tilde is not
+    positive.
     """
     p, v = problem, noise_level(gdp)
     rate = math.sqrt(p.r) * v / p.n

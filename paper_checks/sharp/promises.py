@@ -13,21 +13,6 @@ from dpzero_theory.theory.sharp import last_iterate, smallest
 from dpzero_theory.theory.sharp.constants import constants
 from paper_checks.outcome import SEED, Outcome, within
 
-__all__ = [
-    "constant_schedule",
-    "dimension",
-    "directions_table",
-    "final_quadratic",
-    "last_steps",
-    "lipschitz_and_pl",
-    "minimiser",
-    "price_of_signs",
-    "privacy_of_prescription",
-    "quadratic_growth",
-    "reference_numbers",
-    "shrinking_noise",
-]
-
 
 def final_quadratic() -> Outcome:
     """Step 6: the bound is the largest Y with q Y - p sqrt(Y) <= K, for random parameters."""

@@ -12,7 +12,7 @@ from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.conformance import check
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import Loop
-from dpzero_theory.audit.report import Report
+from dpzero_theory.audit.report import AuditReport
 from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
@@ -48,7 +48,7 @@ def small(claim: Claim) -> Claim:
     return replace(changed, epsilon=claim.epsilon * costs[1] / costs[0])
 
 
-def audit(specimen: Specimen, *names: str, runs: int = 24, repeat: int = 0) -> Report:
+def audit(specimen: Specimen, *names: str, runs: int = 24, repeat: int = 0) -> AuditReport:
     """By these checks."""
     claim = small(specimen.claimed())
     return check(

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpzero_theory.audit.sequential import _CUTS, Betting, decide, lower_bound
+from dpzero_theory.audit.sequential import _EVENTS, Betting, decide, lower_bound
 
 
 @pytest.mark.parametrize("gdp", [0.5, 1.0, 3.0])
 def test_no_bet_gains_where_the_claim_is_attained(gdp: float) -> None:
     """The mean of every factor by its four outcomes, for scores that are Gaussian and mu apart, in both directions."""
     bets = Betting(gdp)
-    grid = product(_CUTS, zip(bets._odds, bets._deltas, bets._stakes, strict=True))
+    grid = product(_EVENTS, zip(bets._odds, bets._deltas, bets._stakes, strict=True))
     for cut, (odds, delta, stake) in grid:
         a, b = (stats.norm.sf((cut - mean) * gdp) for mean in (0.5, -0.5))
         mean = sum(
@@ -31,7 +31,7 @@ def test_wealth_is_the_mean_of_every_bet_by_its_definition() -> None:
     path = bets.see(scores)
     wealth = [
         np.cumprod([1 + stake * ((a > cut) - odds * (b > cut) - delta) for a, b in direction])
-        for cut, (odds, delta, stake) in product(_CUTS, zip(bets._odds, bets._deltas, bets._stakes, strict=True))
+        for cut, (odds, delta, stake) in product(_EVENTS, zip(bets._odds, bets._deltas, bets._stakes, strict=True))
         for direction in (scores, -scores[:, ::-1])
     ]
     assert np.exp(path) == pytest.approx(np.mean(wealth, axis=0), rel=1e-10)

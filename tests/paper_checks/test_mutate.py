@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from paper_checks import __main__ as runner
-from paper_checks import mutate, registry, sites, turned
-from paper_checks.changed import changed, verdict
+from paper_checks import changes, mutate, registry, turned
+from paper_checks.changes import FORMULAS, Change, changed, verdict
 from paper_checks.registry import NOT_TESTABLE, Claim
-from paper_checks.sites import FORMULAS, Change
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def test_the_reported_changes_are_of_what_the_check_is_about(claims: dict[str, C
     for id, row in report.items():
         assert row.verdict != claims[id].status, id
         assert claims[id].kind != "table arithmetic" or row.change.kind == "table", id
-        own = sites.own_formula(id)
+        own = changes.own_formula(id)
         assert not own or row.change.place == own, id
 
 
@@ -72,7 +71,7 @@ def test_the_search_finds_the_smallest_change_of_a_place(claims: dict[str, Claim
     assert row is not None
     assert row.verdict == turned.after(row.change, claim.id) != claim.status
     largest = replace(row.change, new="1e9")
-    less = sites.smaller(claim, largest)
+    less = changes.smaller(claim, largest)
     assert row.change in less
     assert all(turned.after(c, claim.id) in (claim.status, "crashed") for c in less[: less.index(row.change)])
 
@@ -84,8 +83,8 @@ def test_thresholds_seeds_and_what_is_shown_are_not_changed() -> None:
         "def f():\n rng = default_rng(7)\n x = 3 * y\n return Finding(x < 5 / 4, numbers={'a': 2 * x}, plot=Plot(9))\n"
     )
     tree = ast.parse(code)
-    assert [constant.value for constant in sites.constants_in(tree)] == [3]
-    assert [ast.unparse(operator) for operator in sites.operators_in(tree)] == ["3 * y", "2 * x"]
+    assert [constant.value for constant in changes.constants_in(tree)] == [3]
+    assert [ast.unparse(operator) for operator in changes.operators_in(tree)] == ["3 * y", "2 * x"]
 
 
 def test_a_change_that_no_longer_fits_the_source_is_refused(claims: dict[str, Claim]) -> None:

@@ -1,7 +1,6 @@
 """The folder of a finished or running run as an audit: what can be said without the records.
 
-Every number of the claim is computed again by `optim.verify`; what needs the loop itself could not be tested, and says
-so.
+`optim.verify` recomputes every number of the claim. Checks that need the loop itself say that they could not be tested.
 """
 
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.conformance import every
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
-from dpzero_theory.audit.report import Entry, Report
+from dpzero_theory.audit.report import AuditReport, Entry
 from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
 from dpzero_theory.optim.files.transcript import TranscriptError, contents
 from dpzero_theory.optim.verify import verify
@@ -21,11 +20,11 @@ _FINDINGS = {
     "steps": ("releases paid for", "releases recorded"),
     "noise-size": ("levels", "noise on the lattice", "released numbers"),
 }
-"""Of `verify`, by the check that they answer."""
+"""The findings of `verify` that answer each check."""
 
 
-def report_of_folder(folder: Path) -> Report:
-    """The report. Raises ValueError for a folder that holds no private run."""
+def report_of_folder(folder: Path) -> AuditReport:
+    """The report of the run in this folder. Raises ValueError for a folder that holds no private run."""
     started = time.perf_counter()
     try:
         plan, account = contents(folder / TRANSCRIPT).header.plan, read(folder / LEDGER)
@@ -54,4 +53,4 @@ def report_of_folder(folder: Path) -> Report:
         return held(said)
 
     entries = tuple(Entry(check, verdict(check.name), 0, 0.0) for check in every())
-    return Report(claim, View(seed="secret"), entries, 0, time.perf_counter() - started, 0.0)
+    return AuditReport(claim, View(seed="secret"), entries, 0, time.perf_counter() - started, 0.0)

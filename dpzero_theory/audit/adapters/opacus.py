@@ -5,9 +5,9 @@
     loop = engine_loop(lambda: nn.Linear(5, 1), losses)
     report = check(loop, records, claim, View(seed="secret"), {"step_size": 0.1})
 
-The engine is used through its public calls (`make_private`, `attach_step_hook`); its hook sees what a step releases and
-the sum before noise, and a data set that notes what is asked of it sees the batches. `losses` take the module's outputs
-and the targets and return their mean.
+The engine is used through its public calls (`make_private`, `attach_step_hook`). Its hook sees what a step releases and
+the sum before noise, and a data set that notes which records are asked for sees the batches. `losses` take the module's
+outputs and the targets and return their mean.
 """
 
 import importlib.util
@@ -28,10 +28,13 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.loop import Train
 
 Losses = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> the mean loss."""
 
 
-class _Noted(Dataset[tuple[Tensor, Tensor]]):
-    """Features and targets, the last column of the records; `asked` are the records of the batch so far."""
+class _AskedDataset(Dataset[tuple[Tensor, Tensor]]):
+    """Features and targets (the last column of the records); `asked` has the numbers of the records asked for so
+    far.
+    """
 
     def __init__(self, records: Records) -> None:
         rows = torch.tensor(np.asarray(records), dtype=torch.float32)
@@ -46,26 +49,26 @@ class _Noted(Dataset[tuple[Tensor, Tensor]]):
 
 
 def engine_loop(module: Callable[[], nn.Module], losses: Losses, *, secure_mode: bool = False) -> Train:
-    """A loop of SGD steps under a PrivacyEngine, Poisson batches, from settings of a claim and `step_size`.
+    """A loop of SGD steps under a PrivacyEngine with Poisson batches, from the settings of a claim and `step_size`.
 
-    secure_mode: the engine's. It needs torchcsprng; where that is not installed, a torch generator seeded with 64 bits
-    of the operating system's entropy takes the place of its device generator, and Opacus's own code for the mode (four
-    draws for one, the sampler's generator) runs as it is. What the mode says of floating-point noise is then looked at,
-    what it says of the generator's strength is not.
+    secure_mode is the engine's own setting. It needs torchcsprng; where that is not installed, a torch generator seeded
+    with 64 bits of the operating system's entropy takes the place of its device generator, and Opacus's own code for
+    the mode (four draws for one, the sampler's generator) runs as it is. The audit then tests what the mode says of
+    floating-point noise, but not what it says of the strength of the generator.
     """
 
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
         with _csprng() if secure_mode else nullcontext():
-            return _Run(module(), losses, _Noted(records), settings, secure_mode).outcome()
+            return _EngineRun(module(), losses, _AskedDataset(records), settings, secure_mode).outcome()
 
     return train
 
 
-class _Run:
-    """One training run; what its steps released."""
+class _EngineRun:
+    """One training run, with what its steps released."""
 
     def __init__(
-        self, module: nn.Module, losses: Losses, data: _Noted, settings: dict[str, Any], secure_mode: bool
+        self, module: nn.Module, losses: Losses, data: _AskedDataset, settings: dict[str, Any], secure_mode: bool
     ) -> None:
         self._data, self._losses, self._steps = data, losses, int(settings["steps"])
         self._module, self._optimizer, self._loader = PrivacyEngine(secure_mode=secure_mode).make_private(

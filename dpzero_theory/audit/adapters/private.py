@@ -3,10 +3,10 @@
     loop = private_loop(module, losses, dataset)
     report = check(loop, records, claim, settings={"step_size": 0.1, "smoothing": 1e-3})
 
-Noisy runs are what `make_private` makes, with noise and batches from the operating system; only the public key of the
-directions is the audit's seed. Quiet runs are `make_from_seed_not_private`. The data set notes who is asked for.
-Not seen are `data.key` and what the start says to whoever holds the records (a warning of rounding); files and prints
-of the run are.
+Noisy runs are made by `make_private`, with noise and batches from the operating system; only the public key of the
+directions is the audit's seed. Quiet runs are made by `make_from_seed_not_private`. The data set notes which records
+are asked for. The attacker does not see `data.key`, nor what the start says to whoever holds the records (a warning of
+rounding); files and prints of the run are seen.
 """
 
 import os
@@ -29,18 +29,21 @@ from dpzero_theory.optim.losses.records import Data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private
 
-_QUIET = 1e-6
-"""Noise multipliers below it are the audit's quiet runs."""
+_QUIET_BELOW = 1e-6
+"""Noise multipliers below this are those of the audit's quiet runs."""
 
 
 def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Callable[[Records], Data]) -> Train:
-    """The loop. dataset: records -> data set. Settings: `step_size`, `smoothing`, and `directions_per_step` (1)."""
+    """The loop; `dataset` makes a data set of records.
+
+    Its settings are `step_size`, `smoothing`, and `directions_per_step`, which is 1 if not given.
+    """
 
     def train(records: Records, seed: int, settings: dict[str, Any]) -> Any:
-        data = _Noted(dataset(records))
+        data = _AskedRecords(dataset(records))
         plan, isolation = _plan(settings, len(data)), settings.get("isolation", "probed")
         with warnings.catch_warnings(action="ignore"):
-            if plan.noise_multiplier < _QUIET:
+            if plan.noise_multiplier < _QUIET_BELOW:
                 run = make_from_seed_not_private(module(), losses, data, plan, seed=seed, isolation=isolation)
             else:
                 run = make_private(
@@ -95,7 +98,7 @@ def _planned(
     relation: str,
     sampling: str,
 ) -> Plan:
-    """For the claimed epsilon, whose noise is then put aside."""
+    """The plan for the claimed epsilon; its noise is then replaced by the noise multiplier asked for."""
     return Plan.for_target(
         n=n,
         target_epsilon=epsilon,
@@ -116,8 +119,8 @@ def _cost(plan: Plan, delta: float) -> float:
     return plan.epsilon(delta).upper
 
 
-class _Noted:
-    """Records, and the numbers of those that were asked for."""
+class _AskedRecords:
+    """A data set that notes the numbers of the records that are asked for."""
 
     def __init__(self, data: Data) -> None:
         self._data, self._asked = data, dict[int, None]()
@@ -130,7 +133,7 @@ class _Noted:
         return self._data[index]
 
     def asked(self) -> list[int]:
-        """Since it was said last."""
+        """The numbers of the records asked for since the last call of this method."""
         found = sorted(self._asked)
         self._asked.clear()
         return found

@@ -1,18 +1,24 @@
-"""Whether the arithmetic of the claim holds, and the loop runs what was accounted."""
+"""Checks of the arithmetic: whether the claimed noise gives the claimed epsilon, and as many steps run as were
+accounted.
+"""
 
 from typing import Any
 
 from dpzero_theory.audit import datasets
-from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.runs import SEED
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
-_SLACK = 1e-3
-"""Of epsilon: what claims round away."""
+_EPSILON_ROUNDING = 1e-3
+"""The relative error of an epsilon that rounding in a claim may cause."""
 
 
 def accounting(lab: Lab, level: float) -> Verdict:
-    """The certified epsilon of the claimed releases, in both ends, beside the claimed one."""
+    """Compare the certified bracket of epsilon of the claimed releases with the claimed epsilon.
+
+    The claim is violated where the lower end exceeds it, and held where the upper end does not.
+    """
     claim = lab.claim
     try:
         cost = epsilon_of_history([claim.release()], claim.delta)
@@ -20,13 +26,13 @@ def accounting(lab: Lab, level: float) -> Verdict:
         return untested(f"not accounted here: {' '.join(str(error).split())}")
     plot: dict[str, Any] = {"lower": cost.lower, "upper": cost.upper, "claimed": claim.epsilon}
     said = f"noise multiplier {claim.noise_multiplier:g}, {claim.steps} steps, {claim.sampling}, {claim.relation}"
-    if cost.lower > claim.epsilon * (1 + _SLACK):
+    if cost.lower > claim.epsilon * (1 + _EPSILON_ROUNDING):
         mend = "compute the noise for this relation, sampling, n, batch and number of steps (dpzero_theory.privacy)"
         return violated(f"{said} cost epsilon {cost.lower:.4g} at least, not {claim.epsilon:g}", mend, **plot)
-    if cost.upper > claim.epsilon * (1 + _SLACK):
+    if cost.upper > claim.epsilon * (1 + _EPSILON_ROUNDING):
         return untested(f"{said} cost epsilon between {cost.lower:.4g} and {cost.upper:.4g}", **plot)
     reported = lab.runs.base.shown.get("epsilon")
-    if isinstance(reported, int | float) and reported < (least := _spent(lab)) * (1 - _SLACK):
+    if isinstance(reported, int | float) and reported < (least := _spent(lab)) * (1 - _EPSILON_ROUNDING):
         return violated(
             f"the loop reports epsilon {reported:.4g}, and spends {least:.4g}", "report what is spent", **plot
         )
@@ -34,14 +40,14 @@ def accounting(lab: Lab, level: float) -> Verdict:
 
 
 def _spent(lab: Lab) -> float:
-    """What the releases cost that are made, which may be fewer than are claimed."""
+    """The lower end of the epsilon of the releases that are made, which may be fewer than claimed."""
     release, made = lab.claim.release(), lab.runs.base.releases
     steps = release.steps if made is None or lab.loop.one_step else min(len(made), release.steps)
     return epsilon_of_history([release.with_steps(steps)], lab.claim.delta).lower
 
 
 def steps(lab: Lab, level: float) -> Verdict:
-    """The number of releases on the data given, and on others: it may not depend on the records."""
+    """Count the releases on the data given and on others: the number may not depend on the records."""
     if lab.runs.base.releases is None:
         return untested(lab.runs.why_no_releases)
     if lab.loop.one_step:
@@ -56,16 +62,10 @@ def steps(lab: Lab, level: float) -> Verdict:
         "all records alike": datasets.filled(records, first),
     }
     for name, data in others.items():
-        other = lab.runs.attempt(data, seed=11)
+        other = lab.runs.attempt(data, seed=SEED)
         if other is not None and other.releases is not None and len(other.releases) != found:
             mend = "a number of steps fixed beforehand; stopping early by the data is a release that must be paid for"
             return violated(f"{found} steps on the records given, {len(other.releases)} on {name}", mend)
     if found < lab.claim.steps:
         return held(f"{found} releases are made, fewer than the {lab.claim.steps} accounted")
     return held(f"{found} releases are made and accounted, on {len(others) + 1} data sets")
-
-
-FAMILY = (
-    Check("accounting", "Does the claimed noise give the claimed epsilon?", accounting, random=False),
-    Check("steps", "Are there as many releases as accounted, whatever the data?", steps, random=False),
-)

@@ -1,4 +1,4 @@
-"""The claim under attack: who is in the data, told from what is released."""
+"""Attacks on the claim: can a record be told from the releases better than the claim allows?"""
 
 import math
 from collections.abc import Iterator
@@ -9,38 +9,42 @@ from scipy import linalg
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.bounds import attack_gdp, one_run_gdp
-from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.power import curve, likely_bound
+from dpzero_theory.audit.runs import NOT_REPEATABLE, SEED
 from dpzero_theory.audit.sequential import decide
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 
-_WHY = "quiet runs with equal seeds differ, or the noise ignores its setting"
-_MEND = (
+_MEND_CLAIM = (
     "see the checks of noise and sensitivity; where they hold, something else that is released depends on the record"
 )
-_FIRST_SEED = 5000
-_CANARIES = 96
+_ATTACK_SEED = 5000
+"""The loop's seed in the first pair of runs."""
+_MOST_CANARIES = 96
+"""The largest number of canaries in one run."""
 _CONFIDENCE = 0.95
-_LARGEST = 20.0
-"""mu beyond which no number of runs would show the truth."""
+"""Confidence of the lower bounds that the report shows; a violation needs the check's own, far higher one."""
+_LARGEST_GDP = 20.0
+"""The largest mu for which it is computed how many runs would show it."""
 
 
 def _full_gdp(lab: Lab, steps: int) -> float:
-    """mu of so many releases with all records in each, one of which is exchanged."""
+    """mu of so many releases with all records in each, where one record is exchanged."""
     return 2 * math.sqrt(steps) / lab.claim.noise_multiplier
 
 
 def _scores(lab: Lab, runs: int) -> Iterator[Array]:
-    """For each pair of runs and each step the projections of releases on what the exchange does, of shape (steps, 2).
+    """For each pair of runs, the score of each step on both data sets, of shape (steps, 2).
 
-    +-1/2 on average, as `Betting` takes them. The attacker knows the code, all other records, the directions and the
-    weights, and looks at steps with all records, whose weights stay: there one step's law is that of every other.
+    A score is the projection of a release on what exchanging the pair's records does to it; on average it is +1/2 and
+    -1/2, as `sequential.Betting` takes it. The attacker knows the code, all other records, the directions and the
+    weights, and looks at steps with all records whose weights stay, so one step has the law of every other.
     """
     assert lab.influence.pair is not None
     data = [datasets.replaced(lab.loop.records, 0, record) for record in lab.influence.pair[:2]]
-    for seed in range(_FIRST_SEED, _FIRST_SEED + runs):
+    for seed in range(_ATTACK_SEED, _ATTACK_SEED + runs):
         quiet = [lab.runs.quiet(world, seed=seed, **lab.runs.all_records) for world in data]
         noisy = [lab.runs.attempt(world, seed=seed, **{**lab.runs.frozen, **lab.runs.all_records}) for world in data]
         rows = [
@@ -57,7 +61,9 @@ def _scores(lab: Lab, runs: int) -> Iterator[Array]:
 
 
 def bound(scores: Array, confidence: float) -> float:
-    """Clopper-Pearson's bound on mu from below, by scores (pairs, 2), a third of which chooses the threshold."""
+    """A lower bound on mu from scores of shape (pairs, 2), by Clopper and Pearson; a third of them chooses the
+    threshold.
+    """
     third = len(scores) // 3
     if third < 4:
         return 0.0
@@ -72,12 +78,12 @@ def bound(scores: Array, confidence: float) -> float:
 
 
 def attacked(lab: Lab, level: float) -> Verdict:
-    """Runs in pairs, on two data sets that differ in the record that moves a step the most, until it is decided.
+    """Bet against the claim with pairs of runs, on two data sets that differ in the record that moves a step the most.
 
-    Two games: each step on its own, and all of a run together.
+    Two games are played: each step on its own, and all steps of a run together.
     """
     if lab.runs.repeatable is None or lab.influence.pair is None:
-        return untested(_WHY if lab.runs.repeatable is None else "no record that was tried moves every step")
+        return untested(NOT_REPEATABLE if lab.runs.repeatable is None else "no record that was tried moves every step")
     quiet = lab.runs.quiet(**lab.runs.all_records)
     steps = 1 if quiet is None else len(quiet)
     each, whole = _full_gdp(lab, 1), _full_gdp(lab, steps)
@@ -101,7 +107,7 @@ def attacked(lab: Lab, level: float) -> Verdict:
         "epsilon_bound": _epsilon(lab, least * math.sqrt(steps)),
         "epsilon_claimed": _epsilon(lab, whole),
         "pairs": len(scores),
-        "pairs_to_see": curve(each, 1 - level) if each < _LARGEST else {},
+        "pairs_to_see": curve(each, 1 - level) if each < _LARGEST_GDP else {},
     }
     p = math.exp(-max(0.0, *found.wealth))
     said = (
@@ -109,28 +115,28 @@ def attacked(lab: Lab, level: float) -> Verdict:
         " records"
     )
     if found.refuted:
-        return violated(f"the claim is refuted: {said}", _MEND, p_value=p, **plot)
-    best = likely_bound(each, len(scores), _CONFIDENCE) if each < _LARGEST else 0.0
+        return violated(f"the claim is refuted: {said}", _MEND_CLAIM, p_value=p, **plot)
+    best = likely_bound(each, len(scores), _CONFIDENCE) if each < _LARGEST_GDP else 0.0
     return held(f"not refuted: {said}", power=f"{best:.3g}, where all that is claimed is used", p_value=p, **plot)
 
 
 def _epsilon(lab: Lab, gdp: float) -> float:
-    """Of all steps with all records."""
+    """The epsilon, at the claim's delta, of all steps with all records at this mu."""
     return float(epsilon_from_gdp(gdp, lab.claim.delta)) if gdp > 0 and lab.claim.delta > 0 else 0.0
 
 
 def in_one_run(lab: Lab, level: float) -> Verdict:
-    """One run in which many records are canaries, each one of two at random; guessed by regression on the releases.
+    """Guess many canaries, each one of two records at random, from one run by regression on its releases.
 
-    No more guesses are made than releases are independent: in first-order loops on small models, few.
+    There are no more guesses than independent releases, which are few in a first-order loop on a small model.
     """
     if lab.runs.repeatable is None or lab.influence.pair is None:
-        return untested(_WHY if lab.runs.repeatable is None else "no record that was tried moves every step")
+        return untested(NOT_REPEATABLE if lab.runs.repeatable is None else "no record that was tried moves every step")
     base = lab.runs.quiet(**lab.runs.all_records)
-    count = min(len(lab.loop.records), _CANARIES, 0 if base is None else base.size) // 2 * 2
+    count = min(len(lab.loop.records), _MOST_CANARIES, 0 if base is None else base.size) // 2 * 2
     if base is None or count < 8:
         return untested("one run releases fewer than 8 numbers, or has fewer records")
-    draw = np.random.default_rng(_FIRST_SEED)
+    draw = np.random.default_rng(_ATTACK_SEED)
     canaries = [datasets.random_like(lab.loop.records[0], draw, 1e3) for _ in range(count)]
     moves = [_move(lab, place, canary) for place, canary in enumerate(canaries)]
     if any(move is None or move.shape != base.shape for move in moves):
@@ -140,7 +146,7 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     data = lab.loop.records
     for place, (sign, canary) in enumerate(zip(signs, canaries, strict=True)):
         data = datasets.replaced(data, place, canary if sign > 0 else datasets.mirrored(canary))
-    noisy = lab.runs.attempt(data, seed=11, **{**lab.runs.frozen, **lab.runs.all_records})
+    noisy = lab.runs.attempt(data, seed=SEED, **{**lab.runs.frozen, **lab.runs.all_records})
     middle = _middle(lab, canaries)
     if noisy is None or noisy.releases is None or middle is None or lab.runs.comparable(noisy).shape != base.shape:
         return untested("the loop fails on random canaries")
@@ -156,13 +162,13 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
     said = f"{correct} of {guesses} guesses right in one run: mu >= {bound:.3g} at 95%, {gdp:.3g} is claimed"
     plot = {"correct": correct, "guesses": guesses, "gdp_bound": bound, "gdp_claimed": gdp}
     if sure > gdp:
-        return violated(f"the claim is refuted: {said}", _MEND, **plot)
+        return violated(f"the claim is refuted: {said}", _MEND_CLAIM, **plot)
     best = one_run_gdp(guesses, guesses, count, 1 - level)
     return held(f"not refuted: {said}", power=f"all guesses right would prove mu >= {best:.3g}", **plot)
 
 
 def _move(lab: Lab, place: int, canary: Any) -> Array | None:
-    """What it does without noise that a canary is not the mirrored one."""
+    """What exchanging a canary for its mirror image does to quiet releases."""
     rows = [
         lab.runs.quiet(datasets.replaced(lab.loop.records, place, record), **lab.runs.all_records)
         for record in (canary, datasets.mirrored(canary))
@@ -171,7 +177,7 @@ def _move(lab: Lab, place: int, canary: Any) -> Array | None:
 
 
 def _middle(lab: Lab, canaries: list[Any]) -> Array | None:
-    """Releases without noise, between those of all signs + and of all signs -."""
+    """The mean of the quiet releases where all signs are + and where all are -."""
     found = []
     for world in (canaries, [datasets.mirrored(canary) for canary in canaries]):
         data = lab.loop.records
@@ -179,9 +185,3 @@ def _middle(lab: Lab, canaries: list[Any]) -> Array | None:
             data = datasets.replaced(data, place, canary)
         found.append(lab.runs.quiet(data, **lab.runs.all_records))
     return None if any(row is None for row in found) else (np.asarray(found[0]) + np.asarray(found[1])) / 2
-
-
-FAMILY = (
-    Check("attack", "Can runs on neighbouring data be told apart better than claimed?", attacked),
-    Check("one-run", "Does one run betray many canaries?", in_one_run),
-)

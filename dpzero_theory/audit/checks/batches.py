@@ -1,4 +1,4 @@
-"""Which records are in which batch: the law that is claimed, by exact tests on who was included."""
+"""Checks of batches: exact tests of the claimed law on which record was in which batch."""
 
 from typing import NamedTuple
 
@@ -7,35 +7,39 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpzero_theory.audit import exact
-from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
 Included = NDArray[np.bool_]
-_RUNS = 8
+"""Whether each record was in each batch, of shape (runs, steps, records)."""
+_LISTED_RUNS = 8
+"""How many runs are made where the loop returns lists of its batches."""
 _SMALL, _LARGE = 0.1, 0.9
-"""Quantiles of the sizes of batches, beyond which they are small and large."""
-_WHOLE = 0.05
-"""Of a record: a size is a whole number."""
+"""The quantiles of the size of a batch below and above which a batch counts as small and as large."""
+_WHOLE_NUMBER = 0.05
+"""How far a measured size may be from a whole number, in records."""
 
 
-class Seen(NamedTuple):
-    """Who was in which batch, of shape (runs, steps, records), and how it is known."""
+class Inclusion(NamedTuple):
+    """Which record was in which batch, and how that is known."""
 
     included: Included
     how: str
 
 
-def observed(lab: Lab) -> Seen | None:
-    """From the loop's own lists of batches, else from which steps move when a record is exchanged."""
+def observed(lab: Lab) -> Inclusion | None:
+    """Which record was in which batch, from the loop's own lists, else from which steps move when a record is
+    exchanged.
+    """
     if lab.runs.base.batches is not None:
-        runs = [lab.runs.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_RUNS - 1))]
+        runs = [lab.runs.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_LISTED_RUNS - 1))]
         steps = min(len(run or []) for run in runs)
         found = np.zeros((len(runs), steps, lab.claim.n), dtype=bool)
         for r, run in enumerate(runs):
             for t, batch in enumerate((run or [])[:steps]):
                 found[r, t, [i for i in batch if 0 <= i < lab.claim.n]] = True
-        return Seen(found, "the lists of batches that the loop returns") if steps else None
+        return Inclusion(found, "the lists of batches that the loop returns") if steps else None
     if lab.influence.scan is None:
         return None
     found = lab.influence.scan.included
@@ -43,25 +47,27 @@ def observed(lab: Lab) -> Seen | None:
         lab.claim.sampling != "poisson" and not lab.runs.same_for_all_seeds
     ):  # an empty batch is a direction along which nothing moves
         found = found[np.all(found.any(axis=2), axis=1)]
-    return Seen(found, "steps that moved when a record was exchanged") if len(found) else None
+    return Inclusion(found, "steps that moved when a record was exchanged") if len(found) else None
 
 
-def _pairs(included: Included) -> tuple[int, int]:
-    """Records shared by neighbouring batches of disjoint pairs of steps, in all; and the number of pairs."""
+def _between_steps(included: Included) -> tuple[int, int]:
+    """How many records the batches of two neighbouring steps share, over disjoint pairs of steps; and how many
+    pairs.
+    """
     even = included.shape[1] // 2 * 2
     first, second = included[:, 0:even:2], included[:, 1:even:2]
     return int((first & second).sum()), first.shape[0] * first.shape[1]
 
 
-def _between(included: Included) -> tuple[int, int]:
-    """As `_pairs`, of one step in disjoint pairs of runs."""
+def _between_runs(included: Included) -> tuple[int, int]:
+    """How many records the batches of one step in two runs share, over disjoint pairs of runs; and how many pairs."""
     even = included.shape[0] // 2 * 2
     first, second = included[0:even:2], included[1:even:2]
     return int((first & second).sum()), first.shape[0] * first.shape[1]
 
 
 def poisson(included: Included, rate: float) -> dict[str, float]:
-    """p-values: how many, sizes of batches, times records and one record are drawn, neighbouring batches, runs."""
+    """The p-values of tests that each record is in each batch independently with probability `rate`."""
     _, steps, n = included.shape
     sizes, times = included.sum(axis=2).ravel(), included.sum(axis=1).ravel()
     tests = {
@@ -74,14 +80,14 @@ def poisson(included: Included, rate: float) -> dict[str, float]:
 
 
 def _one(included: Included, rate: float) -> float:
-    """p-value of the record that is drawn the most or the least often, times their number; steps are independent."""
+    """The p-value of the record drawn most or least often, times the number of records; steps are independent."""
     times = included.reshape(-1, included.shape[-1]).sum(axis=0)
     chances = [exact.binomial(int(hits), included.shape[0] * included.shape[1], rate) for hits in np.unique(times)]
     return float(min(1.0, min(chances) * included.shape[-1]))
 
 
 def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]:
-    """p-values, of many sizes: how far they are spread, how many are small, and large."""
+    """The p-values of tests of many sizes: how far they are spread, how many are small and how many are large."""
     law = stats.binom(n, rate)
     small, large = law.ppf(_SMALL), law.ppf(_LARGE)
     return {
@@ -92,7 +98,7 @@ def _of_sizes(sizes: NDArray[np.int64], n: int, rate: float) -> dict[str, float]
 
 
 def fixed_size(included: Included, rate: float) -> dict[str, float]:
-    """p-values: sizes of batches (0 or 1), times one record is drawn, neighbouring batches, runs."""
+    """The p-values of tests of batches of a fixed size drawn anew in each step; that of the sizes is 0 or 1."""
     n = included.shape[2]
     batch = round(n * rate)
     tests = {"sizes of batches": float((included.sum(axis=2) == batch).all())}
@@ -101,10 +107,13 @@ def fixed_size(included: Included, rate: float) -> dict[str, float]:
 
 
 def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
+    """The p-values of what neighbouring batches, and batches of two runs, share; pmf: the law of what two batches
+    share.
+    """
     tests = {}
     for name, (shared, pairs) in (
-        ("what neighbouring batches share", _pairs(included)),
-        ("what batches of two runs share", _between(included)),
+        ("what neighbouring batches share", _between_steps(included)),
+        ("what batches of two runs share", _between_runs(included)),
     ):
         if pairs:
             tests[name] = exact.overlaps(shared, pairs, np.asarray(pmf))
@@ -112,12 +121,12 @@ def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
 
 
 def full(included: Included, rate: float) -> dict[str, float]:
-    """0 or 1: every record in every batch."""
+    """1 where every record is in every batch, else 0, as the p-value of a test."""
     return {"who is in a batch": float(included.all())}
 
 
 def epochs(included: Included, rate: float) -> dict[str, float]:
-    """0 or 1: every record at most once in each epoch of 1/rate steps, and in whole epochs exactly once."""
+    """1 where every record is at most once in each epoch of 1/rate steps, and exactly once in whole ones; else 0."""
     length = round(1 / rate)
     blocks = [included[:, t : t + length].sum(axis=1) for t in range(0, included.shape[1], length)]
     whole = all((block == 1).all() for block in blocks[: included.shape[1] // length])
@@ -131,21 +140,22 @@ LAWS = {
     "fixed-order": epochs,
     "random-allocation": epochs,
 }
+"""The tests of each sampling: (included, rate) -> the p-value of each test, by its name."""
 
 
 def _sizes(lab: Lab) -> NDArray[np.int64] | None:
-    """Of the batches, where a release is a sum over a constant: what equal records give, in shares of it."""
+    """The sizes of batches, where releases on equal records show them: a release must be a sum over a constant."""
     if lab.influence.shares is None or lab.claim.sampling not in ("poisson", "fixed-size"):
         return None
     found = lab.influence.shares[np.isfinite(lab.influence.shares)] * (
         lab.claim.batch if lab.claim.average == "mean" else lab.claim.n
     )
     whole = np.rint(found)
-    return whole.astype(np.int64) if found.size and np.abs(found - whole).max() < _WHOLE else None
+    return whole.astype(np.int64) if found.size and np.abs(found - whole).max() < _WHOLE_NUMBER else None
 
 
 def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
-    """Sizes alone, where nobody can say who is in a batch."""
+    """The verdict from sizes alone, where nobody can say which record is in a batch."""
     n, rate, claimed = lab.claim.n, lab.claim.sample_rate, lab.claim.sampling
     law = stats.binom.pmf(np.arange(n + 1), n, rate)
     p = exact.dispersion(sizes, law) if claimed == "poisson" else float((sizes == round(lab.claim.batch)).all())
@@ -157,7 +167,7 @@ def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
 
 
 def looks_like(included: Included, rate: float, level: float) -> str | None:
-    """The first law that the batches fit, None if there is none."""
+    """The first sampling whose tests the batches pass; None where there is none."""
     for name in ("full", "fixed-order", "fixed-size", "poisson"):
         if min(LAWS[name](included, rate).values()) > level and (name != "full" or rate == 1):
             return name
@@ -165,7 +175,9 @@ def looks_like(included: Included, rate: float, level: float) -> str | None:
 
 
 def cost(lab: Lab, sampling: str) -> str:
-    """What the claimed noise costs with batches drawn so; empty where that is not accounted."""
+    """What the claimed noise costs with batches drawn in another way, in words; empty where that cannot be
+    accounted.
+    """
     try:
         found = epsilon_of_history([lab.claim.release(sampling)], lab.claim.delta).upper
     except ValueError:
@@ -174,7 +186,7 @@ def cost(lab: Lab, sampling: str) -> str:
 
 
 def law(lab: Lab, level: float) -> Verdict:
-    """Exact tests of the claimed law; what it is instead, and what that costs."""
+    """Test the claimed law of batches exactly; where it fails, say which law fits instead and what that costs."""
     seen = observed(lab)
     if seen is None and (sizes := _sizes(lab)) is not None:
         return _law_of_sizes(lab, sizes, level)
@@ -205,7 +217,9 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def secret(lab: Lab, level: float) -> Verdict:
-    """Whether the batches are a function of a public seed: amplification holds where nobody can draw them again."""
+    """Whether the batches are a function of a public seed: amplification holds only where nobody can draw them
+    again.
+    """
     if lab.claim.sampling in ("full", "fixed-order") or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     source = _source(lab)
@@ -219,7 +233,7 @@ def secret(lab: Lab, level: float) -> Verdict:
 
 
 def _source(lab: Lab) -> str | None:
-    """Of what the batches are a function."""
+    """What the batches are a function of, in words; None where that is nothing known."""
     if lab.runs.base.batches is None:
         return "the seed" if lab.influence.scan is not None and _varied(lab.influence.scan.included) else None
     first, second, third = (lab.loop.run(seed=60, world=world).batches for world in (1, 2, 1))
@@ -230,9 +244,3 @@ def _source(lab: Lab) -> str | None:
 
 def _varied(included: Included) -> bool:
     return bool((included.any(axis=1) != included.all(axis=1)).any())
-
-
-FAMILY = (
-    Check("batches", "Are batches drawn as claimed?", law),
-    Check("batches-secret", "Can the batches be drawn again?", secret, random=False),
-)

@@ -1,4 +1,4 @@
-"""Whether the noise is shown, or what lets it be drawn again: the seed of its generator, or the generator's state."""
+"""Checks whether a run shows its noise, or the seed or the state of the generator that drew it."""
 
 import math
 import re
@@ -9,45 +9,56 @@ from scipy import stats
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.checks.seeds import streams
-from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
 from dpzero_theory.audit.tokens import DIGEST, Token, contents, unpacked
 from dpzero_theory.check import Array
 
-_SEED = 41
+_SHOWN_SEED = 41
+"""The loop's seed in these runs."""
 _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
-_MOST = 50
-"""Integers that are tried as seeds."""
-_NAMES = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
-"""In what NumPy writes of a generator's state."""
-_TORCH = 5056
-"""Bytes of torch's on the CPU."""
-_FEWEST, _STRIDES, _PLACES = 4, 8, 1000
-"""Numbers of noise to look for, how far apart they may be, and from how many places on."""
-_CLOSE, _CLOSER = 3e-3, 1e-2
-"""Of the sine of an angle: what printing few digits leaves, and of that of the releases."""
-_MEND = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
+"""Integers of 5 to 20 digits, outside digests and decimal numbers."""
+_MOST_TRIED = 50
+"""How many integers are tried as seeds of the noise."""
+_GENERATOR_NAMES = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
+"""Words in what NumPy writes of the state of a generator."""
+_TORCH_STATE = 5056
+"""How many bytes the state of torch's generator on the CPU has."""
+_FEWEST_NUMBERS = 4
+"""How many numbers of noise there must be to look for them in what is shown."""
+_NOISE_STRIDES = 8
+"""The largest distance between consecutive numbers of noise that is tried."""
+_NOISE_STARTS = 1000
+"""From how many positions of an output on the noise is looked for."""
+_NEAR_NOISE = 3e-3
+"""The largest sine of the angle between an output and the noise, which printing few digits leaves."""
+_NEARER_THAN_RELEASES = 1e-2
+"""The same as a share of the sine of the angle between the releases and the noise."""
+_MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
 def shown(lab: Lab, level: float) -> Verdict:
-    """States of generators, the noise itself, and integers that are its seeds; of what equal seeds give anew."""
+    """Look for states of generators, for the noise itself, and for integers that are its seed.
+
+    Only what two runs with equal seeds show differently is looked at.
+    """
     changes = {**lab.runs.frozen, **(lab.runs.repeatable or {})}
-    first, second = (lab.runs.attempt(seed=_SEED, **changes) for _ in (0, 1))
+    first, second = (lab.runs.attempt(seed=_SHOWN_SEED, **changes) for _ in (0, 1))
     if first is None or second is None:
         return untested("the loop fails")
     there = dict(_contents(second))
     for name, raw in _contents(first):
         if _is_state(raw) and there.get(name) not in (None, raw):
             says = f"{name} has the state of a generator that the loop's seed does not make: its numbers can be drawn"
-            return violated(says, _MEND)
+            return violated(says, _MEND_SHOWN)
     known = set(_integers(second))
-    seeds = [number for number in dict.fromkeys(_integers(first)) if number not in known][:_MOST]
-    quiet = None if lab.runs.repeatable is None else lab.runs.quiet(seed=_SEED, **lab.runs.repeatable)
+    seeds = [number for number in dict.fromkeys(_integers(first)) if number not in known][:_MOST_TRIED]
+    quiet = None if lab.runs.repeatable is None else lab.runs.quiet(seed=_SHOWN_SEED, **lab.runs.repeatable)
     told = quiet is not None and first.releases is not None and lab.runs.comparable(first).shape == quiet.shape
     noise = (lab.runs.comparable(first) - np.asarray(quiet)).ravel() if told else np.empty(0)
     if (output := _itself(lab, first, noise, level)) is not None:
-        return violated(f"{output} has the noise in it: subtracted from the releases it leaves the sums", _MEND)
+        return violated(f"{output} has the noise in it: subtracted from the releases it leaves the sums", _MEND_SHOWN)
     if not seeds:
         return held("no state of a generator and no new integer is shown")
     if not told:
@@ -61,34 +72,34 @@ def shown(lab: Lab, level: float) -> Verdict:
     name, p = min(found.items(), key=lambda pair: pair[1])
     p = min(1.0, p * len(found))
     if p < level:
-        return violated(f"the noise is drawn by a generator whose seed is shown: {name}", _MEND, p_value=p)
+        return violated(f"the noise is drawn by a generator whose seed is shown: {name}", _MEND_SHOWN, p_value=p)
     return held(f"none of {len(seeds)} integers that are shown is the seed of the noise", p_value=p)
 
 
 def _itself(lab: Lab, run: LoopOutput, noise: Array, level: float) -> str | None:
-    """An output whose numbers are the noise times a constant, far more nearly than the releases are, and than chance.
+    """The name of an output that is the noise times a constant, far more nearly than the releases or chance would be.
 
-    Numbers that have nothing to do with the noise are as near to it as a direction of the sphere is.
+    Numbers that have nothing to do with the noise are as near to it as a random direction of the sphere is.
     """
-    if noise.size < _FEWEST:
+    if noise.size < _FEWEST_NUMBERS:
         return None
-    near = min(_CLOSE, _CLOSER * float(_apart(lab.runs.comparable(run).ravel()[None], noise)[0]))
+    near = min(_NEAR_NOISE, _NEARER_THAN_RELEASES * float(_apart(lab.runs.comparable(run).ravel()[None], noise)[0]))
     shown = [one for output, value in run.shown.items() for one in contents(output, value)]
     if 2 * stats.beta.cdf((1 - math.sqrt(1 - near**2)) / 2, *[(noise.size - 1) / 2] * 2) * _windows(shown) > level:
         return None
     for name, content in shown:
         numbers = _floats(content)
-        for stride in range(1, _STRIDES + 1):
+        for stride in range(1, _NOISE_STRIDES + 1):
             if (span := (noise.size - 1) * stride + 1) <= numbers.size:
-                windows = np.lib.stride_tricks.sliding_window_view(numbers, span)[:_PLACES, ::stride]
+                windows = np.lib.stride_tricks.sliding_window_view(numbers, span)[:_NOISE_STARTS, ::stride]
                 if float(_apart(windows, noise).min()) < near:
                     return name
     return None
 
 
 def _windows(shown: list[tuple[str, list[Token]]]) -> int:
-    """How many are looked at, at most."""
-    return sum(_STRIDES * min(_PLACES, len(content)) for _, content in shown)
+    """How many windows of the outputs are looked at, at most."""
+    return sum(_NOISE_STRIDES * min(_NOISE_STARTS, len(content)) for _, content in shown)
 
 
 def _floats(content: list[Token]) -> Array:
@@ -96,14 +107,14 @@ def _floats(content: list[Token]) -> Array:
 
 
 def _apart(rows: Array, noise: Array) -> Array:
-    """How far each row is from a multiple of the noise: the sine of their angle; 1 for what is not finite."""
+    """The sine of the angle between each row and the noise; 1 for a row that is not finite."""
     with np.errstate(all="ignore"):
         rest = rows - np.outer(rows @ noise / (noise @ noise), noise)
         return np.asarray(np.nan_to_num(np.sqrt((rest**2).sum(axis=1) / (rows**2).sum(axis=1)), nan=1.0, posinf=1.0))
 
 
 def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
-    """Everything shown as bytes; arrays of bytes as they are."""
+    """Everything that is shown, as bytes; arrays of bytes as they are."""
     for name, value in outcome.shown.items():
         if isinstance(value, bytes):
             yield from unpacked(name, value)
@@ -116,14 +127,10 @@ def _contents(outcome: LoopOutput) -> Iterator[tuple[str, bytes]]:
 
 
 def _integers(outcome: LoopOutput) -> Iterator[int]:
-    """Of five digits or more, none of those in a digest."""
+    """The integers of five or more digits that are shown, except those in digests."""
     for _, raw in _contents(outcome):
         yield from (int(digits) for digits in _INTEGER.findall(raw) if digits)
 
 
 def _is_state(raw: bytes) -> bool:
-    return len(raw) == _TORCH or any(name in raw for name in _NAMES)
-
-
-FAMILY = (Check("noise-shown", "Is the noise shown, its seed, or its generator's state?", shown),)
-"""One check."""
+    return len(raw) == _TORCH_STATE or any(name in raw for name in _GENERATOR_NAMES)

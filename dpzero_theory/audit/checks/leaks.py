@@ -1,4 +1,4 @@
-"""What is shown without noise: in outputs, in what is printed, in every file written."""
+"""Checks of what is shown without noise: in outputs, in what is printed, and in every file that is written."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -9,43 +9,43 @@ import numpy as np
 from scipy import stats
 
 from dpzero_theory.audit import datasets
+from dpzero_theory.audit.checks.batch_leaks import BY_CHANCE, of_batches
 from dpzero_theory.audit.coupling import CLIPPED, LARGER, coupled
-from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.loop import LoopOutput
-from dpzero_theory.audit.runs import same
+from dpzero_theory.audit.runs import SEED, same
 from dpzero_theory.audit.tokens import Chunk, Position, Shown, Token, contents, tokens, unpacked, where
-from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
-"""Of the noise multiplier, so that whatever has noise differs."""
-_MEND = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
+"""Factors of the noise multiplier, so that whatever has noise differs between runs."""
+_MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
-"""Runs on each of two data sets: of what is no leak, one thing in all on one and another in all on the other has
-probability below 4^-20.
-"""
-_RUNS = (2, 8, 10)
-"""The same, a few at first."""
-_STEPS, _STRIDES, _PLACES = 4, 64, 1000
-"""Fewer steps may agree by chance; how far apart, and from how many places on, sizes of batches are looked for."""
-_DRAWS, _SEEDS = range(11, 27), 4
-"""Seeds of batches, and of how many sizes are looked for."""
-_BY_CHANCE = 1e-6
-_Contents = list[tuple[str, list[Token]]]
-_DIGITS, _SHORTEST = 4, 4
-"""A number is recognised by more digits, or by so many bytes."""
-_ROUNDING = 1e-2
-_COUPLED = 3
-_SEED = 2027
+"""Runs on each of two data sets that confirm a leak. Something that is no leak is one thing in all runs on one and
+another thing in all runs on the other with probability below 4^-20."""
+_CONFIRMING_ROUNDS = (2, 8, 10)
+"""The same number of runs in three rounds, so that most differences are dismissed after the first."""
+_PRESENCE_SEEDS = range(SEED, SEED + 16)
+"""The loop's seeds under which a batch may or may not have a record."""
+_LEAK_DIGITS = 4
+"""A number of a record is recognised where it has more digits than this."""
+_LEAK_BYTES = 4
+"""How many bytes of a number are looked for, at least."""
+_LEAK_ROUNDING = 1e-2
+"""The relative difference that equal releases may leave to rounding."""
+_LEAK_DRAWS = 3
+"""How many draws of the noise are compared."""
+_LEAK_SEED = 2027
+"""Seed of the random records of another data set."""
 
 
 def unnoised(lab: Lab, level: float) -> Verdict:
-    """Numbers that change with one record and do not change with the noise.
+    """Look for numbers that change with a record and do not change with the noise.
 
-    Runs on the data and on a neighbour in turn, with noise of four sizes. What is equal in all runs on the data, equal
-    in all runs on the neighbour, and different between them, has no noise in it. The same with all records
-    exchanged.
+    Runs are made on the data and on a neighbouring data set in turn, with noise of four sizes. What is equal in all
+    runs on the one, equal in all runs on the other, and different between the two has no noise in it. The same is done
+    with all records exchanged.
     """
     tried = False
     for what, pair, changes in _neighbours(lab):
@@ -55,14 +55,14 @@ def unnoised(lab: Lab, level: float) -> Verdict:
         tried = True
         places = sorted(_leaks(*runs))
         if places and (sure := _confirmed(lab, pair, changes, places)):
-            return violated(f"{where(sure[0])}: it depends on {what} and not on the noise", _MEND)
-    if (says := _of_batches(lab)) is not None:
-        return violated(says, _MEND)
+            return violated(f"{where(sure[0])}: it depends on {what} and not on the noise", _MEND_LEAK)
+    if (says := of_batches(lab)) is not None:
+        return violated(says, _MEND_LEAK)
     if (place := _presence(lab)) is not None:
-        return violated(f"{where(place)}: it depends on who is in the batch, where the releases do not", _MEND)
+        return violated(f"{where(place)}: it depends on who is in the batch, where the releases do not", _MEND_LEAK)
     place = _beyond(lab)
     if place is not None:
-        return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND)
+        return violated(f"{where(place)}: it depends on a record where the releases do not", _MEND_LEAK)
     if not tried:
         return untested("the loop fails on a neighbour of its data")
     if not lab.runs.noise_follows:
@@ -76,10 +76,10 @@ def unnoised(lab: Lab, level: float) -> Verdict:
 
 
 def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """Two data sets, what they differ in, and settings to compare them with."""
+    """In what two data sets differ, the data sets, and settings to compare them with."""
     records = lab.loop.records
     other = lab.influence.pair.first if lab.influence.pair is not None else next(iter(datasets.extremes(records)))
-    alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_SEED), 1.0))
+    alike = datasets.filled(records, datasets.random_like(records[0], np.random.default_rng(_LEAK_SEED), 1.0))
     worlds = {"one record": datasets.replaced(records, 0, other), "the records": alike}
     for (what, data), changes in product(
         worlds.items(), (lab.runs.all_records | lab.runs.frozen, lab.runs.all_records, {})
@@ -88,87 +88,19 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
 
 
 def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Position]) -> list[Position]:
-    """Those that stay so in many runs with much noise: a word that hangs on the noise may agree by chance in a few."""
+    """The positions that stay so in many runs with much noise; a word that depends on the noise may agree by chance in
+    few.
+    """
     runs = _turns(lab, pair, changes, tuple(_FACTORS[-1] + k for k in range(_CONFIRMING)))
     sure = set() if runs is None else set(_leaks(*runs))
     return [place for place in places if place in sure]
 
 
-def _of_batches(lab: Lab) -> str | None:
-    """What an output says of the batches, on whose secrecy amplification rests: members, sizes."""
-    claim = lab.claim
-    if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order"):
-        return None
-    runs = list(_with_batches(lab))
-    if claim.relation == Relation.ADD_REMOVE and runs and (name := _with_sizes(runs, claim.n, claim.sample_rate)):
-        return f"{name}: it has the sizes of the batches, which follow who is in the data"
-    for shown, batches in runs[:1]:
-        if len(members := _with_members(shown, batches, claim.n)) > 1:
-            return f"{members[0]}: it says who is in the batches, on whose secrecy the claim rests"
-    return None
-
-
-def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
-    """Of several runs, what is shown and the batches: from the loop's own lists, else from the scan."""
-    for k in range(_SEEDS):
-        run = lab.runs.base if k == 0 else lab.loop.run(seed=_DRAWS[k])
-        batches = run.batches
-        if batches is None and lab.influence.scan is not None and k < len(lab.influence.scan.included):
-            batches = [np.flatnonzero(row).tolist() for row in lab.influence.scan.included[k]]
-        if batches:
-            yield [one for name, value in run.shown.items() for one in contents(name, value)], batches
-
-
-def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: float) -> str | None:
-    """Where the sizes of all batches of all runs are, in one place and at equal distances, and not by chance."""
-    steps = min(len(batches) for _, batches in runs)
-    chance = float(stats.binom.pmf(np.arange(n + 1), n, rate).max()) ** (steps * len(runs))
-    for name, content in runs[0][0]:
-        places = _sizes_at(content, runs[0][1])
-        for shown, batches in runs[1:]:
-            places &= _sizes_at(dict(shown).get(name, []), batches)
-        if places and chance * len(content) * _STRIDES < _BY_CHANCE:
-            return name
-    return None
-
-
-def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[str]:
-    """For each batch that is shown, where: its members one after the other, or n numbers that are 1 for these."""
-    numbers = {name: np.array([token for token in one if isinstance(token, float)]) for name, one in shown}
-    found = []
-    for batch in batches:
-        rows = [np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)]
-        if _STEPS <= len(batch) < n and max(batch) - min(batch) >= len(batch):  # else any count has it
-            found += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
-    return found
-
-
-def _is_in(row: Array, numbers: Array) -> bool:
-    if len(numbers) < len(row):
-        return False
-    windows = np.lib.stride_tricks.sliding_window_view(numbers, len(row))
-    return bool(np.asarray(windows == row).all(axis=1).any())
-
-
-def _sizes_at(content: list[Token], batches: list[list[int]]) -> set[tuple[int, int]]:
-    """From where on, and how far apart, the size of every batch is there."""
-    sizes = [len(batch) for batch in batches]
-    if len(sizes) < _STEPS or len(set(sizes)) < 2:
-        return set()
-    last = len(sizes) - 1
-    starts = [k for k, token in enumerate(content) if token == sizes[0]][:_PLACES]
-    return {
-        (start, stride)
-        for start in starts
-        for stride in range(1, min(_STRIDES, (len(content) - 1 - start) // last) + 1)
-        if all(content[start + stride * t] == size for t, size in enumerate(sizes))
-    }
-
-
 def _presence(lab: Lab) -> Position | None:
-    """A place that follows whether records were in the batch which add nothing to a release.
+    """A position that shows whether records were in the batch that add nothing to a release; None where there is none.
 
-    One step is made with them and without them. What always differs is the number of records, and public.
+    One step is made with these records and one without them. What always differs is the number of records, which is
+    public.
     """
     claim = lab.claim
     if claim.relation != Relation.ADD_REMOVE or lab.runs.repeatable != {} or claim.n < 3 or claim.sample_rate == 1:
@@ -181,7 +113,7 @@ def _presence(lab: Lab) -> Position | None:
                 datasets.replaced(data, place, datasets.scaled(data[0], 0.0)),
                 datasets.removed(less, len(less) - 1),
             )
-        found = [_settled(lab, [data, less], {**how, "seed": seed}) for seed in _DRAWS]
+        found = [_settled(lab, [data, less], {**how, "seed": seed}) for seed in _PRESENCE_SEEDS]
         seen = [places for places in found if places is not None]
         sometimes = set().union(*seen) - set(seen[0]).intersection(*seen) if seen else set()
         if sometimes:
@@ -192,11 +124,12 @@ def _presence(lab: Lab) -> Position | None:
 def _turns(
     lab: Lab, data: list[Any], changes: dict[str, Any], factors: tuple[float, ...]
 ) -> tuple[list[Shown], list[Shown]] | None:
+    """The tokens of runs on both data sets in turn, one pair of runs for each factor; None where the loop fails."""
     found: tuple[list[Shown], list[Shown]] = ([], [])
     for k, factor in enumerate(factors):
         for world in (0, 1):
             how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.runs.noise_follows else {}
-            seed = 11 if lab.runs.noise_follows else 11 + k
+            seed = SEED if lab.runs.noise_follows else SEED + k
             outcome = lab.runs.attempt(data[world], seed=seed, **how, **changes)
             if outcome is None:
                 return None
@@ -205,7 +138,7 @@ def _turns(
 
 
 def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
-    """Places with one thing in all the first runs, and another one, or none, in all the second."""
+    """The positions with one token in all the first runs, and with another one or none in all the second runs."""
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
         alike = (all(run.get(place) == one for run in runs) for runs, one in ((first, here), (second, there)))
@@ -214,10 +147,10 @@ def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
 
 
 def _beyond(lab: Lab) -> Position | None:
-    """A number that differs between data whose releases without noise are equal: it is computed from more than these.
+    """A position that differs between data sets whose quiet releases are equal, so it is computed from more than these.
 
-    The data differ in one record, which is clipped to the same contribution: it is 1024 times as large, so that a
-    contribution that is clipped is the same to the last bit, in the first step at least.
+    The data sets differ in one record that is clipped to the same contribution. It is 1024 times as large, so the
+    clipped contribution is the same to the last bit, in the first step at least.
     """
     if lab.runs.repeatable is None:
         return None
@@ -227,7 +160,7 @@ def _beyond(lab: Lab) -> Position | None:
         for record in (*clipped, *datasets.extremes(lab.loop.records))
     ]
     every = [data for worlds in pairs for data in worlds]
-    for numbers, how in ((range(_COUPLED), {}), (range(1), {"steps": 1})):
+    for numbers, how in ((range(_LEAK_DRAWS), {}), (range(1), {"steps": 1})):
         for number, found in zip(numbers, coupled(lab.runs, every, numbers, **how), strict=False):
             for k, worlds in enumerate(pairs):
                 places = differing(found[4 * k : 4 * k + 4])
@@ -235,21 +168,23 @@ def _beyond(lab: Lab) -> Position | None:
                     return min(sure)
     for worlds in pairs:
         for noise in (0.0, lab.runs.quiet_multiplier):
-            if places := _settled(lab, worlds[:2], {"seed": 11, "noise_multiplier": noise, **lab.runs.all_records}):
+            if places := _settled(lab, worlds[:2], {"seed": SEED, "noise_multiplier": noise, **lab.runs.all_records}):
                 return min(places)
     return None
 
 
 def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Position]:
-    """As `differing`, in many coupled runs of this number: few digits of a digest under a secret key may agree."""
+    """As `differing`, in many coupled runs of this number: a few digits of a digest under a secret key may agree by
+    chance.
+    """
     found = next(coupled(lab.runs, worlds * _CONFIRMING, [number], **how), None)
     return set() if found is None else differing(found) or set()
 
 
 def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Position] | None:
-    """As `differing`, in few runs on each of two data sets and then in many, as words may agree by chance."""
+    """As `differing`, in few runs on each of two data sets and then in many, because words may agree by chance."""
     runs: list[LoopOutput | None] = []
-    for count in _RUNS:
+    for count in _CONFIRMING_ROUNDS:
         runs += [lab.runs.attempt(world, **how) for _ in range(count) for world in worlds]
         found = differing(runs)
         if not found:
@@ -258,9 +193,9 @@ def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) 
 
 
 def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
-    """The places where runs with equal releases differ; None where releases do.
+    """The positions where runs with equal releases differ; None where releases differ.
 
-    runs: of two data sets in turn, as some things always change.
+    runs: of two data sets in turn; several, because some things differ in every run.
     """
     done = [run for run in runs if run is not None and run.releases is not None]
     rows = [np.asarray(run.releases) for run in done[:2]]
@@ -271,15 +206,15 @@ def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
 
 
 def _apart(a: Token | None, b: Token | None, exact: bool) -> bool:
-    """Whether two differ by more than what equal releases leave to rounding; exact: they leave nothing to it."""
+    """Whether two tokens differ by more than rounding; `exact` where equal releases leave nothing to rounding."""
     if isinstance(a, float) and isinstance(b, float):
-        return abs(a - b) > _ROUNDING * (1 + abs(a))
+        return abs(a - b) > _LEAK_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and (exact or not isinstance(a, Chunk))
 
 
 def canaries(lab: Lab, level: float) -> Verdict:
-    """Numbers of the records themselves, as text, float32 and float64, in outputs, prints and files."""
-    values = {x for x in datasets.numbers(lab.loop.records[0]) if len(f"{abs(x):.12g}".replace(".", "")) > _DIGITS}
+    """Look for numbers of the records themselves, as text, float32 and float64, in outputs, prints and files."""
+    values = {x for x in datasets.numbers(lab.loop.records[0]) if len(f"{abs(x):.12g}".replace(".", "")) > _LEAK_DIGITS}
     if len(values) < 1:
         return untested("the records have no numbers of many digits that could be recognised")
     wanted = {struct.pack("<d", x): x for x in values} | {struct.pack("<f", x): x for x in values if abs(x) < 1e38}
@@ -287,8 +222,8 @@ def canaries(lab: Lab, level: float) -> Verdict:
     for name, value in lab.runs.base.shown.items():
         for inner, raw in _raw(name, value):
             hits = {x for pattern, x in wanted.items() if pattern in raw}
-            chance = min(1.0, len(wanted) / len(values) * len(raw) * 256.0**-_SHORTEST)
-            if len(hits) > len(values) / 2 and stats.binom.sf(len(hits) - 1, len(values), chance) < _BY_CHANCE:
+            chance = min(1.0, len(wanted) / len(values) * len(raw) * 256.0**-_LEAK_BYTES)
+            if len(hits) > len(values) / 2 and stats.binom.sf(len(hits) - 1, len(values), chance) < BY_CHANCE:
                 return violated(
                     f"{inner} has the first record's own numbers in it", "write no records, embeddings or caches"
                 )
@@ -303,9 +238,3 @@ def _raw(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
     else:
         for inner, tokens in contents(name, value):
             yield inner, b" ".join(struct.pack("<d", x) if isinstance(x, float) else x for x in tokens)
-
-
-FAMILY = (
-    Check("un-noised", "Is anything shown that has no noise in it?", unnoised, random=False),
-    Check("records-shown", "Are records in anything that is written?", canaries, random=False),
-)

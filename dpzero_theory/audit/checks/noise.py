@@ -1,27 +1,33 @@
-"""Whether the noise is as much as claimed, of the claimed law, and new for every number of every step."""
+"""Checks whether the noise is as large as claimed, of the claimed law, and new for every number of every step."""
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from dpzero_theory.audit import exact
-from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.noise import NoiseSample
+from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
-_WHY = "the noise cannot be told from the rest: quiet runs with equal seeds differ, or the noise ignores its setting"
+_NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
 _TAILS = (2.0, 2.5, 3.0)
+"""Thresholds, in standard deviations, beyond which a Gaussian has a known share of its values."""
 _MIDDLE = (0.1, 0.25, 0.5, 1.0)
-_LAGS, _DIGITS = 40, 1e-6
-_SIZE = (
+"""Thresholds within which a Gaussian has a known share of its values."""
+_LAGS = 40
+"""How many steps or numbers apart are compared at most."""
+_EQUAL_DIGITS = 1e-6
+"""The relative difference below which two numbers count as equal."""
+_MEND_SIZE = (
     "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
     " every coordinate; divide it by the same denominator as the sum, and by nothing else"
 )
 
 
 def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
-    """All of it, each step, each coordinate, and the sum over the steps."""
+    """The whole sample, each step, the sum over all steps, and each number of a step, with their names."""
     values = noise.values
     _, steps, numbers = values.shape
     yield "all numbers", values
@@ -35,16 +41,21 @@ def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
 
 
 def _least(noise: NoiseSample) -> tuple[float, str, float]:
-    """The smallest p-value of too little noise times the number of tests, where, and the noise there."""
+    """The part with the least noise: its p-value times the number of tests, its name, and the standard deviation
+    there.
+    """
     tests = [(exact.too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(noise)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
 
 
 def size(lab: Lab, level: float) -> Verdict:
-    """Standard deviation of all numbers, of each step, each coordinate and of the sum, on several data and settings."""
+    """Compare the standard deviation of the noise with the claimed one, on several data sets and settings.
+
+    All numbers together, each step, each coordinate and the sum over steps are tested.
+    """
     if lab.noise.sample is None:
-        return untested(_WHY)
+        return untested(_NO_SAMPLE)
     samples: list[tuple[str, Callable[[], NoiseSample | None]]] = [
         ("as claimed", lambda: lab.noise.sample),
         *lab.noise.worlds(),
@@ -61,7 +72,7 @@ def size(lab: Lab, level: float) -> Verdict:
         if p * len(samples) < level:
             return violated(
                 f"noise of {std:.3g} times the standard deviation that is claimed, {where}, {name}",
-                _SIZE,
+                _MEND_SIZE,
                 p_value=p * len(samples),
                 worlds=seen,
             )
@@ -74,13 +85,13 @@ def size(lab: Lab, level: float) -> Verdict:
 
 
 def law(lab: Lab, level: float) -> Verdict:
-    """Kolmogorov's distance from the Gaussian that is claimed, values far out, and too many in the middle.
+    """Test the law of the noise: its distance from the Gaussian, its tails and its middle.
 
-    The last is looked at where there is more noise than claimed as well: a Gaussian, with whatever is added to it, has
-    no more in the middle.
+    Its middle is tested where there is more noise than claimed as well: a Gaussian plus anything else has no more in
+    the middle than the Gaussian has.
     """
     if lab.noise.sample is None:
-        return untested(_WHY)
+        return untested(_NO_SAMPLE)
     values = lab.noise.sample.values.ravel()
     plot = {"quantiles": np.quantile(values, np.linspace(0.005, 0.995, 60)).tolist()}
     tests = {f"too many values within {t:g} standard deviations": exact.many_within(values, t) for t in _MIDDLE}
@@ -105,9 +116,9 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def independence(lab: Lab, level: float) -> Verdict:
-    """Correlations between steps, between coordinates, and between runs with other seeds."""
+    """Test for correlations between steps, between coordinates, and between runs with other seeds."""
     if lab.noise.sample is None:
-        return untested(_WHY)
+        return untested(_NO_SAMPLE)
     values = lab.noise.sample.values
     _, steps, numbers = values.shape
     tests, by_chance = dict[str, float](), _equal_by_chance(values)
@@ -131,26 +142,27 @@ def independence(lab: Lab, level: float) -> Verdict:
 
 
 def _copies(a: Array, b: Array, by_chance: float) -> float:
-    """One-sided: that so many numbers are equal in size to six digits."""
-    return exact.at_least(int(np.isclose(np.abs(a), np.abs(b), rtol=_DIGITS, atol=0).sum()), a.size, by_chance)
+    """The one-sided p-value of so many numbers of equal size, to six digits."""
+    return exact.at_least(int(np.isclose(np.abs(a), np.abs(b), rtol=_EQUAL_DIGITS, atol=0).sum()), a.size, by_chance)
 
 
 def _equal_by_chance(values: Array) -> float:
-    """How often two numbers are, at most: of Gaussians 2/pi times the tolerance, and of any two here, twice that.
+    """The largest probability that two numbers are of equal size: for Gaussians 2/pi of the tolerance, and twice what
+    is seen.
 
-    What is equal since it is repeated is a small part of all pairs.
+    Numbers that are equal because noise is repeated are a small part of all pairs.
     """
     sizes = np.sort(np.abs(values.ravel()))
-    after = np.searchsorted(sizes, sizes * (1 + _DIGITS), side="right") - np.arange(1, sizes.size + 1)
-    return float(min(1.0, _DIGITS + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
+    after = np.searchsorted(sizes, sizes * (1 + _EQUAL_DIGITS), side="right") - np.arange(1, sizes.size + 1)
+    return float(min(1.0, _EQUAL_DIGITS + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
 
 
 def precision(lab: Lab, level: float) -> Verdict:
-    """The noise where the sum is as large as it can be: rounding to few digits loses it there."""
+    """Test the noise where the sum is as large as it can be, because rounding to few digits loses it there."""
     found = lab.noise.aligned()
     if found is None:
         return untested(
-            _WHY if lab.runs.repeatable is None else "no data make the sum large without making it infinite"
+            _NO_SAMPLE if lab.runs.repeatable is None else "no data make the sum large without making it infinite"
         )
     p, where, std = _least(found)
     distinct = len(np.unique(found.values.ravel())) / found.values.size
@@ -163,11 +175,3 @@ def precision(lab: Lab, level: float) -> Verdict:
             distinct=distinct,
         )
     return held("where all records push one way the noise is all there", p_value=p, distinct=distinct)
-
-
-FAMILY = (
-    Check("noise-size", "Is the noise as large as claimed, everywhere?", size),
-    Check("noise-law", "Is the noise Gaussian?", law),
-    Check("noise-independence", "Is every noise new?", independence),
-    Check("precision", "Does rounding lose the noise?", precision),
-)

@@ -1,4 +1,4 @@
-"""Where the noise comes from: nobody may be able to draw it again."""
+"""Checks of where the noise comes from: nobody may be able to draw it again."""
 
 import hashlib
 import importlib.util
@@ -9,27 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpzero_theory.audit import exact
-from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.runs import alike
 from dpzero_theory.audit.sources import KEY_BYTES, known_entropy, noted_seeds, stopped_clocks
 from dpzero_theory.check import Array
 
-_MEND = (
+_MEND_SOURCE = (
     "draw the noise from the operating system's entropy (dpzero_theory.privacy.noise.SystemNoise, secrets, a generator"
     " seeded with os.urandom that is never saved), never from a seed that is known"
 )
-_SEARCHED = 32
-"""Bits of a secret seed: fewer are tried one by one."""
-_WIDEST = 2**64
-_NOTED = 4096
-"""Seeds of generators that are looked at."""
-_OFFSETS = 4
-"""Of a direction's length: how far into a stream noise is looked for."""
+_SEARCHED_BITS = 32
+"""A secret seed of fewer bits can be found by trying all of them."""
+_SEEDS_END = 2**64
+"""Generators take seeds below this."""
+_MOST_NOTED = 4096
+"""How many seeds given to generators are looked at."""
+_DIRECTIONS_LONG = 4
+"""How far into a stream noise is looked for, in lengths of a direction."""
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:
-    """Two runs with one seed, and with the process's generators in one state; how many bits of a secret seed count."""
+    """Compare two runs with one seed of the loop and one state of the process's global generators.
+
+    Where a secret seed makes the noise, it is counted how many of its bits matter.
+    """
     if lab.runs.base.releases is None:
         return untested(lab.runs.why_no_releases)
     first, other, again = (lab.loop.run(seed=5, world=world) for world in (6, 7, 6))
@@ -38,16 +42,16 @@ def from_seed(lab: Lab, level: float) -> Verdict:
         return held("two runs with equal seeds, of the loop and of all global generators, release different numbers")
     source = "the seed" if by_seed else "the state of the process's global generators, which any call may seed"
     if lab.view.seed == "public":
-        return violated(f"the noise is a function of {source}: two runs with it release the same numbers", _MEND)
+        return violated(f"the noise is a function of {source}: two runs with it release the same numbers", _MEND_SOURCE)
     bits = _bits_that_count(lab) if by_seed else None
-    if bits is not None and bits < _SEARCHED:
-        return violated(f"the noise is a function of {bits} bits of the seed, which can all be tried", _MEND)
+    if bits is not None and bits < _SEARCHED_BITS:
+        return violated(f"the noise is a function of {bits} bits of the seed, which can all be tried", _MEND_SOURCE)
     few = "" if bits is None else f" (no more than {bits} bits of it, which are not those of a key)"
     return untested(f"the noise is a function of {source}: as secret as that is said to be{few}")
 
 
 def _bits_that_count(lab: Lab) -> int | None:
-    """Of the seed: the fewest low ones that give the same noise, by seeds that differ in higher ones alone."""
+    """The fewest low bits of the seed that decide the noise, by seeds that differ in higher bits only."""
     changes = lab.noise.repeatable
     plain = lab.noise.residual(None, changes, 5)
     for bits in (8, 16, 20, 24, 31, 32):
@@ -58,28 +62,32 @@ def _bits_that_count(lab: Lab) -> int | None:
 
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Noise of runs with other seeds: a generator that is always seeded alike, from the clock, or from few bytes."""
+    """Compare the noise of runs with other seeds: its generator may always be seeded alike, by the clock, or by few
+    bytes.
+    """
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
         return untested("the noise cannot be told from the rest")
     if _equal(first, second):
-        return violated("runs with different seeds have the same noise: its generator is always seeded alike", _MEND)
+        return violated(
+            "runs with different seeds have the same noise: its generator is always seeded alike", _MEND_SOURCE
+        )
     with stopped_clocks():
         stopped = [lab.noise.residual(None, changes, seed) for seed in (21, 22)]
         timed = [lab.runs.attempt(seed=5, world=world) for world in (6, 7)]
     running = [lab.runs.attempt(seed=5, world=world) for world in (6, 7)]
     known = lab.view.seed == "public" and alike(*timed) and not alike(*running)
     if known or _equal(stopped[0], stopped[1]):
-        return violated("the noise is a function of the clock: two runs at one time have the same", _MEND)
+        return violated("the noise is a function of the clock: two runs at one time have the same", _MEND_SOURCE)
     taken = _entropy(lab)
     if taken is not None and taken < KEY_BYTES:
-        return violated(f"the noise is a function of {taken} random bytes, which can all be tried", _MEND)
+        return violated(f"the noise is a function of {taken} random bytes, which can all be tried", _MEND_SOURCE)
     return held("runs with different seeds, and at one time of the clock, have different noise")
 
 
 def _entropy(lab: Lab) -> int | None:
-    """Random bytes that a run takes, where its noise is a function of them; None where it is not."""
+    """How many random bytes a run takes, where its noise is a function of them; None where it is not."""
     found = []
     for seed in (21, 22):
         with known_entropy():
@@ -98,8 +106,12 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """Standard normals of the usual generators after being seeded so; with 64 bits where they take no more."""
-    seed = seed if seed >= 0 else seed % _WIDEST
+    """What the usual generators draw first after being seeded with this seed: standard normals, by the name of the
+    generator.
+
+    Torch's generators take 64 bits of the seed and NumPy's RandomState takes 32.
+    """
+    seed = seed if seed >= 0 else seed % _SEEDS_END
     small = seed % 2**32
     makers: dict[str, Callable[[], NDArray[np.float64]]] = {
         "numpy.random.default_rng(seed).normal": lambda: np.random.default_rng(seed).normal(size=count),
@@ -110,7 +122,7 @@ def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
         import torch
 
         def stream(parts: int, double: bool) -> NDArray[np.float64]:
-            generator = torch.Generator().manual_seed(seed % _WIDEST)
+            generator = torch.Generator().manual_seed(seed % _SEEDS_END)
             kind = torch.float64 if double else torch.float32
             drawn = [torch.randn(count // parts, generator=generator, dtype=kind) for _ in range(parts)]
             return np.asarray(torch.cat(drawn).numpy(), dtype=np.float64)
@@ -123,12 +135,12 @@ def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
 
 
 def _after_direction(seed: int, d: int, count: int) -> Iterator[tuple[str, Array]]:
-    """What torch gives after a direction of d numbers in one call, whose law depends on d."""
+    """What torch draws after a direction of d numbers in one call, which depends on d."""
     if d < 1 or not importlib.util.find_spec("torch"):
         return
     import torch
 
-    generator = torch.Generator().manual_seed(seed % _WIDEST)
+    generator = torch.Generator().manual_seed(seed % _SEEDS_END)
     torch.randn(d, generator=generator)
     yield "torch.manual_seed(seed), randn after a direction", torch.randn(count, generator=generator).double().numpy()
 
@@ -139,8 +151,8 @@ def _python(seed: int, count: int) -> Array:
 
 
 def derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
-    """The first standard normals of generators seeded with what is easily made of the seed, and of the step."""
-    seed = seed if seed >= 0 else seed % _WIDEST
+    """The first standard normals of generators whose seed is easily made of the seed and of the step."""
+    seed = seed if seed >= 0 else seed % _SEEDS_END
     for child, sequence in enumerate(np.random.SeedSequence(seed).spawn(4)):
         yield f"numpy's child {child} of SeedSequence(seed)", np.random.default_rng(sequence).normal(size=count)
     for name, made in _seeds_of(seed, step).items():
@@ -150,7 +162,7 @@ def derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
             if importlib.util.find_spec("torch"):
                 import torch
 
-                drawn = torch.randn(count, generator=torch.Generator().manual_seed(made % _WIDEST))
+                drawn = torch.randn(count, generator=torch.Generator().manual_seed(made % _SEEDS_END))
                 yield f"torch.manual_seed({name}), randn", np.asarray(drawn.double().numpy())
 
 
@@ -166,8 +178,8 @@ def _seeds_of(seed: int, step: int) -> dict[str, int | list[int]]:
 
 
 def _moved(seeds: list[int], noted: list[int]) -> dict[str, Callable[[int], int]]:
-    """What makes seeds that generators were given of each of these: a constant that is added, or its bits turned."""
-    given, found = set(noted[:_NOTED]), dict[str, Callable[[int], int]]()
+    """Functions of the published seeds that made seeds of generators: adding a constant, or flipping bits."""
+    given, found = set(noted[:_MOST_NOTED]), dict[str, Callable[[int], int]]()
     for constant in {one - seeds[0] for one in given} - {0} if seeds else ():
         if all(seed + constant in given for seed in seeds):
             found[f"seed + {constant}"] = lambda seed, constant=constant: seed + constant  # type: ignore[misc]
@@ -178,13 +190,15 @@ def _moved(seeds: list[int], noted: list[int]) -> dict[str, Callable[[int], int]
 
 
 def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int) -> Iterator[tuple[str, Array]]:
-    """Streams of the seeds that are made so."""
+    """The streams of the seeds that these functions make of a seed."""
     for name, made in others.items():
         yield from ((f"{stream}, of {name}", drawn) for stream, drawn in streams(made(seed), count))
 
 
 def from_directions(lab: Lab, level: float) -> Verdict:
-    """The noise beside what every usual generator draws from the published seeds of the steps, from each place on."""
+    """Compare the noise with what every usual generator draws from the published seed of its step, from each
+    place on.
+    """
     with noted_seeds() as noted:
         found = lab.loop.run(seed=31, **lab.runs.frozen, **(lab.runs.repeatable or {}))
     residual = lab.noise.residual(None, lab.noise.repeatable, 31)
@@ -194,7 +208,7 @@ def from_directions(lab: Lab, level: float) -> Verdict:
         return untested("the noise of the steps cannot be told from the rest")
     k = residual.shape[1]
     d = int(lab.loop.settings.get("d", 16))
-    count = _OFFSETS * d + 4 * k + 64
+    count = _DIRECTIONS_LONG * d + 4 * k + 64
     others = _moved(found.seeds, noted)
     table = [
         dict(
@@ -218,12 +232,5 @@ def from_directions(lab: Lab, level: float) -> Verdict:
                 worst, where = p, f"{name}, from its number {offset} on"
     p = min(1.0, worst * tests)
     if p < level:
-        return violated(f"the noise is what the published seed of its step gives: {where}", _MEND, p_value=p)
+        return violated(f"the noise is what the published seed of its step gives: {where}", _MEND_SOURCE, p_value=p)
     return held(f"none of {tests} places in streams of the published seeds has the noise", p_value=p)
-
-
-FAMILY = (
-    Check("noise-from-seed", "Can the noise be drawn again from a seed?", from_seed, random=False),
-    Check("noise-fixed", "Is the noise the same in every run, or a function of the clock?", from_nothing, random=False),
-    Check("noise-from-directions", "Is the noise in the stream of the published directions?", from_directions),
-)

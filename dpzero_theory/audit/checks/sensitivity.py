@@ -1,4 +1,4 @@
-"""What one record can do: exact differences between quiet runs on neighbouring data."""
+"""Checks of what one record can do: exact differences between quiet runs on neighbouring data."""
 
 import math
 from collections.abc import Iterator
@@ -11,33 +11,36 @@ from scipy import stats
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.coupling import coupled
 from dpzero_theory.audit.datasets import Records
-from dpzero_theory.audit.finding import Check, Verdict, held, untested, violated
+from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.influence import Scan
 from dpzero_theory.audit.lab import Lab
-from dpzero_theory.audit.runs import norms
+from dpzero_theory.audit.runs import NOT_REPEATABLE, norms
 from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_ROUNDING = 1e-3
-"""Of a clip: what float32 sums and quiet noise may add."""
+_CLIP_ROUNDING = 1e-3
+"""What sums in float32 and quiet noise may add to a move, in clips."""
 _SATURATED = 0.02
-"""Of two clips, what a pair that is clipped on both sides may miss."""
+"""How far the move of a pair that is clipped on both sides may be from two clips."""
 _VARIES = 1e-2
-"""Of what a record adds: more than rounding leaves."""
-_COUPLED = 6
-"""Draws of the noise under which runs are compared."""
-_SCALES, _HALVINGS, _NEARLY = (1e-4, 1e4), 20, 0.97
-"""Between which a record's scale is looked for at which it is nearly clipped, how often that is halved, how nearly."""
-_WHY = "quiet runs with equal seeds differ, or the noise ignores its setting"
-_MEND = (
+"""The relative difference between two moves that rounding cannot cause."""
+_MOVE_DRAWS = 6
+"""How many draws of the noise are compared."""
+_SCALE_RANGE = (1e-4, 1e4)
+"""The scales between which a record is looked for that is nearly clipped."""
+_HALVINGS = 20
+"""How often that range is halved."""
+_NEARLY = 0.97
+"""What a nearly clipped record adds, in clips."""
+_MEND_SENSITIVITY = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm"
 )
 
 
-class _Moved(NamedTuple):
-    """A neighbour: what was changed, by how many clips a step moved at most, and how many are allowed."""
+class _Move(NamedTuple):
+    """How far a step moved at most on a neighbouring data set, in clips, and how far it may."""
 
     what: str
     clips: float
@@ -45,7 +48,7 @@ class _Moved(NamedTuple):
 
 
 def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
-    """Data to take a record from."""
+    """Data sets from which a record is exchanged or removed, by name."""
     records, nearly = lab.loop.records, _nearly_clipped(lab)
     yield "the records given", records
     yield "records a thousand times as large", datasets.each_scaled(records, 1e3)
@@ -62,21 +65,22 @@ def _bases(lab: Lab) -> Iterator[tuple[str, Records]]:
 
 
 def _nearly_clipped(lab: Lab) -> Any:
-    """A record that is as large as can be before it is clipped: there what it does to others shows the most."""
-    first, (low, high) = lab.loop.records[0], map(math.log, _SCALES)
+    """The largest record that is not clipped: there its effect on the contributions of others shows the most."""
+    first, (low, high) = lab.loop.records[0], map(math.log, _SCALE_RANGE)
     scale = math.exp(halved(lambda log: _share(lab, first, math.exp(log)) < _NEARLY, low, high, _HALVINGS)[0])
     return datasets.scaled(first, scale) if _share(lab, first, scale) > _NEARLY**3 else None
 
 
 def _share(lab: Lab, record: Any, scale: float) -> float:
-    """Of a clip, what each of equal records adds to the first step."""
+    """What each of equal records adds to the first step, in clips."""
     rows = lab.runs.at_start(datasets.filled(lab.loop.records, datasets.scaled(record, scale)), **lab.runs.all_records)
     if rows is None or not np.isfinite(rows).all():
         return 0.0
     return float(norms(rows[:1])[0]) / lab.runs.unit(lab.runs.all_records) / lab.claim.n
 
 
-def _neighbours(lab: Lab) -> Iterator[_Moved]:
+def _neighbours(lab: Lab) -> Iterator[_Move]:
+    """How far steps move on neighbours of each of `_bases`."""
     unit = lab.runs.unit(lab.runs.all_records)
     for name, data in _bases(lab):
         base = lab.runs.at_start(data, **lab.runs.all_records)
@@ -86,66 +90,68 @@ def _neighbours(lab: Lab) -> Iterator[_Moved]:
             others = {f"exchanged for extreme {k}": r for k, r in enumerate(datasets.extremes(lab.loop.records))}
             for what, record in others.items():
                 found = lab.runs.at_start(datasets.replaced(data, place, record), **lab.runs.all_records)
-                yield _Moved(f"{name}, record {place} {what}", _clips(found, base, unit), 2.0)
+                yield _Move(f"{name}, record {place} {what}", _clips(found, base, unit), 2.0)
             if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
                 found = lab.runs.at_start(datasets.removed(data, place), **lab.runs.all_records)
-                yield _Moved(f"{name}, record {place} removed", _clips(found, base, unit), 1.0)
+                yield _Move(f"{name}, record {place} removed", _clips(found, base, unit), 1.0)
 
 
-def _coupled(lab: Lab) -> Iterator[_Moved]:
-    """With all noise, the same in all runs: what is chosen by the data moves more than a record's own share."""
+def _coupled(lab: Lab) -> Iterator[_Move]:
+    """How far steps move with all noise, the same in both runs: what the data choose moves more than one record's
+    share.
+    """
     first = lab.loop.records[0]
     extreme = [lab.influence.pair.first, lab.influence.pair.second] if lab.influence.pair is not None else []
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
     worlds = [datasets.replaced(lab.loop.records, 0, record) for record in others]
-    for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_COUPLED))):
+    for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS))):
         for run in runs:
             if base is not None and base.releases is not None and run is not None and run.releases is not None:
                 clips = _clips(lab.runs.comparable(run), lab.runs.comparable(base), lab.runs.unit(lab.runs.all_records))
-                yield _Moved(f"one record exchanged, with noise that is the same, draw {number}", clips, 2.0)
+                yield _Move(f"one record exchanged, with noise that is the same, draw {number}", clips, 2.0)
 
 
 def _clips(found: Array | None, base: Array, unit: float) -> float:
-    """The largest move of a step in clips; nothing where the loop refuses these data, or runs other steps on them."""
+    """The largest move of a step, in clips; 0 where the loop refuses these data or makes other steps on them."""
     if found is None or found.shape != base.shape or not np.isfinite(found).all():
         return 0.0
     return float(norms(found - base).max()) / unit
 
 
-def sensitivity(lab: Lab, level: float) -> Verdict:
-    """One record exchanged, or removed, on several data, with all records in every step and on batches as claimed."""
+def moves(lab: Lab, level: float) -> Verdict:
+    """Exchange or remove one record, on several data sets, with all records in every step and on batches as claimed."""
     if lab.runs.repeatable is None:
-        return untested(_WHY)
-    moves = [*_neighbours(lab), *_coupled(lab)]
+        return untested(NOT_REPEATABLE)
+    tried = [*_neighbours(lab), *_coupled(lab)]
     if lab.influence.scan is not None:
-        moves.append(_Moved("batches as claimed, one record exchanged", float(lab.influence.scan.moved.max()), 2.0))
-    worst = max(moves, key=lambda move: move.clips / move.allowed, default=None)
+        tried.append(_Move("batches as claimed, one record exchanged", float(lab.influence.scan.moved.max()), 2.0))
+    worst = max(tried, key=lambda move: move.clips / move.allowed, default=None)
     if worst is None or worst.clips == 0:
         return untested("no record that was tried moves a release")
-    seen = [[move.clips, move.allowed] for move in moves]
-    if worst.clips > worst.allowed * (1 + _ROUNDING) + _ROUNDING:
+    seen = [[move.clips, move.allowed] for move in tried]
+    if worst.clips > worst.allowed * (1 + _CLIP_ROUNDING) + _CLIP_ROUNDING:
         says = f"one record moves a step by {worst.clips:.4g} clips, where {worst.allowed:g} are allowed: {worst.what}"
-        return violated(says, _MEND, moves=seen)
+        return violated(says, _MEND_SENSITIVITY, moves=seen)
     return held(
-        f"{len(moves)} neighbours move a step by at most {worst.clips:.4g} of {worst.allowed:g} clips",
+        f"{len(tried)} neighbours move a step by at most {worst.clips:.4g} of {worst.allowed:g} clips",
         power="what these neighbours show; a step's numbers are taken together",
         moves=seen,
     )
 
 
 def finite(lab: Lab, level: float) -> Verdict:
-    """A record with NaN or infinity in it must not make a release anything but a number within the clip."""
+    """A record that holds NaN or infinity must move a release by no more than the clip."""
     if lab.view.records == "finite":
         return untested("records are said to be finite")
     if lab.runs.repeatable is None:
-        return untested(_WHY)
+        return untested(NOT_REPEATABLE)
     base, tried, unit = lab.runs.at_start(**lab.runs.all_records), 0, lab.runs.unit(lab.runs.all_records)
     for record in datasets.poisoned(lab.loop.records[0]):
         rows = lab.runs.at_start(datasets.replaced(lab.loop.records, 0, record), **lab.runs.all_records)
         if rows is None or base is None:
             continue
         tried += 1
-        if not np.isfinite(rows).all() or rows.shape != base.shape or _clips(rows, base, unit) > 2 + _ROUNDING:
+        if not np.isfinite(rows).all() or rows.shape != base.shape or _clips(rows, base, unit) > 2 + _CLIP_ROUNDING:
             mend = "map what is not finite to a fixed value within the clip, record by record, before the sum"
             return violated("a record with NaN or infinity makes the release something else than a clipped sum", mend)
     if not tried:
@@ -156,14 +162,14 @@ def finite(lab: Lab, level: float) -> Verdict:
 
 
 def denominator(lab: Lab, level: float) -> Verdict:
-    """Whether a release is a sum over a number that does not depend on the batch, or on who is in the data."""
+    """Whether a release is a sum over a number that depends neither on the batch nor on who is in the data."""
     if lab.runs.repeatable is None:
-        return untested(_WHY)
+        return untested(NOT_REPEATABLE)
     mend = (
         "divide by the expected batch size (or n, where n is public), a constant, never by the size of the batch drawn"
     )
     ratio = lab.influence.with_one_less if lab.claim.relation == Relation.ADD_REMOVE else None
-    if ratio is not None and abs(ratio - 1) > _ROUNDING:
+    if ratio is not None and abs(ratio - 1) > _CLIP_ROUNDING:
         says = f"with one record less, another adds {ratio:.4g} times what it did: the denominator counts records"
         return violated(says, mend)
     if lab.claim.sampling == "full":
@@ -196,10 +202,12 @@ def denominator(lab: Lab, level: float) -> Verdict:
 
 
 def _one_average(sizes: NDArray[np.int64], ratios: Array) -> bool:
-    """Whether batches of several sizes, of equal records, are one number. Both of shape (seeds, steps)."""
+    """Whether batches of several sizes, of equal records, give one number. Both arguments have the shape (seeds,
+    steps).
+    """
     seeds = min(len(sizes), len(ratios))
     told = np.isfinite(ratios[:seeds])
-    return bool(told.any() and np.ptp(sizes[:seeds][told]) > 0 and np.ptp(ratios[:seeds][told]) < _ROUNDING)
+    return bool(told.any() and np.ptp(sizes[:seeds][told]) > 0 and np.ptp(ratios[:seeds][told]) < _CLIP_ROUNDING)
 
 
 def _each_step(scan: Scan) -> Array:
@@ -209,25 +217,18 @@ def _each_step(scan: Scan) -> Array:
 
 
 def _less_often_clipped(each: Array, whole: Array) -> float:
-    """p-value, where directions differ: that so many steps move otherwise than most of their seed's.
+    """The p-value, where directions differ, of so many steps that move otherwise than most steps of their seed.
 
-    A pair that is clipped on both sides moves a step by two clips, but where its records change little along the
-    step's direction: with one seed, and so with one start, that has one probability in steps with some and with all
-    records. Fisher's exact test.
+    A pair that is clipped on both sides moves a step by two clips, except where its records change little along the
+    step's direction. For one seed, and so for one start, that has one probability in steps with some and in steps with
+    all records. The test is Fisher's exact test.
     """
     (here, some), (there, all_) = _departing(each), _departing(whole)
     return float(stats.hypergeom.sf(here - 1, some + all_, here + there, some))
 
 
 def _departing(moves: Array) -> tuple[int, int]:
-    """How many steps are not as most of their seed are, and of how many."""
+    """How many steps move otherwise than most steps of their seed, and of how many."""
     told = moves[np.isfinite(moves).any(axis=1)]
     middle = np.nanmedian(told, axis=1, keepdims=True)
     return int((np.abs(told - middle) > _VARIES * middle).sum()), int(np.isfinite(told).sum())
-
-
-FAMILY = (
-    Check("sensitivity", "Does one record move a step by no more than the clip?", sensitivity, random=False),
-    Check("not-finite", "Is a record with NaN or infinity clipped like others?", finite, random=False),
-    Check("denominator", "Is the denominator a constant?", denominator),
-)

@@ -1,0 +1,1 @@
+"""The sharpened theorem: `proof.md` states and proves it, and the modules here compute its certificates."""

@@ -1,6 +1,8 @@
 """The sharpened theorem for Algorithm 2 (DPZero) with K directions a step: a certificate, and the best parameters.
 
-Under Assumption asp:rank, with no bound on |F_S|, for all alpha, T, lambda, C > 0 and noise sigma with q > 0,
+The certificate is a proved bound, as a number, for given parameters: step size alpha, T steps, smoothing lambda, clip
+C, noise sigma and rate q_s of Poisson sampling (1 for full batches). Under Assumption asp:rank, with no bound on |F_S|,
+for all alpha, T, lambda, C > 0 and noise sigma with q > 0,
 
     E||grad F_S(x_tau)||^2 <= ((p + sqrt(p^2 + 4 q K))/(2 q))^2,
     q = kept - (alpha ell/2) quadratic,
@@ -9,12 +11,12 @@ Under Assumption asp:rank, with no bound on |F_S|, for all alpha, T, lambda, C >
                                        + (1 - q_s)/(q_s n) (L sampled + e nu_2)^2),
     e = ell lambda/2,
 
-with the constants of `constants` at c = C/(L sqrt(K)), C the clip of a sample's K scalars in norm (nu_1, nu_2 are
-smooth_first, smooth_second). q_s is the rate of Poisson sampling, 1 for full batches. Statement and proof:
-dpzero_theory/theory/sharp/proof.md.
+where K on the right of the third line is the number of directions. The words are the constants of `constants` at c =
+C/(L sqrt(K)), C the clip of a sample's K scalars in norm; nu_1 and nu_2 are smooth_first and smooth_second. Statement
+and proof: dpzero_theory/theory/sharp/proof.md.
 
-Whatever the minimiser does, what it returns is this bound at the parameters it returns. Inside, lengths are
-in units of L/ell and losses in units of L^2/ell, so prescriptions scale exactly.
+Whatever the minimiser does, what it returns is this bound at the parameters it returns. Inside, lengths are in units of
+L/ell and losses in units of L^2/ell, so prescriptions scale exactly.
 """
 
 import functools
@@ -31,7 +33,7 @@ from dpzero_theory.theory.limits import LARGEST_GDP, SMALLEST, SMALLEST_GDP, SMO
 from dpzero_theory.theory.problem import Guarantee, Prescription, Problem
 from dpzero_theory.theory.sharp.constants import constants, law_of
 from dpzero_theory.theory.sharp.smallest import (
-    Search,
+    SmallestBound,
     clip_share,
     largest_below,
     number_of_directions,
@@ -43,6 +45,7 @@ from dpzero_theory.theory.sharp.smallest import (
 )
 
 ALGORITHMS = ("dpzero", "dpgd-0th")
+"""Algorithm 2 and Algorithm 1 of the paper."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +53,10 @@ class Certificate:
     """What the theorem says at given parameters.
 
     Attributes:
-        progress: q, must be positive for the bound to be finite.
+        progress: q; the bound is finite only where q > 0.
         drift: p, in units of the gradient.
-        floor: K, in units of the squared gradient.
-        bound: bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
+        floor: K of the theorem, in units of the squared gradient.
+        bound: the bound on E||grad F_S(x_tau)||^2, infinite where q <= 0.
         vacuous: whether bound >= L^2, which holds with no algorithm.
     """
 
@@ -79,20 +82,20 @@ def certificate(
 ) -> Certificate:
     """The bound on E||grad F_S(x_tau)||^2, tau uniform on 0, ..., T - 1, at given parameters.
 
-    Pure numbers: no privacy statement is made; noise_std = 0 is allowed.
+    No statement about privacy is made, and noise_std = 0 is allowed.
 
     Args:
-        problem: the constants (n enters only with sample_rate < 1; loss_bound and pl are not used).
+        problem: the constants; n matters only with sample_rate < 1, and loss_bound and pl not at all.
         step_size: alpha > 0.
         steps: T >= 1.
         clip: C > 0, of the norm of a sample's K finite differences (dpzero) or of the vector s_i u (dpgd-0th).
         smoothing: lambda > 0.
-        noise_std: sigma >= 0 of the noise on each coordinate of the (expected-batch) average.
+        noise_std: sigma >= 0 of the noise on each coordinate of the average over the expected batch.
         sample_rate: q_s in (0, 1]; the clipped sum is divided by q_s n.
         direction: law of the directions, one of `constants.LAWS`; the paper's is 'sphere'.
-        directions_per_step: K >= 1, 1 for dpgd-0th, at most d for a frame.
-        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, where ||u|| = sqrt(d) always):
-            clip_C(s u) = clip_{C/sqrt(d)}(s) u, so both have one theorem.
+        directions_per_step: K >= 1; 1 for dpgd-0th, at most d for a frame.
+        algorithm: 'dpzero' (Algorithm 2) or 'dpgd-0th' (Algorithm 1, where ||u|| = sqrt(d) always). Both have one
+            theorem, since clip_C(s u) = clip_{C/sqrt(d)}(s) u.
 
     Raises:
         ValueError: an argument outside its range.
@@ -135,21 +138,21 @@ def prescribe(
 ) -> Prescription:
     """The full-batch parameters with the smallest certificate at mu-GDP.
 
-    The id is 'theorem-3-sharp', for Algorithm 1 'theorem-2-sharp'.
+    The prescription's id is 'theorem-3-sharp', or 'theorem-2-sharp' for Algorithm 1.
 
-    The bound falls as T grows with alpha T fixed, so T is the cap; without a cap it is the smallest T whose
-    bound exceeds the infimum (T to infinity) by at most `STEPS_SHARE`. lambda is the largest that costs at
-    most `SMOOTHING_SHARE` of the bound.
+    With alpha T fixed the bound falls as T grows. So T is the cap; without a cap it is the smallest T whose bound
+    exceeds the infimum (T to infinity) by at most `STEPS_SHARE`. lambda is the largest that costs at most
+    `SMOOTHING_SHARE` of the bound.
 
     Args:
         problem: the constants.
         gdp: mu > 0 of the whole run.
-        max_steps: cap on T.
-        max_evaluations: cap on n K T, the finite differences of single samples (two losses each); at least n K.
+        max_steps: a cap on T.
+        max_evaluations: a cap on n K T, the finite differences of single samples (two losses each); at least n K.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction, algorithm: see `certificate`.
-        directions_per_step: K, or 'best': the K with the smallest certificate under a cap on evaluations, and
-            without one the smallest K within half of `STEPS_SHARE` of the best.
+        directions_per_step: K, or 'best': the K with the smallest certificate under a cap on evaluations, and without
+            one the smallest K within half of `STEPS_SHARE` of the best.
 
     Raises:
         ValueError: an argument outside its range.
@@ -158,7 +161,7 @@ def prescribe(
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation.of(relation)
     unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the K scalars
-    search_of = functools.cache(lambda k: Search(problem, direction, k))
+    search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 
     def smallest(k: int) -> float:
         cap = step_cap(problem, max_steps, max_evaluations, k)
@@ -181,7 +184,7 @@ def prescribe(
 
 
 def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) -> float:
-    """The norm of what the clipped scalars multiply before the clip: 1, and ||u|| = sqrt(d) for Algorithm 1."""
+    """The norm of what a clipped scalar multiplies before the clip: 1, and ||u|| = sqrt(d) for Algorithm 1."""
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
     fixed = law_of(direction).name not in DIRECTIONS or DIRECTIONS[direction].fixed_norm  # a frame's are that long
@@ -191,7 +194,7 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
 
 
 def at_point(
-    search: Search,
+    search: SmallestBound,
     c: float,
     alpha: float,
     steps: int,
@@ -201,7 +204,7 @@ def at_point(
     gdp: float,
     relation: Relation,
 ) -> Prescription:
-    """The prescription at clip C = c L sqrt(K) and step size alpha/ell with noise unit C, and its certificate."""
+    """The prescription, and its certificate, at clip C = c L sqrt(K), step size alpha/ell and noise unit C."""
     p = search.problem
     directions = search.directions
     k = constants(np.array([c]), p.d, p.r, search.direction, p.sample_rank, directions)

@@ -1,7 +1,8 @@
 """What clipping and the directions' law cost one step of K directions: the constants of the sharpened theorem.
 
-Units: L = ell = 1 (`certificate` restores them). U = (u_1 .. u_K), g_i is the gradient of sample i, g their mean,
-G = ||g||, b_i = U'g_i minus its clip to norm c sqrt(K), b the mean of the b_i, 0 <= H <= I and tr(H) <= r,
+Units are L = ell = 1; `certificate` restores them. U = (u_1 .. u_K) are the directions, g_i is the gradient of sample
+i, g is their mean and G = ||g||. b_i is U'g_i minus its clip to norm c sqrt(K), and b the mean of the b_i. H is any
+matrix with 0 <= H <= I and tr(H) <= r. The constants satisfy
 
     E[(U'g - b)'U'g]/K                          >= kept G^2 - bias G
     E[(U'g - b)'U'HU(U'g - b)]/K^2              <= quadratic G^2 + 2 cross G + excess^2
@@ -26,15 +27,16 @@ from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.sharp.projection import Projection
 
 _BEYOND = 12.0  # what lies this far past c is below rounding against beta(c)
+"""What lies this far past a clip is below rounding against beta(c), the part of a projection that clipping removes."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants above at one or several clips c (in units of L); each is an array of the shape of c.
+    """The constants at one or several clips c, in units of L; each is an array of the shape of c.
 
-    `smooth_first` and `smooth_second` say what the finite difference's error costs, per unit of
-    e = ell lambda/2: with e_U the error of the clipped mean, E|e_U'U'g|/K <= e smooth_first G and
-    E[e_U'U'HU e_U]/K^2 <= (e smooth_second)^2.
+    `smooth_first` and `smooth_second` say what the error of the finite difference costs, per unit of e = ell lambda/2.
+    With e_U the error of the clipped mean, E|e_U'U'g|/K <= e smooth_first G and E[e_U'U'HU e_U]/K^2 <= (e
+    smooth_second)^2.
     """
 
     kept: Array
@@ -54,8 +56,8 @@ class SharpLaw:
 
     Attributes:
         name: of the law in `sphere.DIRECTIONS`, or `frame`.
-        constants: (c, d, r, K) -> the constants, the smoothing's for samples of any rank.
-        curvature: d -> bounds of E[(u'Hu)^2] and E[(u'Hu)^3] over the Gaussian law's.
+        constants: (c, d, r, K) -> the constants; those of the smoothing are for samples of any rank.
+        curvature: d -> upper bounds on E[(u'Hu)^2] and E[(u'Hu)^3] over their values for the Gaussian law.
         largest: (d, K) -> what ||U'g||/(G sqrt(K)) cannot exceed; a larger clip never acts.
         most: d -> the largest K.
     """
@@ -72,12 +74,15 @@ LAWS: Registry[SharpLaw] = Registry("direction")
 
 
 def known_directions() -> tuple[str, ...]:
-    """Every name of a law: of one direction, `sphere.DIRECTIONS`, and of several."""
+    """The name of every law: those of one direction, `sphere.DIRECTIONS`, and those of several."""
     return tuple(dict.fromkeys([*DIRECTIONS, *LAWS]))
 
 
 def law_of(direction: str) -> SharpLaw:
-    """What is known of the law of that name. Raises ValueError where there is none, PreconditionError where nothing."""
+    """What the theorem knows of the law of that name.
+
+    Raises ValueError for an unknown name, PreconditionError for a law that the theorem does not cover.
+    """
     if direction in LAWS:
         return LAWS[direction]
     name = DIRECTIONS[direction].name
@@ -120,11 +125,12 @@ def constants(
 
 
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
-    """(kept, bias) from the map h -> E[min(h v, c) v], at least h (1 - beta(c/h)) and at most that of `lower`.
+    """kept and bias, from the map h -> E[min(h v, c) v], which is at least h (1 - beta(c/h)) and at most that of
+    `lower`.
 
-    The tangent to the latter at h = c/c', for any c' >= c, gives a valid pair, the best one where
-    M_2(c') + c M_1(c') = beta(c) with the tail moments of `lower`. Where its v is 1 the map is min(h, c) and the best
-    pair is known.
+    The tangent to the latter at h = c/c', for any c' >= c, gives a valid pair. The best one is where M_2(c') + c
+    M_1(c') = beta(c), M_1 and M_2 being the tail moments of `lower`. Where its v is 1 the map is min(h, c), and the
+    best pair is known.
     """
     if lower.constant:
         kink = np.minimum(c, 1.0)
@@ -144,9 +150,9 @@ def _invariant(
 ) -> dict[str, Array]:
     """The constants of a rotation-invariant law of U; `slack` is 0 where `upper` and `lower` are the law of v itself.
 
-    Given v, the second moment across the gradient is at most p0 - q0 v^2 of that along it, (p0, q0) = `across`, so the
-    worst case weighs v^2 by P + Q v^2 = v^2 + (r-1)(p0 - q0 v^2). Moments of functions that are convex in v^2 are at
-    most those of `upper` and at least those of `lower`.
+    v is the length of U'a/sqrt(K) for a unit vector a. Given v, the second moment across the gradient is at most p0 -
+    q0 v^2 of that along it, where (p0, q0) = `across`. So the worst case weighs v^2 by P + Q v^2 = v^2 + (r-1)(p0 - q0
+    v^2). Moments of functions that are convex in v^2 are at most those of `upper` and at least those of `lower`.
     """
     p, q = (r - 1) * across[0], 1 - (r - 1) * across[1]
     beta, chi, excess2 = _moments(c, p, q, upper)
@@ -230,9 +236,10 @@ def _rademacher(c: Array, d: int, r: float, k: int) -> Constants:
 
 
 def _cheaper_smoothing(k: Constants, r: float, rank: float, second: float, third: float) -> Constants:
-    """The smoothing's cost from E[(u'Hu)^2] <= s(s+2) and E[(u'Hu)^3] <= s(s+2)(s+4), s = tr(H) >= 1, where smaller.
+    """The constants with a cheaper smoothing, where the rank of samples makes it cheaper.
 
-    These are the Gaussian moments; second and third are the law's over them.
+    E[(u'Hu)^2] <= s(s+2) and E[(u'Hu)^3] <= s(s+2)(s+4) with s = tr(H) >= 1 are the Gaussian moments; `second` and
+    `third` are upper bounds on the law's moments over these.
     """
     cubes = math.cbrt(rank * (rank + 2) * (rank + 4)) ** 2 * math.cbrt(r * (r + 2) * (r + 4))
     return replace(

@@ -1,17 +1,17 @@
-"""The sharpened theorem for one run: what its own mean of ||grad F_S(x_t)||^2 exceeds with small probability only.
+"""The sharpened theorem for one run: a bound on its mean of ||grad F_S(x_t)||^2 that fails with small probability.
 
-A user makes one run, the theorem speaks of the mean over runs. Under its assumptions, full batches and the exact
+The theorem bounds the mean over runs, but a user makes only one. Under its assumptions, with full batches and exact
 Gaussian noise, for every theta > 0 fixed before the run and every kappa in (0, kept], with probability at least 1 -
 delta
 
     (1/T) sum_t ||grad F_S(x_t)||^2
-        <= (1/kappa) [ gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_{0 <= G <= L} (kappa G^2 - Psi_theta(G)) ],
+        <= (1/kappa) [ gap/(alpha T) + log(1/delta_2)/(theta alpha T) + max_{0 <= G <= L} (kappa G^2 - Psi_theta(G)) ].
 
-where Psi_theta(G) is a lower bound on -(1/(theta alpha)) log E exp(-theta (F_S(x_t) - F_S(x_{t+1}))) at a point with
-||grad F_S(x_t)|| = G, on the event that the step's directions are no longer than all but a share delta_1 of them, and
-delta = delta_2 + T delta_1. Psi has the theorem's q G^2 - p G - ..., less what the exponential moment of noise
-and directions adds: theta alpha sigma^2 G^2/(2 K) first of all. The maximum is over G because a run may spend its
-gradient in a few large steps, whose directions then average less; where steps are many it costs little.
+Psi_theta(G) is a lower bound on -(1/(theta alpha)) log E exp(-theta (F_S(x_t) - F_S(x_{t+1}))) at a point with ||grad
+F_S(x_t)|| = G, on the event that the step's directions are no longer than all but a share delta_1 of them; delta =
+delta_2 + T delta_1. Psi has the theorem's q G^2 - p G - ..., less what the exponential moment of noise and directions
+adds, of which theta alpha sigma^2 G^2/(2 K) is the largest part. The maximum is over G because a run may spend its
+gradient in a few large steps, whose directions then average less. Where steps are many this costs little.
 
 Statement and proof: dpzero_theory/theory/sharp/proof.md, section 10.
 """
@@ -31,16 +31,19 @@ from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, step_terms
 
 _SHARE = 0.01
-"""The share of delta for directions that are too long."""
+"""The share of delta that is spent on directions which are too long."""
 _CELLS = 1000
-_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _CELLS)])
-"""Ends of cells of G; on each every part is bounded by its value at the end where it is largest."""
+"""How many cells the range of G is divided into."""
+_GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _CELLS)])
+"""Ends of the cells of G, in units of L. On each cell every part is bounded by its value at the end where it is
+largest."""
 _SHARES_OF_KEPT = np.concatenate([np.geomspace(1e-3, 0.5, 40), np.linspace(0.5, 1.0, 101)[1:]])
+"""Values of kappa that are tried, as shares of `kept`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What a run of Algorithm 2 is given: full batches, Gaussian noise.
+    """The parameters of a run of Algorithm 2 with full batches and Gaussian noise.
 
     Attributes:
         step_size: alpha > 0.
@@ -61,7 +64,7 @@ class Parameters:
 
     @classmethod
     def of(cls, prescription: Prescription) -> Self:
-        """Those of a prescription."""
+        """The parameters of a prescription."""
         return cls(**{field.name: getattr(prescription, field.name) for field in fields(cls)})
 
 
@@ -70,8 +73,8 @@ class RunCertificate:
     """What holds for one run.
 
     Attributes:
-        bound: the run's mean of ||grad F_S(x_t)||^2 over t = 0, ..., T - 1 is at most this with probability >= 1 -
-            delta.
+        bound: with probability at least 1 - delta the run's mean of ||grad F_S(x_t)||^2, t = 0, ..., T - 1, is at most
+            this.
         failure: delta.
         exponent: theta, in units of one over the loss, the best of a grid; 0 where Markov's inequality for the
             theorem's bound, or L^2, is smaller.
@@ -85,8 +88,8 @@ class RunCertificate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """One step of given parameters, in units of L = ell = 1, as its exponential moment sees it.
+class StepMoments:
+    """One step of given parameters as its exponential moment sees it, in units of L = ell = 1.
 
     Attributes:
         step_size: alpha.
@@ -96,10 +99,10 @@ class Step:
         rank: r.
         error: e, of the finite difference.
         mean: the constants at r.
-        along: the constants at r = 1: those of H = g g'/G^2.
-        overlong: delta_1, the probability of directions longer than the two bounds that follow.
-        projection: gamma: ||U'g|| <= gamma sqrt(K) G else.
-        trace: beta: tr(U'HU) <= beta K else.
+        along: the constants at r = 1, which are those of H = g g'/G^2.
+        overlong: delta_1, the probability that the directions exceed one of the two bounds that follow.
+        projection: gamma, with ||U'g|| <= gamma sqrt(K) G unless they do.
+        trace: beta, with tr(U'HU) <= beta K unless they do.
     """
 
     step_size: float
@@ -115,9 +118,11 @@ class Step:
     trace: float
 
     def progress(self, problem: Problem, exponent: float) -> tuple[float, Array, Array]:
-        """Psi_theta(G) = kept G^2 - lost(G): (kept, G, lost) at the levels G; lost increases, inf where it fails."""
+        """(kept, G, lost) with Psi_theta(G) = kept G^2 - lost(G), at the levels G; lost increases, and is infinite
+        where it fails.
+        """
         a, c, e, beta, gamma = self.step_size, self.clip, self.error, self.trace, self.projection
-        g, k, directions = _LEVELS, self.mean, self.directions
+        g, k, directions = _GRADIENT_LEVELS, self.mean, self.directions
         share = exponent * a * a * self.variance * beta
         if not share < 1:
             return float(k.kept[0]), g, np.full_like(g, math.inf)
@@ -147,14 +152,14 @@ class Step:
         return float(k.kept[0]), g, np.where(exponent * a * expected <= 1, lost, math.inf)
 
 
-def step_of(problem: Problem, at: Parameters, *, failure: float) -> Step:
-    """The step of these parameters in units of L and ell; arguments and errors as `certify_run`."""
+def step_of(problem: Problem, at: Parameters, *, failure: float) -> StepMoments:
+    """The step of these parameters in units of L and ell; arguments and errors as for `certify_run`."""
     p = problem
     directions = check.integer("directions_per_step", at.directions_per_step)
     alpha = scaled("step_size", at.step_size, "smoothness", p.smoothness, at_least=1e-100)
     c = clip_share(at.clip, p, directions)
     overlong = _SHARE * failure / check.integer("steps", at.steps)
-    return Step(
+    return StepMoments(
         step_size=alpha,
         directions=directions,
         clip=c,
@@ -170,10 +175,10 @@ def step_of(problem: Problem, at: Parameters, *, failure: float) -> Step:
 
 
 def certify_run(problem: Problem, at: Parameters, *, failure: float) -> RunCertificate:
-    """The bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
+    """A bound on one run's mean of ||grad F_S(x_t)||^2 that fails with probability at most `failure`.
 
-    The best of a grid of theta and kappa, which depend on the parameters alone, and of bound/failure, which is Markov's
-    inequality for the certificate; L^2 where nothing better is proved.
+    It is the best over a grid of theta and kappa, which depends on the parameters alone, or bound/failure, which is
+    Markov's inequality for the certificate; L^2 where nothing better is proved.
 
     Args:
         problem: the constants.
@@ -213,7 +218,10 @@ def certify_run(problem: Problem, at: Parameters, *, failure: float) -> RunCerti
 
 
 def _longest(degrees: float, chance: float) -> float:
-    """The x > 1 with exp(-(k/2)(x - 1 - log x)) = `chance`: P(chi^2_k > k x) is at most that (Chernoff)."""
+    """The x > 1 with exp(-(k/2)(x - 1 - log x)) = `chance`, rounded up, where k is `degrees`.
+
+    By Chernoff's bound P(chi^2_k > k x) <= `chance`.
+    """
     target = 2 * math.log(1 / chance) / degrees
     return halved(lambda x: x - 1 - math.log(x) < target, 1.0, 2 + 2 * target, 80)[1]
 

@@ -1,19 +1,19 @@
 """The sharpened one-step inequality under the PL inequality: a certificate for the last iterate of Algorithm 2.
 
-With q, p of `certificate` and M = (L excess + e nu_2)^2, for every y > 0 with
-rho = 1 - 2 mu alpha (q - p/(2 y)) in [0, 1),
+With q and p of `certificate`, mu of the PL inequality and M = (L excess + e nu_2)^2, for every y > 0 with rho = 1 - 2
+mu alpha (q - p/(2 y)) in [0, 1),
 
     E[F_S(x_T) - F_S^*] <= rho^T gap + (alpha/2) (p y + alpha ell M) (1 - rho^T)/(1 - rho)
                            + (alpha^2 ell r/(2 K)) sum_t rho^(T-1-t) sigma_t^2,
 
-and E||grad F_S(x_T)||^2 is at most 2 ell times that. The noise may shrink along the run,
-sigma_t = noise_std ratio^(T-1-t): by Cauchy-Schwarz the best ratio at a given total privacy is rho^(-1/4), and it
-removes the factor log(n^2) of Corollary 3 (cor:pl-free). Proof: dpzero_theory/theory/sharp/proof.md.
+and E||grad F_S(x_T)||^2 is at most 2 ell times that. The noise may shrink along the run, sigma_t = noise_std
+ratio^(T-1-t). By Cauchy-Schwarz the best ratio at a given total privacy is rho^(-1/4), and it removes the factor
+log(n^2) of Corollary 3 (cor:pl-free). Proof: dpzero_theory/theory/sharp/proof.md.
 
 What the assumptions must mean here. L-Lipschitz losses and the PL inequality on all of R^d hold together only for
-constant F_S, because F_S - F_S^* <= L^2/(2 mu) while gradient ascent makes it grow exponentially. Both are used at
-the iterates alone, so the result is: with Omega a set where they hold, the left side is
-E[(F_S(x_T) - F_S^*) 1{x_0, ..., x_(T-1) in Omega}].
+constant F_S, because F_S - F_S^* <= L^2/(2 mu) while gradient ascent makes it grow exponentially. Both are used at the
+iterates alone, so the result is this: with Omega a set where they hold, the left side is E[(F_S(x_T) - F_S^*) 1{x_0,
+..., x_(T-1) in Omega}].
 """
 
 import bisect
@@ -49,16 +49,18 @@ from dpzero_theory.theory.sharp.smallest import (
 )
 
 SCHEDULES = ("constant", "shrinking")
+"""Noise of one size, or noise that shrinks along the run at the same total privacy."""
 
-_LEVELS = np.geomspace(1e-6, 10.0, 300)
+_Y_LEVELS = np.geomspace(1e-6, 10.0, 300)
+"""Values of y that are tried, in units of L."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastIteratePrescription(Prescription):
-    """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's docstring.
+    """A prescription whose bound is on E[F_S(x_T) - F_S^*], in the sense of the module's text.
 
     Attributes:
-        gradient_bound: 2 ell bound, on E||grad F_S(x_T)||^2.
+        gradient_bound: 2 ell bound, the bound on E||grad F_S(x_T)||^2.
     """
 
     gradient_bound: float
@@ -85,7 +87,7 @@ def certify_last_iterate(
         clip: C > 0, of the norm of a sample's K finite differences.
         smoothing: lambda > 0.
         noise_std: sigma >= 0 of the last step, of each coordinate.
-        noise_ratio: at least 1.
+        noise_ratio: how much larger the noise of a step is than that of the next one, at least 1.
         direction, directions_per_step: as for `certificate.certificate`.
 
     Raises:
@@ -105,7 +107,7 @@ def certify_last_iterate(
         check.integer("steps", steps, at_most=MOST_STEPS),
         np.array([noise * noise / directions]),
         np.array([math.log(check.real("noise_ratio", noise_ratio, at_least=1))]),
-        _LEVELS,
+        _Y_LEVELS,
     )
     return float(found[0]) * (p.lipschitz / p.smoothness * p.lipschitz)
 
@@ -123,13 +125,13 @@ def prescribe_last_iterate(
 ) -> LastIteratePrescription:
     """The full-batch parameters with the smallest last-iterate certificate found at mu-GDP ('corollary-3-sharp').
 
-    A grid over (C, alpha T) refined around its best point, at T = the cap; without a cap at the smallest power
-    of two whose bound is within 5% of the bound at 2^48 steps.
+    They come from a grid over (C, alpha T) that is refined around its best point. T is the cap; without one it is the
+    smallest power of two whose bound is within 5% of the bound at 2^48 steps.
 
     Args:
         problem: the constants, with `pl`.
         gdp: mu > 0 of the whole run.
-        schedule: 'constant' noise, or 'shrinking' along the run (same total privacy).
+        schedule: one of `SCHEDULES`.
         max_steps, max_evaluations, relation, direction, directions_per_step: as for `certificate.prescribe`.
 
     Raises:
@@ -147,11 +149,11 @@ def prescribe_last_iterate(
     @functools.cache
     def smallest(k: int) -> float:
         cap = step_cap(p, max_steps, max_evaluations, k)
-        return _Search(p, unit, shrinking, direction, k).best(2**48 if cap is None else cap, 1)[0]
+        return _LastIterateBound(p, unit, shrinking, direction, k).best(2**48 if cap is None else cap, 1)[0]
 
     most = None if max_evaluations is None else check.integer("max_evaluations", max_evaluations) / p.n
     directions = number_of_directions(p, direction, directions_per_step, most, smallest, STEPS_SHARE / 2)
-    search = _Search(p, unit, shrinking, direction, directions)
+    search = _LastIterateBound(p, unit, shrinking, direction, directions)
     steps = step_cap(p, max_steps, max_evaluations, directions)
     if steps is None:
         target = (1 + STEPS_SHARE) * search.best(2**48, 1)[0]
@@ -161,7 +163,7 @@ def prescribe_last_iterate(
     k = constants(np.array([clip]), p.d, p.r, direction, p.sample_rank, directions)
 
     def bound(e: float) -> float:
-        return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _LEVELS)[0])
+        return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _Y_LEVELS)[0])
 
     e = largest_below(bound, (1 + SMOOTHING_SHARE) * found)
     alpha, variance, log_ratio = search.parameters(np.array([clip]), np.array([exponent]), steps)
@@ -204,17 +206,18 @@ def prescribe_last_iterate(
 
 
 def pl_of_growth(growth: float) -> float:
-    """The PL constant mu of a convex F with quadratic growth F - F^* >= (growth/2) dist(x, argmin F)^2: growth/4.
+    """The PL constant mu of a convex F with quadratic growth, F - F^* >= (growth/2) dist(x, argmin F)^2: it is
+    growth/4.
 
     F - F^* <= ||grad F|| dist <= ||grad F|| (2 (F - F^*)/growth)^(1/2). On a set Omega it is enough that both hold
-    there, convexity along the segment to the nearest minimiser. growth > 0, in loss over length squared; raises
-    ValueError.
+    there, and convexity along the segment to the nearest minimiser. growth > 0 is in loss over length squared;
+    ValueError is raised for another value.
     """
     return check.real("growth", growth, above=0) / 4
 
 
 @dataclass(frozen=True)
-class _Search:
+class _LastIterateBound:
     """The bound as a function of c = C/(L sqrt(K)) and the exponent 2 mu alpha T.
 
     unit is sigma/(C sqrt(T)) of constant noise.
@@ -227,9 +230,10 @@ class _Search:
     directions: int
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array, Array]:
-        """alpha ell, variance of the last noise over K L^2, and the log of its ratio, near rho^(-1/4).
+        """alpha ell, the variance of the last noise over K L^2, and the logarithm of the noise ratio, which is near
+        rho^(-1/4).
 
-        The factor 1 + 1e-9 covers the rounding of ratio^T, on the private side.
+        The factor 1 + 1e-9 covers the rounding of ratio^T, on the side of more noise.
         """
         alpha = exponent * self.problem.condition_number / (2 * steps)
         if not self.shrinking:
@@ -244,10 +248,10 @@ class _Search:
         return _bound(self.problem, terms, alpha, steps, variance, log_ratio, levels)
 
     def best(self, steps: int, rounds: int) -> tuple[float, float, float]:
-        """(bound, c, exponent), the best of a grid narrowed `rounds` - 1 times around its best point."""
+        """(bound, c, exponent), the best of a grid that is narrowed `rounds` - 1 times around its best point."""
         p = self.problem
         clips, exponents = np.geomspace(0.1, 10.0, 17), np.geomspace(0.05, 300.0, 33)
-        levels = _LEVELS[::6]
+        levels = _Y_LEVELS[::6]
         best = (math.inf, 1.0, 1.0)
         for _ in range(rounds):
             k = constants(clips, p.d, p.r, self.direction, directions_per_step=self.directions)
@@ -260,12 +264,12 @@ class _Search:
                 (exponents[1] / exponents[0]) ** np.linspace(-1, 1, 7),
             )
             clips, exponents = best[1] * factors[0], best[2] * factors[1]
-            levels = _LEVELS
+            levels = _Y_LEVELS
         return best
 
 
 def _geometric(log_ratio: Array, steps: int) -> Array:
-    """sum_{k < steps} ratio^k, infinite where it overflows."""
+    """The sum of ratio^k over k < steps, infinite where it overflows."""
     small = np.abs(log_ratio) * steps < 1e-9
     with np.errstate(over="ignore"):
         total: Array = np.expm1(steps * log_ratio) / np.expm1(np.where(small, 1.0, log_ratio))
@@ -275,7 +279,7 @@ def _geometric(log_ratio: Array, steps: int) -> Array:
 def _bound(
     p: Problem, terms: Terms, alpha: Array, steps: int, variance: Array, log_ratio: Array, levels: Array
 ) -> Array:
-    """The bound in units of L^2/ell, the smallest over y in `levels`; one entry for each entry of `alpha`."""
+    """The bound in units of L^2/ell, the smallest over y in `levels`, for each entry of `alpha`."""
     alpha, ratio = alpha[:, None], log_ratio[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         progress = terms.kept[:, None] - alpha / 2 * terms.quadratic[:, None]

@@ -1,14 +1,14 @@
-"""How large a certificate must be: for given parameters, the member of a convex family on which Algorithm 2 does
-worst.
+"""How large a certificate must be: the member of a convex family on which Algorithm 2 does worst at given parameters.
 
-The family is that of `problems.worst_case` in `benchmarks`: a slope that lasts as long as the run, kept least of by
-clipping, and coordinates of curvature that hold the noise. In the limit T -> infinity with S = alpha T
-and nu = alpha sigma^2/K fixed, Gaussian directions, the mean over the run of ||grad F_S||^2 is at least
+The family is that of `benchmarks.problems.worst_case`: a slope that lasts as long as the run, of which clipping keeps
+the least, and coordinates of curvature that hold the noise. In the limit T -> infinity with S = alpha T and nu = alpha
+sigma^2/K fixed and Gaussian directions, the mean over the run of ||grad F_S||^2 is at least
 
-    G^2 (1 - (pi/2)^(1/2) (S nu)^(1/2)/D) + N/(1 + 3 N/(2 rho^2)) - o(1),      N = (nu/2) (r ell - G/w),
+    G^2 (1 - (pi/2)^(1/2) (S nu)^(1/2)/D) + N/(1 + 3 N/(2 rho^2)) - o(1),      N = (nu/2) (r ell - G/w).
 
-where G is the slope, D = S drift(G) its length, drift(G) what clipping keeps of it at most, and o(1) includes the
-end term E psi(y_T)/S. Proof, and what is simulated instead: dpzero_theory/theory/sharp/proof.md, section 9.
+G is the slope and w its width; D = S drift(G) is its length, where drift(G) is the most that clipping keeps of it; rho
+is the gradient at which the curved coordinates saturate. o(1) includes the end term E psi(y_T)/S. Proof, and what is
+simulated instead: dpzero_theory/theory/sharp/proof.md, section 9.
 """
 
 import math
@@ -23,16 +23,24 @@ from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap
 
 _OPPOSED = np.linspace(0.0, 1.0, 101)
+"""Slopes of the samples that slope backward, as shares of the forward slope."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardest:
-    """The member for given parameters, in the problem's units; the names are those of `benchmarks.problems.worst_case`.
+    """The worst member of the family for given parameters, in the problem's units.
+
+    The names are those of `benchmarks.problems.worst_case`.
 
     Attributes:
         share: of the samples that slope forward.
+        forward, backward: the slopes of the samples that slope forward, and of the others.
         slope: G.
         drift: what a step moves down the slope at most, over alpha.
+        width: w, over which the slope ends.
+        start: how far from there the run starts.
+        curved, curvature: how many coordinates are curved, and how much.
+        saturation: rho, the largest gradient of a curved coordinate.
         bound: the limit's lower bound on the mean over the run of ||grad F_S||^2, without its o(1).
     """
 
@@ -61,14 +69,14 @@ def hardest(
     coordinates: int | None = None,
     lengthened: float = 0.0,
 ) -> Hardest:
-    """The member of the family whose slope is the steepest that lasts as long as a run of these parameters.
+    """The member of the family with the steepest slope that lasts as long as a run of these parameters.
 
     Args:
-        problem: L, ell, r and the gap are met by the member.
+        problem: the member meets its L, ell, r and gap.
         step_size, steps, clip, noise_std, directions_per_step: alpha, T, C, sigma, K.
         saturation: rho/L in (0, 1).
-        coordinates: k, over which the curvature r ell - G/w is spread; by default as few as ||H|| <= ell allows.
-        lengthened: the slope is longer by this many standard deviations of where the run ends, at the same gap.
+        coordinates: over how many the curvature r ell - G/w is spread; by default as few as ||H|| <= ell allows.
+        lengthened: by how many standard deviations of where the run ends the slope is longer, at the same gap.
 
     Raises:
         ValueError: an argument outside its range.

@@ -11,16 +11,17 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
-from dpzero_theory.theory.sharp.smallest import Search, number_of_directions
+from dpzero_theory.theory.sharp.smallest import SmallestBound, number_of_directions
 
 PoissonNoise = Callable[[float, int, Relation], float]
-"""(q_s, T, relation) -> noise multiplier, the noise of the sum over the clip C."""
+"""(q_s, T, relation) -> the noise multiplier, which is the noise of the clipped sum over the clip C."""
 
 
 def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
-    """The noise multiplier that T Poisson-sampled releases need to be (epsilon, delta)-DP.
+    """A `PoissonNoise`: the noise multiplier that T Poisson-sampled releases need to be (epsilon, delta)-DP.
 
-    The certified upper end of `privacy.calibration.calibrate_noise_multiplier`; its errors pass through.
+    It is the upper end, which is the private one, of `privacy.calibration.calibrate_noise_multiplier`; its errors pass
+    through.
     """
 
     def noise_multiplier(sample_rate: float, steps: int, relation: Relation) -> float:
@@ -50,17 +51,17 @@ def prescribe_poisson(
 ) -> Prescription:
     """The Poisson mini-batch parameters with the smallest certificate under a cap on gradient evaluations.
 
-    For each rate q_s, T is the largest number of steps the caps allow. The rate is searched on a grid of ratio 1.5,
-    downhill from the best rate by the central-limit multiplier, so that the accountant is asked a few times only;
-    the certificate holds at whatever rate is returned.
+    For each rate q_s, T is the largest number of steps that the caps allow. The rate is searched on a grid of ratio
+    1.5, downhill from the rate that is best by the central-limit multiplier, so the accountant is asked only a few
+    times. The certificate holds at whatever rate is returned.
 
     Args:
         problem: the constants.
-        gdp: mu of full batches with the same (epsilon, delta): where the search starts, and recorded.
-        noise_multiplier: what the wanted privacy needs: an accountant for Poisson sampling, as `poisson_noise`.
-        max_evaluations: cap on q_s n K T, the expected number of finite differences of single samples.
-        max_steps: cap on T.
-        sample_rate: fix q_s instead of searching it.
+        gdp: mu of full batches with the same (epsilon, delta); the search starts from it, and it is recorded.
+        noise_multiplier: what the wanted privacy needs: an accountant for Poisson sampling, such as `poisson_noise`.
+        max_evaluations: a cap on q_s n K T, the expected number of finite differences of single samples.
+        max_steps: a cap on T.
+        sample_rate: q_s, if it is not to be searched.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: see `certificate.certificate`.
         directions_per_step: K, or 'best': chosen with the rate by the central-limit multiplier.
@@ -74,7 +75,7 @@ def prescribe_poisson(
     between = Relation.of(relation)
     evaluations = check.integer("max_evaluations", max_evaluations)
     most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
-    search_of = cache(lambda k: Search(p, direction, k))
+    search_of = cache(lambda k: SmallestBound(p, direction, k))
 
     def most_steps(rate: float, k: int) -> int:
         return min(most, math.floor(evaluations / (rate * p.n * k) * (1 + 1e-12)))

@@ -1,7 +1,7 @@
-"""How long the projections of a vector on K random directions are: the law that clipping acts on.
+"""How long the projection of a vector on K random directions is: the law that clipping acts on.
 
-For a unit vector a, v = ||U'a||/sqrt(K) has E[v^2] = 1. For the first K coordinates of a uniform vector on the sphere
-of squared radius D in R^D,
+For a unit vector a, v = ||U'a||/sqrt(K) has E[v^2] = 1. Take for U the first K coordinates of a uniform vector on the
+sphere of squared radius D in R^D. Then
 
     v^2 = (D/K) B,   B ~ Beta(K/2, (D - K)/2),
 
@@ -18,8 +18,11 @@ from scipy.special import betaincc, gammaincc
 from dpzero_theory.check import Array
 
 _NEGLIGIBLE = 60.0  # integrals stop where the density has fallen by exp(-60)
+"""Integrals stop where the density has fallen by exp(-60)."""
 _GAUSSIAN = 2.0**200  # a dimension that is infinite to rounding
+"""A dimension D that rounding cannot tell from infinity."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
+"""Nodes and weights of Gauss-Legendre quadrature on [0, 1]."""
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 
 
@@ -37,7 +40,7 @@ class Projection:
 
     @property
     def largest(self) -> float:
-        """What v cannot exceed: sqrt(D/K)."""
+        """sqrt(D/K), which v cannot exceed."""
         return math.sqrt(self.dimension / self.directions)
 
     @cached_property
@@ -59,16 +62,19 @@ class Projection:
         return self.mean * first, second
 
     def excess(self, c: Array, *powers: tuple[int, int]) -> tuple[Array, ...]:
-        """E[(v - c)_+^i v^j] for each (i, j), c >= 0; relative error about 1e-12, gradual underflow in the tail."""
+        """E[(v - c)_+^i v^j] for each (i, j) in `powers`, c >= 0, with relative error about 1e-12.
+
+        In the far tail the values underflow gradually.
+        """
         over, v, mass = self._nodes(c)
         return tuple(np.sum(mass * over**i * v**j, axis=-1) for i, j in powers)
 
     def _nodes(self, c: Array) -> tuple[Array, Array, Array]:
-        """Nodes above c: (v - c, v, mass), with a last axis for the nodes, such that E[v^2] = 1 at c = 0.
+        """Nodes above c: (v - c, v, mass), with a last axis for the nodes, scaled such that E[v^2] = 1 at c = 0.
 
-        v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2. Its
-        logarithm is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from its
-        mode, or beyond c, it can matter.
+        v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2. Its logarithm
+        is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2. That says how far from its mode, or
+        beyond c, it can matter.
         """
         if self.constant:
             over = np.maximum(1 - c, 0)[..., None]

@@ -1,6 +1,7 @@
-"""The search behind `certificate.prescribe`: the sharpened theorem's smallest right-hand side over its parameters.
+"""The smallest bound of the sharpened theorem over its parameters, for `certificate.prescribe`.
 
-Gradients are in units of L, lengths in units of L/ell and losses in units of L^2/ell. Notation of `certificate`.
+Gradients are in units of L, lengths in units of L/ell and losses in units of L^2/ell. The notation is that of
+`certificate`; y is the square root of the bound.
 """
 
 import bisect
@@ -19,14 +20,18 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
+"""The range of clips c = C/(L sqrt(K)) on the first grid."""
 _NEVER_CLIPS = 1e10  # at most sqrt(d), or beyond it with probability exp(-10^19): no moment differs
+"""A clip c beyond which clipping never acts: it exceeds sqrt(d), or is exceeded with probability exp(-10^19)."""
 MOST_DIRECTIONS = 2**16
 """The largest K that is tried, which is the most that a run takes."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha constant/2."""
+    """The coefficients of the bound: q = kept - alpha quadratic/2, p = first + alpha second, K = gap/(alpha T) + alpha
+    constant/2.
+    """
 
     kept: Array
     quadratic: Array
@@ -36,7 +41,10 @@ class Terms:
 
 
 def largest_below(function: Callable[[float], float], target: float) -> float:
-    """The largest e > 0 with function(e) <= target, to 1e-12, for an increasing function with function(0) < target."""
+    """The largest e > 0 with function(e) <= target, to 1e-12 and never above, for an increasing function.
+
+    function(0) must be below the target.
+    """
     high = 1.0
     while function(high) <= target:
         high *= 2
@@ -60,7 +68,7 @@ def step_terms(k: Constants, p: Problem, e: float, variance: Array | float, rate
 
 
 def relative_gap(p: Problem) -> float:
-    """gap ell/L^2; raises ValueError where it, L or ell is so small or large that results would not be floats."""
+    """gap ell/L^2; ValueError where it, L or ell is so small or large that results would not be floats."""
     gap = p.gap / p.lipschitz * (p.smoothness / p.lipschitz)
     check.real("gap smoothness/lipschitz^2", gap, at_least=SMALLEST, at_most=LARGEST)
     check.real("lipschitz", p.lipschitz, at_least=SMALLEST, at_most=LARGEST)
@@ -84,12 +92,12 @@ def solve_quadratic(q: float, p: float, floor: float) -> float:
 
 
 def smallest_root(terms: Terms, gap_per_step: float) -> Array:
-    """The smallest y over alpha, for each clip: the root of kept y - first = sqrt(2 gap/T Q(y))/y.
+    """The smallest y over alpha, rounded up, for each clip: the root of kept y - first = sqrt(2 gap/T Q(y))/y.
 
-    Q(y) = quadratic y^2 + 2 second y + constant. For fixed y the condition q y^2 - p y >= K is quadratic in
-    alpha and has a solution exactly when the left side is at least the right one; the left side rises in y
-    and the right one falls. At the upper end each of the three parts of the right side squared is at most a
-    third of the left side squared (kept <= 1).
+    Q(y) = quadratic y^2 + 2 second y + constant. For fixed y the condition q y^2 - p y >= K is quadratic in alpha and
+    has a solution exactly when the left side is at least the right one. The left side rises in y and the right one
+    falls. At the upper end each of the three parts of the right side squared is at most a third of the left side
+    squared (kept <= 1).
     """
     a = 2 * gap_per_step
     spare = np.sqrt(3 * a * terms.quadratic)
@@ -114,8 +122,9 @@ def number_of_directions(
 ) -> int:
     """K as given, or for 'best' the K of the smallest bound, on a grid of ratio 2^(1/4).
 
-    With `most`, K times T is capped: the bound falls with K and then rises, and the search goes downhill from K = 1.
-    Without, it only falls: the smallest K whose value is at most (1 + share) times that of the largest.
+    With `most` the product of K and T is capped. Then the bound falls with K and rises again, and the search goes
+    downhill from K = 1. Without `most` it only falls, and the smallest K is taken whose value is at most (1 + share)
+    times that of the largest.
 
     Args:
         problem, direction: they limit K for a frame.
@@ -143,22 +152,22 @@ def number_of_directions(
 
 
 def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 0.0) -> float:
-    """A positive argument times what makes it free of units; ValueError where that is no number in its range."""
+    """A positive argument times the factor that frees it of units; ValueError where that is no number in its range."""
     return check.real(
         f"{name} {unit}", check.real(name, value, above=0) * factor, above=0, at_least=at_least, at_most=LARGEST
     )
 
 
 def clip_share(clip: float, p: Problem, directions: int) -> float:
-    """c = C/(L sqrt(K)), and where that is so large that clipping never acts a smaller number that says the same."""
+    """c = C/(L sqrt(K)); where clipping never acts, a smaller number that says the same."""
     share = check.real("clip", clip, above=0) / p.lipschitz / math.sqrt(directions)
     return check.real("clip/(lipschitz sqrt(directions_per_step))", min(share, _NEVER_CLIPS), at_least=SMALLEST)
 
 
-class Search:
-    """The smallest bound over (alpha, C) as lambda -> 0: alpha in closed form, C on a grid refined thrice.
+class SmallestBound:
+    """The smallest bound over (alpha, C) as lambda -> 0: alpha in closed form, C on a grid that is refined three times.
 
-    K scalars are clipped jointly at C = c L sqrt(K); with K > 1 the grid of c is denser where they concentrate.
+    K scalars are clipped jointly at C = c L sqrt(K). With K > 1 the grid of c is denser where they concentrate.
     """
 
     def __init__(self, problem: Problem, direction: str, directions: int = 1) -> None:
@@ -173,15 +182,15 @@ class Search:
         self.constants = self.at(self.clips)
 
     def at(self, clips: Array) -> Constants:
-        """The constants at these c, the smoothing's for samples of any rank."""
+        """The constants at these c; those of the smoothing are for samples of any rank."""
         return constants(clips, self.problem.d, self.problem.r, self.direction, directions_per_step=self.directions)
 
     def coarse(self, steps: int, variance: float, rate: float) -> Array:
-        """The smallest y at each clip of the grid; variance is that of the noise over C^2."""
+        """The smallest y at each clip of the first grid; variance is that of the noise over C^2."""
         return self._values(self.clips, self.constants, steps, variance, rate)[0]
 
     def best(self, steps: int, variance: float, rate: float) -> tuple[float, float]:
-        """The best (c, alpha ell)."""
+        """The best c and the best alpha ell."""
         clips, k = self.clips, self.constants
         for _ in range(3):
             y, _ = self._values(clips, k, steps, variance, rate)
@@ -193,14 +202,14 @@ class Search:
         return float(clips[i]), float(alpha[i])
 
     def limit(self, unit: float) -> float:
-        """The smallest y of the grid as T -> infinity; unit is sigma/(C sqrt(T))."""
+        """The smallest y of the first grid as T -> infinity; unit is sigma/(C sqrt(T))."""
         free = np.zeros_like(self.clips)
         k = self.constants
         terms = Terms(k.kept, free, k.bias, free, self.problem.r * (unit * self.clips) ** 2)
         return float(smallest_root(terms, relative_gap(self.problem)).min())
 
     def enough_steps(self, unit: float, share: float) -> int:
-        """The smallest T with bound at most (1 + share) times its limit; unit is sigma/(C sqrt(T))."""
+        """The smallest T, to 0.1%, with bound at most (1 + share) times its limit; unit is sigma/(C sqrt(T))."""
         target = math.sqrt(1 + share) * self.limit(unit)
 
         def enough(steps: int) -> bool:

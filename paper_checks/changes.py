@@ -1,6 +1,6 @@
-"""What a mutation may change in a check: its inputs, by kind.
+"""Changes of the inputs of a check, and a check run with one of them: a check that no change turns tests nothing.
 
-Kinds:
+A change is of one of these kinds:
 
     table      a number of `tables.toml`;
     rows       a measured column of committed rows, where one grouping column has one value;
@@ -8,50 +8,62 @@ Kinds:
     check      a constant in the check, or in a function of `paper_checks.checks` that it uses, and after those a
                product or a sum.
 
-Thresholds are never changed (a comparator that is a plain number), nor are seeds, tolerances, sizes from 1,000 on,
-zeros, and what is only shown. So a check whose verdict no site changes does not depend on what it says it tests.
+Thresholds (plain numbers in a comparison) are never changed, nor are seeds, tolerances, sizes from 1,000 on, zeros, and
+what is only shown. So where no change turns the verdict, the verdict does not depend on what the check says it tests.
 """
 
 import ast
 import inspect
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from paper_checks import registry, rows, tables
 from paper_checks.registry import Claim
 
 FORMULAS = "paper_checks.formulas"
+"""The module of the paper's formulas."""
 FACTORS: tuple[float, ...] = (10, 1000, 2, 1.1)
-"""Each is tried both ways, in this order; integers are raised and lowered by 1 before."""
+"""Factors by which a number is multiplied and divided, in this order. An integer is raised and lowered by 1 before."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "synthetic": ("method", "d"),
     "synthetic_dpgd": ("method", "d"),
     "llm_clip_lr": ("clip", "step_size"),
     "optimizer_step": ("method",),
 }
-"""The folders of rows that checks read, with the columns that a mutation picks rows by."""
+"""The folders of rows that checks read, with the columns by whose values a change picks rows."""
 SWAPS: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.Mult: ast.Div,
     ast.Div: ast.Mult,
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
 }
+"""What an operator is exchanged for."""
 _NO_FORMULAS = {"SYNTHETIC", "STATEMENTS", "Statement", "paper_points", "value", "_compiled", "same"}
+"""Names of `paper_checks.formulas` that are no formulas."""
 _UNCHANGED = {"Plot", "default_rng", "agree", "isclose", "allclose", "round"}
 """Calls whose plain numbers are sizes, seeds, tolerances or axes."""
 _SHOWN = {"numbers", "plot", "rtol", "atol", "size", "axis", "dtype", "repeat"}
+"""Keywords whose values are only shown, or are sizes, axes or tolerances."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One changed input: its kind, its place and the how-manieth there it is, what it was and what it becomes."""
+    """One changed input.
+
+    Attributes:
+        kind: as listed above.
+        place: where it is: a table and column, a folder and its rows, or a module and the name of a definition.
+        index: its number among the inputs of that place; below 0 for an operator.
+        old, new: what it was, and what it becomes.
+    """
 
     kind: str
     place: str
@@ -63,8 +75,8 @@ class Change:
 def changes(claim: Claim) -> Iterator[Change]:
     """Every change that the claim's check may notice, the likeliest kind first.
 
-    Claims of kind 'table arithmetic' may only be turned by numbers of tables, and a part of a theorem (thm1-alpha)
-    only by the formula it is named after: those are what they are about.
+    A claim of kind 'table arithmetic' may only be turned by numbers of tables, and a part of a theorem (such as
+    thm1-alpha) only by the formula that it is named after, because that is what these claims are about.
     """
     own = own_formula(claim.id)
     if claim.kind == "table arithmetic":
@@ -85,7 +97,7 @@ def changes(claim: Claim) -> Iterator[Change]:
 
 
 def _entries(id: str, nodes: Iterable[ast.AST]) -> set[ast.AST]:
-    """What is in an entry of a dictionary whose key is a default of the check: one of many results of a function."""
+    """The syntax nodes of dictionary entries whose key is a default of the check: one of many results of a function."""
     keys = {d for d in function_of(id).__defaults__ or () if isinstance(d, str)}
     tables = [n for root in nodes for n in ast.walk(root) if isinstance(n, ast.Dict)]
     entries = [pair for table in tables for pair in zip(table.keys, table.values, strict=True)]
@@ -93,7 +105,7 @@ def _entries(id: str, nodes: Iterable[ast.AST]) -> set[ast.AST]:
 
 
 def smaller(claim: Claim, change: Change) -> list[Change]:
-    """The changes of the same place that change it less, the least first."""
+    """The changes of the same input that change it less, the smallest first."""
 
     def size(other: Change) -> float:
         if other.index < 0:
@@ -106,7 +118,7 @@ def smaller(claim: Claim, change: Change) -> list[Change]:
 
 
 def own_formula(id: str) -> str:
-    """The formula that the claim `id` is about, as a place in `formulas` ('' if it is about none alone)."""
+    """The formula that the claim `id` is about, as a place in `formulas`; empty where it is about none alone."""
     name, _, part = id.partition("-")
     fields = {"utility": "bound", "alpha": "alpha", "steps": "T", "clip": "C", "evaluations": "order"}
     if name[:3] not in ("thm", "cor") or name[3:] not in ("1", "2", "3"):
@@ -119,7 +131,13 @@ def own_formula(id: str) -> str:
 
 
 class Site(NamedTuple):
-    """A place (its Change without `new`), its number (None for an operator) and where it is in the source."""
+    """An input that can be changed.
+
+    Attributes:
+        change: the change of it, without `new` where it is a number.
+        value: the number; None for an operator.
+        node: where it is in the source.
+    """
 
     change: Change
     value: float | None
@@ -127,6 +145,7 @@ class Site(NamedTuple):
 
 
 def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
+    """Changes of these inputs, factor by factor."""
     listed = list(sites)
     for factor in FACTORS:
         for change, value, _ in listed:
@@ -137,6 +156,7 @@ def _by_factor(sites: Iterable[Site]) -> Iterator[Change]:
 
 
 def _values(value: float, factor: float) -> list[float]:
+    """What a number is changed to for this factor."""
     if value == 0:  # only numbers of tables
         return [factor * 1000]
     if isinstance(value, int):
@@ -149,7 +169,7 @@ def _values(value: float, factor: float) -> list[float]:
 
 
 def _table_changes(claim: Claim) -> Iterator[Change]:
-    """Table by table, the claim's own first."""
+    """Changes of the numbers of every table, those of the claim's own table first."""
     data = tables.load()
     order = sorted(data, key=lambda label: (label != claim.label, label not in (tables.SENTENCES, tables.FACTS)))
     for label in order:
@@ -179,16 +199,20 @@ def _row_sites(claim: Claim) -> Iterator[Site]:
 
 @cache
 def source_of(module: str) -> str:
+    """The source of a module."""
     return Path(inspect.getsourcefile(sys.modules[module]) or "").read_text()
 
 
 @cache
 def tree_of(module: str) -> ast.Module:
+    """The syntax tree of a module."""
     return ast.parse(source_of(module))
 
 
 def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
-    """The functions, classes and constants at the top of a module, by name; statements of theorems by id and field."""
+    """The functions, classes and constants at the top of a module, by name, and the theorems' statements by id and
+    field.
+    """
     found: dict[str, ast.AST] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -208,7 +232,9 @@ def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
 
 @cache
 def imports_of(module: str) -> dict[str, str]:
-    """The modules of this package's checks that a module imports, by the name that it knows them or their parts by."""
+    """The modules of checks and formulas that a module imports, by the name under which it knows them or their
+    parts.
+    """
     found: dict[str, str] = {}
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paper_checks"):
@@ -221,6 +247,7 @@ def imports_of(module: str) -> dict[str, str]:
 
 
 def check_node(tree: ast.Module, function: FunctionType) -> ast.AST:
+    """The function or lambda in the tree that is the registered check."""
     line = function.__code__.co_firstlineno
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
@@ -231,13 +258,14 @@ def check_node(tree: ast.Module, function: FunctionType) -> ast.AST:
 
 
 def function_of(id: str) -> FunctionType:
+    """The registered check of a claim."""
     function = registry.registered()[id]
     assert isinstance(function, FunctionType)
     return function
 
 
 def _parts(id: str) -> Iterator[tuple[str, ast.AST]]:
-    """The check, then what it uses in its module and in the others of `checks`, each with its place."""
+    """The check and the functions of `paper_checks.checks` that it uses, each with its place and its syntax tree."""
     function = function_of(id)
     module = function.__module__
     node = check_node(tree_of(module), function)
@@ -256,7 +284,7 @@ def _parts(id: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _named(nodes: Iterable[ast.AST]) -> set[str]:
-    """The formulas that code names, as `f.noise` or by the id of a theorem, and those that these are made of."""
+    """The formulas that code names, as `f.noise` or by the id of a theorem, and those of which these consist."""
     everything = definitions_in(tree_of(FORMULAS))
     walked = [node for root in nodes for node in ast.walk(root)]
     used = {n.attr for n in walked if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "f"}
@@ -297,7 +325,7 @@ def _code_sites(kind: str, place: str, node: ast.AST) -> Iterator[Site]:
 
 
 def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
-    """In source order, what may be changed of a definition."""
+    """The constants of a definition that may be changed, in the order of the source."""
     if isinstance(node, ast.Constant):
         if isinstance(node.value, int | float) and not isinstance(node.value, bool) and 1e-5 < abs(node.value) < 1000:
             yield node
@@ -322,7 +350,7 @@ def constants_in(node: ast.AST) -> Iterator[ast.Constant]:
 
 
 def operators_in(node: ast.AST) -> list[ast.BinOp]:
-    """The sums, differences, products and quotients of a definition, of plain numbers left out."""
+    """The sums, differences, products and quotients of a definition, except those of plain numbers."""
     return [n for n in ast.walk(node) if isinstance(n, ast.BinOp) and type(n.op) in SWAPS and not _is_plain(n)]
 
 
@@ -332,3 +360,127 @@ def _is_plain(node: ast.AST) -> bool:
 
 def _swapped(node: ast.BinOp) -> ast.BinOp:
     return ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
+
+
+# --- a check with a change ---
+
+
+def verdict(id: str) -> str:
+    """The verdict of the check that is registered now: 'failed' if the library disagrees, 'crashed' for other
+    errors.
+    """
+    try:
+        return registry.registered()[id](False).verdict
+    except registry.Disagreement:
+        return "failed"
+    except Exception:
+        return "crashed"
+
+
+@contextmanager
+def changed(change: Change | None, id: str) -> Iterator[None]:
+    """While the block runs, the check `id` is registered with the change, or loaded anew without one.
+
+    Everything is as before afterwards. Raises ValueError where the source no longer has what the change changes.
+    """
+    before, home = dict(registry._CHECKS), function_of(id).__module__
+    modules = {name: module for name, module in sys.modules.items() if name.startswith("paper_checks.")}
+    numbers = _numbers(change) if change and change.kind == "table" else []
+    kept, edited = list(numbers), dict[str, ast.Module]()
+    try:
+        if change and change.kind == "table":
+            numbers[change.index] = float(change.new)
+        elif change and change.kind == "rows":
+            setattr(rows, "read", _scaled(change.place, float(change.new)))  # noqa: B010  mypy knows no assignment to it
+        elif change:
+            place, _, name = change.place.partition(":")
+            edited[place] = _edited(change, place, name)
+        _load(home, edited)
+        yield
+    finally:
+        numbers[:] = kept
+        rows.read = _read
+        registry._CHECKS.clear()
+        registry._CHECKS.update(before)
+        for own, module in modules.items():
+            _install(own, module)
+
+
+def _numbers(change: Change) -> list[float]:
+    """The numbers of a table's column, which may be changed in place."""
+    label, _, name = change.place.partition("/")
+    content = tables.load()[label][name]
+    numbers: list[float] = content["values"] if isinstance(content, dict) else content
+    return numbers
+
+
+def _edited(change: Change, module: str, name: str) -> ast.Module:
+    """The syntax tree of a module with the change."""
+    tree = ast.parse(source_of(module))
+    node = definitions_in(tree).get(name) or check_node(tree, function_of(name))
+    if change.index < 0:
+        operator = operators_in(node)[-1 - change.index]
+        old = ast.unparse(operator)
+        operator.op = SWAPS[type(operator.op)]()
+    else:
+        constant = list(constants_in(node))[change.index]
+        assert isinstance(constant.value, int | float)
+        old, number = f"{constant.value:g}", float(change.new)
+        whole = isinstance(constant.value, int) and number.is_integer()
+        constant.value = int(number) if whole else number
+    if old != change.old:
+        raise ValueError(f"{change.place} has {old} where the change expects {change.old}")
+    return tree
+
+
+def _install(name: str, module: ModuleType) -> None:
+    sys.modules[name] = module
+    package, _, own = name.rpartition(".")
+    setattr(sys.modules[package], own, module)
+
+
+def _load(home: str, edited: Mapping[str, ast.Module]) -> None:
+    """Execute the module `home` again, with those of the checks and formulas that it imports and that depend on
+    `edited`.
+    """
+    registry._CHECKS.clear()
+
+    @cache
+    def fresh(name: str) -> bool:
+        again = [fresh(other) for other in sorted(set(imports_of(name).values()))]
+        if name != home and name not in edited and not any(again):
+            return False
+        module = ModuleType(name)
+        module.__file__ = inspect.getsourcefile(sys.modules[name])
+        _install(name, module)
+        exec(compile(edited.get(name, tree_of(name)), str(module.__file__), "exec"), module.__dict__)
+        return True
+
+    fresh(home)
+
+
+_read = rows.read
+
+
+@cache
+def _rows(folder: str) -> list[dict[str, str]]:
+    return list(_read(folder))
+
+
+def _scaled(place: str, factor: float) -> Callable[[str], Iterator[dict[str, str]]]:
+    """A reader of rows that multiplies the measured columns of the rows that the place names."""
+    folder, _, pick = place.partition("/")
+    column, _, value = pick.partition("=")
+    measured = ("gradient", "loss", "dev", "test", "to_non_private", "peak_to", "ratio")
+
+    def altered(name: str) -> Iterator[dict[str, str]]:
+        for row in _rows(name):
+            if name == folder and row[column] == value:
+                row = {k: _times(v, factor) if k.startswith(measured) else v for k, v in row.items()}
+            yield row
+
+    return altered
+
+
+def _times(text: str, factor: float) -> str:
+    return f"{float(text) * factor:.17g}" if text and text != "none" else text

@@ -1,0 +1,98 @@
+"""What is shown of the batches, on whose secrecy the amplification by sampling rests: their members, or their sizes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import stats
+
+from dpzero_theory.audit.lab import Lab
+from dpzero_theory.audit.runs import SEED
+from dpzero_theory.audit.tokens import Token, contents
+from dpzero_theory.check import Array
+from dpzero_theory.privacy.relation import Relation
+
+_Contents = list[tuple[str, list[Token]]]
+"""The tokens of outputs, by name."""
+_FEWEST_STEPS = 4
+"""How many steps, or members, must agree: fewer may agree by chance."""
+_SIZE_STRIDES = 64
+"""The largest distance between consecutive sizes that is tried."""
+_SIZE_STARTS = 1000
+"""From how many positions of an output on the sizes are looked for."""
+_BATCH_SEEDS = range(SEED, SEED + 4)
+"""The loop's seeds in the runs looked at."""
+BY_CHANCE = 1e-6
+"""The largest probability with which what is found may be there by chance."""
+
+
+def of_batches(lab: Lab) -> str | None:
+    """What an output says of the batches, in a sentence; None where none does."""
+    claim = lab.claim
+    if claim.sample_rate == 1 or claim.sampling in ("full", "fixed-order"):
+        return None
+    runs = list(_with_batches(lab))
+    if claim.relation == Relation.ADD_REMOVE and runs and (name := _with_sizes(runs, claim.n, claim.sample_rate)):
+        return f"{name}: it has the sizes of the batches, which follow who is in the data"
+    for shown, batches in runs[:1]:
+        if len(members := _with_members(shown, batches, claim.n)) > 1:
+            return f"{members[0]}: it says who is in the batches, on whose secrecy the claim rests"
+    return None
+
+
+def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
+    """What several runs show, and their batches: from the loop's own lists, else from the scan."""
+    for k, seed in enumerate(_BATCH_SEEDS):
+        run = lab.runs.base if seed == SEED else lab.loop.run(seed=seed)
+        batches = run.batches
+        if batches is None and lab.influence.scan is not None and k < len(lab.influence.scan.included):
+            batches = [np.flatnonzero(row).tolist() for row in lab.influence.scan.included[k]]
+        if batches:
+            yield [one for name, value in run.shown.items() for one in contents(name, value)], batches
+
+
+def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: float) -> str | None:
+    """The output that has the sizes of all batches of all runs, at one place and at equal distances, and not by
+    chance.
+    """
+    steps = min(len(batches) for _, batches in runs)
+    chance = float(stats.binom.pmf(np.arange(n + 1), n, rate).max()) ** (steps * len(runs))
+    for name, content in runs[0][0]:
+        places = _sizes_at(content, runs[0][1])
+        for shown, batches in runs[1:]:
+            places &= _sizes_at(dict(shown).get(name, []), batches)
+        if places and chance * len(content) * _SIZE_STRIDES < BY_CHANCE:
+            return name
+    return None
+
+
+def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[str]:
+    """The output that shows each batch: its members one after the other, or n numbers that are 1 for the members."""
+    numbers = {name: np.array([token for token in one if isinstance(token, float)]) for name, one in shown}
+    found = []
+    for batch in batches:
+        rows = [np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)]
+        if _FEWEST_STEPS <= len(batch) < n and max(batch) - min(batch) >= len(batch):  # else any count has it
+            found += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
+    return found
+
+
+def _is_in(row: Array, numbers: Array) -> bool:
+    if len(numbers) < len(row):
+        return False
+    windows = np.lib.stride_tricks.sliding_window_view(numbers, len(row))
+    return bool(np.asarray(windows == row).all(axis=1).any())
+
+
+def _sizes_at(content: list[Token], batches: list[list[int]]) -> set[tuple[int, int]]:
+    """The positions from which on, and the distances at which, an output has the size of every batch."""
+    sizes = [len(batch) for batch in batches]
+    if len(sizes) < _FEWEST_STEPS or len(set(sizes)) < 2:
+        return set()
+    last = len(sizes) - 1
+    starts = [k for k, token in enumerate(content) if token == sizes[0]][:_SIZE_STARTS]
+    return {
+        (start, stride)
+        for start in starts
+        for stride in range(1, min(_SIZE_STRIDES, (len(content) - 1 - start) // last) + 1)
+        if all(content[start + stride * t] == size for t, size in enumerate(sizes))
+    }
