@@ -12,6 +12,7 @@ MOVED = {
     "dpzero_theory.search": "dpzero_theory.bisection",
     "dpzero_theory.theory.sharp.search": "dpzero_theory.theory.sharp.smallest",
     "dpzero_theory.privacy.release": "dpzero_theory.privacy.step",
+    "dpzero_theory.privacy.terms": "dpzero_theory.privacy.composition",
     "dpzero_theory.privacy.certified.allocation": "dpzero_theory.privacy.certified.allocations.allocation",
     "dpzero_theory.privacy.certified.cells": "dpzero_theory.privacy.certified.laws.cells",
     "dpzero_theory.privacy.certified.characteristic": "dpzero_theory.privacy.certified.analytic.characteristic",

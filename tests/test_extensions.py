@@ -20,6 +20,7 @@ from dpzero_theory.optim.step.contributions import Array, Sums
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.composition import Pairs
 from dpzero_theory.privacy.laplace import laplace_multiplier, release_epsilon
 from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.mechanism import MECHANISMS, Cost, Counted, Mechanism
@@ -28,7 +29,6 @@ from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, Sampling, sampling_of
 from dpzero_theory.privacy.schedule import Indices
 from dpzero_theory.privacy.step import Release
-from dpzero_theory.privacy.terms import Terms
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS, DirectionLaw
 from tests.optim.small import STEP, D, Logistic, N, data, losses
@@ -78,10 +78,10 @@ class EveryOther(Sampling):
     name = "every-other"
     runnable = True
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Pairs:
         kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
         pairs = tuple(Pair(kind, 2 * self.sample_rate, noise) for kind in kinds)
-        return Terms(pairs=pairs, attained=pairs)
+        return Pairs(pairs, pairs, steps)
 
     def draw(self, source: random.Random, n: int) -> Indices:
         return np.array([i for i in range(0, n, 2) if source.random() < 2 * self.sample_rate], np.int64)

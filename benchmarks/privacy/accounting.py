@@ -28,7 +28,7 @@ from benchmarks.kit.timing import timed
 from benchmarks.privacy import allocation, allocation_k, ask, corners, five
 from benchmarks.privacy.independent import independent_delta, lattice_delta
 from dpzero_theory.cli import integer, output_folder
-from dpzero_theory.privacy.accountant import compositions, delta_of_history, epsilon_of_history
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.certified.laws.pairs import Pair
@@ -119,7 +119,7 @@ def _independent(unit: Any, epsilon: float) -> tuple[str, float, float]:
     Only the first direction of the pair is evaluated, which has the larger delta; if it had the smaller one, the
     comparison would show a bracket that misses it.
     """
-    pair: Pair = compositions([unit])[0][0][0]
+    pair: Pair = unit.composition.directions()[0][0][0]
     question = (pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
     try:
         name = "80-bit sums"

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.kit.rows import read_rows
 from benchmarks.kit.timing import least_timed
 from benchmarks.privacy.independent import independent_delta
-from dpzero_theory.privacy.accountant import compositions, delta_of_history
+from dpzero_theory.privacy.accountant import delta_of_history
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.step import Release
@@ -63,10 +63,10 @@ def _stop(signum: int, frame: FrameType | None) -> None:
 def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
     """The name, the low end and the high end of an independent evaluation of delta(epsilon), the larger one of both
     directions; an empty name where none can be had."""
-    parts = compositions([unit])
+    parts = unit.composition.directions()
     with mpmath.workdps(50):
         if not parts[0]:
-            gdp = mpmath.mpf(unit.terms.gdp) * mpmath.sqrt(1)
+            gdp = mpmath.mpf(unit.part.gdp) * mpmath.sqrt(1)
             value = mpmath.ncdf(gdp / 2 - epsilon / gdp) - mpmath.exp(epsilon) * mpmath.ncdf(-gdp / 2 - epsilon / gdp)
             return "50 digits", float(value) * (1 - 1e-12), float(value) * (1 + 1e-12)
     if any(pair.kind == "fixed-size" for part in parts for pair, _ in part):

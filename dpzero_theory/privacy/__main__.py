@@ -206,7 +206,7 @@ def _answer(question: Question) -> dict[str, Any]:
         "method": found.method,
         "sensitivity": unit.sensitivity,
         "noise_over_sensitivity": unit.noise_multiplier / unit.sensitivity,
-        "gdp": unit.terms.gdp or None,
+        "gdp": unit.part.gdp,
         "notes": list(found.notes),
         "seconds": seconds,
     }

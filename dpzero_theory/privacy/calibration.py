@@ -4,30 +4,18 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from scipy.special import ndtri
-
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
-from dpzero_theory.privacy.accountant import (
-    allocated,
-    compositions,
-    delta_curve,
-    delta_of_history,
-    excess,
-    notes,
-    wide_delta,
-)
+from dpzero_theory.privacy.accountant import delta_of_history, excess, notes, sharp_delta, wide_delta
+from dpzero_theory.privacy.answers import NoiseQuestion, answer, bracket_curve
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.allocations.mixture import COARSE, Mixture, mixture_curve
-from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
+from dpzero_theory.privacy.certified.crossing import crossing
 from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE
-from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
-from dpzero_theory.privacy.certified.router import direction_curve
+from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.sampling import Sampling
 from dpzero_theory.privacy.step import Release
-from dpzero_theory.privacy.truncation import attained
 
 LARGEST_EPSILON = 1e4
 """Of a target with sampled batches: what is beyond protects nothing, and would need grids of as many cells."""
@@ -37,8 +25,6 @@ _PURE_ACCURACY = 1e-10
 """Relative, of a pure law's multiplier."""
 _CLOSE = 1e-4
 """Relative, of a pure law's multiplier: how close to it any other must be to be of no use."""
-_LOOKS, _ROUGH = 12, 1e-3
-"""Evaluations of a rough epsilon, at most, in a first search for noise, and how near, relative, that is enough."""
 _UNRESOLVED = 0.25
 """Share of a multiplier's upper end below which its lower end says that its delta is not resolved."""
 _LEAST_STEP = 1e-12
@@ -158,11 +144,11 @@ def _on_lattice(unit: Release, epsilon: float, delta: float) -> Bracket:
     """Of Gaussian noise on a lattice so coarse that it is not accounted for as continuous noise of its multiplier."""
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
-    start, slope = _rough(unit, epsilon, delta)
-    if unit.terms.gdp > 0:
-        start = unit.terms.gdp / float(gdp_from_epsilon(epsilon, delta))
-    curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon), near=delta)
-    lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
+    question = _question(unit, epsilon, delta)
+    start, slope = question.start()
+    if unit.part.gdp:
+        start = unit.part.gdp / float(gdp_from_epsilon(epsilon, delta))
+    lower, upper, point = crossing([question.curve(delta)], start, slope, delta, roomy=True)
     return Bracket(lower, upper, upper, point.method, notes([unit]))
 
 
@@ -182,7 +168,8 @@ def _pure(unit: Release, epsilon: float, delta: float, multiplier: float) -> Bra
     if least.upper <= delta:
         return Bracket(0.0, LEAST_LAPLACE, LEAST_LAPLACE, least.method, notes([unit]))
     # delta only falls with noise: what a search asks below the least noise is above what it is told
-    curve = delta_curve(lambda noise: ([unit.with_noise(max(noise, LEAST_LAPLACE))], epsilon))
+    bracket = _question(unit, epsilon, delta).bracket
+    curve = bracket_curve(lambda noise: bracket(max(noise, LEAST_LAPLACE), None))
     start = min(max(_central_pure(unit, epsilon, delta), LEAST_LAPLACE), multiplier)
     lower, upper, point = crossing([curve], start, -10.0, delta, roomy=True)
     if upper < multiplier:
@@ -200,80 +187,24 @@ def _require_noise(unit: Release, delta: float) -> None:
 
 
 def _gaussian(unit: Release, epsilon: float, delta: float) -> Bracket:
-    if unit.terms.gdp > 0 and unit.terms.run is None:
-        exact = unit.terms.gdp / float(gdp_from_epsilon(epsilon, delta))
+    if unit.part.plain:
+        exact = (unit.part.gdp or 0.0) / float(gdp_from_epsilon(epsilon, delta))
         return Bracket(exact * (1 - 1e-10), exact * (1 + 1e-10), exact * (1 + 1e-10), "closed form", notes([unit]))
     check.real("target_epsilon", epsilon, at_most=LARGEST_EPSILON)
     _require_noise(unit, delta)
-    start, slope = _rough(unit, epsilon, delta)
-    if unit.terms.run is not None:
-        curve = mixture_curve(lambda noise: (epsilon, _mixture(unit.with_noise(noise))), delta, rough=COARSE)
-        lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
-        return Bracket(lower, upper, upper, point.method, notes([unit]))
-    if unit.terms.truncated > 0:
-        curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon))
-        rarely = _gaussian(attained(unit), epsilon, delta)
-        upper, point, _ = upper_crossing([curve], rarely.upper, slope, delta, roomy=True)
-        return Bracket(min(rarely.lower, upper), upper, upper, point.method, notes([unit]))
-    if unit.terms.finite:
-        curve = delta_curve(lambda noise: ([unit.with_noise(noise)], epsilon), near=delta)
-        lower, upper, point = crossing([curve], start, slope, delta, roomy=True)
-        return Bracket(lower, upper, upper, point.method, notes([unit]))
-    above, below = compositions([unit]), compositions([unit], attained=True)
-    curves = _curves(unit, epsilon, len(above), attained=False)
-    if below == above:
-        lower, upper, point = crossing(curves, start, slope, delta, roomy=True)
-    else:
-        upper, point, slope = upper_crossing(curves, start, slope, delta, roomy=True)
-        lower = lower_crossing(_curves(unit, epsilon, len(below), attained=True), upper, slope, delta)
-    return Bracket(lower, upper, upper, point.method, notes([unit]))
+    return replace(answer(unit.composition).noise(_question(unit, epsilon, delta)), notes=notes([unit]))
 
 
-def _mixture(unit: Release) -> Mixture:
-    found = allocated([unit])
-    assert found is not None
-    return found
+def _question(unit: Release, epsilon: float, delta: float) -> NoiseQuestion:
+    def bracket(noise: float, near: float | None) -> Bracket:
+        return sharp_delta([unit.with_noise(noise)], epsilon, near=near)
 
+    def at(noise: float) -> Composition:
+        return unit.with_noise(noise).composition
 
-def _curves(unit: Release, epsilon: float, count: int, *, attained: bool) -> list[Curve]:
-    def curve(index: int) -> Curve:
-        return direction_curve(
-            lambda noise: (epsilon, compositions([unit.with_noise(noise)], attained=attained)[index], 0.0)
-        )
-
-    return [curve(index) for index in range(count)]
+    return NoiseQuestion(at, bracket, epsilon, delta, unit.sensitivity, unit.batches)
 
 
 def _central_pure(unit: Release, epsilon: float, delta: float) -> float:
     """About the multiplier of a pure law at which mu = q sqrt(T) / s (s per sensitivity) would do."""
     return unit.sensitivity * unit.sample_rate * math.sqrt(unit.steps) / float(gdp_from_epsilon(epsilon, delta))
-
-
-def _rough(unit: Release, epsilon: float, delta: float) -> tuple[float, float]:
-    """(about the multiplier, d log delta / d log of it there) at which the target is met, by `rough_epsilon`.
-
-    Secants from the multiplier s with mu = q sqrt(T (e^{1/s^2} - 1)), s per sensitivity, and delta = Phi(mu/2 -
-    epsilon/mu), close below the exact one.
-    """
-    z = -float(ndtri(delta))
-    root = math.sqrt(z * z + 2 * epsilon)
-    gdp = 2 * epsilon / (root + z) if z > 0 else root - z
-    turns = unit.terms.releases
-    rate, steps = (unit.terms.pairs[0].sample_rate, turns) if turns else (unit.sample_rate, unit.steps)
-    noise = unit.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / steps))
-    slope = -1 - abs((epsilon / gdp) ** 2 - gdp**2 / 4)
-    if not unit.terms.pairs:
-        return noise, slope
-    before, missed, fall = 0.0, 0.0, -1.0
-    for _ in range(_LOOKS):
-        found, of_epsilon = rough_epsilon(delta, compositions([unit.with_noise(noise)])[0])
-        if not found > 0:
-            break
-        last, missed = missed, math.log(found / epsilon)
-        if before > 0 and noise != before and (missed - last) / math.log(noise / before) < 0:
-            fall = (missed - last) / math.log(noise / before)
-        slope = -of_epsilon * fall
-        if abs(missed) < _ROUGH:
-            break
-        before, noise = noise, noise * math.exp(min(max(-missed / fall, -1.0), 1.0))
-    return noise, min(slope, -1.0)

@@ -5,24 +5,17 @@ that are stated in them. They lose something: who converts them back to (epsilon
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.accountant import (
-    delta_of_history,
-    epsilon_of_history,
-    gaussian_part,
-    total_gdp,
-)
+from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, gaussian_part
 from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
 from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.sampling import FixedSize
-from dpzero_theory.privacy.step import Release, Steps
+from dpzero_theory.privacy.step import Steps
 
 _MOMENT_ROUNDING = 1e-14
 """More than the rounding errors of a few sums and logarithms, relative at an upper end."""
@@ -55,9 +48,8 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
     above, below, ratio = gaussian_part(history)
     apart = ratio * (2 * a - 1) / tau
 
-    def cumulants(pairs: Sequence[Pair], index: int) -> tuple[float, float]:
-        """The (lower, upper) bound on K(tau) of one direction."""
-        pair = pairs[min(index, len(pairs) - 1)]
+    def bounds(pair: Pair) -> tuple[float, float]:
+        """A lower and an upper bound on K(tau) of one release of this pair."""
         try:
             value, error = cumulant(pair, tau)
         except OverflowError:
@@ -65,40 +57,11 @@ def rdp_of_history(history: Steps, order: float) -> Bracket:
             raise ValueError(f"order must be smaller for a divergence at {noise} to be known; got {a!r}") from None
         return max(value - error, 0.0), value + error
 
-    def most(made: Release, index: int) -> float:
-        if made.terms.truncated == 0:
-            return cumulants(_dominating(made), index)[1]
-        chance, still = made.terms.truncated, made.drawn_as(FixedSize(made.sample_rate))
-        drawn, kept = cumulants(made.terms.pairs, index)[1], cumulants(_dominating(still), index)[1]
-        top = max(drawn, kept)
-        return top + math.log((1 - chance) * math.exp(drawn - top) + chance * math.exp(kept - top)) + _MOMENT_ROUNDING
-
-    lower = upper = 0.0
-    for index in (0, 1):
-        low = sum(steps * cumulants(_attained(r), index)[0] for r, steps in _sampled(below)) / tau
-        high = sum(steps * most(r, index) for r, steps in _sampled(above)) / tau
-        lower, upper = max(lower, low), max(upper, high)
-    plain = [r for r in below if r.terms.run is None]
-    lower = max(lower + a * total_gdp(plain) ** 2 / 2 - apart, 0.0)
-    upper = (upper + a * total_gdp(above) ** 2 / 2 + apart) * (1 + _MOMENT_ROUNDING)
-    return Bracket(min(lower, upper), upper, upper, "quadrature" if _sampled(above) else "closed form")
-
-
-def _sampled(releases: Sequence[Release]) -> list[tuple[Release, int]]:
-    """The releases that are not plain Gaussian ones, each with its number."""
-    return [(made, made.terms.releases or made.steps) for made in releases if made.terms.pairs or made.terms.finite]
-
-
-def _dominating(made: Release) -> tuple[Pair, ...]:
-    """The dominating pairs of a release; where it has finite ones only, those of fixed-size batches under
-    replace-one."""
-    return made.terms.pairs or (Pair("fixed-size", made.sample_rate, made.noise_multiplier / 2),)
-
-
-def _attained(made: Release) -> tuple[Pair, ...]:
-    """The pairs that data attain; where there are finite ones only, those of data whose other records contribute 0."""
-    kinds = ("remove", "add")
-    return made.terms.attained or tuple(Pair(kind, made.sample_rate, made.noise_multiplier) for kind in kinds)
+    lower = max(below.log_moment(tau, index, bounds)[0] for index in (0, 1)) / tau
+    upper = max(above.log_moment(tau, index, bounds)[1] for index in (0, 1)) / tau
+    lower = max(lower + a * below.plain**2 / 2 - apart, 0.0)
+    upper = (upper + a * above.gdp**2 / 2 + apart) * (1 + _MOMENT_ROUNDING)
+    return Bracket(min(lower, upper), upper, upper, "quadrature" if above.sampled else "closed form")
 
 
 def trade_off(history: Steps, type_one: ArrayLike, *, points: int = 60) -> Array:

@@ -236,7 +236,7 @@ def _together(history: Sequence[Release], size: int) -> list[Release] | None:
         found = [group_release(release, size) for release in history]
     except ValueError:
         return None
-    unclear = any(each.terms.gdp == 0 and each.noise_multiplier < _LEAST_NOISE for each in found)
+    unclear = any(not each.part.plain and each.noise_multiplier < _LEAST_NOISE for each in found)
     return None if unclear else found
 
 

@@ -1,94 +1,71 @@
 """Upper ends of delta and epsilon by exponential moments of the loss: wide, but they exist for every history.
 
 With K(t) = log E e^{t L}, L the total loss under P, delta(epsilon) <= e^{K(t) - t epsilon} for every t > 0, so that
-epsilon(delta) <= (K(t) - log delta)/t (Chernoff). They are asked where the sharper methods do not resolve a delta that
-is next to nothing.
+epsilon(delta) <= (K(t) - log delta)/t (Chernoff). They are used where rounding hides so small a delta from the sharper
+methods.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from scipy.optimize import minimize_scalar
 
-from dpzero_theory.privacy.certified.allocations.mixture import Finite
 from dpzero_theory.privacy.certified.analytic.tilting import cumulant
-from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.pairs import Pair
-from dpzero_theory.privacy.sampling import FixedSize
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.composition import Composition
 
-_TILTS = (math.log(1e-9), math.log(1e13))
-"""Logs of the least and the largest t."""
+_LOG_T = (math.log(1e-9), math.log(1e13))
+"""Logs of the least and the largest t that is tried."""
 _ROUNDING = 1e-9
-"""Of K, relative, with room: K is a sum of moments that are known to 1e-12."""
+"""More than the relative error of K, a sum of moments that are known to about 1e-12."""
 
 
-def moment_delta(releases: Sequence[Release], finite: Finite, epsilon: float) -> float:
-    """An upper end of delta at `epsilon` of Gaussian releases and finite pairs."""
-    ends = _both(releases, finite, epsilon, None)
-    return max(min(math.exp(min(best, 0.0)) + lost + 5e-324, 1.0) for best, lost in ends)
+def moment_delta(composition: Composition, epsilon: float) -> float:
+    """A number that delta at `epsilon` does not exceed."""
+
+    def upper(log_moment: Callable[[float], float], lost: float) -> float:
+        exponent = _least(lambda t: log_moment(t) - t * epsilon)
+        return min(math.exp(min(exponent, 0.0)) + lost + 5e-324, 1.0)
+
+    return _worst(composition, upper)
 
 
-def moment_epsilon(releases: Sequence[Release], finite: Finite, delta: float) -> float:
-    """An upper end of epsilon at `delta`; infinite where outputs of infinite loss have that probability."""
-    return max(max(best, 0.0) for best, _ in _both(releases, finite, None, delta))
+def moment_epsilon(composition: Composition, delta: float) -> float:
+    """A number that epsilon at `delta` does not exceed; infinite where an infinite loss may have that probability."""
+
+    def upper(log_moment: Callable[[float], float], lost: float) -> float:
+        if delta <= lost:
+            return math.inf
+        level = math.log(delta - lost)
+        return max(_least(lambda t: (log_moment(t) - level) / t), 0.0)
+
+    return _worst(composition, upper)
 
 
-def _both(
-    releases: Sequence[Release], finite: Finite, epsilon: float | None, delta: float | None
-) -> list[tuple[float, float]]:
-    """For each direction the least exponent K(t) - t epsilon, or the least epsilon, and the probability of an infinite
-    loss."""
-    found = []
-    for index in _directions(releases, finite):
-        lost = math.fsum(count * pair.infinite for pair, count in finite[index])
-        if delta is not None and delta <= lost:
-            found.append((math.inf, lost))
-            continue
-        level = 0.0 if delta is None else math.log(delta - lost)
+def _worst(composition: Composition, upper: Callable[[Callable[[float], float], float], float]) -> float:
+    """The larger end of both directions, from K and the probability of an infinite loss."""
 
-        def value(log_tilt: float, index: int = index, level: float = level) -> float:
-            t = math.exp(log_tilt)
-            total = math.fsum(_moment(r, index, t) for r in releases)
-            total += math.fsum(count * log_sum(log_law(pair.mass), t, pair.loss) for pair, count in finite[index])
-            total += _ROUNDING * abs(total)
-            return total - t * epsilon if epsilon is not None else (total - level) / t
+    def log_moment(t: float, index: int) -> float:
+        sampled = composition.log_moment(t, index, lambda pair: _bounds(pair, t))[1]
+        return (sampled + composition.gdp**2 * t * (t + 1) / 2) * (1 + _ROUNDING)
 
-        found.append((_least(value), lost))
-    return found
-
-
-def _directions(releases: Sequence[Release], finite: Finite) -> tuple[int, ...]:
-    """The directions that differ."""
-    return (0, 1) if any(finite) or any(len(r.terms.pairs) > 1 for r in releases) else (0,)
+    indices = (0,) if composition.symmetric else (0, 1)
+    return max(upper(lambda t, index=index: log_moment(t, index), composition.lost[index]) for index in indices)  # type: ignore[misc]
 
 
 def _least(value: Callable[[float], float]) -> float:
-    return float(minimize_scalar(value, bounds=_TILTS, method="bounded", options={"xatol": 1e-3}).fun)
+    found = minimize_scalar(
+        lambda log_t: value(math.exp(log_t)), bounds=_LOG_T, method="bounded", options={"xatol": 1e-3}
+    )
+    return float(found.fun)
 
 
-def _moment(release: Release, index: int, t: float) -> float:
-    """K(t) of releases, from above."""
-    terms = release.terms
-    if terms.finite:  # fixed-size batches, zero-out: at most a record that is replaced, and one that is always used
-        noise = release.noise_multiplier
-        whole = t * (t + 1) / 2 / noise**2
-        return release.steps * min(_of_pair(Pair("fixed-size", release.sample_rate, noise / 2), t), whole)
-    if not terms.pairs:
-        return terms.gdp**2 * t * (t + 1) / 2
-    each = _of_pair(terms.pairs[min(index, len(terms.pairs) - 1)], t)
-    if terms.truncated > 0:
-        full = release.drawn_as(FixedSize(release.sample_rate)).with_steps(1)
-        each = max(each, _moment(full, index, t))
-    return (terms.releases or release.steps) * each
-
-
-def _of_pair(pair: Pair, t: float) -> float:
-    """K(t) of one release, at most that of the whole shift, as where every record is in the batch."""
+def _bounds(pair: Pair, t: float) -> tuple[float, float]:
+    """Bounds on K(t) of one release; it is at most that of the whole shift, as if every record were in the batch."""
     shift = (2 if pair.kind == "replace" else 1) / pair.noise
     whole = shift * shift * t * (t + 1) / 2
     try:
         value, error = cumulant(pair, t)
     except OverflowError:
-        return whole
-    return min(max(value + error, 0.0), whole) if math.isfinite(value + error) else whole
+        return 0.0, whole
+    return 0.0, min(max(value + error, 0.0), whole) if math.isfinite(value + error) else whole

@@ -117,7 +117,9 @@ def _times(history: list[Release]) -> float:
     """By how much the Renyi divergences of the history, of equal steps, exceed those of one step."""
     (whole,) = history
     one = whole.with_steps(1)
-    return (whole.terms.gdp / one.terms.gdp) ** 2 if one.terms.gdp else whole.terms.releases or whole.steps
+    if whole.part.gdp and one.part.gdp:
+        return (whole.part.gdp / one.part.gdp) ** 2
+    return whole.batches[1]
 
 
 LABELS = {

@@ -1,7 +1,7 @@
 """How a step's batch is drawn, as values: `Poisson(1/16)`, `RandomAllocation(1/16, taken=2)`.
 
 A value knows its sample rate q, the (expected) batch over n, and whatever other numbers its law has. It says what T
-releases with such batches add to a composition (`Sampling.terms`) and, where a run can draw such batches, draws them.
+releases with such batches add to a composition (`Sampling.part`) and, where a run can draw such batches, draws them.
 Their randomness must be secret: amplification by sampling holds for batches that an observer cannot know.
 
 In files and on command lines a sampling is a word and a rate, as in `poisson` and 0.0625, or `random-allocation:2`;
@@ -23,9 +23,9 @@ from dpzero_theory import check
 from dpzero_theory.privacy.certified.allocations.allocation import Run
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
+from dpzero_theory.privacy.composition import Epochs, FinitePairs, Mixed, Pairs, Part, PlainGaussian
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.schedule import Allocation, Indices, Turns
-from dpzero_theory.privacy.terms import Terms
 from dpzero_theory.registry import Registry
 
 _BINOMIAL = 1e-9
@@ -83,15 +83,15 @@ class Sampling(ABC):
         """Raise ValueError unless a relation's neighbours are accounted for batches drawn so."""
         return
 
-    def terms(self, noise: float, steps: int, relation: Relation) -> Terms:
+    def part(self, noise: float, steps: int, relation: Relation) -> Part:
         """What `steps` Gaussian releases add to a composition. noise: standard deviation on the sum, over the clip."""
         if self.sample_rate == 1:
-            return Terms(gdp=math.sqrt(steps) * relation.sensitivity / noise)
+            return PlainGaussian(math.sqrt(steps) * relation.sensitivity / noise)
         return self._sampled(noise, steps, relation)
 
     @abstractmethod
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
-        """`terms` for q < 1."""
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
+        """`part` for q < 1."""
 
     def chance(self, steps: int) -> tuple[float, str]:
         """The probability that a given record is in any of the batches, and its formula."""
@@ -142,7 +142,7 @@ class FullBatch(Sampling):
             raise ValueError(f"sample_rate must be 1 with sampling full; got {rate!r}")
         return rate
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         raise AssertionError("full batches have sample_rate 1")
 
     def meaning(self, n: int) -> str:
@@ -162,8 +162,8 @@ class Poisson(Sampling):
     name = "poisson"
     runnable = True
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
-        return _poisson(noise, self.sample_rate, relation)
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
+        return _poisson(noise, self.sample_rate, steps, relation)
 
     def most(self, n: int, chance: float) -> int:
         return _most_drawn(n, self.sample_rate, chance)
@@ -175,11 +175,11 @@ class Poisson(Sampling):
         return _independent(source, n, self.sample_rate)
 
 
-def _poisson(noise: float, q: float, relation: Relation) -> Terms:
-    """Of one release with Poisson batches of rate q < 1."""
+def _poisson(noise: float, q: float, steps: int, relation: Relation) -> Pairs:
+    """Releases with Poisson batches of rate q < 1."""
     kinds = ("replace",) if relation is Relation.REPLACE_ONE else ("remove", "add")
     pairs = tuple(Pair(kind, q, noise) for kind in kinds)
-    return Terms(pairs=pairs, attained=pairs)
+    return Pairs(pairs, pairs, steps)
 
 
 def _independent(source: random.Random, n: int, q: float) -> Indices:
@@ -233,12 +233,17 @@ class TruncatedPoisson(Poisson):
         used = q * (1 - full) + self.largest / self.n * float(bdtrc(self.largest, self.n, q))
         return full, used * (1 - _BINOMIAL)
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
-        plain = super()._sampled(noise, steps, relation)
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         full, used = self._chances()
         if full == 0:
-            return plain
-        return replace(plain, attained=_poisson(noise, used, relation).pairs, truncated=full)
+            return _poisson(noise, self.sample_rate, steps, relation)
+        return Mixed(
+            chance=full,
+            usual=_poisson(noise, self.sample_rate, 1, relation),
+            otherwise=FixedSize(self.sample_rate)._sampled(noise, 1, relation),
+            below=_poisson(noise, used, 1, relation),
+            count=steps,
+        )
 
     def chance(self, steps: int) -> tuple[float, str]:
         return Poisson(self._chances()[1]).chance(steps)[0], "1 - (1 - q')^steps, q' after truncation,"
@@ -301,12 +306,10 @@ class CyclicPoisson(Sampling):
         """The probability of a record of the group whose turn it is."""
         return min(self.groups * self.sample_rate, 1.0)
 
-    def terms(self, noise: float, steps: int, relation: Relation) -> Terms:
-        turns = -(-steps // self.groups)
-        found = Poisson(self._turn).terms(noise, turns, relation)
-        return replace(found, releases=turns if found.pairs else 0)
+    def part(self, noise: float, steps: int, relation: Relation) -> Part:
+        return Poisson(self._turn).part(noise, -(-steps // self.groups), relation)
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         raise AssertionError("cyclic batches are Poisson batches of one group")
 
     def chance(self, steps: int) -> tuple[float, str]:
@@ -337,16 +340,18 @@ class FixedSize(Sampling):
     name = "fixed-size"
     runnable = True
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Pairs | FinitePairs:
         q = self.sample_rate
-        if relation is Relation.ZERO_OUT and LEAST_ZEROED <= noise <= q * MOST_ZEROED:
-            return Terms(finite=zeroed_pairs(noise, q))
         # a batch that loses a record gets another in its place; one whose record counts as zero does not
         moved = noise if relation is Relation.ZERO_OUT else noise / 2
         attained = tuple(Pair(kind, q, moved) for kind in ("remove", "add"))
         if relation is Relation.ADD_REMOVE:
-            return Terms(pairs=attained, attained=attained)
-        return Terms(pairs=(Pair("fixed-size", q, noise / 2),), attained=attained)
+            return Pairs(attained, attained, steps)
+        both = (Pair("fixed-size", q, noise / 2),)
+        if relation is Relation.REPLACE_ONE:
+            return Pairs(both, attained, steps, alone=attained)
+        known = Pairs(both, attained, steps)
+        return FinitePairs(zeroed_pairs(noise, q), steps, known) if LEAST_ZEROED <= noise <= q * MOST_ZEROED else known
 
     def note(self, relation: Relation) -> str:
         if relation is Relation.ADD_REMOVE:
@@ -383,8 +388,8 @@ class FixedOrder(Sampling):
                 f" change batches); got {str(relation)!r}"
             )
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
-        return Terms(gdp=math.sqrt(passes(steps, self.sample_rate)) * relation.sensitivity / noise)
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
+        return PlainGaussian(math.sqrt(passes(steps, self.sample_rate)) * relation.sensitivity / noise)
 
     def chance(self, steps: int) -> tuple[float, str]:
         return 1.0, "1"
@@ -423,12 +428,12 @@ class RandomAllocation(Sampling):
         """Steps of an epoch."""
         return _epoch(self.sample_rate / self.taken)
 
-    def _sampled(self, noise: float, steps: int, relation: Relation) -> Terms:
+    def _sampled(self, noise: float, steps: int, relation: Relation) -> Part:
         epoch = self.epoch
         whole, rest = divmod(steps, epoch)
         used = whole * self.taken + min(rest, self.taken)
-        run = Run(noise, epoch, steps, self.taken) if epoch > self.taken else None
-        return Terms(gdp=math.sqrt(used) * relation.sensitivity / noise, run=run)
+        mu = math.sqrt(used) * relation.sensitivity / noise
+        return Epochs(Run(noise, epoch, steps, self.taken), mu) if epoch > self.taken else PlainGaussian(mu)
 
     def chance(self, steps: int) -> tuple[float, str]:
         epoch = self.epoch

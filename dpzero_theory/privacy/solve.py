@@ -244,8 +244,7 @@ def _central_steps(unit: Release, goal: _Goal) -> float:
         return goal.epsilon * unit.noise_multiplier / (unit.sensitivity * unit.sample_rate)
     gdp = float(gdp_from_epsilon(goal.epsilon, goal.delta))
     loss = min((unit.sensitivity / unit.noise_multiplier) ** 2, 600.0)
-    plain = unit.terms.gdp > 0 and unit.terms.run is None
-    each = loss if plain else unit.sample_rate**2 * math.expm1(loss)
+    each = loss if unit.part.plain else unit.sample_rate**2 * math.expm1(loss)
     return min(gdp * gdp / each / goal.group**2, MOST_STEPS)
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dpzero_theory import check
+from dpzero_theory.privacy.composition import Composition, Part
 from dpzero_theory.privacy.mechanism import MECHANISMS
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import Sampling, sampling_of
-from dpzero_theory.privacy.terms import Terms
 
 MOST_STEPS = 10**12
 """The largest number of steps of one kind."""
@@ -165,9 +165,19 @@ class Release:
         return self.relation.sensitivity
 
     @cached_property
-    def terms(self) -> Terms:
+    def part(self) -> Part:
         """What these releases add to a composition where their noise is Gaussian."""
-        return self.step.sampling.terms(self.noise_multiplier, self.steps, self.relation)
+        return self.step.sampling.part(self.noise_multiplier, self.steps, self.relation)
+
+    @property
+    def composition(self) -> Composition:
+        """These releases alone, where their noise is Gaussian."""
+        return Composition((self.part,), self.relation is Relation.REPLACE_ONE)
+
+    @property
+    def batches(self) -> tuple[float, int]:
+        """The sample rate of the batches that may hold a given record, and the number of such batches."""
+        return self.part.batches or (self.sample_rate, self.steps)
 
 
 class History(Sequence[Release]):

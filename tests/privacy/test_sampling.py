@@ -54,11 +54,10 @@ def test_passes_counts_an_integer_ratio_exactly():
 
 def test_fixed_order_and_whole_batches_are_closed_form():
     unit = Release(3.0, 100, sampling="fixed-order", relation="replace-one", sample_rate=0.25)
-    assert unit.terms.gdp == pytest.approx(math.sqrt(25) * 2 / 3)
+    assert unit.part.mu == pytest.approx(math.sqrt(25) * 2 / 3)
     for sampling in ("poisson", "fixed-size", "random-allocation", "fixed-order"):
         whole = Release(3.0, 100, sampling=sampling, relation="add-remove", sample_rate=1.0)
-        assert whole.terms.gdp == pytest.approx(10 / 3)
-        assert whole.terms.pairs == ()
+        assert whole.part.mu == pytest.approx(10 / 3)
 
 
 NAMES = tuple(name for name, kind in SAMPLINGS.items() if not kind.arguments.startswith(":"))
@@ -164,22 +163,6 @@ def test_an_epoch_that_holds_each_record_once_uses_it_as_often_as_passes_says():
     assert RandomAllocation(0.25).chance(3)[0] == 0.75
 
 
-@pytest.mark.parametrize("relation", Relation)
-@pytest.mark.parametrize("name", NAMES)
-def test_terms_are_of_one_form_and_the_attained_pairs_are_no_stronger(name, relation):
-    q = 1.0 if name == "full" else 0.25
-    terms = sampling_of(name, q).terms(2.0, 8, relation)
-    assert (terms.gdp > 0) + bool(terms.pairs) + bool(terms.finite) == 1
-    assert bool(terms.finite) == ((name, relation) == ("fixed-size", "zero-out"))
-    assert bool(terms.attained) == bool(terms.pairs)
-    assert (terms.run is not None) == (name == "random-allocation")
-    if terms.pairs and name == "poisson":
-        assert terms.attained == terms.pairs
-    if terms.gdp:
-        used = 2 if q < 1 else 8
-        assert terms.gdp == pytest.approx(math.sqrt(used) * (2 if relation == "replace-one" else 1) / 2)
-
-
 @pytest.mark.parametrize("rate", [None, 0.0, -0.1, 1.1, math.nan, "1", True])
 def test_a_rate_outside_its_range_is_named(rate):
     for word in WORDS:
@@ -199,11 +182,11 @@ def test_a_fixed_order_is_not_accounted_for_a_record_less():
     with pytest.raises(ValueError, match=r"^relation must be replace-one or zero-out with sampling fixed-order "):
         Release(3.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=0.01)
     whole = Release(3.0, 100, sampling="fixed-order", relation="add-remove", sample_rate=1.0)
-    assert whole.terms.gdp == pytest.approx(10 / 3)
+    assert whole.part.mu == pytest.approx(10 / 3)
     zeroed = np.zeros(100)
     zeroed[0] = values[0]
     release = Release(3.0, 100, sampling="fixed-order", relation="zero-out", sample_rate=0.01)
-    assert release.terms.gdp == pytest.approx(math.sqrt(np.sum(zeroed**2)) / 3)
+    assert release.part.mu == pytest.approx(math.sqrt(np.sum(zeroed**2)) / 3)
 
 
 @pytest.mark.parametrize(("sampling", "rate"), [("full", 1.0), ("poisson", 0.1), ("random-allocation", 0.1)])

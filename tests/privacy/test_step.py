@@ -109,7 +109,7 @@ def test_with_noise_changes_the_noise_alone():
     release = Release(2.0, 5, **GOOD, mechanism="discrete-gaussian", coordinates=3)
     other = release.with_noise(4.0)
     assert other == Release(4.0, 5, **GOOD, mechanism="discrete-gaussian", coordinates=3)
-    assert other.terms != release.terms
+    assert other.part != release.part
     assert release == Release(2.0, 5, **GOOD, mechanism="discrete-gaussian", coordinates=3)
 
 

@@ -15,6 +15,7 @@ from dpzero_theory.optim.step.sampler import Batches
 from dpzero_theory.privacy import truncation
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
+from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.interop.events import RELATIONS, event_from_history, history_from_event
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import TruncatedPoisson
@@ -74,19 +75,19 @@ def test_no_data_exceed_the_upper_end_and_some_attain_the_lower(relation):
 
 @pytest.mark.parametrize(("largest", "n", "rate"), [(2, 4, 0.4), (60, 1000, 0.05), (80, 1000, 0.05)])
 def test_the_chances_are_those_of_the_binomial_law(largest, n, rate):
-    terms = release(largest, n, rate=rate).terms
+    part = release(largest, n, rate=rate).part
     m = np.arange(n)
     chance = stats.binom.pmf(m, n - 1, rate)
-    assert terms.truncated == pytest.approx(float(chance[largest:].sum()), rel=1e-6)
+    assert part.chance == pytest.approx(float(chance[largest:].sum()), rel=1e-6)
     used = float(np.sum(chance * rate * np.minimum(1.0, largest / (m + 1))))
-    assert terms.attained[0].sample_rate == pytest.approx(used, rel=1e-8)
-    assert terms.truncated >= chance[largest:].sum()
+    assert part.below.above[0].sample_rate == pytest.approx(used, rel=1e-8)
+    assert part.chance >= chance[largest:].sum()
 
 
 def test_the_mixture_is_above_the_sum_over_all_numbers_of_truncated_steps():
     """Three steps: the binomial sum, term by term, and no far from it."""
     one = release(3, 10, steps=3, rate=0.2)
-    w = one.terms.truncated
+    w = one.part.chance
     exact = 0.0
     for count in range(4):
         parts = [("fixed-size", count), ("poisson", 3 - count)]
@@ -95,7 +96,7 @@ def test_the_mixture_is_above_the_sum_over_all_numbers_of_truncated_steps():
     found = delta_of_history([one], 0.7)
     assert exact <= found.upper * (1 + 1e-9)
     assert found.upper <= exact * 1.001
-    rests = [rest for rest, _ in truncation.histories([one])]
+    rests = [rest for rest, _ in truncation.told(one.composition)]
     assert rests == sorted(rests, reverse=True)
     assert rests[-1] == 0.0
 
@@ -124,8 +125,9 @@ def test_two_kinds_of_truncated_steps_compose():
     history = [release(2, 4, noise=1.0, steps=3, rate=0.5), release(2, 3, noise=1.0, steps=2, rate=0.5)]
     found = delta_of_history(history, 17.904330)
     assert 0 < found.lower <= 1e-6 < found.upper < 1e-4
-    for _, parts in truncation.histories(history):
-        assert sum(r.steps for r in parts) == 5
+    both = Composition(tuple(r.part for r in history))
+    for _, known in truncation.told(both):
+        assert sum(count for _, count in known.directions()[0]) == 5
 
 
 def test_a_batch_that_holds_all_is_a_poisson_batch():

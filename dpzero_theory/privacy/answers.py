@@ -1,0 +1,279 @@
+"""How delta, epsilon and noise of a composition are found: one class for each form that a composition can have.
+
+- `Told`: some part is mixed; which releases are of which kind is told, and the binomial number of them summed over.
+- `Grid`: there are random allocations or finite pairs; the losses of all parts are put on one grid.
+- `Directions`: there are only plain Gaussian releases and pairs; each direction is a composition of pairs.
+
+`answer` chooses the form. Nothing else asks what a composition is made of.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from scipy.special import ndtri
+
+from dpzero_theory.privacy.bracket import Bracket
+from dpzero_theory.privacy.certified.allocations.mixture import (
+    COARSE,
+    FINE,
+    ROUGH,
+    Mixture,
+    mixture_curve,
+    mixture_delta,
+    rough_start,
+)
+from dpzero_theory.privacy.certified.crossing import Curve, crossing, lower_crossing, upper_crossing
+from dpzero_theory.privacy.certified.laws.pairs import Parts
+from dpzero_theory.privacy.certified.laws.sketch import rough_epsilon
+from dpzero_theory.privacy.certified.router import CLOSED, Router, direction_curve, direction_delta
+from dpzero_theory.privacy.composition import Composition
+from dpzero_theory.privacy.gaussian import GDP_ACCURACY, epsilon_from_gdp
+from dpzero_theory.privacy.truncation import mixed_delta
+
+_MOST_LOOKS, _ROUGH_MISS = 12, 1e-3
+"""A first search for noise ends after 12 rough epsilons, or at one that is this near to the target, relative."""
+_STEEP = -10.0
+"""A guess of d log delta / d log x where nothing better is known."""
+
+
+@dataclass(frozen=True)
+class NoiseQuestion:
+    """Which noise multiplier gives delta at epsilon.
+
+    at: the composition of releases with a noise multiplier. bracket: the certified bracket of delta at `epsilon` for a
+    noise multiplier; its second argument is the `near` of `Answer.delta`.
+    sensitivity: largest change of a batch's sum, in clips. batches: the rate of the batches that may hold a record, and
+    their number.
+    """
+
+    at: Callable[[float], Composition]
+    bracket: Callable[[float, float | None], Bracket]
+    epsilon: float
+    delta: float
+    sensitivity: int
+    batches: tuple[float, int]
+
+    @property
+    def attained(self) -> "NoiseQuestion":
+        """The same question for what data attain of mixed parts."""
+        batches = self.at(1.0).attained.batches or self.batches
+        return replace(self, at=lambda noise: self.at(noise).attained, batches=batches)
+
+    def curve(self, near: float | None = None) -> Curve:
+        """delta over the noise multiplier, by certified brackets alone."""
+        return bracket_curve(lambda noise: self.bracket(noise, near))
+
+    def start(self) -> tuple[float, float]:
+        """About the multiplier at which the target is met, and d log delta / d log of it there, by `rough_epsilon`.
+
+        Secants from the multiplier s with mu = q sqrt(T (e^{1/s^2} - 1)), s over the sensitivity, and
+        delta = Phi(mu/2 - epsilon/mu), which is a little less than the exact one.
+        """
+        z = -float(ndtri(self.delta))
+        root = math.sqrt(z * z + 2 * self.epsilon)
+        gdp = 2 * self.epsilon / (root + z) if z > 0 else root - z
+        rate, steps = self.batches
+        noise = self.sensitivity / math.sqrt(math.log1p((gdp / rate) ** 2 / steps))
+        slope = -1 - abs((self.epsilon / gdp) ** 2 - gdp**2 / 4)
+        if not self.at(1.0).central:
+            return noise, slope
+        before, missed, fall = 0.0, 0.0, -1.0
+        for _ in range(_MOST_LOOKS):
+            found, of_epsilon = rough_epsilon(self.delta, self.at(noise).central)
+            if not found > 0:
+                break
+            last, missed = missed, math.log(found / self.epsilon)
+            if before > 0 and noise != before and (missed - last) / math.log(noise / before) < 0:
+                fall = (missed - last) / math.log(noise / before)
+            slope = -of_epsilon * fall
+            if abs(missed) < _ROUGH_MISS:
+                break
+            before, noise = noise, noise * math.exp(min(max(-missed / fall, -1.0), 1.0))
+        return noise, min(slope, -1.0)
+
+
+class Answer(ABC):
+    """What is asked of a composition. Brackets as everywhere: the upper end is the safe one."""
+
+    def __init__(self, composition: Composition) -> None:
+        self.composition = composition
+
+    @abstractmethod
+    def delta(
+        self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
+    ) -> Bracket:
+        """The bracket of delta.
+
+        near: a delta from which it is enough to know on which side delta is, if it is far. above: whether the lower end
+        will not be used. router: that of questions near this one, for speed.
+        """
+
+    @abstractmethod
+    def epsilon(self, target: float, *, below: bool = True) -> Bracket:
+        """The bracket of epsilon at delta = target; below: whether the lower end is sought.
+
+        Raises:
+            OverflowError: no epsilon is found at which delta is certainly at most the target.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def noise(question: NoiseQuestion) -> Bracket:
+        """The bracket of the noise multiplier. Raises OverflowError as `epsilon` does."""
+
+
+def answer(composition: Composition) -> Answer:
+    """The form that answers for this composition."""
+    if composition.mixed:
+        return Told(composition)
+    mixture = composition.mixture
+    return Directions(composition) if mixture is None else Grid(composition, mixture)
+
+
+def bracket_curve(bracket: Callable[[float], Bracket]) -> Curve:
+    """The curve of delta over x that only certified brackets are known of."""
+    return Curve(lambda x, _: bracket(x), lambda x, _: (bracket(x).log_value, None))
+
+
+def _above_zero(at_zero: Bracket, target: float) -> float:
+    """A guess of epsilon from delta at epsilon 0."""
+    return at_zero.upper * math.sqrt(2 * math.log(1 + at_zero.upper / target))
+
+
+class Told(Answer):
+    """Some part is mixed."""
+
+    def delta(
+        self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
+    ) -> Bracket:
+        shared = Router()
+        return mixed_delta(
+            self.composition, epsilon, lambda known, at: answer(known).delta(at, above=True, router=shared)
+        )
+
+    def epsilon(self, target: float, *, below: bool = True) -> Bracket:
+        at_zero = self.delta(0.0)
+        if at_zero.upper <= target:
+            return Bracket(0.0, 0.0, 0.0, at_zero.method)
+        rarely = answer(self.composition.attained).epsilon(target, below=below)
+        start = rarely.upper or _above_zero(at_zero, target)
+        upper, point, _ = upper_crossing([bracket_curve(self.delta)], start, _STEEP, target)
+        return Bracket(min(rarely.lower, upper), upper, upper, point.method)
+
+    @staticmethod
+    def noise(question: NoiseQuestion) -> Bracket:
+        _, slope = question.start()
+        rarely = answer(question.attained.at(1.0)).noise(question.attained)
+        upper, point, _ = upper_crossing([question.curve()], rarely.upper, slope, question.delta, roomy=True)
+        return Bracket(min(rarely.lower, upper), upper, upper, point.method)
+
+
+class Grid(Answer):
+    """There are random allocations or finite pairs."""
+
+    def __init__(self, composition: Composition, mixture: Mixture) -> None:
+        super().__init__(composition)
+        self.mixture = mixture
+
+    def delta(
+        self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
+    ) -> Bracket:
+        return mixture_delta(epsilon, self.mixture, target=near)
+
+    def epsilon(self, target: float, *, below: bool = True) -> Bracket:
+        at_zero = self.delta(0.0, target)
+        if at_zero.upper <= target:
+            return Bracket(0.0, 0.0, 0.0, at_zero.method)
+        start, slope = rough_start(self.mixture, target) if at_zero.value > target else (0.0, _STEEP)
+        if not start > 0:
+            start, slope = (1e-3 * at_zero.value, _STEEP)
+        rough = FINE if self.mixture.runs else ROUGH
+        curve = mixture_curve(lambda epsilon: (epsilon, self.mixture), target, rough=rough)
+        lower, upper, point = crossing([curve], start, slope, target, below=below)
+        return Bracket(lower, upper, upper, point.method)
+
+    @staticmethod
+    def noise(question: NoiseQuestion) -> Bracket:
+        start, slope = question.start()
+
+        def mixture(noise: float) -> tuple[float, Mixture]:
+            found = question.at(noise).mixture
+            assert found is not None
+            return question.epsilon, found
+
+        curve = question.curve(question.delta)
+        if mixture(1.0)[1].runs:
+            curve = mixture_curve(mixture, question.delta, rough=COARSE)
+        lower, upper, point = crossing([curve], start, slope, question.delta, roomy=True)
+        return Bracket(lower, upper, upper, point.method)
+
+
+class Directions(Answer):
+    """There are only plain Gaussian releases and pairs."""
+
+    def delta(
+        self, epsilon: float, near: float | None = None, *, above: bool = False, router: Router | None = None
+    ) -> Bracket:
+        gdp, dominating = self.composition.plain, self.composition.directions()
+        found: list[Bracket] = []
+        for parts in dominating:
+            known = max((bracket.lower for bracket in found), default=0.0)
+            found.append((router or Router()).delta(epsilon, parts, gdp, small=known))
+        top = max(found, key=lambda b: b.upper)
+        lower = max(b.lower for b in found)
+        if not above and (attained := self.composition.directions(attained=True)) != dominating:
+            lower = max(direction_delta(epsilon, parts, gdp).lower for parts in attained)
+        return Bracket(lower, max(lower, top.value), top.upper, top.method)
+
+    def epsilon(self, target: float, *, below: bool = True) -> Bracket:
+        dominating, attained = self.composition.directions(), self.composition.directions(attained=True)
+        lower, upper, method = self._epsilon(dominating, target, below=below and attained == dominating)
+        if below and attained != dominating:
+            lower = self._epsilon(attained, target, below=True)[0]
+        return Bracket(min(lower, upper), upper, upper, method)
+
+    def _epsilon(self, directions: Sequence[Parts], target: float, *, below: bool) -> tuple[float, float, str]:
+        gdp = self.composition.plain
+        if not any(directions):
+            found = float(epsilon_from_gdp(gdp, target))
+            slack = GDP_ACCURACY * max(found, gdp * gdp)
+            return max(found - slack, 0.0), found + (slack if found > 0 else 0.0), CLOSED
+
+        def curve(parts: Parts) -> Curve:
+            return direction_curve(lambda epsilon: (epsilon, parts, gdp))
+
+        curves: list[Curve] = []
+        for number, parts in enumerate(directions):
+            at_zero = direction_delta(0.0, parts, gdp)
+            if at_zero.upper > target:  # and of those after it the crossing asks where it is
+                curves = [curve(one) for one in directions[number:]]
+                break
+        if not curves:
+            return 0.0, 0.0, at_zero.method
+        start, slope = rough_epsilon(target, parts, gdp)
+        if not start > 0:
+            start, slope = at_zero.value * math.sqrt(2 * math.log(1 + at_zero.value / target)), _STEEP
+        lower, upper, point = crossing(curves, start, slope, target, below=below)
+        return lower, upper, point.method
+
+    @staticmethod
+    def noise(question: NoiseQuestion) -> Bracket:
+        start, slope = question.start()
+
+        def curves(*, attained: bool) -> list[Curve]:
+            def curve(index: int) -> Curve:
+                return direction_curve(
+                    lambda noise: (question.epsilon, question.at(noise).directions(attained=attained)[index], 0.0)
+                )
+
+            return [curve(index) for index in range(len(question.at(1.0).directions(attained=attained)))]
+
+        one = question.at(1.0)
+        if one.directions() == one.directions(attained=True):
+            lower, upper, point = crossing(curves(attained=False), start, slope, question.delta, roomy=True)
+        else:
+            upper, point, slope = upper_crossing(curves(attained=False), start, slope, question.delta, roomy=True)
+            lower = lower_crossing(curves(attained=True), upper, slope, question.delta)
+        return Bracket(lower, upper, upper, point.method)

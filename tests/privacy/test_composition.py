@@ -1,0 +1,67 @@
+"""What every sampling says its releases add: one typed part; and what a composition makes of parts."""
+
+import math
+
+import pytest
+
+from dpzero_theory.privacy.certified.laws.pairs import Pair
+from dpzero_theory.privacy.composition import Composition, Epochs, FinitePairs, Mixed, Pairs, PlainGaussian
+from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
+
+NAMES = (
+    *(name for name, kind in SAMPLINGS.items() if not kind.arguments.startswith(":")),
+    "truncated-poisson:3/40",
+    "cyclic-poisson:4",
+    "random-allocation:3",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "relation"),
+    [(name, r) for name in NAMES for r in Relation if (name, r) != ("fixed-order", Relation.ADD_REMOVE)],
+)
+def test_the_part_of_each_sampling(name: str, relation: Relation) -> None:
+    rate = 1.0 if name == "full" else 0.2
+    sampling = sampling_of(name, rate)
+    part = sampling.part(1.5, 20, relation)
+    match name.partition(":")[0]:
+        case "full" | "fixed-order":
+            assert isinstance(part, PlainGaussian)
+            assert part.mu == pytest.approx(math.sqrt(20 * rate) * relation.sensitivity / 1.5)
+        case "random-allocation":
+            assert isinstance(part, Epochs)
+            taken = 6 if name.endswith(":3") else 4  # in a whole epoch of 15 steps and 5 more; in 4 epochs of 5
+            assert part.mu == pytest.approx(math.sqrt(taken) * relation.sensitivity / 1.5)
+        case "truncated-poisson":
+            assert isinstance(part, Mixed)
+            assert 0 < part.chance < 1
+            assert part.below.above[0].sample_rate < rate
+        case "fixed-size" if relation is Relation.ZERO_OUT:
+            assert isinstance(part, FinitePairs)
+        case _:
+            assert isinstance(part, Pairs)
+            assert part.count == (5 if name.startswith("cyclic") else 20)
+            tight = name != "fixed-size" or relation is Relation.ADD_REMOVE
+            assert (part.above == part.below) == tight
+    assert sampling.at(min(rate, sampling.most_rate)) == sampling
+
+
+def test_equal_pairs_are_counted_together_and_plain_releases_are_one() -> None:
+    remove, add = Pair("remove", 0.1, 2.0), Pair("add", 0.1, 2.0)
+    both = (remove, add)
+    composition = Composition(
+        (Pairs(both, both, 3), PlainGaussian(3.0), Pairs(both, both, 4), PlainGaussian(4.0)), replaced=False
+    )
+    assert composition.directions() == (((remove, 7),), ((add, 7),))
+    assert composition.plain == composition.gdp == 5.0
+    assert composition.mixture is None
+
+
+def test_what_is_exact_for_a_single_release_counts_for_it_alone() -> None:
+    """Beside another release the pair that dominates at every ratio counts: the attained ones do not dominate."""
+    hybrid, attained = (Pair("fixed-size", 0.1, 1.0),), (Pair("remove", 0.1, 1.0), Pair("add", 0.1, 1.0))
+    one = Pairs(hybrid, attained, 1, alone=attained)
+    assert Composition((one,)).directions() == tuple(((pair, 1),) for pair in attained)
+    assert Composition((one.times(2),)).directions() == (((hybrid[0], 2),),)
+    assert Composition((one, PlainGaussian(0.1))).directions() == (((hybrid[0], 1),),)
