@@ -194,7 +194,6 @@ BY_HAND: dict[str, list[tuple[str, list[str]]]] = {
         ("--data", ["--preset", "few-steps", "--data", "latin"]),
         ("--out", ["--preset", "few-steps", "--report", "--out", "folder"]),
     ],
-    "benchmarks.noise_draws": [("--draws", ["--draws", "99999"])],
     "benchmarks.optimizer_privacy": [
         ("--worker", ["--worker", "nowhere", "3"]),
         ("--worker", ["--worker", "folder", "three"]),

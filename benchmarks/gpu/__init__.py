@@ -2,7 +2,7 @@
 
 - cards.toml, cards: what GPUs can do, by their data sheets; the GPU at hand
 - jobs: the jobs, the most valuable first, and what each needs
-- schedule: which jobs fit into the time and the memory, and why the others do not
+- planning: which jobs fit into the time and the memory, and why the others do not
 - execute: a job in a process of its own, which ends at its limit, and whenever this command ends
 - tests: the tests marked `gpu`, a row for each
 - sentences: data for the smoke run

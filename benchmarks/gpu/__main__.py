@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import execute, schedule, sentences
+from benchmarks.gpu import execute, planning, sentences
 from benchmarks.gpu.cards import PROCESSOR, Card, card_named, known
 from benchmarks.gpu.jobs import JOBS, PRESETS, Job
 from benchmarks.kit.card import described
@@ -88,8 +88,8 @@ def _card(parser: Parser, options: argparse.Namespace) -> tuple[str, Card]:
 
 
 def _print_plan(jobs: Sequence[Job], card: Card, seconds: float, given: dict[str, Any]) -> None:
-    for place, entry in enumerate(schedule.planned(jobs, card, seconds, given), start=1):
-        needs = f"{schedule.shown(entry.seconds):>9} {entry.job.memory_gib:6.0f} GiB"
+    for place, entry in enumerate(planning.planned(jobs, card, seconds, given), start=1):
+        needs = f"{planning.shown(entry.seconds):>9} {entry.job.memory_gib:6.0f} GiB"
         when = f"from {entry.start / 60:6.1f} min" if not entry.why else "left out       "
         cut = "" if entry.start + entry.seconds <= seconds or entry.why else "as much as there is time for; "
         print(f"{place:2} {entry.job.name:18} {needs}  {when}  {entry.why or cut + entry.job.shows}")
@@ -126,7 +126,7 @@ def _run(jobs: Sequence[Job], session: Session, seconds: float) -> bool:
             place = f"{jobs.index(job) + 1}/{len(jobs)} {job.name}"
             spent, processes, status = _job(job, session, ends, patience, jobs, place)
             session.row(job, spent, processes, status)
-            print(f"{place}: {status}, {schedule.shown(spent)}", flush=True)
+            print(f"{place}: {status}, {planning.shown(spent)}", flush=True)
             if status == INTERRUPTED:
                 return True
             if status == LATE:
@@ -143,11 +143,11 @@ def _job(
     estimate, folder = job.work.on(session.card), session.out / job.out
     before, processes = _earlier(session.out, job.name)
     spent, allowed = 0.0, patience * estimate + SLACK
-    status = schedule.refusal(job, session.card, ends - time.monotonic(), vars(session.options), jobs)
+    status = planning.refusal(job, session.card, ends - time.monotonic(), vars(session.options), jobs)
     while not status:
         left = ends - time.monotonic()
-        limit = min(schedule.LONGEST, left, allowed - spent)
-        print(f"{place}, about {schedule.shown(estimate)}: {job.shows}", flush=True)
+        limit = min(planning.LONGEST, left, allowed - spent)
+        print(f"{place}, about {planning.shown(estimate)}: {job.shows}", flush=True)
         held, log = _held(folder), session.out / "logs" / f"{job.name}.txt"
         started = time.monotonic()
         try:
@@ -157,10 +157,10 @@ def _job(
         spent, processes = spent + ended.seconds, processes + 1
         if ended.status is not None:
             status = OK if ended.status == 0 else f"failed ({ended.status}): {ended.last[:200]}"
-        elif ends - time.monotonic() < min(estimate / job.parts, schedule.LONGEST):
+        elif ends - time.monotonic() < min(estimate / job.parts, planning.LONGEST):
             status = "unfinished: the time is over"
-        elif limit == schedule.LONGEST and _held(folder) == held:
-            status = f"unfinished: nothing new in {schedule.shown(limit)}"
+        elif limit == planning.LONGEST and _held(folder) == held:
+            status = f"unfinished: nothing new in {planning.shown(limit)}"
         elif spent >= allowed:
             status = LATE
     return before + spent, processes, status

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.gpu.cards import known
 from benchmarks.gpu.jobs import JOBS
-from benchmarks.gpu.schedule import planned
+from benchmarks.gpu.planning import planned
 from benchmarks.kit.experiment import Experiment
 
 CARDS = ("h200", "a100-40gb", "rtx-4090")

@@ -18,10 +18,8 @@ from xml.etree import ElementTree
 
 import torch
 
-from benchmarks.kit.device import chosen_device
-from benchmarks.kit.experiment import Command, flag
-from benchmarks.kit.rows import OK, RESULTS, Results
-from dpzero_theory.cli import Parser, output_folder
+from benchmarks.kit.experiment import Experiment, flag
+from benchmarks.kit.rows import OK, read_rows
 
 FILES = (
     "tests/optim/weights/test_philox_triton.py",
@@ -71,33 +69,28 @@ def run(path: str, chosen: Sequence[str], report: Path) -> tuple[str, float]:
     return OK if status == 0 else f"pytest ended with {status}", time.monotonic() - started
 
 
-def _body(parser: Parser, options: Namespace) -> int:
-    """Exit status 1 where a test fails."""
-    device, failed = chosen_device(parser, "auto"), False
-    results = Results(
-        options.out, key=("file", "test"), fields=("seconds",), seeds=[], dtype="the tests' own",
-        device=torch.cuda.get_device_name() if device == "cuda" else "cpu", cell=("file",),
-    )  # fmt: skip
-    with parser.opened("--out", results), TemporaryDirectory() as folder:
-        for path, chosen in PRESETS[options.preset].items():
-            if results.done(file=path, test=WHOLE):
-                continue
-            report = Path(folder) / f"{path.replace('/', '.')}.xml"
-            status, seconds = run(path, chosen, report)
-            rows = [*found(report), {"test": WHOLE, "seconds": round(seconds, 2), "status": status}]
-            results.add({"file": path, **row} for row in rows if not results.done(file=path, test=row["test"]))
-            failed |= status != OK
-    return int(failed)
+def _rows(options: Namespace, path: str) -> list[dict[str, Any]]:
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        status, seconds = run(path, PRESETS[options.preset][path], report)
+        last = {"test": WHOLE, "seconds": round(seconds, 2), "status": status}
+        return [{"file": path, **row} for row in (*found(report), last)]
 
 
-EXPERIMENT = Command(
-    "gpu.tests",
-    __doc__,
-    _body,
-    [
-        flag("--preset", choices=PRESETS, default="full"),
-        flag("--out", type=output_folder, default=RESULTS / "gpu_tests"),
-    ],
+EXPERIMENT = Experiment(
+    name="gpu.tests",
+    about=__doc__,
+    flags=[flag("--preset", choices=PRESETS, default="full")],
+    folder="gpu_tests",
+    key=("file", "test"),
+    fields=("seconds",),
+    dtype="the tests' own",
+    device=lambda options: torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    cell=("file",),
+    cells=lambda options: PRESETS[options.preset],
+    keys=lambda options, path: [{"file": path, "test": WHOLE}],
+    measure=_rows,
+    report=lambda options: int(not set(read_rows(options.out, failed=True).query("test == @WHOLE")["status"]) <= {OK}),
 )
 
 if __name__ == "__main__":

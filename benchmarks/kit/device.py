@@ -28,3 +28,8 @@ def full_float32() -> None:
 def one_thread(parser: Parser, options: Namespace) -> None:
     """Let torch use one thread: a `check` of experiments whose digits or times depend on the number of threads."""
     torch.set_num_threads(1)
+
+
+def device_name(options: Namespace) -> str:
+    """The device of an experiment, for the manifest: the name of the GPU, or cpu."""
+    return torch.cuda.get_device_name() if options.device == "cuda" else "cpu"

@@ -87,15 +87,16 @@ class Experiment:
 
     Attributes:
         name, about: as in `Command`.
-        key, fields, dtype, device, cell, figure, compress: as in `Results`.
-        cells: the cells, in the order of their rows. Left out, there is one cell, and it has all rows.
+        key, fields, cell, figure, compress: as in `Results`.
+        cells: the cells, in the order of their rows. Left out, there is one cell, and it has all rows. A cell is a
+            dictionary of columns; it may be any other value where `keys` is given.
         measure: makes the rows of a cell, one or several. The columns that the cell has need not be in them. With
             `workers` it must be a function at the top level of a module, so that other processes can import it.
         keys: the keys of a cell's rows, needed where a cell has more than one row: by them the runner knows whether the
             cell is already measured.
         flags: the flags beside `--out`, and beside `--workers` and `--summary`, which exist where those attributes do.
         folder: the folder of the rows without `--out`: a name below benchmarks/results, or a function of the options.
-        seeds, settings: as in `Results`, or functions of the options.
+        seeds, settings, device, dtype: as in `Results`, or functions of the options.
         check: refuses flags that contradict each other by raising the parser's error; it may also change what holds for
             the whole process, such as the number of threads.
         begun: the line printed on standard error before a cell is measured.
@@ -105,6 +106,9 @@ class Experiment:
         summary: a text made from the folder of the rows. The flag `--summary` prints it and measures nothing;
             otherwise it is printed at the end.
         workers: the number of processes without the flag `--workers`; 0 for an experiment without that flag.
+        workers_flags: the names of that flag.
+        tolerant: whether an exception in `measure` makes failed rows, with its message as their status, one for each
+            key of the cell; otherwise it ends the command.
         fresh: whether the rows are deleted and made again each time, as those that are computed from other rows are.
         together: the rows are saved each time so many cells have been measured.
     """
@@ -113,26 +117,28 @@ class Experiment:
     about: str | None
     key: Sequence[str]
     fields: Sequence[str]
-    measure: Callable[[Namespace, Cell], Rows]
-    cells: Callable[[Namespace], Iterable[Cell]] = _one
-    keys: Callable[[Namespace, Cell], Iterable[Cell]] = _same
+    measure: Callable[[Namespace, Any], Rows]
+    cells: Callable[[Namespace], Iterable[Any]] = _one
+    keys: Callable[[Namespace, Any], Iterable[Cell]] = _same
     flags: Sequence[Flag] = ()
     folder: Callable[[Namespace], Path] | str = ""
     seeds: Callable[[Namespace], Iterable[int]] | Iterable[int] = ()
     settings: Callable[[Namespace], Mapping[str, Any]] | Mapping[str, Any] = _nothing
     device: Callable[[Namespace], str] | str = "cpu"
-    dtype: str = "float64"
+    dtype: Callable[[Namespace], str] | str = "float64"
     cell: Sequence[str] = ()
     figure: str = ""
     compress: bool = False
     check: Callable[[Parser, Namespace], None] | None = None
-    begun: Callable[[Cell], str] | None = None
-    told: Callable[[Cell, list[dict[str, Any]]], str] | None = None
+    begun: Callable[[Any], str] | None = None
+    told: Callable[[Any, list[dict[str, Any]]], str] | None = None
     counted: bool = False
     timed: bool = False
     report: Callable[[Namespace], int | None] | None = None
     summary: Callable[[Path], str] | None = None
     workers: int = 0
+    workers_flags: Sequence[str] = ("--workers",)
+    tolerant: bool = False
     fresh: bool = False
     together: int = 1
 
@@ -140,7 +146,7 @@ class Experiment:
         fixed = None if callable(self.folder) else RESULTS / (self.folder or self.name)
         more = [flag("--out", type=output_folder, default=fixed, help="folder of the rows and their manifest")]
         if self.workers:
-            more += [flag("--workers", type=integer(1, 256), default=self.workers, help="processes")]
+            more += [flag(*self.workers_flags, type=integer(1, 256), default=self.workers, help="processes")]
         if self.summary:
             more += [flag("--summary", action="store_true", help="print what the rows say and stop")]
         return Command(self.name, self.about, self.run, [*self.flags, *more]).parser()
@@ -178,7 +184,7 @@ class Experiment:
             fields=self.fields,
             seeds=list(of(self.seeds)),
             device=of(self.device),
-            dtype=self.dtype,
+            dtype=of(self.dtype),
             settings=of(self.settings),
             compress=self.compress,
             cell=self.cell,
@@ -186,14 +192,17 @@ class Experiment:
         )
 
     def _fill(self, results: Results, options: Namespace) -> None:
-        def done(cell: Cell) -> bool:
+        def done(cell: Any) -> bool:
             return not self.fresh and all(results.done(**key) for key in self.keys(options, cell))
 
         left = [cell for cell in self.cells(options) if not done(cell)]
         waiting: list[dict[str, Any]] = []
         started = time.process_time()
         for count, (cell, made) in enumerate(self._measured(options, left), start=1):
-            rows = [{**cell, **row} for row in ([made] if isinstance(made, Mapping) else made)]
+            if isinstance(made, str):
+                made = [{**key, "status": made} for key in self.keys(options, cell)]
+            columns = cell if isinstance(cell, Mapping) else {}
+            rows = [{**columns, **row} for row in ([made] if isinstance(made, Mapping) else made)]
             waiting += [row for row in rows if not results.done(**{name: row[name] for name in self.key})]
             if count % self.together and count < len(left):
                 continue
@@ -205,19 +214,27 @@ class Experiment:
                 print(" ".join(filter(None, words)) + seconds, flush=True)
                 started = time.process_time()
 
-    def _measured(self, options: Namespace, left: Sequence[Cell]) -> Iterator[tuple[Cell, Rows]]:
+    def _measured(self, options: Namespace, left: Sequence[Any]) -> Iterator[tuple[Any, Rows | str]]:
+        """Each cell with its rows, or with a message in their place."""
+        measure = partial(_tried, self.measure, options) if self.tolerant else partial(self.measure, options)
         if self.workers:
             from benchmarks.kit.jobs import completed  # which imports torch
 
-            jobs = [(cell,) for cell in left]
-            yield from (
-                (cell, made) for (cell,), made in completed(partial(self.measure, options), jobs, options.workers)
-            )
+            count = vars(options)[self.workers_flags[0].strip("-")]
+            yield from ((cell, made) for (cell,), made in completed(measure, [(cell,) for cell in left], count))
             return
         for cell in left:
             if self.begun:
                 print(self.begun(cell), file=sys.stderr, flush=True)
-            yield cell, self.measure(options, cell)
+            yield cell, measure(cell)
+
+
+def _tried(measure: Callable[[Namespace, Any], Rows], options: Namespace, cell: Any) -> Rows | str:
+    try:
+        made = measure(options, cell)
+        return made if isinstance(made, Mapping) else list(made)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:200]
 
 
 def presets(name: str, about: str | None, flags: Sequence[Flag], each: Mapping[str, Command | Experiment]) -> Command:

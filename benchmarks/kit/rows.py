@@ -322,6 +322,12 @@ def shown(path: Path) -> str:
     return str(path.resolve().relative_to(Path.cwd()) if path.resolve().is_relative_to(Path.cwd()) else path)
 
 
+def revision(checkout: Path) -> str:
+    """The commit that is checked out in a folder."""
+    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
+    return run.stdout.strip() or "no revision"
+
+
 def discard(folder: Path) -> None:
     """Remove the rows and the manifest in `folder`, before rows that are computed from other rows are made again."""
     for name in ("rows.csv", "rows.csv.gz", "manifest.json"):

@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,10 +27,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.kit.device import chosen_device, full_float32
-from benchmarks.kit.experiment import Command, flag
+from benchmarks.kit.device import chosen_device, device_name, full_float32
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
-from benchmarks.kit.rows import OK, RESULTS, Results
+from benchmarks.kit.rows import OK, RESULTS, read_rows
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm import first_order, models, zeroth_order
 from benchmarks.llm.configuration import FIRST_ORDER, METHODS, Configuration
@@ -38,7 +38,7 @@ from benchmarks.llm.flags import model_name
 from benchmarks.llm.privacy import first_order_noise
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
-from dpzero_theory.cli import Parser, Several, integer, output_folder
+from dpzero_theory.cli import Parser, Several, integer
 from dpzero_theory.curvature.encoder import SUBSETS, train
 from dpzero_theory.optim.run import Run
 
@@ -199,46 +199,35 @@ class _Clock:
         self.seconds.append(self._last - before)
 
 
-def _body(parser: Parser, options: Namespace) -> int:
-    """Measure the cells that are not in the results yet, and print them. Exit status 1 where one failed."""
-    device = chosen_device(parser, options.device)
-    preset, failed = PRESETS[options.name], False
-    results = Results(
-        options.out or (Path("out") if options.name == "smoke" else RESULTS) / "llm_memory",
-        key=KEY,
-        fields=FIELDS,
-        seeds=[0],
-        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        dtype=preset.dtype,
-    )
-    with parser.opened("--out", results):
-        for model in options.models or preset.models:
-            for method in options.methods or preset.methods:
-                cell = Cell(
-                    model,
-                    method,
-                    preset.batch,
-                    options.length or preset.length,
-                    preset.dtype,
-                    options.weights,
-                    options.steps or preset.steps,
-                    options.batch_rows or preset.batch,
-                    device,
-                )
-                if results.done(**cell.key()):
-                    continue
-                try:
-                    row = in_new_process(measure, cell)
-                except Exception as error:  # for example its process was killed; the other cells are still worth having
-                    row = {**cell.key(), "status": f"{type(error).__name__}: {error}"[:200]}
-                results.add([row])
-                failed |= row["status"] not in (OK, NO_ROOM)
-                print(_shown(row), flush=True)
-    return int(failed)
+def _check(parser: Parser, options: Namespace) -> None:
+    options.device = chosen_device(parser, options.device)
 
 
-def _shown(row: dict[str, Any]) -> str:
-    if row["status"] != OK:
+def _cells(options: Namespace) -> Iterator[Cell]:
+    preset = PRESETS[options.name]
+    for model in options.models or preset.models:
+        for method in options.methods or preset.methods:
+            yield Cell(
+                model,
+                method,
+                preset.batch,
+                options.length or preset.length,
+                preset.dtype,
+                options.weights,
+                options.steps or preset.steps,
+                options.batch_rows or preset.batch,
+                options.device,
+            )
+
+
+def _report(options: Namespace) -> int:
+    """Exit status 1 where a cell failed for another reason than its memory."""
+    return int(not set(read_rows(options.out, failed=True)["status"]) <= {OK, NO_ROOM})
+
+
+def _told(cell: Cell, rows: list[dict[str, Any]]) -> str:
+    (row,) = rows
+    if row.get("status", OK) != OK:
         return f"{row['model']} {row['method']}: {row['status']}"
     return (
         f"{row['model']} {row['method']}: {row['seconds']} s a step, peak {row['peak_mib']:,} MiB"
@@ -246,11 +235,10 @@ def _shown(row: dict[str, Any]) -> str:
     )
 
 
-EXPERIMENT = Command(
-    "llm.memory",
-    __doc__,
-    _body,
-    [
+EXPERIMENT = Experiment(
+    name="llm.memory",
+    about=__doc__,
+    flags=[
         flag("name", choices=PRESETS),
         flag(
             "--models",
@@ -265,8 +253,20 @@ EXPERIMENT = Command(
         flag("--length", type=integer(1, 2048), help="tokens in a record"),
         flag("--batch-rows", type=integer(1, 10_000), help="records in one forward"),
         flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
-        flag("--out", type=output_folder, help="folder (default: out/llm_memory, else benchmarks/results/llm_memory)"),
     ],
+    folder=lambda options: (Path("out") if options.name == "smoke" else RESULTS) / "llm_memory",
+    key=KEY,
+    fields=FIELDS,
+    seeds=[0],
+    device=device_name,
+    dtype=lambda options: PRESETS[options.name].dtype,
+    tolerant=True,
+    check=_check,
+    cells=_cells,
+    keys=lambda options, cell: [cell.key()],
+    measure=lambda options, cell: in_new_process(measure, cell),
+    told=_told,
+    report=_report,
 )
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def load(
 ) -> LanguageModel:
     """A pretrained model.
 
-    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: the kind that the
-    model was trained as, if left out. tokenizer: a folder or an id; the model's own, if left out.
+    name: `minilm`, a name of `PRETRAINED` such as `smollm2`, a folder, or an id of Hugging Face. kind: the kind that
+    the model was trained as, if left out. tokenizer: a folder or an id; the model's own, if left out.
     """
     place = _place(name)
     chosen = kind or _kind(AutoConfig.from_pretrained(place))

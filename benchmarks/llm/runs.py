@@ -34,7 +34,7 @@ the wall time of training until then."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunResult:
     """rows: in the order of their steps, with the columns KEY and FIELDS. metric: the name of the metric of dev and
     test."""
 
@@ -64,7 +64,7 @@ def execute(
     evaluations: int = 1,
     found: Splits | None = None,
     announce: Callable[[str], None] = lambda line: None,
-) -> Outcome:
+) -> RunResult:
     """Train and evaluate; the language model itself stays as it is.
 
     folder: the parent of `run_folder`, from which an interrupted zeroth-order run resumes. data: a folder of local
@@ -95,7 +95,7 @@ def execute(
             "epsilon_upper": privacy.epsilon,
             "noise_multiplier": privacy.noise_multiplier,
         }
-    return Outcome(tuple(progress.rows), privacy, entry.metric)
+    return RunResult(tuple(progress.rows), privacy, entry.metric)
 
 
 class _Progress:

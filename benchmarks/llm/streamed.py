@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,15 +25,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from benchmarks.kit.device import chosen_device
-from benchmarks.kit.experiment import Command, flag
+from benchmarks.kit.device import chosen_device, device_name
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.peaks import peak, reset_peak
-from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.kit.rows import OK, read_rows
 from benchmarks.llm import models
 from benchmarks.llm.flags import model_name
 from benchmarks.llm.prompts import Example
 from benchmarks.llm.scoring import WordScorer
-from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.cli import Parser, integer
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private
 from dpzero_theory.optim.weights.layers import Tensors, stream
@@ -126,40 +126,42 @@ def _drawn(module: nn.Module, layers: str, folder: Path) -> _OneLayer:
     return _OneLayer(folder, layers)
 
 
-def _body(parser: Parser, options: Namespace) -> int:
-    """Measure the methods that are not in the results yet. Exit status 1 where one failed."""
-    device, failed = chosen_device(parser, options.device), False
-    results = Results(
-        options.out, key=KEY, fields=FIELDS, seeds=[0], dtype="a column",
-        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
-    )  # fmt: skip
-    with parser.opened("--out", results):
-        for method in METHODS:
-            dtype = "float32" if device == "cpu" else "float16"
-            key = dict(zip(KEY, (options.model, method, BATCH, options.length, dtype), strict=True))
-            if not results.done(**key):
-                try:
-                    row = measure(options.model, method, options.steps, options.length, device)
-                    told = f"{row['seconds']} s a step, of which reading {row['read_s']} s"
-                except Exception as error:
-                    told = f"{type(error).__name__}: {error}"[:200]
-                    row, failed = {**key, "status": told}, True
-                results.add([row])
-                print(f"{method}: {told}", flush=True)
-    return int(failed)
+def _check(parser: Parser, options: Namespace) -> None:
+    options.device = chosen_device(parser, options.device)
 
 
-EXPERIMENT = Command(
-    "llm.streamed",
-    __doc__,
-    _body,
-    [
+def _cells(options: Namespace) -> Iterator[dict[str, Any]]:
+    dtype = "float32" if options.device == "cpu" else "float16"
+    return (dict(zip(KEY, (options.model, method, BATCH, options.length, dtype), strict=True)) for method in METHODS)
+
+
+def _told(at: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    row = rows[0]
+    said = f"{row['seconds']} s a step, of which reading {row['read_s']} s" if "status" not in row else row["status"]
+    return f"{at['method']}: {said}"
+
+
+EXPERIMENT = Experiment(
+    name="llm.streamed",
+    about=__doc__,
+    flags=[
         flag("model", type=model_name, help="a size of sizes.toml, a causal one, or a folder"),
         flag("--steps", type=integer(1, 10_000), default=3),
         flag("--length", type=integer(1, 2048), default=64, help="tokens in a record"),
         flag("--device", choices=("auto", "cpu", "cuda"), default="cpu"),
-        flag("--out", type=output_folder, default=RESULTS / "llm_streamed"),
     ],
+    folder="llm_streamed",
+    key=KEY,
+    fields=FIELDS,
+    seeds=[0],
+    device=device_name,
+    dtype="a column",
+    tolerant=True,
+    check=_check,
+    cells=_cells,
+    measure=lambda options, at: measure(options.model, at["method"], options.steps, options.length, options.device),
+    told=_told,
+    report=lambda options: int(set(read_rows(options.out, failed=True)["status"]) != {OK}),
 )
 
 if __name__ == "__main__":

@@ -25,11 +25,10 @@ import contextlib
 import io
 import json
 import math
-import signal
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,6 +41,7 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.forged import Folder, dumped, places, replaced, twice, value_at
+from benchmarks.kit.limits import TooLong, limited
 from benchmarks.kit.rows import read_rows
 from benchmarks.reports.sentences import forged_folders
 from dpzero_theory.cli import integer
@@ -264,20 +264,6 @@ def _true(folder: Path, whole: dict[str, bytes], made: int) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def _limited() -> Iterator[None]:
-    def late(*unused: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def _verified(folder: Path, form: str) -> tuple[int, bool]:
     """The exit status of verify, and whether its message is clear. Raises what verify raises."""
     out, err = io.StringIO(), io.StringIO()
@@ -335,7 +321,7 @@ def measure(options: Namespace, cell: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     try:
         # fsync is left out: the machine keeps its power, so files need not reach the disk
-        with TemporaryDirectory() as name, _limited(), mock.patch("os.fsync", return_value=None):
+        with TemporaryDirectory() as name, limited(SECONDS), mock.patch("os.fsync", return_value=None):
             folder = Path(name) / "run"
             if kind == "threaded":
                 row |= _threaded(folder, rng, method, block)
@@ -355,7 +341,7 @@ def measure(options: Namespace, cell: dict[str, Any]) -> dict[str, Any]:
                 row["faults"], told = _damaged(folder, rng, method), True
             row |= _judged(folder, form, kind, told, whole, made)
             row |= _gone_on(folder, method, block, row, whole, state)
-    except TimeoutError:
+    except TooLong:
         row["wedged"] = 1
     return row
 
@@ -363,7 +349,7 @@ def measure(options: Namespace, cell: dict[str, Any]) -> dict[str, Any]:
 def _judged(folder: Path, form: str, kind: str, told: bool, whole: dict[str, bytes], made: int) -> dict[str, Any]:
     try:
         status, clear = _verified(folder, form)
-    except TimeoutError:
+    except TooLong:
         raise
     except Exception as error:
         return {"traceback": 1, "said": type(error).__name__, "told": int(told), "held": 0}
@@ -400,7 +386,7 @@ def _gone_on(
             unclear += int("\n" in str(error))
             if back:
                 return {"wedged": 1, "said": str(error), "traceback": traceback, "unclear": unclear}
-        except TimeoutError:
+        except TooLong:
             raise
         except Exception as error:
             traceback += 1

@@ -31,6 +31,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
+from benchmarks.kit.tables import rounded_row
 from benchmarks.kit.timing import median_ratio
 from benchmarks.optim.optimizer_methods import SMALL
 from dpzero_theory.cli import integer
@@ -138,7 +139,7 @@ def _measure(options: Namespace, at: Cell) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"way": way, "turns": options.turns}
         row |= {name: moved(way, value) for name, value in zip(MOVED, SMOOTHINGS, strict=True)}
         row |= {"seconds": float(np.median(times[way])), "ratio": ratio, "ratio_error": error}
-        shown = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
+        shown = rounded_row(row)
         print(", ".join(f"{name} {value}" for name, value in shown.items()), flush=True)
         yield shown
 

@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Experiment, flag
+from benchmarks.kit.tables import rounded_row
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm.configuration import Configuration
 from benchmarks.llm.first_order import add_lora
@@ -100,7 +101,7 @@ def measure(model: str, texts: int, trained: str, k: int, turns: int) -> dict[st
     }
     row |= {"seconds_apart": apart, "ratio": ratio, "ratio_error": error}
     row |= {"change": np.abs(one - other).max() / np.abs(other).max()}
-    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
+    return rounded_row(row)
 
 
 EXPERIMENT = Experiment(

@@ -38,6 +38,7 @@ from benchmarks.kit.device import chosen_device
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.peaks import in_new_process, peak, reset_peak
 from benchmarks.kit.rows import RESULTS
+from benchmarks.kit.tables import rounded
 from benchmarks.kit.timing import median_ratio
 from benchmarks.llm.models import DTYPES
 from benchmarks.optim.optimizer_methods import (
@@ -132,12 +133,12 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
         ratios = [busy / other for (busy, _), (other, _) in pairs]
         row |= {
             "turns": len(ratios),
-            "seconds": _rounded(statistics.median(busy for busy, _ in own)),
-            "wall_s": _rounded(statistics.median(wall for _, wall in own)),
-            "ratio": _rounded(statistics.median(ratios)),
-            "ratio_low": _rounded(min(ratios)),
-            "ratio_high": _rounded(max(ratios)),
-            "wall_ratio": _rounded(statistics.median(wall / other for (_, wall), (_, other) in pairs)),
+            "seconds": rounded(statistics.median(busy for busy, _ in own)),
+            "wall_s": rounded(statistics.median(wall for _, wall in own)),
+            "ratio": rounded(statistics.median(ratios)),
+            "ratio_low": rounded(min(ratios)),
+            "ratio_high": rounded(max(ratios)),
+            "wall_ratio": rounded(statistics.median(wall / other for (_, wall), (_, other) in pairs)),
             "peak_mb": round(megabytes, 1),
             "peak_to_inference": _share(megabytes, inference),
             "largest_mb": round(largest, 1),
@@ -146,7 +147,7 @@ def measure(case: Case, device: str, turns: int, budget: float) -> list[dict[str
         if method == PRIVATE:
             public = [busy for busy, _ in samples[method][PUBLIC]]
             ratio, error = median_ratio([busy for busy, _ in own], public)
-            row |= {"to_non_private": _rounded(ratio), "to_non_private_error": _rounded(error)}
+            row |= {"to_non_private": rounded(ratio), "to_non_private_error": rounded(error)}
         rows.append(row)
     return rows
 
@@ -247,13 +248,9 @@ def _release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
 def _share(megabytes: float, inference: float) -> float | None:
     """Memory over that of an inference; None where the inference's was too small to be seen."""
-    return _rounded(megabytes / inference) if inference > 0 else None
+    return rounded(megabytes / inference) if inference > 0 else None
 
 
 def _check(parser: Parser, options: Namespace) -> None:

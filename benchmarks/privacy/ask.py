@@ -8,15 +8,14 @@ sums over its outputs.
 """
 
 import math
-import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
+from benchmarks.kit.limits import TooLong, limited
 from benchmarks.kit.rows import read_rows
 from benchmarks.kit.timing import timed
 from dpzero_theory.check import Array
@@ -114,14 +113,6 @@ def _release(row: dict[str, Any], noise: float) -> Release:
     return Release(noise, row["steps"], **_batches(row))
 
 
-class _TooLong(BaseException):
-    """Raised when a setting has had its time. It is no `Exception`, so that no handler on the way catches it."""
-
-
-def _stop(signum: int, frame: FrameType | None) -> None:
-    raise _TooLong
-
-
 def answer(setting: dict[str, Any]) -> dict[str, Any]:
     """The row of a setting.
 
@@ -130,23 +121,20 @@ def answer(setting: dict[str, Any]) -> dict[str, Any]:
     """
     row = dict(setting)
     goal = {"target_epsilon": row["epsilon"], "target_delta": row["delta"]}
-    signal.signal(signal.SIGVTALRM, _stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        known = timed(lambda: calibrate_noise_multiplier(**goal, steps=row["steps"], **_batches(row)))
-        noise = known.found.value
-        row |= {"noise_multiplier": noise, "noise_lower": known.found.lower, "seconds": known.cpu_seconds}
-        asked = timed(lambda: epsilon_of_history(_release(row, noise), row["delta"]).upper)
-        delta = delta_of_history(_release(row, noise), row["epsilon"]).upper
-        excess = max(asked.found / row["epsilon"] - 1, delta / row["delta"] - 1)
-        row |= {"epsilon_answered": asked.found, "delta_answered": delta, "ask_seconds": asked.cpu_seconds}
-        row |= {"excess": excess, "exception": "none", "too_long": False}
-    except _TooLong:
+        with limited(SECONDS, processor=True):
+            known = timed(lambda: calibrate_noise_multiplier(**goal, steps=row["steps"], **_batches(row)))
+            noise = known.found.value
+            row |= {"noise_multiplier": noise, "noise_lower": known.found.lower, "seconds": known.cpu_seconds}
+            asked = timed(lambda: epsilon_of_history(_release(row, noise), row["delta"]).upper)
+            delta = delta_of_history(_release(row, noise), row["epsilon"]).upper
+            excess = max(asked.found / row["epsilon"] - 1, delta / row["delta"] - 1)
+            row |= {"epsilon_answered": asked.found, "delta_answered": delta, "ask_seconds": asked.cpu_seconds}
+            row |= {"excess": excess, "exception": "none", "too_long": False}
+    except TooLong:
         row |= {"exception": "none", "too_long": True}
     except Exception as error:  # what this benchmark counts
         row |= {"exception": f"{type(error).__name__}: {error}".splitlines()[0][:120], "too_long": False}
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     return row | {"status": "ok"}
 
 

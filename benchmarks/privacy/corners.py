@@ -6,14 +6,13 @@ own.
 """
 
 import math
-import signal
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import mpmath
 import numpy as np
 
+from benchmarks.kit.limits import TooLong, limited
 from benchmarks.kit.rows import read_rows
 from benchmarks.kit.timing import least_timed
 from benchmarks.privacy.independent import independent_delta
@@ -52,14 +51,6 @@ def settings(count: int) -> list[dict[str, Any]]:
     return found
 
 
-class _TooLong(Exception):
-    pass
-
-
-def _stop(signum: int, frame: FrameType | None) -> None:
-    raise _TooLong
-
-
 def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
     """The name, the low end and the high end of an independent evaluation of delta(epsilon), the larger one of both
     directions; an empty name where none can be had."""
@@ -71,15 +62,12 @@ def _independent(unit: Release, epsilon: float) -> tuple[str, float, float]:
             return "50 digits", float(value) * (1 - 1e-12), float(value) * (1 + 1e-12)
     if any(pair.kind == "fixed-size" for part in parts for pair, _ in part):
         return "", 0.0, 0.0
-    signal.signal(signal.SIGVTALRM, _stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
+    pair = parts[0][0][0]
     try:
-        pair = parts[0][0][0]
-        value, error = independent_delta(pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
-    except (OverflowError, _TooLong, ValueError, ZeroDivisionError):
+        with limited(_SECONDS, processor=True):
+            value, error = independent_delta(pair.kind, pair.sample_rate, pair.noise, unit.steps, epsilon)
+    except (OverflowError, TooLong, ValueError, ZeroDivisionError):
         return "", 0.0, 0.0
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if not (error < 1e-4 and value > 0):
         return "", 0.0, 0.0
     return "80-bit sums", value * (1 - 2 * error - 1e-15), value * (1 + 2 * error + 1e-15)

@@ -36,7 +36,7 @@ Schedule = Callable[[np.random.Generator, int, int], dict[int, float]]
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class NonlinearRuns:
     """The results of the lanes, in the order in which the lanes were given.
 
     Attributes:
@@ -68,7 +68,7 @@ def dpzero(
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
     block: int = 128,
-) -> Outcome:
+) -> NonlinearRuns:
     """Run Algorithm 2 on every lane, all with the same directions and standard noise, as `optim.step.reference` does.
 
     Args:
@@ -105,7 +105,7 @@ def dpzero(
             mean[lane] += schedules[lane][begin + t // several] * squared
     last = loss.points()
     final = np.array([np.square(problem.gradient(x)).sum() for x in last])
-    return Outcome(last[back], mean[back], final[back])
+    return NonlinearRuns(last[back], mean[back], final[back])
 
 
 def _early(rng: np.random.Generator, steps: int, evaluations: int) -> dict[int, float]:

@@ -31,7 +31,7 @@ PIECES = 128
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class LimitRuns:
     """last: x at the end, shape (L, d). gradient_squared: the mean over time of ||grad F_S||^2, shape (L,)."""
 
     last: Array
@@ -51,7 +51,7 @@ def many_small_steps(
     dtype: torch.dtype = torch.float64,
     product_dtype: torch.dtype | None = None,
     device: str = "cpu",
-) -> Outcome:
+) -> LimitRuns:
     """Follow the equation above for L settings ("lanes"), all with the same standard noise.
 
     Args:
@@ -78,7 +78,7 @@ def many_small_steps(
         h, squares = _piece(h, towards / weight, pull, spread, s * float(end - begin), z)
         total += squares
     last = to_numpy((h / spectrum).T) + problem.center
-    return Outcome(last, to_numpy(total / s))
+    return LimitRuns(last, to_numpy(total / s))
 
 
 def _soft(q: Tensor) -> Tensor:

@@ -139,7 +139,7 @@ class WorstCase:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class WorstCaseRuns:
     """||grad F_S||^2 of independent runs, shape (chains,).
 
     Attributes:
@@ -167,13 +167,13 @@ def run(
     chains: int,
     rng: np.random.Generator,
     shares: Sequence[float] = (),
-) -> Outcome:
+) -> WorstCaseRuns:
     """Run Algorithm 2 with Gaussian directions and full batches, as lambda -> 0, in independent runs ("chains").
 
     Args:
         step_size, steps, clip, noise_std, directions_per_step: alpha, T, C (of the norm of K scalars), sigma, K.
         chains: how many runs; rng: draws everything.
-        shares: of the last steps, for `Outcome.suffix` and `Outcome.least`.
+        shares: of the last steps, for `WorstCaseRuns.suffix` and `WorstCaseRuns.least`.
     """
     check.integer("steps", steps)
     k = check.integer("directions_per_step", directions_per_step)
@@ -213,7 +213,7 @@ def run(
         s = np.sqrt(np.square(s - alpha * (back + noise_second)) + alpha * alpha * np.maximum(size, 0.0) * across)
     phi, psi = pull(x, s)
     lengths = np.array([[steps - begin] for begin in starts], dtype=np.float64).reshape(-1, 1)
-    return Outcome(total / steps, np.square(slope * phi) + np.square(psi), suffix / lengths, least, left / steps)
+    return WorstCaseRuns(total / steps, np.square(slope * phi) + np.square(psi), suffix / lengths, least, left / steps)
 
 
 def _draws(

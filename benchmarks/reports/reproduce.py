@@ -15,22 +15,19 @@ again.
 and which numbers of the README and of docs/, and which claims of the paper, rest on it.
 """
 
-import importlib
+import importlib.util
 import random
 import re
 import secrets
 import shlex
-import signal
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from inspect import getsource
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -40,6 +37,7 @@ from benchmarks import home
 from benchmarks.kit import sources
 from benchmarks.kit.arithmetic import others
 from benchmarks.kit.experiment import Command, flag
+from benchmarks.kit.limits import TooLong, limited
 from benchmarks.kit.remake import Remake, Row, plain
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
 from benchmarks.reports import summary
@@ -69,7 +67,8 @@ class Committed:
 
     @cached_property
     def remake(self) -> Remake | None:
-        if not self.module.startswith("benchmarks."):
+        """How the rows are made again; None where they cannot be, or where the code of their experiment is gone."""
+        if not self.module.startswith("benchmarks.") or importlib.util.find_spec(home(self.module)) is None:
             return None
         found: Remake | None = getattr(importlib.import_module(home(self.module)), "REMAKES", {}).get(self.name)
         return found
@@ -89,33 +88,8 @@ def committed(results: Path) -> list[Committed]:
     return [Committed(folder, read_manifest(folder)) for folder in folders]
 
 
-class _TooLong(Exception):
-    pass
-
-
-@contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Raise _TooLong in this block after so many seconds, in place of whatever the block raises then."""
-    late = False
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        nonlocal late
-        late = True
-        raise _TooLong
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    except Exception as error:
-        raise _TooLong if late else error from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @dataclass(frozen=True)
-class Outcome:
+class Reproduced:
     """What happened to a row. verdict: `equal`, `near`, `too long`, `not checked` or `DIFFERENT`."""
 
     name: str
@@ -129,30 +103,30 @@ class Outcome:
         return ", ".join([self.name, " ".join(f"{name}={value}" for name, value in self.row.items())])
 
 
-def again(one: Committed, remake: Remake, row: Row, limit: float, elsewhere: bool) -> Outcome:
+def again(one: Committed, remake: Remake, row: Row, limit: float, elsewhere: bool) -> Reproduced:
     """Make a row again, in at most `limit` seconds. elsewhere: whether this machine's arithmetic is not that of the
     row."""
     started, key = time.perf_counter(), {name: row[name] for name in remake.key}
     try:
-        with _limited(limit):
+        with limited(limit):
             found = remake.differences(row, elsewhere)
         wrong = [difference for difference in found if not difference.near]
         verdict = "DIFFERENT" if wrong else "near" if found else "equal"
         said = "; ".join(map(str, wrong)) or (remake.reason(elsewhere) if found else "")
-    except _TooLong:
+    except TooLong:
         verdict, said = "too long", ""
     except ModuleNotFoundError as error:
         verdict, said = ("DIFFERENT" if _is_ours(error) else "not checked"), str(error)
     except Exception as error:
         verdict, said = "DIFFERENT", f"{type(error).__name__}: {error}"
-    return Outcome(one.name, key, verdict, said, time.perf_counter() - started)
+    return Reproduced(one.name, key, verdict, said, time.perf_counter() - started)
 
 
 def _is_ours(error: ModuleNotFoundError) -> bool:
     return (error.name or "").partition(".")[0] in ("benchmarks", "dpzero_theory")
 
 
-def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -> Iterator[Outcome]:
+def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -> Iterator[Reproduced]:
     """Make random rows again until the time is over or all are made; the next row is of the folder that has had the
     least time."""
     ends = time.perf_counter() + seconds
@@ -165,7 +139,7 @@ def reproduce(tables: Sequence[Committed], seconds: float, rng: random.Random) -
         except ModuleNotFoundError as error:
             if _is_ours(error):
                 raise
-            yield Outcome(one.name, {}, "not checked", str(error), 0.0)
+            yield Reproduced(one.name, {}, "not checked", str(error), 0.0)
     waiting: dict[Committed, Iterator[Row]] = {}
     while spent and (left := ends - time.perf_counter()) > 0:
         one = min(rng.sample(list(spent), len(spent)), key=spent.__getitem__)
@@ -235,7 +209,7 @@ def _body(parser: Parser, options: Namespace) -> int:
         return 0
     torch.set_num_threads(1)
     seed = secrets.randbelow(2**32) if options.seed is None else options.seed
-    found: list[Outcome] = []
+    found: list[Reproduced] = []
     with threadpool_limits(1):
         print(f"--seed {seed}; {_compared()}", flush=True)
         for outcome in reproduce(tables, 60 * options.minutes, random.Random(seed)):
@@ -253,7 +227,7 @@ def _compared() -> str:
     return f"arithmetic not as of the rows, in {', '.join(names)}: last digits may differ"
 
 
-def verdict(found: Sequence[Outcome]) -> tuple[bool, str]:
+def verdict(found: Sequence[Reproduced]) -> tuple[bool, str]:
     """Whether the rows that were made again came back, and a sentence that says so."""
     of = {name: [one for one in found if one.verdict == name] for name in ("equal", "near", *_UNDECIDED, "DIFFERENT")}
     back, wrong = of["equal"] + of["near"], of["DIFFERENT"]

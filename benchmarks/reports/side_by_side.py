@@ -22,7 +22,7 @@ from subprocess import PIPE
 from typing import Any, Self
 
 from benchmarks.kit.experiment import Cell, Experiment, flag
-from benchmarks.kit.rows import read_rows
+from benchmarks.kit.rows import read_rows, revision
 from dpzero_theory.cli import input_folder, integer
 
 HERE = Path(__file__).resolve().parents[2]
@@ -131,11 +131,6 @@ def turns(work: str, other: Path, count: int) -> Iterator[dict[str, float]]:
                 yield {"seconds": seconds, "other": others, "wall_s": wall, "other_wall_s": others_wall}
 
 
-def _revision(checkout: Path) -> str:
-    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
-    return run.stdout.strip() or "no revision"
-
-
 def _measure(options: Namespace, at: Cell) -> list[dict[str, Any]]:
     return [{"turn": turn, **found} for turn, found in enumerate(turns(at["work"], options.other, options.turns))]
 
@@ -168,7 +163,7 @@ EXPERIMENT = Experiment(
     ],
     key=("work", "start", "turn"),
     fields=("seconds", "other", "wall_s", "other_wall_s"),
-    settings=lambda options: {"other": _revision(options.other), "turns": options.turns},
+    settings=lambda options: {"other": revision(options.other), "turns": options.turns},
     cells=lambda options: ({"work": work, "start": start} for start in range(options.starts) for work in WORK),
     keys=lambda options, at: [at | {"turn": options.turns - 1}],
     measure=_measure,

@@ -15,8 +15,6 @@ Noise comes from seeds: no row is a private release.
 
 import math
 import os
-import resource
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -32,8 +30,10 @@ from scipy.special import digamma
 
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.experiment import Command, flag
+from benchmarks.kit.peaks import peak
 from benchmarks.kit.remake import SIX_DIGITS, Remake
 from benchmarks.kit.rows import RESULTS, Results
+from benchmarks.kit.tables import rounded
 from dpzero_theory.cli import Parser, integer, output_folder
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
 from dpzero_theory.synthetic.lanes import Lanes
@@ -125,13 +125,13 @@ def run_cell(preset: Preset, d: int, seed: int, worker: _Worker) -> list[dict[st
         _path(method, some, given, starts, d, scalars, worker).cpu().numpy()
         for method, some, starts in zip(METHODS, lanes, given.starts, strict=True)
     ]
-    usage = {"seconds": round(time.perf_counter() - started, 2), "peak_mb": _peak_megabytes(worker.device)}
+    usage = {"seconds": round(time.perf_counter() - started, 2), "peak_mb": round(peak(worker.device), 1)}
     return [
         {
             **dict(zip(KEY, (method, d, seed, int(end), float(alpha), float(clip)), strict=True)),
             "r": _rank(d),
-            "gradient_squared": _rounded(path[:end, lane].mean()),
-            "last_gradient_squared": _rounded(path[end, lane]),
+            "gradient_squared": rounded(path[:end, lane].mean(), 6),
+            "last_gradient_squared": rounded(path[end, lane], 6),
             **usage,
         }
         for method, some, path in zip(METHODS, lanes, paths, strict=True)
@@ -238,17 +238,6 @@ def _scaled(given: Products, scale: Tensor) -> Products:
 
     starts = tuple(tuple(start(one) for one in starts) for starts in given.starts)
     return Products(given.data * column, tuple(gram * both for gram in given.grams), starts)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
-def _peak_megabytes(device: str) -> float:
-    if device == "cuda":
-        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
 REMAKES = {

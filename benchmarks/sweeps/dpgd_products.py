@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import Remake, Row
+from benchmarks.kit.tables import rounded_row
 from benchmarks.sweeps.synthetic import PRESETS, Place, Preset, paper_lanes, run_methods, samples
 from dpzero_theory.synthetic.problems import MODES, Quadratic, paper_spectrum
 
@@ -83,7 +84,7 @@ def measure(grid: Preset, mode: str, d: int) -> dict[str, Any]:
     return {
         "lane_steps": int(lanes.steps.sum()),
         "clipping_lane_steps": products.operations // (4 * grid.n * (d + 2)),
-        **{name: float(f"{value:.4g}") for name, value in row.items()},
+        **rounded_row(row),
     }
 
 

@@ -20,6 +20,7 @@ import torch
 from benchmarks.kit.device import one_thread
 from benchmarks.kit.experiment import Cell, Experiment, flag
 from benchmarks.kit.remake import FOUR_DIGITS, Remake, Row
+from benchmarks.kit.tables import rounded
 from benchmarks.problems.small_steps import many_small_steps
 from benchmarks.sweeps.synthetic import DELTA, EPSILON, PRESETS, samples
 from dpzero_theory.cli import Several, integer
@@ -39,7 +40,7 @@ FIELDS = ("gradient_train_last", "gradient_train_tau")
 def _keys(method: str, mode: str, d: int, seed: int) -> Iterator[dict[str, Any]]:
     scale = math.sqrt(d) if method == "dpgd-0th" else 1.0
     for length, clip in product(LENGTHS, CLIPS):
-        values = (method, mode, d, "zero", "paper", seed, _rounded(length / clip), _rounded(clip * scale))
+        values = (method, mode, d, "zero", "paper", seed, rounded(length / clip), rounded(clip * scale))
         yield dict(zip(KEY, values, strict=True))
 
 
@@ -61,13 +62,9 @@ def run_cell(method: str, mode: str, d: int, seed: int) -> list[dict[str, Any]]:
     )
     last = np.linalg.norm((outcome.last - problem.center) * problem.spectrum, axis=1)
     return [
-        {**key, "gradient_train_last": _rounded(end), "gradient_train_tau": _rounded(math.sqrt(squared))}
+        {**key, "gradient_train_last": rounded(end), "gradient_train_tau": rounded(math.sqrt(squared))}
         for key, end, squared in zip(_keys(method, mode, d, seed), last, outcome.gradient_squared, strict=True)
     ]
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 def _again(row: Row) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.jobs import Share, share
 from benchmarks.kit.peaks import peak, reset_peak
 from benchmarks.kit.remake import SIX_DIGITS, Remake, Row
+from benchmarks.kit.tables import rounded
 from benchmarks.problems import padded
 from dpzero_theory.cli import Parser, Several, integer
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, noise_std
@@ -143,10 +144,10 @@ def run_cell(cell: Cell, grid: Grid, records: int, seed: int, device: str = "cpu
     return [
         {
             **_cell_key(cell, records, seed),
-            **dict(zip(KEY[-4:], (method, int(steps), float(f"{alpha:.6g}"), float(f"{clip:.6g}")), strict=True)),
+            **dict(zip(KEY[-4:], (method, int(steps), rounded(alpha, 6), rounded(clip, 6)), strict=True)),
             "r": cell.r,
-            "gradient_squared": float(f"{outcome.gradient_squared[0][lane]:.6g}"),
-            "last_gradient_squared": float(f"{_last(drawn.problem, outcome.last[lane]):.6g}"),
+            "gradient_squared": rounded(outcome.gradient_squared[0][lane], 6),
+            "last_gradient_squared": rounded(_last(drawn.problem, outcome.last[lane]), 6),
             **usage,
         }
         for method, outcome in zip(cell.methods, outcomes, strict=True)
@@ -229,7 +230,7 @@ def _keys(options: Namespace, at: dict[str, Any]) -> Iterator[dict[str, Any]]:
     cell = _of_key(at)
     for method in cell.methods:
         for steps, alpha, clip in _settings(lanes_of(cell, GRID, method, options.records)):
-            values = {"steps": int(steps), "step_size": float(f"{alpha:.6g}"), "clip": float(f"{clip:.6g}")}
+            values = {"steps": int(steps), "step_size": rounded(alpha, 6), "clip": rounded(clip, 6)}
             yield {**at, "method": method, **values}
 
 

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
 from benchmarks.kit.rows import RESULTS, read_manifest, read_rows
+from benchmarks.kit.tables import rounded
 from dpzero_theory.cli import Parser, input_folder
 
 Array = NDArray[np.float64]
@@ -84,7 +85,7 @@ def select(rows: pd.DataFrame, measured: str, output: str) -> Iterator[dict[str,
                 "test": None if tests is None else float(tests.to_numpy()[best, index]),
                 "own_train": float(np.nanmin(values[:, index])) if whole[index] else None,
                 "edges": " ".join(f"{name}{sign}" for name, sign in edges),
-                "beyond": float(f"{np.nanmin(inside) / mean[best]:.4g}") if len(inside) else None,
+                "beyond": rounded(np.nanmin(inside) / mean[best]) if len(inside) else None,
             }
 
 
@@ -142,13 +143,9 @@ def as_synthetic(rows: pd.DataFrame, experiment: str, mode: str) -> pd.DataFrame
         calibration="exact",
         gradient_train_tau=np.sqrt(part["gradient_squared"]),
         gradient_train_last=np.sqrt(part["last_gradient_squared"]),
-        step_size=(part["step_size"] * (part["r"] + 2)).map(_four_digits),
-        clip=(part["clip"] / unit).map(_four_digits),
+        step_size=(part["step_size"] * (part["r"] + 2)).map(rounded),
+        clip=(part["clip"] / unit).map(rounded),
     )
-
-
-def _four_digits(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 def _again(row: Row) -> Iterator[dict[str, Any]]:

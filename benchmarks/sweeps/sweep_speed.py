@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 
 from benchmarks.kit.device import chosen_device
 from benchmarks.kit.experiment import Command, flag
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, Results, read_rows, revision
+from benchmarks.kit.tables import rounded, rounded_row
 from benchmarks.sweeps import synthetic
 from benchmarks.sweeps.synthetic import PAPER, Place, Preset, paper_lanes, run_methods
 from dpzero_theory.cli import Parser, input_folder, integer, output_folder
@@ -96,7 +97,7 @@ def measure(method: str, preset: Preset, d: int, place: Place) -> dict[str, Any]
         product = _product(preset.n, d, int(lanes.steps.max()), getattr(torch, place.dtype), device)
         flops = 2.0 * preset.n * d * int(lanes.steps.max())
         row |= {"product_s": product, "product_share": product / engine, "product_gflops": flops / product / 1e9}
-    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in row.items()}
+    return rounded_row(row)
 
 
 def _product(n: int, d: int, steps: int, dtype: torch.dtype, device: str, block: int = 128) -> float:
@@ -187,7 +188,7 @@ def _beside(parser: Parser, options: Namespace) -> int:
         seeds=[0],
         device="cpu",
         dtype="float64",
-        settings={"other": _revision(options.other)},
+        settings={"other": revision(options.other)},
     )
     with parser.opened("--out", results):
         for repetition in range(options.repetitions):
@@ -215,14 +216,9 @@ def _compared(name: str, d: int, other: Path, first: int) -> dict[str, Any]:
                 raise RuntimeError(f"the sweep in {checkout} failed: {run.stderr.strip().splitlines()[-1]}")
             seconds[number] = float(re.findall(r"processor seconds (\S+)", run.stdout)[-1])
             tables[number] = set(Path(folder, str(number), "rows.csv").read_text().splitlines()[1:])
-    here, there = (float(f"{seconds[number]:.4g}") for number in range(2))
+    here, there = (rounded(seconds[number]) for number in range(2))
     same = len(tables[0] & tables[1])
     return {"seconds": here, "other_seconds": there, "rows": len(tables[0]), "same": same}
-
-
-def _revision(checkout: Path) -> str:
-    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=False)
-    return run.stdout.strip() or "no revision"
 
 
 def _body(parser: Parser, options: Namespace) -> int:

@@ -28,12 +28,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.kit.experiment import Command, flag
-from benchmarks.kit.jobs import completed
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import OK, RESULTS, Results
+from benchmarks.kit.rows import OK, RESULTS
 from benchmarks.problems import nonlinear
-from dpzero_theory.cli import Parser, integer, output_folder
+from dpzero_theory.cli import integer
 from dpzero_theory.datasets import binary_digits, sst2
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon, paper_gdp
 from dpzero_theory.synthetic.data import gaussian_data, hashed_words
@@ -222,13 +221,6 @@ def run_cell(
     return rows
 
 
-def _job(cell: Cell, seed: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    try:
-        return run_cell(cell, seed, names)
-    except Exception as error:
-        return [{**key, "status": f"{type(error).__name__}: {error}"} for key in cell.rows(seed, names)]
-
-
 _DRAWN_SINCE = (
     *(("a", 10_000, 200), ("b", 10_000, 20), ("c", 10_000, 200)),
     *(("a", 1_000, 2_000), ("b", 10_000, 2_000), ("c", 100_000, 20)),
@@ -269,52 +261,45 @@ REMAKES = {
 }
 
 
-def _body(parser: Parser, options: Namespace) -> int:
-    """Run the preset's cells that are not in the results yet."""
+Share = tuple[Cell, int, tuple[str, ...]]
+"""A cell, a seed, and the parameter sets that are run together."""
+
+
+def _shares(options: Namespace) -> Iterator[Share]:
     cells = PRESETS[options.preset]
     if not SENTENCES.exists():
         cells = [cell for cell in cells if cell.problem != "sst2"]
         print(f"without SST-2: {SENTENCES.name} is not there")
-    _run(cells, options, parser)
-    return 0
+    return ((cell, seed, names) for cell in cells for names in cell.shares() for seed in range(options.seeds))
 
 
-def _run(cells: Sequence[Cell], options: Namespace, parser: Parser) -> None:
-    results = Results(
-        options.out or FOLDERS[options.preset],
-        key=KEY,
-        fields=FIELDS,
-        seeds=range(options.seeds),
-        device="cpu",
-        dtype="float64, and float32 where a row says so",
-        settings={"x0": "zero", "noise": "seeded: no row is a private release", "directions": "sphere"},
-        figure="figures.certificates",
-    )
-    with parser.opened("--out", results):
-        todo = [
-            (cell, seed, names)
-            for cell in cells
-            for names in cell.shares()
-            for seed in range(options.seeds)
-            if not all(results.done(**key) for key in cell.rows(seed, names))
-        ]
-        for count, ((cell, seed, names), rows) in enumerate(completed(_job, todo, options.jobs), start=1):
-            results.add(row for row in rows if not results.done(**{name: row[name] for name in KEY}))
-            note = next((row["status"] for row in rows if row.get("status", OK) != OK), OK)
-            print(
-                f"{count}/{len(todo)} {cell.problem} {cell.mode} n={cell.n} d={cell.d} seed={seed} {names[-1]}: {note}",
-                flush=True,
-            )
+def _measure(options: Namespace, share: Share) -> list[dict[str, Any]]:
+    return run_cell(*share)
 
 
-EXPERIMENT = Command(
-    "certificates",
-    __doc__,
-    _body,
-    [
-        flag("--preset", choices=PRESETS, default="smoke"),
-        flag("--out", type=output_folder, help="folder (default: out/NAME, else benchmarks/results/NAME[_PRESET])"),
-        flag("--seeds", type=integer(1, 1000), default=5),
-        flag("--jobs", type=integer(1, 256), default=os.cpu_count() or 1),
-    ],
+def _told(share: Share, rows: list[dict[str, Any]]) -> str:
+    cell, seed, names = share
+    note = next((row["status"] for row in rows if row.get("status", OK) != OK), OK)
+    return f"{cell.problem} {cell.mode} n={cell.n} d={cell.d} seed={seed} {names[-1]}: {note}"
+
+
+EXPERIMENT = Experiment(
+    name="certificates",
+    about=__doc__,
+    flags=[flag("--preset", choices=PRESETS, default="smoke"), flag("--seeds", type=integer(1, 1000), default=5)],
+    folder=lambda options: FOLDERS[options.preset],
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: range(options.seeds),
+    dtype="float64, and float32 where a row says so",
+    settings={"x0": "zero", "noise": "seeded: no row is a private release", "directions": "sphere"},
+    figure="figures.certificates",
+    workers=os.cpu_count() or 1,
+    workers_flags=("--jobs",),
+    tolerant=True,
+    cells=_shares,
+    keys=lambda options, share: share[0].rows(*share[1:]),
+    measure=_measure,
+    told=_told,
+    counted=True,
 )

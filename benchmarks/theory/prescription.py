@@ -32,8 +32,9 @@ import copy
 import math
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,12 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.kit.experiment import Command, flag
+from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.remake import Remake, Row
-from benchmarks.kit.rows import RESULTS, Results, read_rows
+from benchmarks.kit.rows import RESULTS, read_rows
+from benchmarks.kit.tables import rounded
 from dpzero_theory import datasets, problem_file
-from dpzero_theory.cli import Parser, input_file, input_folder, integer, output_folder
+from dpzero_theory.cli import Parser, input_file, input_folder, integer
 from dpzero_theory.curvature import language, tasks
 from dpzero_theory.curvature.objective import Batch, Objective
 from dpzero_theory.optim.plan import Plan
@@ -137,7 +139,7 @@ def choices(setting: Setting, file: ProblemFile, n: int) -> list[Choice]:
             found.append(Choice(name, best.step_size, best.clip, best.steps, best.smoothing, best.bound, k))
     median = file.measurements["points"][0]["gradient_norms"]["0.5"]
     grid = [(a, c) for a in setting.step_sizes for c in setting.clips]
-    return found + [Choice("grid", a, float(f"{c * median:.4g}"), setting.steps) for a, c in grid]
+    return found + [Choice("grid", a, rounded(c * median), setting.steps) for a, c in grid]
 
 
 def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription:
@@ -307,56 +309,43 @@ REMAKES = {
 }
 
 
-def _body(parser: Parser, options: Namespace) -> int:
-    """Run the choices that are not in the results yet."""
-    folder = options.out or RESULTS / f"prescription_{options.task.replace('-', '_')}"
-    if options.summary:
-        with parser.refusals("--out"):
-            print(summary(folder))
-        return 0
+def _check(parser: Parser, options: Namespace) -> None:
+    """Read what the runs need."""
     if options.problem is None:
         parser.error("--problem must be given")
     if options.task.startswith("minilm") and options.data is None:
         parser.error("--data must be given for minilm")
     torch.set_num_threads(1)
     with parser.refusals("--problem"):
-        file = problem_file.read(options.problem)
-    setting = SETTINGS[options.task]
+        options.file = problem_file.read(options.problem)
     with parser.refusals("--data"):
-        work = digits() if options.task.startswith("digits") else minilm(options.data)
-    results = Results(
-        folder,
-        key=KEY,
-        fields=FIELDS,
-        seeds=range(options.seeds),
-        device="cpu",
-        dtype="float64",
-        settings={"problem": dict(file.constants), "noise": "seeded"},
-        figure="figures.curvature",
+        options.work = digits() if options.task.startswith("digits") else minilm(options.data)
+    options.before = cache(lambda: evaluate(options.work.module(), options.work))
+
+
+def _cells(options: Namespace) -> Iterator[tuple[Choice, int]]:
+    every = choices(SETTINGS[options.task], options.file, len(options.work.train[1]))
+    return ((choice, seed) for seed in range(options.seeds) for choice in every)
+
+
+def _keys(options: Namespace, at: tuple[Choice, int]) -> list[Row]:
+    values = (options.task, at[0].name, at[0].step_size, at[0].clip, at[1])
+    return [dict(zip(("task", "choice", "step_size", "clip", "seed"), values, strict=True))]
+
+
+def _told(at: tuple[Choice, int], rows: list[Row]) -> str:
+    (choice, seed), row = at, rows[0]
+    return (
+        f"{choice.name} alpha={choice.step_size:.3g} C={choice.clip:.3g} seed={seed}: "
+        f"loss {row['loss_before']:.4g} -> {row['loss']:.4g}, "
+        f"accuracy {row['accuracy_before']:.3f} -> {row['accuracy']:.3f} ({row['seconds']} s)"
     )
-    with parser.opened("--out", results):
-        before = evaluate(work.module(), work)
-        for seed in range(options.seeds):
-            for choice in choices(setting, file, len(work.train[1])):
-                key = {"task": options.task, "choice": choice.name, "step_size": choice.step_size, "clip": choice.clip}
-                if results.done(**key, seed=seed):
-                    continue
-                row = run(work, setting, options.task, choice, seed, before)
-                results.add([row])
-                print(
-                    f"{choice.name} alpha={choice.step_size:.3g} C={choice.clip:.3g} seed={seed}: "
-                    f"loss {row['loss_before']:.4g} -> {row['loss']:.4g}, "
-                    f"accuracy {row['accuracy_before']:.3f} -> {row['accuracy']:.3f} ({row['seconds']} s)",
-                    flush=True,
-                )
-    return 0
 
 
-EXPERIMENT = Command(
-    "prescription",
-    __doc__,
-    _body,
-    [
+EXPERIMENT = Experiment(
+    name="prescription",
+    about=__doc__,
+    flags=[
         flag("--task", choices=SETTINGS, default="digits"),
         flag("--problem", type=input_file, help="written by python -m dpzero_theory.curvature"),
         flag(
@@ -365,7 +354,17 @@ EXPERIMENT = Command(
             help="folder with sst2_train.tsv and sst2_test.tsv (minilm)",
         ),
         flag("--seeds", type=integer(1, 1000), default=3),
-        flag("--out", type=output_folder, help="folder (default: benchmarks/results/prescription_TASK)"),
-        flag("--summary", action="store_true", help="print means of the rows and stop"),
     ],
+    folder=lambda options: RESULTS / f"prescription_{options.task.replace('-', '_')}",
+    key=KEY,
+    fields=FIELDS,
+    seeds=lambda options: range(options.seeds),
+    settings=lambda options: {"problem": dict(options.file.constants), "noise": "seeded"},
+    figure="figures.curvature",
+    check=_check,
+    cells=_cells,
+    keys=_keys,
+    measure=lambda options, at: run(options.work, SETTINGS[options.task], options.task, at[0], at[1], options.before()),
+    told=_told,
+    summary=summary,
 )

@@ -123,7 +123,7 @@ def _settings() -> Iterator[tuple[Problem, Prescription]]:
 
 
 @cache
-def _whole_runs(loss: worst_case.WorstCase, q: Prescription) -> worst_case.Outcome:
+def _whole_runs(loss: worst_case.WorstCase, q: Prescription) -> worst_case.WorstCaseRuns:
     """64 runs, which serve two checks."""
     return worst_case.run(loss, **_parameters(q), chains=64, rng=np.random.default_rng([SEED + 22, q.steps]))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import schedule
+from benchmarks.gpu import planning
 from benchmarks.gpu.cards import Work, known
 from benchmarks.gpu.jobs import Job
 from benchmarks.kit.rows import read_rows
@@ -61,7 +61,7 @@ def test_a_job_that_fails_is_said_and_tried_again(jobs: list[Job], tmp_path: Pat
 def test_a_job_goes_on_in_another_process_and_is_given_up_where_nothing_comes(
     jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "LONGEST", 2.0)
+    monkeypatch.setattr(planning, "LONGEST", 2.0)
     jobs[:] = [job("one", "slow"), job("two", "hangs")]
     assert run(tmp_path) == 0
     rows = read_rows(tmp_path / "jobs", failed=True).set_index("job")

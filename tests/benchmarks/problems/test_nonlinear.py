@@ -31,7 +31,7 @@ def problem(kind: str, n: int, d: int) -> Problem:
 
 def run_lanes(
     loss: Problem, x0: Array, grid: Lanes, u: Array, evaluations: int, block: int, seed: int = 0, several: int = 1
-) -> nonlinear.Outcome:
+) -> nonlinear.NonlinearRuns:
     standard = SeededNoise(7)
     return nonlinear.dpzero(
         loss,

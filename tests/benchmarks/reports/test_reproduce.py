@@ -146,7 +146,7 @@ def test_results_whose_benchmark_needs_a_missing_package_are_not_checked(monkeyp
         raise ModuleNotFoundError("No module named 'opacus'", name="opacus")
 
     monkeypatch.setattr(reproduce.importlib, "import_module", gone)
-    one = reproduce.Committed(Path("table"), {"command": "python -m benchmarks.table"})
+    one = reproduce.Committed(Path("table"), {"command": "python -m benchmarks.limit"})
     assert [outcome.verdict for outcome in reproduce.reproduce([one], 60.0, random.Random(0))] == ["not checked"]
 
 
@@ -159,7 +159,7 @@ def test_an_accountant_that_cannot_be_imported_is_a_missing_package(monkeypatch:
 
 def test_one_sentence_says_whether_it_passes() -> None:
     def of(*verdicts: str) -> tuple[bool, str]:
-        return reproduce.verdict([reproduce.Outcome("table", {"setting": 1}, each, "", 0.0) for each in verdicts])
+        return reproduce.verdict([reproduce.Reproduced("table", {"setting": 1}, each, "", 0.0) for each in verdicts])
 
     assert of("equal", "near", "too long", "not checked") == (
         True,

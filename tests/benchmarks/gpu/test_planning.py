@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.gpu.cards import PROCESSOR, Work, card_named, known
 from benchmarks.gpu.jobs import JOBS
-from benchmarks.gpu.schedule import planned, refusal
+from benchmarks.gpu.planning import planned, refusal
 
 GIVEN = {"data": "data", "model": "model"}
 CARDS = ("h200", "a100-40gb", "rtx-4090")
