@@ -1,9 +1,9 @@
 """Validation of arguments: one clear line that names the argument, the rule and the value.
 
-Every public function that takes a number passes it through one of these. They raise `ValueError` (never
-`TypeError`, so that a caller has one thing to catch) and are NaN-safe: the rule is stated positively and
-anything that does not satisfy it is refused. An assumption of a theorem that a well-formed input does not
-meet raises `PreconditionError` instead; nothing is clamped.
+Every public function passes its numbers through one of these functions. They raise `ValueError` (never `TypeError`, so
+that a caller has one thing to catch). A rule is stated positively, and whatever does not satisfy it is refused, NaN
+included. `PreconditionError` is raised instead where a well-formed input does not meet an assumption of a theorem.
+Nothing is clamped.
 """
 
 import inspect
@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 P = ParamSpec("P")
 T = TypeVar("T")
 _KINDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false", dict: "an object", list: "a list"}
+"""What a type is called in messages."""
 
 
 class PreconditionError(ValueError):
@@ -35,15 +36,16 @@ def _rule(name: str, above: float, at_least: float, below: float, at_most: float
 
 
 def shown(value: object) -> str:
-    """The value as messages have it: its repr, cut where it is long."""
+    """The value as messages show it: its repr, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def printable(text: str) -> str:
-    """The text with an escape for whatever is not a printable ASCII character: one line that shows what is there.
+    """The text in one line of printable ASCII characters, with an escape for every other character.
 
-    For text that a file brought: no line breaks, no control sequences of terminals, no letters that look like others.
+    It is for text that came from a file: it lets through no line break, no control sequence of a terminal and no letter
+    that looks like another one.
     """
     return "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode("ascii") for c in text)
 
@@ -63,8 +65,8 @@ def real(
 ) -> float:
     """Return `value` as a finite float with above < value < below and at_least <= value <= at_most.
 
-    Raises ValueError naming `name`, the rule and the value for anything else: NaN, infinities, strings,
-    booleans, complex numbers, integers too large for a float.
+    Anything else raises a ValueError that names `name`, the rule and the value: NaN, infinities, strings, booleans,
+    complex numbers, integers too large for a float.
     """
     if _is_number(value):
         try:
@@ -106,11 +108,11 @@ _OTHER_WORDS = {
     **dict.fromkeys(("collate_fn", "data_collator"), "collate"),
     **dict.fromkeys(("optimizer", "optim"), "update"),
 }
-"""What other libraries call a setting."""
+"""What other libraries call our settings."""
 
 
 def settings(given: Mapping[str, object], known: Collection[str], required: Collection[str] = ()) -> None:
-    """Raise ValueError for a setting that is not `known`, with the nearest word that is, or if one `required` lacks."""
+    """Raise ValueError for a setting that is not `known`, with the nearest known word, or for one that is missing."""
     for name, value in given.items():
         if name not in known:
             rest = [word for word in known if str(name) in word.split("_")] if len(str(name)) > 1 else []
@@ -144,9 +146,10 @@ def named(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def entries(name: str, value: object, types: Mapping[str, type], optional: Collection[str] = ()) -> dict[str, Any]:
-    """Return `value`, of JSON, if it is an object with entries of these names and types, the optional ones perhaps.
+    """Return `value` if it is an object of JSON with entries of these names and types; raises ValueError otherwise.
 
-    float takes integers too; no other type takes one for another, and bool is none of int. Raises ValueError.
+    The entries in `optional` may be missing. float takes integers too; otherwise no type stands for another, and bool
+    is no integer.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object; got {shown(value)}")
@@ -162,7 +165,7 @@ def entries(name: str, value: object, types: Mapping[str, type], optional: Colle
 
 
 def types_of(kind: type) -> dict[str, type]:
-    """For `entries`: the fields of a dataclass and their types."""
+    """The fields of a dataclass and their types, for `entries`."""
     return {field.name: field.type for field in fields(kind) if isinstance(field.type, type)}
 
 
@@ -175,7 +178,7 @@ def real_array(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> Array:
-    """Return `value` as a float64 array, each entry finite and within the bounds (see `real`)."""
+    """Return `value` as a float64 array whose entries are all finite and within the bounds (see `real`)."""
     rule = f"{name} must be finite with {_rule(name, above, at_least, below, at_most)}"
     raw = np.asarray(value)
     if raw.dtype.kind not in "fiu":
@@ -194,6 +197,6 @@ def precondition(holds: bool, statement: str) -> None:
 
 
 def installed(what: str, package: str, extra: str) -> None:
-    """Raise ValueError, naming the `extra` that has it, where the optional `package` that `what` needs is missing."""
+    """Raise ValueError where the optional `package` that `what` needs is missing; it names the `extra` that has it."""
     if find_spec(package) is None:
         raise ValueError(f"{what} needs {package}: pip install 'dpzero-theory[{extra}]'")

@@ -1,8 +1,8 @@
-"""One parser for every command: errors name the flag, the rule and the value in one line; exit status 2.
+"""One parser for every command: an error is one line that names the flag, the rule and the value; exit status 2.
 
-A command is a module with `_parser() -> Parser` and `main(argv) -> int`. The types below check a word when it is
-parsed, before anything is computed or written; what the library refuses later comes out of `Parser.refusals` with the
-flag in the place of the library's name for it.
+A command is a module with `_parser() -> Parser` and `main(argv) -> int`. The types below check each word while it is
+parsed, before anything is computed or written. What the library refuses later becomes an error of the command line by
+`Parser.refusals`, with the flag in the place of the library's name for it.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from dpzero_theory import check
 
 Resource = TypeVar("Resource")
 
-_LONGEST = 400
+_LONGEST_LINE = 400  # The largest number of characters of an error
 _WORDS = (
     (r"^the following arguments are required: (.*)$", r"\1 must be given"),
     (r"^one of the arguments (.*) is required$", r"one of \1 must be given"),
@@ -29,13 +29,13 @@ _WORDS = (
     (r"^unrecognized arguments: (.*)$", r"\1 must not be given: no such argument"),
     (r"^argument (\S+): ", r"\1 "),
 )
-"""argparse's sentences and ours."""
+"""argparse's sentences, as patterns, and ours."""
 
 
 class Parser(argparse.ArgumentParser):
     """The parser of `python -m COMMAND`.
 
-    aliases: the library's names for what flags of another name give, as in {"target_epsilon": "--epsilon"}.
+    aliases: the library's names for what a flag of another name gives, as in {"target_epsilon": "--epsilon"}.
     """
 
     def __init__(self, command: str, description: str, aliases: Mapping[str, str] | None = None) -> None:
@@ -46,18 +46,18 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self._aliases = dict(aliases or {})
-        self._negative_number_matcher = re.compile(r"^-(\.?\d|inf|nan)")  # argparse's knows no -inf and no -1e-5
+        self._negative_number_matcher = re.compile(r"^-(\.?\d|inf|nan)")  # argparse's lacks -inf and -1e-5
 
     def error(self, message: str) -> NoReturn:
         """Print one line on standard error and exit with status 2."""
         for theirs, ours in _WORDS:
             message = re.sub(theirs, ours, message, flags=re.DOTALL)
         line = " ".join(message.split())
-        self.exit(2, f"{self.prog}: {line if len(line) <= _LONGEST else line[: _LONGEST - 3] + '...'}\n")
+        self.exit(2, f"{self.prog}: {line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 3] + '...'}\n")
 
     @contextmanager
     def refusals(self, flag: str = "") -> Iterator[None]:
-        """What the block refuses is the error of the command line, of `flag` where the message names no other."""
+        """Make an error of the block one of the command line, of `flag` where the message names no other one."""
         try:
             yield
         except (ValueError, OSError, argparse.ArgumentTypeError) as error:
@@ -66,14 +66,14 @@ class Parser(argparse.ArgumentParser):
 
     @contextmanager
     def opened(self, flag: str, resource: AbstractContextManager[Resource]) -> Iterator[Resource]:
-        """The open resource; what entering it refuses is the error of `flag`; what the block raises is not."""
+        """The resource, opened: an error while it opens is one of `flag`, an error that the block raises is not."""
         with ExitStack() as stack:
             with self.refusals(flag):
                 value = stack.enter_context(resource)
             yield value
 
     def _flagged(self, message: str) -> str:
-        """A message that starts with the library's name of an argument starts with its flag instead."""
+        """The message with a flag in the place of the library's name of an argument, if it begins with one."""
         name, _, rest = message.partition(" ")
         flags = {action.dest: action.option_strings[-1] for action in self._actions if action.option_strings}
         flag = (flags | self._aliases).get(name)
@@ -89,6 +89,7 @@ class Parser(argparse.ArgumentParser):
 
 
 SWEEP = "NAME=START:STOP:log|lin:COUNT"
+"""The form of a sweep."""
 
 
 class Several(argparse.Action):
@@ -109,7 +110,7 @@ def number(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> Callable[[str], float | int]:
-    """A type for `add_argument`: a finite number, an int where the word is one, with the bounds of `check.real`."""
+    """A type for `add_argument`: a finite number within the bounds of `check.real`; an int where the word is one."""
 
     def parse(text: str) -> float | int:
         value: float | int = _read(text)
@@ -129,9 +130,9 @@ def integer(at_least: int = 1, at_most: int = 10**9) -> Callable[[str], int]:
 
 
 def sweep(names: Collection[str], integers: Collection[str]) -> Callable[[str], tuple[str, list[float]]]:
-    """A type for `add_argument`: NAME=START:STOP[:log|lin[:COUNT]] -> name (with underscores) and values.
+    """A type for `add_argument`: NAME=START:STOP[:log|lin[:COUNT]] -> the name (with underscores) and the values.
 
-    Those of `integers` are rounded and made distinct.
+    The values of names in `integers` are rounded and made distinct.
     """
     rule = "must be NAME=START:STOP:log|lin:COUNT"
 
@@ -200,7 +201,7 @@ def output_folder(text: str) -> Path:
 
 
 def output_file(*suffixes: str) -> Callable[[str], Path]:
-    """A type for `add_argument`: a file that can be written, in a folder that is there, with one of the suffixes."""
+    """A type for `add_argument`: a file that can be written, in a folder that exists, with one of the suffixes."""
     rule = "a file that can be written, in a folder that is there"
     if suffixes:
         rule += f", and end in {', '.join(suffixes)}"
@@ -216,7 +217,7 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """The path as it was given; `holds` is asked about the absolute one."""
+    """The path as it was given, if `holds` is true of the absolute one."""
     try:
         if text and holds(Path(text).absolute()):
             return Path(text)
@@ -226,7 +227,7 @@ def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself where there is something, else the nearest of its parents where there is."""
+    """The path itself where something is there, else the nearest of its parents where something is."""
     for place in (path, *path.parents):
         try:
             place.lstat()
@@ -237,7 +238,7 @@ def _nearest(path: Path) -> Path:
 
 
 def _takes_files(folder: Path) -> bool:
-    """Whether a file can be made there; tried, as permissions do not tell everything, and nothing is left."""
+    """Whether a file can be made in the folder: it is tried, since permissions do not tell everything."""
     with TemporaryFile(dir=folder):
         return True
 

@@ -9,9 +9,10 @@ from dpzero_theory.check import Array, PreconditionError
 
 
 def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
-    """scikit-learn's handwritten digits: pixels in [0, 1], shape (1797, 64), and the digit; shuffled by `seed`.
+    """scikit-learn's handwritten digits: pixels in [0, 1], of shape (1797, 64), and the digit of each image.
 
-    seed: None for the order of the package. Raises PreconditionError where scikit-learn is not installed.
+    seed: of the order of the images; None for the order of the package. Raises PreconditionError where scikit-learn is
+    not installed.
     """
     try:
         from sklearn.datasets import load_digits
@@ -23,9 +24,9 @@ def digits(seed: int | None = None) -> tuple[Array, NDArray[np.int64]]:
 
 
 def binary_digits(seed: int | None = None) -> tuple[Array, Array]:
-    """The digits as a two-class task, is the digit 5 or more: features of shape (1797, 65), labels in {-1, +1}.
+    """The digits with two classes, 5 or more and less: features of shape (1797, 65), and labels +1 and -1.
 
-    The last feature is a constant 1. seed, raises: as `digits`.
+    The last feature is a constant 1. seed and errors are as for `digits`.
     """
     pixels, digit = digits(seed)
     return np.hstack([pixels, np.ones((len(pixels), 1))]), np.where(digit >= 5, 1.0, -1.0)

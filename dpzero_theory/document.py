@@ -1,7 +1,7 @@
 """HTML pages that need no other file: one look for all of them, and pictures that scale with the page.
 
-Pages are Jinja templates that extend `templates/base.html`; pictures are drawn by matplotlib as SVG. Both packages are
-the extra `plot`.
+Pages are Jinja templates that extend `templates/base.html`; pictures are drawn by matplotlib as SVG. Both packages
+belong to the extra `plot`.
 """
 
 import io
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE, ORANGE, GREEN, YELLOW, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#888888"
-"""Told apart by colour-blind readers, on white and on black (Okabe and Ito)."""
-_TEMPLATES = Path(__file__).parent / "templates"
+"""Colours that colour-blind readers can tell apart, on white and on black (Okabe and Ito)."""
+_TEMPLATES = Path(__file__).parent / "templates"  # The folder of the templates
 
 
 def document(
@@ -34,10 +34,10 @@ def document(
 
     Args:
         template: a file of `folder`. It extends `base.html`; all values are escaped unless it says otherwise.
-        title: heading of the page.
-        width: largest width of the text, in rem.
+        title: the heading of the page.
+        width: the largest width of the text, in rem.
         folder: where the template is.
-        filters: what its filters do, by name; what they return is escaped unless it is a `markupsafe.Markup`.
+        filters: the functions of its filters, by name; what they return is escaped unless it is a `markupsafe.Markup`.
         values: what else the template uses; `command` is named at the foot of the page.
 
     Raises:
@@ -63,7 +63,7 @@ def picture(draw: Callable[["Axes"], None], *, label: str, height: float = 2.9) 
 
     Args:
         draw: plots into the axes and names them.
-        label: what the picture shows, for readers who do not see it.
+        label: what the picture shows, for readers who cannot see it.
         height: in inches, where the width is 5.6.
 
     Raises:

@@ -1,8 +1,8 @@
 """The calculator: `python -m dpzero_theory.params --n 10000 --epsilon 2 --delta 1e-6 --d 2000 --r 8.178`.
 
-Prints, for each theorem and corollary that applies, the prescribed step size, steps, smoothing, clip and noise and
-the certified bound, with the paper's privacy calibration, the exact one, and the paper's own inequality at its
-best parameters. docs/glossary.md has the symbols. Never imports torch.
+For each theorem and corollary that applies it prints the prescribed step size, steps, smoothing, clip and noise, and
+the certified bound: with the paper's privacy calibration, with the exact one, and with the parameters that are best in
+the paper's own inequality. docs/glossary.md has the symbols. torch is never imported.
 """
 
 import argparse
@@ -25,18 +25,27 @@ from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run
 from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
 
 SOLVABLE = ("n", "epsilon", "d")
+"""What --solve-for can find."""
 RUN = ("directions-per-step", "max-steps", "max-evaluations")
+"""The flags of a run, beside those of the problem."""
 PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
+"""The flags of the problem and its privacy."""
 SWEEPABLE = (*PROBLEM, *RUN)
+"""What --sweep can vary."""
 INTEGERS = ("n", "d", *RUN)
+"""Those of the flags that take integers."""
 SMALLEST, LARGEST = 1e-50, 1e50
-"""Of a constant of the problem: beyond them products of four constants leave the range of floating point."""
+"""The range of a constant of the problem: beyond it products of four constants leave the range of floating point."""
 END_OF_INTEGERS = 10**15
+"""The largest n or d that is searched."""
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
+"""The range of epsilon that is searched."""
 END_OF_SEARCH = {"d": END_OF_INTEGERS, "epsilon": SMALLEST_EPSILON}
+"""The value at which a search ends and may meet the target, so that a note says so."""
 EASIEST = {"n": END_OF_INTEGERS, "epsilon": LARGEST_EPSILON}
-"""Where a bound, if it holds there, is the smallest of the search."""
+"""The value at which a bound is the smallest of the search: if it misses the target there, nothing meets it."""
 DEFAULTS = {"lipschitz": 1.0, "smoothness": 1.0, "gap": 1.0, "loss_bound": 1.0, "directions_per_step": 1}
+"""The values of flags that are not given."""
 
 
 def _directions(text: str) -> int | str:
@@ -111,7 +120,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the calculator; returns the exit status (argparse exits with 2 on bad input)."""
+    """Run the calculator; returns the exit status. Bad input ends in exit status 2."""
     parser = _parser()
     args = parser.parse_args(argv)
     with parser.refusals():
@@ -153,7 +162,10 @@ def _read(path: Path) -> ProblemFile:
 def _with_measured(
     given: dict[str, Any], measured: ProblemFile | None, args: argparse.Namespace
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The inputs, a flag before the file and the file before the default, and the caveats of what the file gave."""
+    """The inputs, and the caveats of what a problem file gave.
+
+    A flag goes before the file, and the file before the default.
+    """
     sought = args.solve_for if args.sweep is None else args.sweep[0]
     constants = {} if measured is None else {k: v for k, v in measured.constants.items() if k != sought}
     replaced = [name for name in CONSTANTS if name in constants and given[name] is not None]
@@ -167,25 +179,25 @@ def _with_measured(
 
 
 def _check_modes(args: argparse.Namespace, given: dict[str, Any], inputs: dict[str, Any]) -> None:
-    """Which flags need, exclude or replace which others; raises ValueError. given: of the flags alone."""
-    found = args.solve_for if args.sweep is None else args.sweep[0]
+    """Raise ValueError where a flag lacks or excludes another one; `given` has the values of the flags alone."""
+    sought = args.solve_for if args.sweep is None else args.sweep[0]
     rules = (
         ((args.solve_for is None) == (args.target is None), "--solve-for and --target must be given together"),
         (args.sweep is None or args.solve_for is None, "--sweep and --solve-for must not be given together"),
         (args.plot is None or args.sweep is not None, "--plot must come with --sweep"),
-        (found is None or args.format != "latex", "--format latex must come without --sweep and --solve-for"),
+        (sought is None or args.format != "latex", "--format latex must come without --sweep and --solve-for"),
     )
     for holds, statement in rules:
         if not holds:
             raise ValueError(statement)
     if args.plot is not None:
         check.installed("--plot", "matplotlib", extra="plot")
-    if found is not None and given[found] is not None:
-        flag, how = found.replace("_", "-"), "--sweep" if args.sweep is not None else "--solve-for"
+    if sought is not None and given[sought] is not None:
+        flag, how = sought.replace("_", "-"), "--sweep" if args.sweep is not None else "--solve-for"
         does = "gives it its values" if args.sweep is not None else "finds it"
         raise ValueError(f"--{flag} must not be given with {how} {flag}: {how} {does}")
     for name in (*SOLVABLE, "delta"):
-        if name != found and inputs[name] is None:
+        if name != sought and inputs[name] is None:
             raise ValueError(f"{name} must be given")
 
 
@@ -260,8 +272,8 @@ def _solutions(
                 return answers[0].prescription.bound if answers else None
 
             def meets(value: float, bound: Callable[[float], float | None] = bound) -> bool:
-                found = bound(value)
-                return found is not None and found <= target
+                reached = bound(value)
+                return reached is not None and reached <= target
 
             if name in EASIEST and (least := bound(EASIEST[name])) is not None and least > target:
                 continue

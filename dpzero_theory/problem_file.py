@@ -8,8 +8,8 @@
      "caveats": ["one sentence each, printed beside every certificate"],
      "measurements": {...}}
 
-problem: d and any of the other constants, in the units of `theory.problem.Problem`. data: what the constants were
-measured on, one of `DATA`. measurements: anything; not read.
+`problem` has d and any of the other constants, in the units of `theory.problem.Problem`. `data` says on what the
+constants were measured, one of `DATA`. `measurements` may be anything and is not read.
 """
 
 import json
@@ -21,21 +21,32 @@ from typing import Any
 from dpzero_theory import check
 
 CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank")
+"""The constants that a file may have."""
 DATA = ("public", "synthetic", "private")
+"""What a model was measured on."""
 FORMAT, VERSION = "dpzero-theory/problem", 1
+"""What the file says it is, and its version."""
 LARGEST_FILE = 1 << 24
+"""The largest file that is read, in bytes."""
 
 _PRIVATE = (
     "the constants were measured on private data: they, and every parameter below, depend on it, and the "
     "(epsilon, delta) below does not cover that"
 )
+"""The caveat of constants measured on private data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemFile:
-    """constants: name -> value, names of `CONSTANTS`, d among them; caveats: sentences; data: one of `DATA`.
+    """The content of a problem file.
 
-    The caveat of private data is always the first, whether the file names it or not. Raises ValueError.
+    The caveat of private data is always the first one, whether the file has it or not. Raises ValueError.
+
+    Attributes:
+        constants: name -> value, with names of `CONSTANTS`, d among them.
+        caveats: sentences.
+        data: one of `DATA`.
+        measurements: what else was measured.
     """
 
     constants: Mapping[str, float]
@@ -70,7 +81,7 @@ class ProblemFile:
 
 
 def read(path: Path) -> ProblemFile:
-    """The file at `path`. Raises OSError, and ValueError in one line for anything but a file of this format."""
+    """Read the file at `path`. Raises OSError, and ValueError in one line for anything but a file of this format."""
     with path.open("rb") as file:
         text = file.read(LARGEST_FILE + 1)
     if len(text) > LARGEST_FILE:

@@ -15,7 +15,7 @@ T = TypeVar("T", bound=_Named)
 
 
 class Registry(Mapping[str, T]):
-    """name -> value in the order of registration; `argument` names the kind in errors, which are ValueErrors."""
+    """name -> value, in the order of registration. `argument` names the kind in errors, which are ValueErrors."""
 
     def __init__(self, argument: str) -> None:
         self.argument = argument
@@ -30,7 +30,7 @@ class Registry(Mapping[str, T]):
         return value
 
     def register_family(self, name: str, member: Callable[[str], T]) -> None:
-        """Values that are made when asked for: NAME:ARGUMENTS is member(ARGUMENTS). They are not iterated over."""
+        """Add values that are made when asked for: NAME:ARGUMENTS is member(ARGUMENTS). Iteration leaves them out."""
         self._families[name] = member
 
     @property

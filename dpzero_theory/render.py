@@ -23,10 +23,10 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("bound", "bound", r"\text{bound}", "certified bound"),
     ("bound_at_steps", "", r"\text{bound at integer } T", "inequality at the steps to run"),
 )
-"""Field of `Prescription`, letter, LaTeX, words: the order in which people read a prescription."""
+"""A field of `Prescription`, its letter, its LaTeX and what it is, in the order in which people read a prescription."""
 
 FORMULA_ONLY = ("T", "bound_at_steps")
-"""Rows that say nothing new where there is no closed form."""
+"""Fields that say nothing new where there is no closed form."""
 
 SOURCES = {
     "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
@@ -34,10 +34,11 @@ SOURCES = {
     "noise_std": "2 C sqrt(T)/(n mu), replace-one",
     "bound_at_steps": "un-substituted inequality",
 }
+"""Where a number comes from if the theorem does not display it."""
 
 
 def row(answer: Answer) -> dict[str, Any]:
-    """One answer as a flat mapping: the JSON contract's keys, and the minimised form nested under 'minimised'."""
+    """One answer as a flat mapping: the keys of the JSON contract, and the minimised form nested under 'minimised'."""
     p = answer.prescription
     best = answer.best
     return {
@@ -64,9 +65,10 @@ def _numbers(prescription: Prescription) -> dict[str, float | int]:
 def as_json(
     inputs: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], unmet: Sequence[Unmet], caveats: Sequence[str] = ()
 ) -> str:
-    """The contract's JSON: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}; no NaN or infinity.
+    """The JSON of the contract: {"inputs": {...}, "caveats": [...], "results": [...], "unmet": [...]}, without NaN or
+    infinity.
 
-    caveats, here and below: what must be said of measured inputs.
+    caveats, here and below, are what must be said of measured inputs.
     """
     refused = [{"id": u.result.id, "calibration": u.calibration, "reason": u.reason} for u in unmet]
     given = {**inputs, "relation": "replace-one", "sampling": "full"}
@@ -75,7 +77,7 @@ def as_json(
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """One line per result, calibration and form (closed-form, minimised)."""
+    """One line for each result, calibration and form (closed-form, minimised)."""
     flat: list[dict[str, Any]] = []
     for item in rows:
         shared = {k: v for k, v in item.items() if k not in ("minimised", "form", "notes")}
@@ -93,7 +95,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> st
 def as_table(
     answers: Sequence[Answer], unmet: Sequence[Unmet], inputs: Mapping[str, Any], caveats: Sequence[str] = ()
 ) -> str:
-    """A block per result: symbol, a column per calibration and one for the minimised form, and the source."""
+    """A block for each result: its symbols, a column per calibration and one for the minimised form, and the source."""
     numbers = {name: value for name, value in inputs.items() if isinstance(value, (int, float))}
     numbers.pop("directions_per_step", None)
     given = "  ".join(f"{name} = {value:g}" for name, value in numbers.items())
@@ -108,7 +110,7 @@ def as_table(
 
 
 def as_rows(variable: str, rows: Sequence[Mapping[str, Any]], caveats: Sequence[str] = ()) -> str:
-    """One line per row of a sweep or a solution: the variable, the result, its K, steps and clip, and its bounds."""
+    """One line for each row of a sweep or a solution: the variable, the result, K, steps, clip and bounds."""
     table = [[variable, "result", "calibration", "K", "T", "C", "bound", "minimised"]]
     for item in rows:
         best = item["minimised"]
@@ -171,7 +173,7 @@ def _shown(value: float | int) -> str:
 
 
 def as_latex(answers: Sequence[Answer], caveats: Sequence[str] = ()) -> str:
-    """A booktabs table per result, ready for \\input."""
+    """A booktabs table for each result, ready for \\input."""
     out = [f"% caveat: {caveat}" for caveat in caveats]
     for block in _by_result(answers):
         columns = _columns(block)
@@ -197,17 +199,20 @@ def _latex_number(value: float | int) -> str:
 
 
 PLOT_SUFFIXES = (".png", ".pdf", ".svg")
+"""The formats that a plot can have."""
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Colours that colour-blind readers can tell apart (Okabe and Ito)."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+"""A marker for each result."""
 
 
 def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the bounds of a sweep against its variable, log-log, one line per result, calibration and form.
+    """Draw the bounds of a sweep against its variable, log-log, one line for each result, calibration and form.
 
     Args:
-        path: file to write, in whole or not at all; its suffix is one of `PLOT_SUFFIXES`.
-        variable: key of the swept value in each row.
-        rows: rows of a sweep.
+        path: the file to write, in whole or not at all; its suffix is one of `PLOT_SUFFIXES`.
+        variable: the key of the swept value in each row.
+        rows: of a sweep.
     """
     from matplotlib.figure import Figure
 

@@ -1,9 +1,9 @@
-"""Random directions u in R^d: sampling, exact moments, exact and bounded tails.
+"""Random directions u in R^d: sampling, exact moments, and exact and bounded tails.
 
-The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian and Rademacher (random sign)
-directions share E[u] = 0 and E[u u^T] = I and differ in the fourth moments, so the moments of Lemma
-lm:sphere are one function, for every law of `DIRECTIONS`, of E[u_i^4] and E[u_i^2 u_j^2]. Tails are
-those of the sphere; by symmetry they need only the first coordinate u_1, with u_1^2/d ~ Beta(1/2, (d-1)/2).
+The paper draws u uniformly from the sphere sqrt(d) S^{d-1}. Gaussian directions and Rademacher ones (random signs) also
+have E[u] = 0 and E[u u^T] = I, and differ in the fourth moments. So the moments of Lemma lm:sphere are one function,
+for every law of `DIRECTIONS`, of E[u_i^4] and E[u_i^2 u_j^2]. The tails are those of the sphere; by symmetry they need
+only the first coordinate u_1, with u_1^2/d ~ Beta(1/2, (d-1)/2).
 """
 
 import math
@@ -20,9 +20,9 @@ from dpzero_theory.check import Array
 from dpzero_theory.registry import Registry
 
 GRID = 2.0**-16
-"""What the coordinates of a table are multiples of, so that sums of up to 2^20 squares are exact in float64."""
+"""The coordinates of a table are multiples of this, so that sums of up to 2^20 squares are exact in float64."""
 _LINEAR, _CUBIC = 0.9999157028653114, 3.148687468053685e-05
-"""a and b of `quantiles`: the solution of its two equations, which a test puts them into."""
+"""a and b of `quantiles`, which solve its two equations; a test puts them into the equations."""
 
 
 def _generator(rng: object) -> np.random.Generator:
@@ -38,7 +38,7 @@ def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
     """
     z = sample_gaussian(rng, size, d)
     norms = np.linalg.norm(z, axis=1)
-    while not norms.all():  # an event of probability zero, up to rounding
+    while not norms.all():  # a norm of zero has probability zero, up to rounding
         again = norms == 0
         z[again] = rng.standard_normal((int(again.sum()), z.shape[1]))
         norms = np.linalg.norm(z, axis=1)
@@ -48,13 +48,13 @@ def sample_sphere(rng: np.random.Generator, size: int, d: int) -> Array:
 
 
 def sample_gaussian(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors from N(0, I_d) as an array of shape (size, d). Raises ValueError."""
+    """Draw `size` vectors from N(0, I_d); returns an array of shape (size, d). Raises ValueError."""
     shape = (check.integer("size", size), check.integer("d", d))
     return _generator(rng).standard_normal(shape)
 
 
 def sample_rademacher(rng: np.random.Generator, size: int, d: int) -> Array:
-    """Draw `size` vectors of independent random signs, float64 of shape (size, d). Raises ValueError."""
+    """Draw `size` vectors of random signs; returns a float64 array of shape (size, d). Raises ValueError."""
     shape = (check.integer("size", size), check.integer("d", d))
     bits: Array = _generator(rng).integers(0, 2, size=shape, dtype=np.int8).astype(np.float64)
     return 2 * bits - 1
@@ -95,8 +95,8 @@ class DirectionLaw:
         name: what commands and plans call it.
         sample: (rng, size, d) -> `size` vectors, float64 of shape (size, d).
         fourth_moments: d -> (E[u_i^4], E[u_i^2 u_j^2] for i != j).
-        table: the equally likely values of a coordinate where random words are looked up (`optim.weights.directions`):
-            2 or 65,536, in ascending order, multiples of `GRID`.
+        table: the equally likely values of a coordinate, in which `optim.weights.directions` looks up random words: 2
+            or 65,536 of them, in ascending order, multiples of `GRID`.
         normalised: whether a vector of such coordinates is then scaled to length sqrt(d).
         fixed_norm: whether ||u|| = sqrt(d) always, which the clip of Algorithm 1 needs.
     """
@@ -110,7 +110,7 @@ class DirectionLaw:
 
 
 DIRECTIONS: Registry[DirectionLaw] = Registry("direction")
-"""Every law of a direction: the paper's sphere first. What the sharpened theorem knows of one is in `theory.sharp`."""
+"""Every law of a direction, the paper's sphere first. `theory.sharp` has what the sharpened theorem knows of each."""
 
 for _law in (
     DirectionLaw(
@@ -134,7 +134,7 @@ for _law in (
 
 
 def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
-    """Return (E[u_i^4], E[u_i^2 u_j^2] for i != j), the numbers w_1 and w_2 of the proof of Lemma lm:sphere.
+    """E[u_i^4] and E[u_i^2 u_j^2] for i != j, the numbers w_1 and w_2 in the proof of Lemma lm:sphere.
 
     sphere: (3d/(d+2), d/(d+2)); gaussian: (3, 1); rademacher: (1, 1).
     """
@@ -142,11 +142,11 @@ def fourth_moments(d: int, direction: str = "sphere") -> tuple[float, float]:
 
 
 def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
-    """E[(u^T a)^2 u u^T] = w_2 (2 a a^T + ||a||^2 I) + (w_1 - 3 w_2) diag(a_i^2), shape (d, d).
+    """E[(u^T a)^2 u u^T] = w_2 (2 a a^T + ||a||^2 I) + (w_1 - 3 w_2) diag(a_i^2), of shape (d, d), for a of shape (d,).
 
-    Lemma lm:sphere (iii), with w from `fourth_moments`; the last term is zero except for signs. Its trace is
-    E[(u^T a)^2 ||u||^2], and the sum of its products with the entries of H is E[(u^T a)^2 u^T H u], Lemma
-    lm:sphere (iv). a: shape (d,). Raises ValueError.
+    This is Lemma lm:sphere (iii), with w_1 and w_2 from `fourth_moments`; the last term is zero except for signs. Its
+    trace is E[(u^T a)^2 ||u||^2]. The sum of its products with the entries of H is E[(u^T a)^2 u^T H u], Lemma
+    lm:sphere (iv). Raises ValueError.
     """
     vector = check.real_array("a", a)
     if vector.ndim != 1 or vector.size == 0:
@@ -159,7 +159,7 @@ def projection_outer(a: ArrayLike, direction: str = "sphere") -> Array:
 def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
     """P(|u^T a| >= C) exactly, for u uniform on sqrt(d) S^{d-1}: 1 - I_{C^2/(d ||a||^2)}(1/2, (d-1)/2).
 
-    threshold: C >= 0, a number or an array; norm: ||a|| > 0. Relative error below 1e-12; below 1e-308 the
+    threshold is C >= 0, a number or an array; norm is ||a|| > 0. The relative error is below 1e-12; below 1e-308 the
     value underflows gradually to 0. Raises ValueError.
     """
     c, dimension = _scaled(threshold, norm), check.integer("d", d)
@@ -168,27 +168,26 @@ def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
     near = np.minimum(c, 2 * math.sqrt(dimension))
     high = near.astype(np.float32).astype(np.float64)
     low = near - high
-    gap = np.maximum(((dimension - high * high) - 2 * high * low) - low * low, 0.0)  # d - c^2 without cancellation
+    gap = np.maximum(((dimension - high * high) - 2 * high * low) - low * low, 0.0)  # d - c^2, without cancellation
     a, b = (dimension - 1) / 2, 0.5
     small = near * near < dimension / 2
     return np.where(small, betaincc(b, a, near * near / dimension), betainc(a, b, gap / dimension))[()]
 
 
 def subgaussian_tail(threshold: ArrayLike, norm: float) -> Array:
-    """2 exp(-C^2/(2 ||a||^2)), a bound on `sphere_tail` that is sharper than the paper's for every C and d.
+    """2 exp(-C^2/(2 ||a||^2)), an upper bound on `sphere_tail` that is sharper than the paper's for every C and d.
 
-    The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of N(0, 1), because
-    (d/2)_k >= (d/2)^k. So E[exp(s u_1)] <= exp(s^2/2), and Chernoff's bound at s = C/||a|| on both sides
-    gives the claim. The same holds for Gaussian and Rademacher directions. Not capped at 1. Arguments as
-    `sphere_tail`.
+    The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of N(0, 1), because (d/2)_k >= (d/2)^k. So
+    E[exp(s u_1)] <= exp(s^2/2), and Chernoff's bound at s = C/||a|| on both sides gives the claim. The same holds for
+    Gaussian and Rademacher directions. The value may exceed 1. Arguments as for `sphere_tail`.
     """
     return 2 * np.exp(-0.5 * _squared(_scaled(threshold, norm)))
 
 
 def paper_tail(threshold: ArrayLike, norm: float) -> Array:
-    """2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)), the bound of Lemma lm:sphere (ii).
+    """2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)), the upper bound of Lemma lm:sphere (ii).
 
-    Not capped at 1. Arguments as `sphere_tail`.
+    The value may exceed 1. Arguments as for `sphere_tail`.
     """
     return 2 * math.sqrt(2 * math.pi) * np.exp(-0.125 * _squared(_scaled(threshold, norm)))
 

@@ -210,9 +210,7 @@ def tree_of(module: str) -> ast.Module:
 
 
 def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
-    """The functions, classes and constants at the top of a module, by name, and the theorems' statements by id and
-    field.
-    """
+    """The functions, classes and constants at the top of a module, by name, and the theorems' statements by field."""
     found: dict[str, ast.AST] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -232,9 +230,7 @@ def definitions_in(tree: ast.Module) -> dict[str, ast.AST]:
 
 @cache
 def imports_of(module: str) -> dict[str, str]:
-    """The modules of checks and formulas that a module imports, by the name under which it knows them or their
-    parts.
-    """
+    """The modules of checks and formulas that a module imports, by the names that it knows them or their parts by."""
     found: dict[str, str] = {}
     for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paper_checks"):
@@ -366,9 +362,7 @@ def _swapped(node: ast.BinOp) -> ast.BinOp:
 
 
 def verdict(id: str) -> str:
-    """The verdict of the check that is registered now: 'failed' if the library disagrees, 'crashed' for other
-    errors.
-    """
+    """The verdict of the check as registered now: 'failed' if the library disagrees, 'crashed' for other errors."""
     try:
         return registry.registered()[id](False).verdict
     except registry.Disagreement:
@@ -440,9 +434,7 @@ def _install(name: str, module: ModuleType) -> None:
 
 
 def _load(home: str, edited: Mapping[str, ast.Module]) -> None:
-    """Execute the module `home` again, with those of the checks and formulas that it imports and that depend on
-    `edited`.
-    """
+    """Execute the module `home` again, with the modules that it imports and that depend on `edited`."""
     registry._CHECKS.clear()
 
     @cache

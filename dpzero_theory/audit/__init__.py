@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Claim", "View", "check"]
 
-_HOMES = {"Claim": "claim", "View": "claim", "check": "conformance"}
-"""The module that has each name."""
+_HOMES = {"Claim": "claim", "View": "claim", "check": "conformance"}  # The module that has each name
 
 
 def __getattr__(name: str) -> Any:

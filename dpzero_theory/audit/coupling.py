@@ -19,12 +19,9 @@ from dpzero_theory.audit.tokens import Position, Shown, tokens
 
 CLIPPED, LARGER = (8.0, -8.0), 1024.0
 """Scales at which a record is clipped, and how many times larger it is then made without changing its contribution."""
-_BARELY = 1e-9
-"""Share of the step size under which weights hardly move, but do."""
-_MOST_CALLERS = 64
-"""How many places of the code that draw random bytes are tested for free ones."""
-_EXCHANGES = 20
-"""How often bytes are exchanged: what they hide may stay the same by chance."""
+_BARELY = 1e-9  # Share of the step size under which weights hardly move, but do
+_MOST_CALLERS = 64  # How many places of the code that draw random bytes are tested for free ones
+_EXCHANGES = 20  # How often bytes are exchanged: what they hide may stay the same by chance
 _known: WeakKeyDictionary[LoopRuns, dict[str, list[str]]] = WeakKeyDictionary()
 """The places of each loop's free bytes, by the changes of settings. Many runs show them, and several checks ask."""
 

@@ -12,8 +12,7 @@ import numpy as np
 Records = Any
 SCALES = (-1.0, 1e3, -1e3, 1e6, -1e6)
 """Factors by which a record is made extreme."""
-_EXTREMES_SEED = 2026
-"""Seed of the random records among the extreme ones."""
+_EXTREMES_SEED = 2026  # Seed of the random records among the extreme ones
 
 
 def replaced(records: Records, place: int, record: Any) -> Records:
@@ -51,9 +50,9 @@ def mirrored(record: Any) -> Any:
     if isinstance(record, tuple) and len(record) > 1:
         return (scaled(record[0], -1.0), *record[1:])
     if isinstance(record, np.ndarray) and record.dtype.kind == "f" and record.size > 1:
-        found = -record
-        found.flat[-1] = record.flat[-1]
-        return found
+        turned = -record
+        turned.flat[-1] = record.flat[-1]
+        return turned
     return scaled(record, -1.0)
 
 
@@ -73,9 +72,7 @@ def each_scaled(records: Records, factor: float) -> Records:
 
 
 def extremes(records: Records) -> Iterator[Any]:
-    """Records that a neighbouring data set might have: another one of the data, and scaled, mirrored and random
-    ones.
-    """
+    """Records that a neighbouring data set might have: another one of the data, scaled, mirrored and random ones."""
     first = records[0]
     yield records[len(records) // 2]
     for factor in SCALES:
@@ -99,9 +96,9 @@ def random_like(record: Any, draw: np.random.Generator, factor: float) -> Any:
 def poisoned(record: Any) -> Iterator[Any]:
     """The record full of NaN, and the record full of infinities; nothing where it has no floating-point numbers."""
     for value in (np.nan, np.inf):
-        found = _filled(record, value)
-        if found is not None:
-            yield found
+        filled_record = _filled(record, value)
+        if filled_record is not None:
+            yield filled_record
 
 
 def _filled(record: Any, value: float) -> Any:

@@ -15,8 +15,7 @@ from scipy import stats
 from dpzero_theory.check import Array
 
 Counts = NDArray[np.int64]
-_MOST_SPREAD = 14.0
-"""The number of standard deviations beyond which all values of a count are treated as one."""
+_MOST_SPREAD = 14.0  # The number of standard deviations beyond which all values of a count are treated as one
 
 
 def two_sided(lower: float, upper: float) -> float:
@@ -107,9 +106,7 @@ def gaussian(values: Array) -> float:
 
 
 def many_within(values: Array, threshold: float) -> float:
-    """The one-sided p-value of so many values within +-threshold, of independent Gaussians of standard deviation 1 or
-    more.
-    """
+    """The one-sided p-value of so many values within +-threshold, of Gaussians of standard deviation 1 or more."""
     return at_least(int((np.abs(values) <= threshold).sum()), values.size, 1 - 2 * float(stats.norm.sf(threshold)))
 
 

@@ -11,20 +11,14 @@ from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.runs import SEED, LoopRuns, norms, stacked
 from dpzero_theory.check import Array
 
-_MANY_SEEDS = range(1100, 1132)
-"""Seeds that make different directions, along which the pair is compared."""
-_MOST_RECORDS = 256
-"""The largest number of records that are exchanged one by one."""
-_FEWEST_SEEDS, _MOST_SEEDS = 8, 60
-"""How many runs, at least and at most, show the sizes of batches."""
-_LOUD = 0.5
-"""What each of equal records must add to a step, in clips, for the sum to show how many they are."""
+_MANY_SEEDS = range(1100, 1132)  # Seeds that make different directions, along which the pair is compared
+_MOST_RECORDS = 256  # The largest number of records that are exchanged one by one
+_FEWEST_SEEDS, _MOST_SEEDS = 8, 60  # How many runs, at least and at most, show the sizes of batches
+_LOUD = 0.5  # What each of equal records must add to a step, in clips, for the sum to show how many they are
 _VISIBLE = 0.05
 """A record was in a batch where exchanging it moves the step by this share of what the pair moves every step."""
-_ENOUGH_NUMBERS = 4
-"""How many numbers must agree before data sets of two sizes are compared."""
-_NEARLY_EQUAL = 1e-5
-"""Relative difference below which two lengths, or two directions, count as equal."""
+_ENOUGH_NUMBERS = 4  # How many numbers must agree before data sets of two sizes are compared
+_NEARLY_EQUAL = 1e-5  # Relative difference below which two lengths, or two directions, count as equal
 
 
 class ExtremePair(NamedTuple):

@@ -43,10 +43,8 @@ Train = Callable[[Records, int, dict[str, Any]], Any]
 WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relation", "epsilon", "delta")
 """The fields of a claim that a loop is given as settings."""
 _LARGEST_STILL = 1e-4
-"""Where releases are taken from weights, the weights must move; frozen ones move at most by this share of the step
-size."""
-_SMALLEST_STILL = 1e-30
-"""The smallest such share."""
+"""Where releases are taken from weights, frozen weights move at most by this share of the step size."""
+_SMALLEST_STILL = 1e-30  # The smallest such share
 _ROUNDED_WEIGHTS = 1e-9
 """How much of the noise may be lost to rounding where a release is taken from weights that hardly move."""
 
@@ -112,8 +110,8 @@ class Loop:
     @property
     def step_size(self) -> float | None:
         """The step size that the loop is given; None where its settings have none."""
-        found = self.settings.get(self.setting("step_size"))
-        return None if found is None else float(found)
+        size = self.settings.get(self.setting("step_size"))
+        return None if size is None else float(size)
 
     def run(
         self, records: Records | None = None, *, seed: int = 0, world: int | None = None, **changes: Any
@@ -129,10 +127,10 @@ class Loop:
         Raises:
             LoopFailed: the loop raised an error, or returned no output.
         """
-        found, given, beside = self._called(
+        returned, given, beside = self._called(
             records, seed, world, {**({"steps": 1} if self.one_step else {}), **changes}
         )
-        outputs = dict(found) if isinstance(found, Mapping) else {"releases": found}
+        outputs = dict(returned) if isinstance(returned, Mapping) else {"releases": returned}
         if self._only_weights(outputs):
             if not self.one_step:
                 self.one_step = True
@@ -150,10 +148,10 @@ class Loop:
         data = self.records if records is None else records
         with watch(self._folder) as seen, seeded(seed if world is None else world):
             try:
-                found = self.train(data, seed, given)
+                returned = self.train(data, seed, given)
             except Exception as error:
                 raise LoopFailed(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
-        return found, given, seen.shown
+        return returned, given, seen.shown
 
     def _only_weights(self, outputs: Mapping[str, Any]) -> bool:
         return "weights" in outputs and not {"releases", "trajectory"} & outputs.keys() and bool(self.step_size)
@@ -161,8 +159,8 @@ class Loop:
     def _first_weights(self, seed: int) -> Array:
         """The weights before the first step, which are those after a step of size 0."""
         if seed not in self._first:
-            found, _, _ = self._called(None, seed, None, {"steps": 1, "step_size": 0.0})
-            self._first[seed] = _numbers("weights", found["weights"]).ravel()
+            returned, _, _ = self._called(None, seed, None, {"steps": 1, "step_size": 0.0})
+            self._first[seed] = _numbers("weights", returned["weights"]).ravel()
         return self._first[seed]
 
     def _outcome(self, outputs: Mapping[str, Any], given: Mapping[str, Any], beside: Mapping[str, Any]) -> LoopOutput:
@@ -249,8 +247,8 @@ def _read(stem: Path) -> Any:
         if path.exists():
             start = path.read_bytes()[:2]
             if start in (b"PK", b"\x93N"):
-                found = np.load(path)
-                return found if isinstance(found, np.ndarray) else dict(found)
+                content = np.load(path)
+                return content if isinstance(content, np.ndarray) else dict(content)
             return json.loads(path.read_text())
     raise RuntimeError("it wrote nothing to {out}")
 
@@ -273,12 +271,12 @@ def _weights(value: Any) -> Array:
     """The weights of a trajectory as an array of shape (steps + 1, d)."""
     if isinstance(value, list | tuple):
         value = [_numbers("trajectory", part).ravel() for part in value]
-    found = _numbers("trajectory", value)
-    return found.reshape(len(found), -1)
+    rows = _numbers("trajectory", value)
+    return rows.reshape(len(rows), -1)
 
 
 def _rows(name: str, value: Any) -> Array:
-    found = _numbers(name, value)
-    if found.ndim == 0 or not found.size:
-        raise LoopFailed(f"{name} must have a row for each step; got shape {found.shape}")
-    return found.reshape(len(found), -1)
+    rows = _numbers(name, value)
+    if rows.ndim == 0 or not rows.size:
+        raise LoopFailed(f"{name} must have a row for each step; got shape {rows.shape}")
+    return rows.reshape(len(rows), -1)

@@ -15,10 +15,8 @@ from dpzero_theory.privacy.relation import Relation
 
 _NOISE_SEED = 1000
 """The loop's seed in the first of the runs whose noise is sampled; each further run has the next seed."""
-_WANTED_NUMBERS = 7500
-"""How many numbers of noise a sample should have; on other data and settings a quarter of them."""
-_FEWEST_RUNS, _MOST_RUNS = 24, 200
-"""How many runs, at least and at most, a sample of the noise takes."""
+_WANTED_NUMBERS = 7500  # How many numbers of noise a sample should have; on other data and settings a quarter of them
+_FEWEST_RUNS, _MOST_RUNS = 24, 200  # How many runs, at least and at most, a sample of the noise takes
 _SCALES = {
     "records a millionth as large": 1e-6,
     "records a thousand times as large": 1e3,

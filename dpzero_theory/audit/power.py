@@ -14,8 +14,7 @@ from dpzero_theory.audit.bounds import attack_gdp
 
 _THRESHOLDS = np.linspace(-3, 3, 61)
 """Thresholds that the attack may choose from, in standard deviations from the middle between the two means."""
-_PAIRS = [1 << k for k in range(4, 23)]
-"""Numbers of pairs of runs that are tried, up to 2^22, about four million."""
+_PAIRS = [1 << k for k in range(4, 23)]  # Numbers of pairs of runs that are tried, up to 2^22, about four million
 
 
 def likely_bound(gdp: float, pairs: int, confidence: float, power: float = 0.95) -> float:

@@ -32,10 +32,8 @@ _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
 """Shares of the claimed noise multiplier that are tried for quiet runs, in this order."""
 _RELATIVE_ROUNDING = 1e-5
 """How much quiet noise and rounding may change a number, as a share of the largest number beside it."""
-_LARGER_STEP = 100.0
-"""How many times larger the step size is made to test whether frozen weights really stay."""
-_STAYS = 0.1
-"""By how many clips a release may change under the larger step size if frozen weights stay."""
+_LARGER_STEP = 100.0  # How many times larger the step size is made to test whether frozen weights really stay
+_STAYS = 0.1  # By how many clips a release may change under the larger step size if frozen weights stay
 NOT_REPEATABLE = "quiet runs with equal seeds differ, or the noise ignores its setting"
 """What a check says that needs `LoopRuns.repeatable` where it is None."""
 _NO_RELEASES = "the loop returns neither releases nor weights, or has no step_size among its settings"

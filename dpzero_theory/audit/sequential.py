@@ -23,18 +23,14 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 
 _EPSILONS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
-"""epsilon/mu^2 of the bets: the test that the log-likelihood ratio exceeds epsilon cuts at this many distances of the
-means."""
+"""epsilon/mu^2 of the bets: the likelihood-ratio test at epsilon cuts at this many distances of the means."""
 _EVENTS = (-0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0)
 """The cuts: an event is that a score exceeds one of them. The means are at +1/2 and -1/2."""
-_STAKES = (0.08, 0.25, 0.5, 0.8)
-"""The stakes, as shares of the largest admissible one."""
+_STAKES = (0.08, 0.25, 0.5, 0.8)  # The stakes, as shares of the largest admissible one
 _BOTH_SCORES = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
 """Whether the first score of a pair, and whether the second one, is above a cut: the four outcomes of a bet."""
-_LARGEST_EPSILON = 40.0
-"""The largest epsilon that is bet on; e^epsilon stays within float64."""
-_LOOK_EVERY = 32
-"""After how many pairs `lower_bound` looks at the wealth."""
+_LARGEST_EPSILON = 40.0  # The largest epsilon that is bet on; e^epsilon stays within float64
+_LOOK_EVERY = 32  # After how many pairs `lower_bound` looks at the wealth
 
 
 class Betting:
@@ -154,13 +150,13 @@ def lower_bound(scores: Array, level: float) -> float:
     Raises:
         ValueError: a level outside its range, or a score that is NaN.
     """
-    limit, found = -math.log(check.real("level", level, above=0, below=1)), 0.0
+    limit, refuted = -math.log(check.real("level", level, above=0, below=1)), 0.0
     pairs = np.asarray(scores, dtype=np.float64).reshape(-1, 2)
     if np.isnan(pairs).any():
         raise ValueError("scores must be numbers; got NaN")
     counts = _counts(pairs)[sorted({*range(_LOOK_EVERY - 1, len(pairs), _LOOK_EVERY), len(pairs) - 1})]
     for mu in np.geomspace(0.02, 0.02 * 1.03**199, 200):
         if Betting(float(mu)).wealth_of(counts).max() < limit:
-            return found
-        found = float(mu)
-    return found
+            return refuted
+        refuted = float(mu)
+    return refuted

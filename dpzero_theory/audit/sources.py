@@ -1,6 +1,4 @@
-"""The sources that noise may be drawn from, replaced by known ones: clocks, the process's number, random bytes,
-seeds.
-"""
+"""The sources that noise may be drawn from, made known: clocks, the process's number, random bytes, seeds."""
 
 import datetime
 import hashlib
@@ -19,10 +17,8 @@ from dpzero_theory.audit.loop import Loop
 
 KEY_BYTES = 8
 """How many random bytes a key must have at least: all values of fewer bytes can be tried."""
-_CLOCK = 1_700_000_000
-"""What stopped clocks say, in seconds since 1970."""
-_PROCESS = 4321
-"""What the process's number is while clocks are stopped."""
+_CLOCK = 1_700_000_000  # What stopped clocks say, in seconds since 1970
+_PROCESS = 4321  # What the process's number is while clocks are stopped
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")
 """The clocks of the module `time`; each has a variant in nanoseconds too."""
 
@@ -92,9 +88,7 @@ def _place(frame: FrameType | None) -> str:
 
 @contextmanager
 def known_entropy() -> Iterator[Entropy]:
-    """While the block runs, `os.urandom` reads from a known stream, and so do `secrets` and what NumPy seeds itself
-    with.
-    """
+    """While the block runs, `os.urandom` reads from a known stream, and with it `secrets` and NumPy's own seeding."""
     entropy = Entropy()
     with _everywhere([(os.urandom, entropy.read)]):
         yield entropy
@@ -102,14 +96,12 @@ def known_entropy() -> Iterator[Entropy]:
 
 @contextmanager
 def noted_seeds() -> Iterator[list[int]]:
-    """While the block runs, integers that seed generators of NumPy, Python and torch are noted in the list, in
-    order.
-    """
-    found: list[int] = []
+    """While the block runs, integers that seed generators of NumPy, Python and torch are noted, in order."""
+    seeds: list[int] = []
 
     def note(seed: Any) -> None:
         if isinstance(seed, int | np.integer):
-            found.append(int(seed))
+            seeds.append(int(seed))
 
     def noting(real: Any, method: str) -> Any:
         """The class, whose method takes a seed."""
@@ -131,7 +123,7 @@ def noted_seeds() -> Iterator[list[int]]:
     if torch := sys.modules.get("torch"):
         kinds.append((torch.Generator, "manual_seed"))
     with _everywhere([(default, default_rng), *((real, noting(real, method)) for real, method in kinds)]):
-        yield found
+        yield seeds
 
 
 @contextmanager
@@ -141,7 +133,8 @@ def _everywhere(changes: list[tuple[Any, Callable[..., Any]]]) -> Iterator[None]
     changes: what is replaced, and by what.
     """
     others = {id(real): other for real, other in changes}
-    kinds = {type(real) for real, _ in changes}  # first, as a module has few: whoever listens hears of every id()
+    # Types are compared before id() is called, because every call of id() is an event that audit hooks hear.
+    kinds = {type(real) for real, _ in changes}
     places = [
         (space, name, value)
         for module in list(sys.modules.values())

@@ -5,7 +5,7 @@ A TOML file, whose paths and modules are looked for in its own folder first:
     train = "train:run"                      # MODULE:FUNCTION; or command = [WORDS], see `loop.command`
     records = "train:records"                # MODULE:FUNCTION that returns them, or a file of numpy.save
 
-    [claim]                                  # of `claim.Claim`
+    [claim]                                  # the fields of `claim.Claim`
     epsilon = 2.2
     delta = 1e-5
     relation = "add-remove"
@@ -16,11 +16,11 @@ A TOML file, whose paths and modules are looked for in its own folder first:
     noise_multiplier = 2.0
     clip = 1.0
 
-    [view]                                   # of `claim.View`; may be left out
+    [view]                                   # the fields of `claim.View`; may be left out
     seed = "secret"
     names = { step_size = "lr" }
 
-    [settings]                               # handed to the loop as they are
+    [settings]                               # the loop is given these as they are
     lr = 0.1
 
     [variations."four micro-batches"]        # settings under which the claim holds as well
@@ -50,8 +50,7 @@ from dpzero_theory.audit.report import AuditReport
 
 _TABLES = ("claim", "view", "settings", "variations")
 _KEYS = ("train", "command", "records", *_TABLES)
-_MOST_BYTES_OF_SPEC = 1 << 20
-"""The largest TOML file that is read, in bytes."""
+_MOST_BYTES_OF_SPEC = 1 << 20  # The largest TOML file that is read, in bytes
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,12 @@ def load(text: str) -> Spec:
     """The specification that a path of a TOML file, or MODULE:FUNCTION, names. Raises ValueError in one line."""
     if not text.endswith(".toml"):
         with _importing(Path.cwd()):
-            found = _called("spec", text)
-        if not isinstance(found, Spec):
-            raise ValueError(f"spec must be a .toml file or a function that returns a Spec; got {type(found).__name__}")
-        return found
+            made = _called("spec", text)
+        if not isinstance(made, Spec):
+            raise ValueError(
+                f"spec must be a .toml file or a function that returns a Spec; got {type(made).__name__}"
+            )
+        return made
     path = Path(text).absolute()
     try:
         raw = path.read_bytes()[:_MOST_BYTES_OF_SPEC]
@@ -166,9 +167,9 @@ def _function(name: str, text: object) -> Callable[..., Any]:
     if not all(part.isidentifier() for part in module.split(".")) or not function.isidentifier():
         raise ValueError(f"{rule}; got {check.shown(text)}")
     try:
-        found = getattr(importlib.import_module(module), function, None)
+        member = getattr(importlib.import_module(module), function, None)
     except Exception as error:
         raise ValueError(f"{rule}; got {text!r} ({type(error).__name__}: {' '.join(str(error).split())})") from None
-    if not callable(found):
+    if not callable(member):
         raise ValueError(f"{rule}; got {text!r}, which is no function")
-    return found  # type: ignore[no-any-return]
+    return member  # type: ignore[no-any-return]

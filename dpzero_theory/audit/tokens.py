@@ -46,11 +46,11 @@ _NPY = b"\x93NUMPY"
 
 def tokens(outcome: LoopOutput) -> Shown:
     """Every number and word that a run shows, by its position, and how many there are in each output."""
-    found: Shown = {}
+    placed: Shown = {}
     for name, value in outcome.shown.items():
         for inner, content in contents(name, value):
-            found |= {(inner, k): token for k, token in enumerate(content)} | {(inner, -1): float(len(content))}
-    return found
+            placed |= {(inner, k): token for k, token in enumerate(content)} | {(inner, -1): float(len(content))}
+    return placed
 
 
 def where(place: Position) -> str:
@@ -59,9 +59,7 @@ def where(place: Position) -> str:
 
 
 def contents(name: str, value: Any) -> Iterator[tuple[str, list[Token]]]:
-    """The tokens of an output that is a value, a text or a file; for an archive, those of each member under its
-    name.
-    """
+    """The tokens of an output: of a value, a text, a file, or of each member of an archive under its name."""
     if isinstance(value, bytes):
         for inner, raw in unpacked(name, value):
             yield inner, _of_bytes(raw)
@@ -82,9 +80,7 @@ def _of_value(value: Any) -> list[Token]:
 
 
 def unpacked(name: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """The members of an archive (files of numpy.savez and torch.save are archives), or the unpacked file, or the
-    file.
-    """
+    """The members of an archive (numpy.savez and torch.save write archives), or the unpacked file, or the file."""
     if raw[:2] == b"PK":
         with zipfile.ZipFile(io.BytesIO(raw)) as archive:
             for member in archive.namelist():
@@ -113,5 +109,5 @@ def _of_bytes(raw: bytes) -> list[Token]:
 
 def _of_text(text: bytes) -> list[Token]:
     return [
-        Chunk(found[1]) if found[1] else float(found[2]) if found[2] else found[0] for found in _TOKEN.finditer(text)
+        Chunk(match[1]) if match[1] else float(match[2]) if match[2] else match[0] for match in _TOKEN.finditer(text)
     ]

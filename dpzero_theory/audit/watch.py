@@ -1,6 +1,4 @@
-"""Everything that a run shows beside what it returns: what it prints, logs and warns of, and the files that it
-leaves.
-"""
+"""What a run shows beside what it returns: what it prints, logs and warns of, and the files that it leaves."""
 
 import io
 import logging
@@ -18,12 +16,9 @@ from typing import Any
 
 import numpy as np
 
-_MOST_BYTES = 1 << 24
-"""How many bytes of a file, or of what is printed, are kept."""
-_MEMORY = Path("/dev/shm")
-"""The file system in memory, on Linux."""
-_WRITING = os.O_WRONLY | os.O_RDWR
-"""The flags of `open` with which a file can be written."""
+_MOST_BYTES = 1 << 24  # How many bytes of a file, or of what is printed, are kept
+_MEMORY = Path("/dev/shm")  # The file system in memory, on Linux
+_WRITING = os.O_WRONLY | os.O_RDWR  # The flags of `open` with which a file can be written
 _CHANGING = re.compile(r"tmp\w{8}|\d+")
 """What changes in the name of a file from run to run: a number, or the eight letters of `tempfile`."""
 
@@ -52,7 +47,7 @@ def watch(folder: Path) -> Iterator[Watch]:
 
     The folder must be empty, and is empty again afterwards.
     """
-    found, before, opened = Watch(), Path.cwd(), list[str]()
+    seen, before, opened = Watch(), Path.cwd(), list[str]()
     os.chdir(folder)
     try:
         with (
@@ -63,9 +58,9 @@ def watch(folder: Path) -> Iterator[Watch]:
         ):
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
-            yield found
+            yield seen
         said = "".join(f"{warning.category.__name__}: {warning.message}\n" for warning in warned)
-        found.shown = {"printed": read() + said, **_files(folder, opened)}
+        seen.shown = {"printed": read() + said, **_files(folder, opened)}
     finally:
         os.chdir(before)
         for left in folder.iterdir():
@@ -74,9 +69,7 @@ def watch(folder: Path) -> Iterator[Watch]:
 
 @contextmanager
 def _printed() -> Iterator[Any]:
-    """Catch prints, logs, and what is written to the standard streams below Python; yields a function that returns
-    them.
-    """
+    """Catch prints, logs, and what is written below Python; yields a function that returns them."""
     text, log = io.StringIO(), io.StringIO()
     handler = logging.StreamHandler(log)
     with ExitStack() as stack, tempfile.TemporaryFile(dir=_MEMORY if _MEMORY.is_dir() else None) as streams:
@@ -94,13 +87,12 @@ def _printed() -> Iterator[Any]:
             below = os.pread(streams.fileno(), _MOST_BYTES, 0).decode(errors="replace")
             return text.getvalue() + log.getvalue() + below
 
-        found: list[str] = []
-        yield lambda: found[0]
-        found.append(read())
+        whole: list[str] = []
+        yield lambda: whole[0]
+        whole.append(read())
 
 
-_listeners: list[list[str]] = []
-"""The lists that take the names of opened files, the innermost watch last."""
+_listeners: list[list[str]] = []  # The lists that take the names of opened files, the innermost watch last
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -156,13 +148,13 @@ def _files(folder: Path, opened: list[str]) -> dict[str, bytes | str]:
     elsewhere = [Path(name) for name in dict.fromkeys(opened) if not Path(name).is_relative_to(folder)]
     paths += [path for path in elsewhere if path.is_file() and path.suffix != ".pyc"]
     names = [str(path.relative_to(folder) if path.is_relative_to(folder) else path) for path in paths]
-    found: dict[str, bytes | str] = {"names of files": " ".join(re.sub(r"tmp\w{8}", "tmp", name) for name in names)}
+    contents: dict[str, bytes | str] = {"names of files": " ".join(re.sub(r"tmp\w{8}", "tmp", name) for name in names)}
     for path, name in zip(paths, names, strict=True):
         with path.open("rb") as file:
-            found[_new(f"file {_CHANGING.sub('#', name)}" if _CHANGING.search(name) else f"file {name}", found)] = (
-                file.read(_MOST_BYTES)
-            )
-    return found
+            contents[
+                _new(f"file {_CHANGING.sub('#', name)}" if _CHANGING.search(name) else f"file {name}", contents)
+            ] = file.read(_MOST_BYTES)
+    return contents
 
 
 def _new(name: str, taken: dict[str, Any]) -> str:

@@ -11,15 +11,11 @@ from dpzero_theory.audit.loop import Loop
 from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.check import Array
 
-_NOISE_FACTOR = 64.0
-"""By how much the noise multiplier is raised to see whether the weights follow."""
-_LEAST_SEEN = 6.4
-"""How many times more noise the weights must then show, at least."""
+_NOISE_FACTOR = 64.0  # By how much the noise multiplier is raised to see whether the weights follow
+_LEAST_SEEN = 6.4  # How many times more noise the weights must then show, at least
 _PROBED_SEEDS = range(40, 48)
-_SAME_DIRECTION = 1e-6
-"""Two steps have one direction where their cosine is at least 1 minus this."""
-_SAME_LENGTH = 1e-2
-"""Two steps have one length where their lengths differ by at most this share."""
+_SAME_DIRECTION = 1e-6  # Two steps have one direction where their cosine is at least 1 minus this
+_SAME_LENGTH = 1e-2  # Two steps have one length where their lengths differ by at most this share
 
 
 def runs_of(loop: Loop) -> LoopRuns:

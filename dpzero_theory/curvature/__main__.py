@@ -121,8 +121,8 @@ def _run(args: argparse.Namespace, parser: Parser) -> ProblemFile:
             objective.losses, objective.start, args.forward_only, args.directions, generator, args.level
         )
         return forward.problem_file(differences, data, task.least_loss)
-    found = measure(objective, generator, data=data, spend_no_privacy_claim=data == "private", settings=settings)
-    return found.problem_file()
+    measured = measure(objective, generator, data=data, spend_no_privacy_claim=data == "private", settings=settings)
+    return measured.problem_file()
 
 
 def _declared(args: argparse.Namespace, known: str) -> str:

@@ -20,9 +20,7 @@ NAMES = (
 
 
 def load(model: str, data: str, samples: int | None, seed: int) -> Task:
-    """The task of this name (see `NAMES`). Raises ValueError for an unknown name, or data that the task does not
-    take.
-    """
+    """The task of this name (see `NAMES`). Raises ValueError for an unknown name or unsuitable data."""
     name, _, rest = model.partition(":")
     if name == "mlp-digits":
         width = check.integer("model", _integer(rest, model), at_most=100_000)
@@ -61,17 +59,17 @@ def _own(module: str, function: str) -> Callable[[str, int | None, int], Task]:
     if module.split(".")[0] in sys.stdlib_module_names:
         raise ValueError(f"model must be a function of your own, not of Python's library; got {place!r}")
     try:
-        found = getattr(importlib.import_module(module), function)
+        member = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"model must be one of {', '.join(NAMES)}; {error}") from None
     wanted = ["data", "samples", "seed"]
     if not (
-        inspect.isfunction(found) and found.__module__ == module and [*inspect.signature(found).parameters] == wanted
+        inspect.isfunction(member) and member.__module__ == module and [*inspect.signature(member).parameters] == wanted
     ):
         raise ValueError(
-            f"model must be a function defined in {module} as {function}(data, samples, seed); got {found!r}"
+            f"model must be a function defined in {module} as {function}(data, samples, seed); got {member!r}"
         )
-    return lambda *given: _task(found(*given), place)
+    return lambda *given: _task(member(*given), place)
 
 
 def _task(made: object, place: str) -> Task:

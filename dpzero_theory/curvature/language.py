@@ -71,8 +71,8 @@ class Encoder:
         return {"normalised": token_means(plain, tokens["attention_mask"]).double()}
 
     def _tokens(self, sentences: Sequence[str]) -> Inputs:
-        found = self._tokenizer([sentence.strip() for sentence in sentences], return_tensors="pt", padding=True)
-        return {name: found[name] for name in ("input_ids", "attention_mask")}
+        encoded = self._tokenizer([sentence.strip() for sentence in sentences], return_tensors="pt", padding=True)
+        return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
 class _AddedMask(nn.Module):

@@ -108,9 +108,7 @@ class Measurement:
 
     @property
     def trace_bound(self) -> float:
-        """The upper end of tr(H): of the bound common to all points where it was measured, else of the largest tr|Hess
-        F|.
-        """
+        """The upper end of tr(H): of the bound common to all points if there is one, else of the largest tr|Hess F|."""
         spectra = [self.shared] if self.shared else [point.spectrum for point in self.points]
         return max(spectrum.absolute_trace.high for spectrum in spectra)
 

@@ -64,10 +64,10 @@ def clipped_shares(
     count = check.integer("directions", directions, at_least=2)
     table = torch.stack([slopes(sphere_direction(d, generator, start)) for _ in range(count)]).double().cpu()
     sizes = norms.double().cpu().numpy()
-    found = []
+    clipped = []
     for clip in clips:
         shares = (table.abs() >= check.real("clip", clip, above=0)).double().mean(dim=1).numpy()
         law = sum(float(sphere_tail(clip, float(size), d)) for size in sizes if size > 0) / len(sizes)
         mean = mean_interval(shares, level)
-        found.append(Clipped(clip, replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0)), law))
-    return found, table
+        clipped.append(Clipped(clip, replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0)), law))
+    return clipped, table

@@ -156,8 +156,8 @@ class _LanczosRuns:
         if not self._probes:
             return Interval(low, estimate, high, "bound", 1.0)
         lows, values, highs = self._brackets.T
-        found = mean_interval(values, level, lows=lows, highs=highs)
-        return Interval(max(found.low, 0.0) + low, found.estimate + estimate, found.high + high, found.kind, level)
+        rest = mean_interval(values, level, lows=lows, highs=highs)
+        return Interval(max(rest.low, 0.0) + low, rest.estimate + estimate, rest.high + high, rest.kind, level)
 
     def norm(self, failure: float) -> Interval:
         least, most = probable_ends(self._first, self._d, failure)
@@ -203,9 +203,7 @@ def _ritz_bracket(values: Array, residuals: Array, root: int | None) -> tuple[fl
 
 
 def _probes(operator: Operator, generator: torch.Generator, taken: Tensor, effort: Effort) -> list[Tridiagonal]:
-    """Lanczos runs from directions uniform on the sphere of radius sqrt(d - q) in the complement of the q `taken`
-    vectors.
-    """
+    """Lanczos runs from directions uniform on the sphere of radius sqrt(d - q) orthogonal to the q `taken` vectors."""
     free = operator.d - len(taken)
     runs: list[Tridiagonal] = []
     for _ in range(effort.probes if free > 0 else 0):

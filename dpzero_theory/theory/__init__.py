@@ -1,3 +1,1 @@
-"""The paper's theorems, and sharpened ones, as functions: a problem and a privacy level in, parameters and a
-bound out.
-"""
+"""The paper's theorems, and sharpened ones: a problem and a privacy level in, parameters and a bound out."""

@@ -44,9 +44,7 @@ class Unmet:
 
 
 def calibrated_gdp(epsilon: float, delta: float, calibration: str) -> float:
-    """mu for (epsilon, delta), by `paper_gdp` or by `gdp_from_epsilon`. Raises ValueError for arguments out of
-    range.
-    """
+    """mu for (epsilon, delta), by `paper_gdp` or by `gdp_from_epsilon`. Raises ValueError."""
     epsilon = check.real("epsilon", epsilon, above=0)
     delta = check.real("delta", delta, above=0, below=1)
     if check.choice("calibration", calibration, CALIBRATIONS) == "paper":

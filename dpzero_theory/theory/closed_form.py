@@ -40,12 +40,7 @@ def in_float_range(prescribe: Callable[P, Prescription]) -> Callable[P, Prescrip
 
 
 def noise_level(gdp: float) -> float:
-    """sqrt(log(e + epsilon/delta))/epsilon of the paper, computed as 1/(2 sqrt(2) mu): the one place where privacy
-    enters.
-
-    With mu from `paper_gdp` this is the paper's own expression. With mu from `gdp_from_epsilon` it is what (epsilon,
-    delta) really needs. Raises ValueError unless mu > 0.
-    """
+    """sqrt(log(e + epsilon/delta))/epsilon of the paper, as 1/(2 sqrt(2) mu): the one place where privacy enters."""
     return 1 / (2 * math.sqrt(2) * check.real("gdp", gdp, above=0))
 
 
@@ -56,9 +51,7 @@ def positive_log(value: float, statement: str) -> float:
 
 
 def trivial_bound(problem: Problem, guarantee: Guarantee) -> float:
-    """The bound that holds with no algorithm: L^2 on ||grad F||^2 (Remark rmk:bound), L^2/(2 mu) on F - F^* under
-    PL.
-    """
+    """The bound with no algorithm: L^2 on ||grad F||^2 (Remark rmk:bound), L^2/(2 mu) on F - F^* under PL."""
     square = problem.lipschitz**2
     if guarantee is Guarantee.GRADIENT:
         return square

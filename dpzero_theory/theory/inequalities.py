@@ -112,9 +112,7 @@ class Inequality:
     def _terms(
         self, alpha: Array, t: Array, smoothing: ArrayLike, clip: ArrayLike, threshold: ArrayLike | None
     ) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-        """1 - 2 k ell alpha, the bracket of the bound without the gap, P(clipping ever happens), and which points are
-        admissible.
-        """
+        """1 - 2 k ell alpha, the bracket without the gap, P(clipping ever happens), and which points are admissible."""
         p = self.problem
         smoothing, clip = np.asarray(smoothing, dtype=float), np.asarray(clip, dtype=float)
         progress = 1 - 2 * self.growth * p.smoothness * alpha

@@ -1,6 +1,4 @@
-"""What a search for the best parameters may spend: caps on the steps, and how much of the bound cheaper runs may
-cost.
-"""
+"""What a search for parameters may spend: caps on the steps, and how much of the bound cheaper runs may cost."""
 
 from dpzero_theory import check
 from dpzero_theory.theory.problem import Problem
@@ -12,8 +10,7 @@ SMOOTHING_SHARE = 0.01
 STEPS_SHARE = 0.05
 """Without a cap the number of steps is the smallest whose bound is within this share of the best."""
 SMALLEST, LARGEST = 1e-150, 1e150
-"""The range of L, ell and gap ell/L^2 in the sharpened results: beyond it what they report leaves the range of a
-float."""
+"""The range of L, ell and gap ell/L^2 in the sharpened results: beyond it their numbers leave float64."""
 SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50
 """The range of mu where a sharpened result is minimised, for the same reason."""
 

@@ -30,9 +30,7 @@ Range = tuple[float, float]
 
 
 def _zoom(value: Callable[..., Array], ranges: Sequence[Range], points: int = 25) -> tuple[list[float], float]:
-    """Minimise over a box of logarithms by grids that shrink around their best point; returns that point and its
-    value.
-    """
+    """The smallest point, and its value, over a box of logarithms, by grids that shrink around the best point."""
     boxes, numbers = list(ranges), np.arange(points)
     shapes = [[points if k == i else 1 for k in range(len(boxes))] for i in range(len(boxes))]
     best_point, best_value = [math.exp(low) for low, _ in ranges], math.inf

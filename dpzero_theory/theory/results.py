@@ -60,10 +60,10 @@ class Result:
         direction: str = "sphere",
         directions_per_step: int | str = 1,
     ) -> Prescription:
-        """The prescription of the closed form, or the best parameters of a result that has none; only there the caps
-        are used.
+        """The prescription of the closed form, or the best parameters of a result that has none.
 
-        Raises ValueError for an argument outside its range, PreconditionError where the result does not apply.
+        The caps are used for the latter only. Raises ValueError for an argument outside its range, PreconditionError
+        where the result does not apply.
         """
         if self.closed_form is not None:
             law = check.choice("direction", direction, known_directions())

@@ -183,7 +183,7 @@ def test_a_wrong_pl_constant_of_growth_fails(monkeypatch: pytest.MonkeyPatch, fa
     ids=["noise", "rank", "kept"],
 )
 def test_a_wrong_step_of_one_run_fails(
-    monkeypatch: pytest.MonkeyPatch, mutation: Callable[[high_probability.Step], high_probability.Step]
+    monkeypatch: pytest.MonkeyPatch, mutation: Callable[[high_probability.StepMoments], high_probability.StepMoments]
 ) -> None:
     original = high_probability.step_of
     monkeypatch.setattr(high_probability, "step_of", lambda *a, **k: mutation(original(*a, **k)))

@@ -32,9 +32,7 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 
 
 class _AskedDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Features and targets (the last column of the records); `asked` has the numbers of the records asked for so
-    far.
-    """
+    """Features and targets (the last column of the records); `asked` has the numbers of the records asked for."""
 
     def __init__(self, records: Records) -> None:
         rows = torch.tensor(np.asarray(records), dtype=torch.float32)
@@ -93,7 +91,7 @@ class _EngineRun:
         self._data.asked.clear()
 
     def outcome(self) -> dict[str, Any]:
-        self._data.asked.clear()  # the engine has looked at a record
+        self._data.asked.clear()  # making the engine asked for a record
         while len(self._releases) < self._steps:
             for features, targets in self._loader:
                 self._optimizer.zero_grad()

@@ -29,8 +29,7 @@ from dpzero_theory.optim.losses.records import Data
 from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.private import make_from_seed_not_private, make_private
 
-_QUIET_BELOW = 1e-6
-"""Noise multipliers below this are those of the audit's quiet runs."""
+_QUIET_BELOW = 1e-6  # Noise multipliers below this are those of the audit's quiet runs
 
 
 def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Callable[[Records], Data]) -> Train:
@@ -64,13 +63,13 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
             released.append(record.sums)
             batches.append(data.asked())
 
-        data.asked()  # the start has looked at some
+        data.asked()  # the start of the run asked for some records
         try:
             run.run(note)
         finally:
             run.close()
         if (key := Path("run") / KEY).exists():
-            os.remove(key)  # the one file that may not be seen
+            os.remove(key)  # the one file that the attacker may not see
         return {"releases": np.array(released) * plan.unit, "batches": batches}
 
     return train

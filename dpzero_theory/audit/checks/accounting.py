@@ -1,6 +1,4 @@
-"""Checks of the arithmetic: whether the claimed noise gives the claimed epsilon, and as many steps run as were
-accounted.
-"""
+"""Checks whether the claimed noise gives the claimed epsilon, and whether as many steps run as were accounted."""
 
 from typing import Any
 
@@ -10,8 +8,7 @@ from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.runs import SEED
 from dpzero_theory.privacy.accountant import epsilon_of_history
 
-_EPSILON_ROUNDING = 1e-3
-"""The relative error of an epsilon that rounding in a claim may cause."""
+_EPSILON_ROUNDING = 1e-3  # The relative error of an epsilon that rounding in a claim may cause
 
 
 def accounting(lab: Lab, level: float) -> Verdict:
@@ -52,9 +49,9 @@ def steps(lab: Lab, level: float) -> Verdict:
         return untested(lab.runs.why_no_releases)
     if lab.loop.one_step:
         return untested("the last weights are all that is released: how many steps they are of cannot be seen")
-    found = len(lab.runs.base.releases)
-    if found > lab.claim.steps:
-        return violated(f"{found} releases are made, {lab.claim.steps} are accounted", "stop at the last step paid for")
+    count = len(lab.runs.base.releases)
+    if count > lab.claim.steps:
+        return violated(f"{count} releases are made, {lab.claim.steps} are accounted", "stop at the last step paid for")
     first, records = lab.loop.records[0], lab.loop.records
     others = {
         "records a thousand times as large": datasets.each_scaled(records, 1e3),
@@ -63,9 +60,9 @@ def steps(lab: Lab, level: float) -> Verdict:
     }
     for name, data in others.items():
         other = lab.runs.attempt(data, seed=SEED)
-        if other is not None and other.releases is not None and len(other.releases) != found:
+        if other is not None and other.releases is not None and len(other.releases) != count:
             mend = "a number of steps fixed beforehand; stopping early by the data is a release that must be paid for"
-            return violated(f"{found} steps on the records given, {len(other.releases)} on {name}", mend)
-    if found < lab.claim.steps:
-        return held(f"{found} releases are made, fewer than the {lab.claim.steps} accounted")
-    return held(f"{found} releases are made and accounted, on {len(others) + 1} data sets")
+            return violated(f"{count} steps on the records given, {len(other.releases)} on {name}", mend)
+    if count < lab.claim.steps:
+        return held(f"{count} releases are made, fewer than the {lab.claim.steps} accounted")
+    return held(f"{count} releases are made and accounted, on {len(others) + 1} data sets")

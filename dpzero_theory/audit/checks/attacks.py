@@ -20,14 +20,11 @@ from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 _MEND_CLAIM = (
     "see the checks of noise and sensitivity; where they hold, something else that is released depends on the record"
 )
-_ATTACK_SEED = 5000
-"""The loop's seed in the first pair of runs."""
-_MOST_CANARIES = 96
-"""The largest number of canaries in one run."""
+_ATTACK_SEED = 5000  # The loop's seed in the first pair of runs
+_MOST_CANARIES = 96  # The largest number of canaries in one run
 _CONFIDENCE = 0.95
 """Confidence of the lower bounds that the report shows; a violation needs the check's own, far higher one."""
-_LARGEST_GDP = 20.0
-"""The largest mu for which it is computed how many runs would show it."""
+_LARGEST_GDP = 20.0  # The largest mu for which it is computed how many runs would show it
 
 
 def _full_gdp(lab: Lab, steps: int) -> float:
@@ -55,13 +52,13 @@ def _scores(lab: Lab, runs: int) -> Iterator[Array]:
             return
         step, middle = up - down, (up + down) / 2
         moved = (step**2).sum(axis=1)
-        moved[moved == 0] = np.inf  # nothing shows in a step that the exchange does not move
+        moved[moved == 0] = np.inf  # where the exchange does not move a step, both scores are 0
         found = [((np.asarray(row) - middle) * step).sum(axis=1) / moved for row in rows]
         yield np.nan_to_num(np.stack(found, axis=1))
 
 
 def bound(scores: Array, confidence: float) -> float:
-    """A lower bound on mu from scores of shape (pairs, 2), by Clopper and Pearson; a third of them chooses the
+    """Clopper and Pearson's lower bound on mu from scores of shape (pairs, 2); a third of them chooses the
     threshold.
     """
     third = len(scores) // 3
@@ -94,7 +91,7 @@ def attacked(lab: Lab, level: float) -> Verdict:
             seen.append(scores)
             yield scores, scores.mean(axis=0, keepdims=True)
 
-    found = decide(rounds(), (each, whole), level)
+    decision = decide(rounds(), (each, whole), level)
     if not seen:
         return untested("the loop fails on the canaries")
     scores = np.concatenate(seen)
@@ -109,12 +106,12 @@ def attacked(lab: Lab, level: float) -> Verdict:
         "pairs": len(scores),
         "pairs_to_see": curve(each, 1 - level) if each < _LARGEST_GDP else {},
     }
-    p = math.exp(-max(0.0, *found.wealth))
+    p = math.exp(-max(0.0, *decision.wealth))
     said = (
-        f"mu >= {least:.3g} of a step at 95% by {found.rounds} pairs of runs, {each:.3g} is claimed of a step with all"
-        " records"
+        f"mu >= {least:.3g} of a step at 95% by {decision.rounds} pairs of runs, {each:.3g} is claimed of a step with"
+        " all records"
     )
-    if found.refuted:
+    if decision.refuted:
         return violated(f"the claim is refuted: {said}", _MEND_CLAIM, p_value=p, **plot)
     best = likely_bound(each, len(scores), _CONFIDENCE) if each < _LARGEST_GDP else 0.0
     return held(f"not refuted: {said}", power=f"{best:.3g}, where all that is claimed is used", p_value=p, **plot)
@@ -178,10 +175,10 @@ def _move(lab: Lab, place: int, canary: Any) -> Array | None:
 
 def _middle(lab: Lab, canaries: list[Any]) -> Array | None:
     """The mean of the quiet releases where all signs are + and where all are -."""
-    found = []
+    ends = []
     for world in (canaries, [datasets.mirrored(canary) for canary in canaries]):
         data = lab.loop.records
         for place, canary in enumerate(world):
             data = datasets.replaced(data, place, canary)
-        found.append(lab.runs.quiet(data, **lab.runs.all_records))
-    return None if any(row is None for row in found) else (np.asarray(found[0]) + np.asarray(found[1])) / 2
+        ends.append(lab.runs.quiet(data, **lab.runs.all_records))
+    return None if any(row is None for row in ends) else (np.asarray(ends[0]) + np.asarray(ends[1])) / 2

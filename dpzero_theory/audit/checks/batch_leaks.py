@@ -11,16 +11,11 @@ from dpzero_theory.audit.tokens import Token, contents
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_Contents = list[tuple[str, list[Token]]]
-"""The tokens of outputs, by name."""
-_FEWEST_STEPS = 4
-"""How many steps, or members, must agree: fewer may agree by chance."""
-_SIZE_STRIDES = 64
-"""The largest distance between consecutive sizes that is tried."""
-_SIZE_STARTS = 1000
-"""From how many positions of an output on the sizes are looked for."""
-_BATCH_SEEDS = range(SEED, SEED + 4)
-"""The loop's seeds in the runs looked at."""
+_Contents = list[tuple[str, list[Token]]]  # The tokens of outputs, by name
+_FEWEST_STEPS = 4  # How many steps, or members, must agree: fewer may agree by chance
+_SIZE_STRIDES = 64  # The largest distance between consecutive sizes that is tried
+_SIZE_STARTS = 1000  # From how many positions of an output on the sizes are looked for
+_BATCH_SEEDS = range(SEED, SEED + 4)  # The loop's seeds in the runs looked at
 BY_CHANCE = 1e-6
 """The largest probability with which what is found may be there by chance."""
 
@@ -51,9 +46,7 @@ def _with_batches(lab: Lab) -> Iterator[tuple[_Contents, list[list[int]]]]:
 
 
 def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: float) -> str | None:
-    """The output that has the sizes of all batches of all runs, at one place and at equal distances, and not by
-    chance.
-    """
+    """The output that has the sizes of all batches of all runs, at equal distances, and not by chance."""
     steps = min(len(batches) for _, batches in runs)
     chance = float(stats.binom.pmf(np.arange(n + 1), n, rate).max()) ** (steps * len(runs))
     for name, content in runs[0][0]:
@@ -68,12 +61,12 @@ def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: flo
 def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[str]:
     """The output that shows each batch: its members one after the other, or n numbers that are 1 for the members."""
     numbers = {name: np.array([token for token in one if isinstance(token, float)]) for name, one in shown}
-    found = []
+    outputs = []
     for batch in batches:
         rows = [np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)]
         if _FEWEST_STEPS <= len(batch) < n and max(batch) - min(batch) >= len(batch):  # else any count has it
-            found += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
-    return found
+            outputs += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
+    return outputs
 
 
 def _is_in(row: Array, numbers: Array) -> bool:

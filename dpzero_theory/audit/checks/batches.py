@@ -13,12 +13,10 @@ from dpzero_theory.privacy.accountant import epsilon_of_history
 
 Included = NDArray[np.bool_]
 """Whether each record was in each batch, of shape (runs, steps, records)."""
-_LISTED_RUNS = 8
-"""How many runs are made where the loop returns lists of its batches."""
+_LISTED_RUNS = 8  # How many runs are made where the loop returns lists of its batches
 _SMALL, _LARGE = 0.1, 0.9
 """The quantiles of the size of a batch below and above which a batch counts as small and as large."""
-_WHOLE_NUMBER = 0.05
-"""How far a measured size may be from a whole number, in records."""
+_WHOLE_NUMBER = 0.05  # How far a measured size may be from a whole number, in records
 
 
 class Inclusion(NamedTuple):
@@ -29,41 +27,22 @@ class Inclusion(NamedTuple):
 
 
 def observed(lab: Lab) -> Inclusion | None:
-    """Which record was in which batch, from the loop's own lists, else from which steps move when a record is
-    exchanged.
-    """
+    """Which record was in which batch: from the loop's lists, else from the steps that move when it is exchanged."""
     if lab.runs.base.batches is not None:
         runs = [lab.runs.base.batches, *(lab.loop.run(seed=60 + k).batches for k in range(_LISTED_RUNS - 1))]
         steps = min(len(run or []) for run in runs)
-        found = np.zeros((len(runs), steps, lab.claim.n), dtype=bool)
+        drawn = np.zeros((len(runs), steps, lab.claim.n), dtype=bool)
         for r, run in enumerate(runs):
             for t, batch in enumerate((run or [])[:steps]):
-                found[r, t, [i for i in batch if 0 <= i < lab.claim.n]] = True
-        return Inclusion(found, "the lists of batches that the loop returns") if steps else None
+                drawn[r, t, [i for i in batch if 0 <= i < lab.claim.n]] = True
+        return Inclusion(drawn, "the lists of batches that the loop returns") if steps else None
     if lab.influence.scan is None:
         return None
-    found = lab.influence.scan.included
-    if (
-        lab.claim.sampling != "poisson" and not lab.runs.same_for_all_seeds
-    ):  # an empty batch is a direction along which nothing moves
-        found = found[np.all(found.any(axis=2), axis=1)]
-    return Inclusion(found, "steps that moved when a record was exchanged") if len(found) else None
-
-
-def _between_steps(included: Included) -> tuple[int, int]:
-    """How many records the batches of two neighbouring steps share, over disjoint pairs of steps; and how many
-    pairs.
-    """
-    even = included.shape[1] // 2 * 2
-    first, second = included[:, 0:even:2], included[:, 1:even:2]
-    return int((first & second).sum()), first.shape[0] * first.shape[1]
-
-
-def _between_runs(included: Included) -> tuple[int, int]:
-    """How many records the batches of one step in two runs share, over disjoint pairs of runs; and how many pairs."""
-    even = included.shape[0] // 2 * 2
-    first, second = included[0:even:2], included[1:even:2]
-    return int((first & second).sum()), first.shape[0] * first.shape[1]
+    drawn = lab.influence.scan.included
+    # Where directions differ, a batch that seems empty may be one along whose direction no record moves the step.
+    if lab.claim.sampling != "poisson" and not lab.runs.same_for_all_seeds:
+        drawn = drawn[np.all(drawn.any(axis=2), axis=1)]
+    return Inclusion(drawn, "steps that moved when a record was exchanged") if len(drawn) else None
 
 
 def poisson(included: Included, rate: float) -> dict[str, float]:
@@ -107,17 +86,17 @@ def fixed_size(included: Included, rate: float) -> dict[str, float]:
 
 
 def _shared(included: Included, pmf: NDArray[np.float64]) -> dict[str, float]:
-    """The p-values of what neighbouring batches, and batches of two runs, share; pmf: the law of what two batches
-    share.
-    """
-    tests = {}
-    for name, (shared, pairs) in (
-        ("what neighbouring batches share", _between_steps(included)),
-        ("what batches of two runs share", _between_runs(included)),
-    ):
-        if pairs:
-            tests[name] = exact.overlaps(shared, pairs, np.asarray(pmf))
-    return tests
+    """The p-values of what neighbouring batches, and batches of two runs, share; pmf: the law for one pair."""
+    runs, steps = (size // 2 * 2 for size in included.shape[:2])
+    pairs = {
+        "what neighbouring batches share": (included[:, 0:steps:2], included[:, 1:steps:2]),
+        "what batches of two runs share": (included[0:runs:2], included[1:runs:2]),
+    }
+    return {
+        name: exact.overlaps(int((first & second).sum()), first.shape[0] * first.shape[1], np.asarray(pmf))
+        for name, (first, second) in pairs.items()
+        if first.shape[0] * first.shape[1]
+    }
 
 
 def full(included: Included, rate: float) -> dict[str, float]:
@@ -147,11 +126,11 @@ def _sizes(lab: Lab) -> NDArray[np.int64] | None:
     """The sizes of batches, where releases on equal records show them: a release must be a sum over a constant."""
     if lab.influence.shares is None or lab.claim.sampling not in ("poisson", "fixed-size"):
         return None
-    found = lab.influence.shares[np.isfinite(lab.influence.shares)] * (
+    sizes = lab.influence.shares[np.isfinite(lab.influence.shares)] * (
         lab.claim.batch if lab.claim.average == "mean" else lab.claim.n
     )
-    whole = np.rint(found)
-    return whole.astype(np.int64) if found.size and np.abs(found - whole).max() < _WHOLE_NUMBER else None
+    whole = np.rint(sizes)
+    return whole.astype(np.int64) if sizes.size and np.abs(sizes - whole).max() < _WHOLE_NUMBER else None
 
 
 def _law_of_sizes(lab: Lab, sizes: NDArray[np.int64], level: float) -> Verdict:
@@ -175,14 +154,12 @@ def looks_like(included: Included, rate: float, level: float) -> str | None:
 
 
 def cost(lab: Lab, sampling: str) -> str:
-    """What the claimed noise costs with batches drawn in another way, in words; empty where that cannot be
-    accounted.
-    """
+    """What the claimed noise costs with batches drawn in another way, in words; empty where it is not accounted."""
     try:
-        found = epsilon_of_history([lab.claim.release(sampling)], lab.claim.delta).upper
+        most = epsilon_of_history([lab.claim.release(sampling)], lab.claim.delta).upper
     except ValueError:
         return ""
-    return f": epsilon {found:.3g} instead of {lab.claim.epsilon:g}"
+    return f": epsilon {most:.3g} instead of {lab.claim.epsilon:g}"
 
 
 def law(lab: Lab, level: float) -> Verdict:
@@ -196,8 +173,8 @@ def law(lab: Lab, level: float) -> Verdict:
     if claimed not in LAWS:
         return untested(f"batches of sampling {claimed} have no test here")
     tests = LAWS[claimed](seen.included, rate)
-    if claimed == "poisson" and (found := _sizes(lab)) is not None and np.ptp(found) > 0:
-        tests |= _of_sizes(found, lab.claim.n, rate)
+    if claimed == "poisson" and (shown_sizes := _sizes(lab)) is not None and np.ptp(shown_sizes) > 0:
+        tests |= _of_sizes(shown_sizes, lab.claim.n, rate)
     name, p = min(tests.items(), key=lambda pair: pair[1])
     p = min(1.0, p * len(tests))
     sizes = seen.included.sum(axis=2).ravel().tolist()
@@ -217,9 +194,7 @@ def law(lab: Lab, level: float) -> Verdict:
 
 
 def secret(lab: Lab, level: float) -> Verdict:
-    """Whether the batches are a function of a public seed: amplification holds only where nobody can draw them
-    again.
-    """
+    """Whether batches are a function of a public seed: amplification holds only where nobody can draw them again."""
     if lab.claim.sampling in ("full", "fixed-order") or lab.claim.sample_rate == 1:
         return held("no amplification is claimed")
     source = _source(lab)

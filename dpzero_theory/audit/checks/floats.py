@@ -11,28 +11,21 @@ from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.check import Array
 
-_FINEST_POWER = 32
-"""The finest grid that is tried has spacing 2^-32 of the noise."""
-_NEAR = 0.02
-"""A number is on a grid where it is within this share of the spacing."""
-_CHANCE = 0.5 + 2 * _NEAR
-"""The largest probability that a number on a finer grid is on this one as well."""
-_FLOATS_SEED = 1000
-"""The loop's seed in the first of the runs looked at."""
+_FINEST_POWER = 32  # The finest grid that is tried has spacing 2^-32 of the noise
+_NEAR = 0.02  # A number is on a grid where it is within this share of the spacing
+_CHANCE = 0.5 + 2 * _NEAR  # The largest probability that a number on a finer grid is on this one as well
+_FLOATS_SEED = 1000  # The loop's seed in the first of the runs looked at
 _FEWEST_FLOAT_RUNS, _MOST_FLOAT_RUNS, _WANTED_FLOATS = 16, 128, 160
 """The fewest and the most runs looked at, and how many numbers they should have together."""
-_FLOAT64_ROUNDING = 2.0**-50
-"""The relative rounding of float64 where one release is subtracted from another."""
+_FLOAT64_ROUNDING = 2.0**-50  # The relative rounding of float64 where one release is subtracted from another
 _NO_NOISE = "the noise cannot be told from the rest"
 _MEND_GRID = (
     "round the clipped contributions to the grid of the noise before they are summed and draw discrete noise on it"
     " (privacy.noise.discrete_gaussian), or draw the noise in the precision of the sum"
 )
 
-_EQUAL_WITHIN = 1e-7
-"""Two numbers of noise count as equal where they are closer than this many standard deviations."""
-_COARSE = 1e-4
-"""Where releases are rounded to more than this many standard deviations, equal noise says nothing."""
+_EQUAL_WITHIN = 1e-7  # Two numbers of noise count as equal where they are closer than this many standard deviations
+_COARSE = 1e-4  # Where releases are rounded to more than this many standard deviations, equal noise says nothing
 _PAIRS_FACTOR, _PAIRS_MORE = 3, 20
 """A violation needs more equal pairs than this factor times the expected number, plus `_PAIRS_MORE`."""
 _MEND_REPEATED = (
@@ -48,8 +41,8 @@ def _on_grid(values: Array, spacing: float) -> Array:
 
 
 def _grids(std: float, count: float, finest: float) -> Iterator[float]:
-    """Spacings in a release: of the noise itself, of powers of two, and of powers of two of the sum, which is `count`
-    times it.
+    """Spacings in a release: of the noise, of powers of two, and of powers of two of the sum, `count` times the
+    release.
     """
     for unit in (std, 2.0 ** math.floor(math.log2(std)), 2.0 ** math.floor(math.log2(std * count)) / count):
         for finer in range(2, _FINEST_POWER + 1):
@@ -79,10 +72,10 @@ def representable(lab: Lab, level: float) -> Verdict:
 
     Where both are integers on a lattice, every second one is on a grid twice as coarse by chance.
     """
-    found = None if lab.runs.repeatable is None else _noise_and_sums(lab)
-    if lab.runs.repeatable is None or found is None:
+    parts = None if lab.runs.repeatable is None else _noise_and_sums(lab)
+    if lab.runs.repeatable is None or parts is None:
         return untested(_NO_NOISE)
-    noise, sums = found
+    noise, sums = parts
     batch = float(lab.runs.repeatable.get("batch", lab.claim.batch))
     finest = _FLOAT64_ROUNDING / _NEAR * float(np.quantile(np.abs(sums) + np.abs(noise), 0.9))
     grids = list(_grids(lab.claim.noise_std(batch), batch if lab.claim.average == "mean" else 1.0, finest))
@@ -105,8 +98,8 @@ def repeated(lab: Lab, level: float) -> Verdict:
     if lab.noise.sample is None or lab.runs.repeatable is None:
         return untested(_NO_NOISE)
     values = np.sort(np.abs(lab.noise.sample.values.ravel()))
-    found = lab.loop.run(seed=_FLOATS_SEED, **lab.runs.frozen, **lab.runs.repeatable)
-    width = max(_EQUAL_WITHIN, 4 * _resolution(lab, np.abs(lab.runs.comparable(found))))
+    output = lab.loop.run(seed=_FLOATS_SEED, **lab.runs.frozen, **lab.runs.repeatable)
+    width = max(_EQUAL_WITHIN, 4 * _resolution(lab, np.abs(lab.runs.comparable(output))))
     if width > _COARSE:
         return untested("releases are rounded so much that equal noise says nothing")
     count, others = values.size, np.searchsorted(values, values + width, side="right")

@@ -15,26 +15,18 @@ from dpzero_theory.audit.loop import LoopOutput
 from dpzero_theory.audit.tokens import DIGEST, Token, contents, unpacked
 from dpzero_theory.check import Array
 
-_SHOWN_SEED = 41
-"""The loop's seed in these runs."""
+_SHOWN_SEED = 41  # The loop's seed in these runs
 _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
 """Integers of 5 to 20 digits, outside digests and decimal numbers."""
-_MOST_TRIED = 50
-"""How many integers are tried as seeds of the noise."""
+_MOST_TRIED = 50  # How many integers are tried as seeds of the noise
 _GENERATOR_NAMES = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
 """Words in what NumPy writes of the state of a generator."""
-_TORCH_STATE = 5056
-"""How many bytes the state of torch's generator on the CPU has."""
-_FEWEST_NUMBERS = 4
-"""How many numbers of noise there must be to look for them in what is shown."""
-_NOISE_STRIDES = 8
-"""The largest distance between consecutive numbers of noise that is tried."""
-_NOISE_STARTS = 1000
-"""From how many positions of an output on the noise is looked for."""
-_NEAR_NOISE = 3e-3
-"""The largest sine of the angle between an output and the noise, which printing few digits leaves."""
-_NEARER_THAN_RELEASES = 1e-2
-"""The same as a share of the sine of the angle between the releases and the noise."""
+_TORCH_STATE = 5056  # How many bytes the state of torch's generator on the CPU has
+_FEWEST_NUMBERS = 4  # How many numbers of noise there must be to look for them in what is shown
+_NOISE_STRIDES = 8  # The largest distance between consecutive numbers of noise that is tried
+_NOISE_STARTS = 1000  # From how many positions of an output on the noise is looked for
+_NEAR_NOISE = 3e-3  # The largest sine of the angle between an output and the noise, which printing few digits leaves
+_NEARER_THAN_RELEASES = 1e-2  # The same as a share of the sine of the angle between the releases and the noise
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 
@@ -63,14 +55,14 @@ def shown(lab: Lab, level: float) -> Verdict:
         return held("no state of a generator and no new integer is shown")
     if not told:
         return untested("the noise cannot be told from the rest")
-    found = {
+    p_values = {
         f"{name} from {seed}": exact.correlation(noise, drawn[: noise.size])
         for seed in seeds
         for name, drawn in streams(seed, noise.size)
         if drawn.size >= noise.size
     }
-    name, p = min(found.items(), key=lambda pair: pair[1])
-    p = min(1.0, p * len(found))
+    name, p = min(p_values.items(), key=lambda pair: pair[1])
+    p = min(1.0, p * len(p_values))
     if p < level:
         return violated(f"the noise is drawn by a generator whose seed is shown: {name}", _MEND_SHOWN, p_value=p)
     return held(f"none of {len(seeds)} integers that are shown is the seed of the noise", p_value=p)

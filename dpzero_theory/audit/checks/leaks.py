@@ -18,26 +18,19 @@ from dpzero_theory.audit.runs import SEED, same
 from dpzero_theory.audit.tokens import Chunk, Position, Shown, Token, contents, tokens, unpacked, where
 from dpzero_theory.privacy.relation import Relation
 
-_FACTORS = (1.0, 8.0, 64.0, 512.0)
-"""Factors of the noise multiplier, so that whatever has noise differs between runs."""
+_FACTORS = (1.0, 8.0, 64.0, 512.0)  # Factors of the noise multiplier, so that whatever has noise differs between runs
 _MEND_LEAK = "show nothing that is computed from the records without noise, or pay for it as a release of its own"
 _CONFIRMING = 20
 """Runs on each of two data sets that confirm a leak. Something that is no leak is one thing in all runs on one and
 another thing in all runs on the other with probability below 4^-20."""
 _CONFIRMING_ROUNDS = (2, 8, 10)
 """The same number of runs in three rounds, so that most differences are dismissed after the first."""
-_PRESENCE_SEEDS = range(SEED, SEED + 16)
-"""The loop's seeds under which a batch may or may not have a record."""
-_LEAK_DIGITS = 4
-"""A number of a record is recognised where it has more digits than this."""
-_LEAK_BYTES = 4
-"""How many bytes of a number are looked for, at least."""
-_LEAK_ROUNDING = 1e-2
-"""The relative difference that equal releases may leave to rounding."""
-_LEAK_DRAWS = 3
-"""How many draws of the noise are compared."""
-_LEAK_SEED = 2027
-"""Seed of the random records of another data set."""
+_PRESENCE_SEEDS = range(SEED, SEED + 16)  # The loop's seeds under which a batch may or may not have a record
+_LEAK_DIGITS = 4  # A number of a record is recognised where it has more digits than this
+_LEAK_BYTES = 4  # How many bytes of a number are looked for, at least
+_LEAK_ROUNDING = 1e-2  # The relative difference that equal releases may leave to rounding
+_LEAK_DRAWS = 3  # How many draws of the noise are compared
+_LEAK_SEED = 2027  # Seed of the random records of another data set
 
 
 def unnoised(lab: Lab, level: float) -> Verdict:
@@ -88,9 +81,7 @@ def _neighbours(lab: Lab) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
 
 
 def _confirmed(lab: Lab, pair: list[Any], changes: dict[str, Any], places: list[Position]) -> list[Position]:
-    """The positions that stay so in many runs with much noise; a word that depends on the noise may agree by chance in
-    few.
-    """
+    """The positions that stay so in many runs with much noise: in few runs a word may agree by chance."""
     runs = _turns(lab, pair, changes, tuple(_FACTORS[-1] + k for k in range(_CONFIRMING)))
     sure = set() if runs is None else set(_leaks(*runs))
     return [place for place in places if place in sure]
@@ -113,8 +104,8 @@ def _presence(lab: Lab) -> Position | None:
                 datasets.replaced(data, place, datasets.scaled(data[0], 0.0)),
                 datasets.removed(less, len(less) - 1),
             )
-        found = [_settled(lab, [data, less], {**how, "seed": seed}) for seed in _PRESENCE_SEEDS]
-        seen = [places for places in found if places is not None]
+        each = [_settled(lab, [data, less], {**how, "seed": seed}) for seed in _PRESENCE_SEEDS]
+        seen = [places for places in each if places is not None]
         sometimes = set().union(*seen) - set(seen[0]).intersection(*seen) if seen else set()
         if sometimes:
             return min(sometimes)
@@ -125,7 +116,7 @@ def _turns(
     lab: Lab, data: list[Any], changes: dict[str, Any], factors: tuple[float, ...]
 ) -> tuple[list[Shown], list[Shown]] | None:
     """The tokens of runs on both data sets in turn, one pair of runs for each factor; None where the loop fails."""
-    found: tuple[list[Shown], list[Shown]] = ([], [])
+    shown: tuple[list[Shown], list[Shown]] = ([], [])
     for k, factor in enumerate(factors):
         for world in (0, 1):
             how = {"noise_multiplier": lab.claim.noise_multiplier * factor} if lab.runs.noise_follows else {}
@@ -133,8 +124,8 @@ def _turns(
             outcome = lab.runs.attempt(data[world], seed=seed, **how, **changes)
             if outcome is None:
                 return None
-            found[world].append(tokens(outcome))
-    return found
+            shown[world].append(tokens(outcome))
+    return shown
 
 
 def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
@@ -161,9 +152,9 @@ def _beyond(lab: Lab) -> Position | None:
     ]
     every = [data for worlds in pairs for data in worlds]
     for numbers, how in ((range(_LEAK_DRAWS), {}), (range(1), {"steps": 1})):
-        for number, found in zip(numbers, coupled(lab.runs, every, numbers, **how), strict=False):
+        for number, outputs in zip(numbers, coupled(lab.runs, every, numbers, **how), strict=False):
             for k, worlds in enumerate(pairs):
-                places = differing(found[4 * k : 4 * k + 4])
+                places = differing(outputs[4 * k : 4 * k + 4])
                 if places and (sure := places & _differing_again(lab, worlds[:2], number, how)):
                     return min(sure)
     for worlds in pairs:
@@ -174,11 +165,9 @@ def _beyond(lab: Lab) -> Position | None:
 
 
 def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Position]:
-    """As `differing`, in many coupled runs of this number: a few digits of a digest under a secret key may agree by
-    chance.
-    """
-    found = next(coupled(lab.runs, worlds * _CONFIRMING, [number], **how), None)
-    return set() if found is None else differing(found) or set()
+    """As `differing`, in many coupled runs of this number: a few digits of a digest may agree by chance."""
+    outputs = next(coupled(lab.runs, worlds * _CONFIRMING, [number], **how), None)
+    return set() if outputs is None else differing(outputs) or set()
 
 
 def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Position] | None:
@@ -186,10 +175,10 @@ def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) 
     runs: list[LoopOutput | None] = []
     for count in _CONFIRMING_ROUNDS:
         runs += [lab.runs.attempt(world, **how) for _ in range(count) for world in worlds]
-        found = differing(runs)
-        if not found:
+        places = differing(runs)
+        if not places:
             break
-    return found
+    return places
 
 
 def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:

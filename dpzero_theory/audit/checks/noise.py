@@ -12,14 +12,10 @@ from dpzero_theory.audit.runs import NOT_REPEATABLE
 from dpzero_theory.check import Array
 
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
-_TAILS = (2.0, 2.5, 3.0)
-"""Thresholds, in standard deviations, beyond which a Gaussian has a known share of its values."""
-_MIDDLE = (0.1, 0.25, 0.5, 1.0)
-"""Thresholds within which a Gaussian has a known share of its values."""
-_LAGS = 40
-"""How many steps or numbers apart are compared at most."""
-_EQUAL_DIGITS = 1e-6
-"""The relative difference below which two numbers count as equal."""
+_TAILS = (2.0, 2.5, 3.0)  # Thresholds, in standard deviations, beyond which a Gaussian has a known share of its values
+_MIDDLE = (0.1, 0.25, 0.5, 1.0)  # Thresholds within which a Gaussian has a known share of its values
+_LAGS = 40  # How many steps or numbers apart are compared at most
+_EQUAL_DIGITS = 1e-6  # The relative difference below which two numbers count as equal
 _MEND_SIZE = (
     "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"
     " every coordinate; divide it by the same denominator as the sum, and by nothing else"
@@ -41,9 +37,7 @@ def _parts(noise: NoiseSample) -> Iterator[tuple[str, Array]]:
 
 
 def _least(noise: NoiseSample) -> tuple[float, str, float]:
-    """The part with the least noise: its p-value times the number of tests, its name, and the standard deviation
-    there.
-    """
+    """The part with the least noise: its p-value times the number of tests, its name and its standard deviation."""
     tests = [(exact.too_little(float((part**2).sum()), part.size), name, part) for name, part in _parts(noise)]
     p, name, part = min(tests, key=lambda test: test[0])
     return min(1.0, p * len(tests)), name, float(np.sqrt((part**2).mean()))
@@ -63,12 +57,12 @@ def size(lab: Lab, level: float) -> Verdict:
     seen: dict[str, float] = {}
     lost: list[str] = []
     for name, sample in samples:
-        found = sample()
-        if found is None:
+        sampled = sample()
+        if sampled is None:
             lost.append(name)
             continue
-        p, where, std = _least(found)
-        seen[name] = float(np.sqrt((found.values**2).mean()))
+        p, where, std = _least(sampled)
+        seen[name] = float(np.sqrt((sampled.values**2).mean()))
         if p * len(samples) < level:
             return violated(
                 f"noise of {std:.3g} times the standard deviation that is claimed, {where}, {name}",
@@ -147,11 +141,7 @@ def _copies(a: Array, b: Array, by_chance: float) -> float:
 
 
 def _equal_by_chance(values: Array) -> float:
-    """The largest probability that two numbers are of equal size: for Gaussians 2/pi of the tolerance, and twice what
-    is seen.
-
-    Numbers that are equal because noise is repeated are a small part of all pairs.
-    """
+    """The largest probability that two numbers are of equal size: twice what is seen, and the tolerance."""
     sizes = np.sort(np.abs(values.ravel()))
     after = np.searchsorted(sizes, sizes * (1 + _EQUAL_DIGITS), side="right") - np.arange(1, sizes.size + 1)
     return float(min(1.0, _EQUAL_DIGITS + 2 * after.sum() / max(1, sizes.size * (sizes.size - 1) / 2)))
@@ -159,13 +149,13 @@ def _equal_by_chance(values: Array) -> float:
 
 def precision(lab: Lab, level: float) -> Verdict:
     """Test the noise where the sum is as large as it can be, because rounding to few digits loses it there."""
-    found = lab.noise.aligned()
-    if found is None:
+    loudest = lab.noise.aligned()
+    if loudest is None:
         return untested(
             _NO_SAMPLE if lab.runs.repeatable is None else "no data make the sum large without making it infinite"
         )
-    p, where, std = _least(found)
-    distinct = len(np.unique(found.values.ravel())) / found.values.size
+    p, where, std = _least(loudest)
+    distinct = len(np.unique(loudest.values.ravel())) / loudest.values.size
     if p < level:
         mend = "add the noise in float32 or wider (sums of a batch too), before anything is rounded to half precision"
         return violated(

@@ -2,11 +2,12 @@
 
 import hashlib
 import importlib.util
+import operator
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpzero_theory.audit import exact
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
@@ -15,18 +16,15 @@ from dpzero_theory.audit.runs import alike
 from dpzero_theory.audit.sources import KEY_BYTES, known_entropy, noted_seeds, stopped_clocks
 from dpzero_theory.check import Array
 
+_TORCH = importlib.util.find_spec("torch") is not None
 _MEND_SOURCE = (
     "draw the noise from the operating system's entropy (dpzero_theory.privacy.noise.SystemNoise, secrets, a generator"
     " seeded with os.urandom that is never saved), never from a seed that is known"
 )
-_SEARCHED_BITS = 32
-"""A secret seed of fewer bits can be found by trying all of them."""
-_SEEDS_END = 2**64
-"""Generators take seeds below this."""
-_MOST_NOTED = 4096
-"""How many seeds given to generators are looked at."""
-_DIRECTIONS_LONG = 4
-"""How far into a stream noise is looked for, in lengths of a direction."""
+_SEARCHED_BITS = 32  # A secret seed of fewer bits can be found by trying all of them
+_SEEDS_END = 2**64  # Generators take seeds below this
+_MOST_NOTED = 4096  # How many seeds given to generators are looked at
+_DIRECTIONS_LONG = 4  # How far into a stream noise is looked for, in lengths of a direction
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:
@@ -62,9 +60,7 @@ def _bits_that_count(lab: Lab) -> int | None:
 
 
 def from_nothing(lab: Lab, level: float) -> Verdict:
-    """Compare the noise of runs with other seeds: its generator may always be seeded alike, by the clock, or by few
-    bytes.
-    """
+    """Compare the noise of runs with other seeds: it may always be seeded alike, by the clock, or by few bytes."""
     changes = lab.noise.repeatable
     first, second = (lab.noise.residual(None, changes, seed) for seed in (21, 22))
     if first is None or second is None:
@@ -88,11 +84,11 @@ def from_nothing(lab: Lab, level: float) -> Verdict:
 
 def _entropy(lab: Lab) -> int | None:
     """How many random bytes a run takes, where its noise is a function of them; None where it is not."""
-    found = []
+    residuals = []
     for seed in (21, 22):
         with known_entropy():
-            found.append(lab.noise.residual(None, lab.noise.repeatable, seed))
-    if not _equal(found[0], found[1]):
+            residuals.append(lab.noise.residual(None, lab.noise.repeatable, seed))
+    if not _equal(residuals[0], residuals[1]):
         return None
     with known_entropy() as entropy:
         lab.runs.attempt(seed=21)
@@ -106,48 +102,26 @@ def _equal(first: Array | None, second: Array | None) -> bool:
 
 
 def streams(seed: int, count: int) -> Iterator[tuple[str, Array]]:
-    """What the usual generators draw first after being seeded with this seed: standard normals, by the name of the
-    generator.
-
-    Torch's generators take 64 bits of the seed and NumPy's RandomState takes 32.
-    """
+    """The first standard normals of the usual generators after this seed, by the name of the generator."""
     seed = seed if seed >= 0 else seed % _SEEDS_END
-    small = seed % 2**32
-    makers: dict[str, Callable[[], NDArray[np.float64]]] = {
-        "numpy.random.default_rng(seed).normal": lambda: np.random.default_rng(seed).normal(size=count),
-        "numpy.random.RandomState(seed).randn": lambda: np.random.RandomState(small).randn(count),
-        "random.Random(seed).gauss": lambda: _python(seed, count),
-    }
-    if importlib.util.find_spec("torch"):
-        import torch
-
-        def stream(parts: int, double: bool) -> NDArray[np.float64]:
-            generator = torch.Generator().manual_seed(seed % _SEEDS_END)
-            kind = torch.float64 if double else torch.float32
-            drawn = [torch.randn(count // parts, generator=generator, dtype=kind) for _ in range(parts)]
-            return np.asarray(torch.cat(drawn).numpy(), dtype=np.float64)
-
-        makers["torch.manual_seed(seed), randn of all"] = lambda: stream(1, False)
-        makers["torch.manual_seed(seed), randn one by one"] = lambda: stream(count, False)
-        makers["torch.manual_seed(seed), float64"] = lambda: stream(1, True)
-    for name, maker in makers.items():
-        yield name, maker()
+    python = random.Random(seed)
+    yield "numpy.random.default_rng(seed).normal", np.random.default_rng(seed).normal(size=count)
+    yield "numpy.random.RandomState(seed).randn", np.random.RandomState(seed % 2**32).randn(count)
+    yield "random.Random(seed).gauss", np.array([python.gauss(0.0, 1.0) for _ in range(count)])
+    if _TORCH:
+        yield "torch.manual_seed(seed), randn of all", _torch_normals(seed, [count])
+        yield "torch.manual_seed(seed), randn one by one", _torch_normals(seed, [1] * count)
+        yield "torch.manual_seed(seed), float64", _torch_normals(seed, [count], double=True)
 
 
-def _after_direction(seed: int, d: int, count: int) -> Iterator[tuple[str, Array]]:
-    """What torch draws after a direction of d numbers in one call, which depends on d."""
-    if d < 1 or not importlib.util.find_spec("torch"):
-        return
+def _torch_normals(seed: int, counts: Sequence[int], double: bool = False) -> Array:
+    """What torch's generator draws after this seed in calls of so many numbers each, one after the other."""
     import torch
 
     generator = torch.Generator().manual_seed(seed % _SEEDS_END)
-    torch.randn(d, generator=generator)
-    yield "torch.manual_seed(seed), randn after a direction", torch.randn(count, generator=generator).double().numpy()
-
-
-def _python(seed: int, count: int) -> Array:
-    generator = random.Random(seed)
-    return np.array([generator.gauss(0.0, 1.0) for _ in range(count)])
+    kind = torch.float64 if double else torch.float32
+    drawn = torch.cat([torch.randn(count, generator=generator, dtype=kind) for count in counts])
+    return np.asarray(drawn.numpy(), dtype=np.float64)
 
 
 def derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
@@ -159,34 +133,29 @@ def derived(seed: int, step: int, count: int) -> Iterator[tuple[str, Array]]:
         yield f"numpy.random.default_rng({name}).normal", np.random.default_rng(made).normal(size=count)
         if isinstance(made, int):
             yield f"numpy.random.RandomState({name}).randn", np.random.RandomState(made % 2**32).randn(count)
-            if importlib.util.find_spec("torch"):
-                import torch
-
-                drawn = torch.randn(count, generator=torch.Generator().manual_seed(made % _SEEDS_END))
-                yield f"torch.manual_seed({name}), randn", np.asarray(drawn.double().numpy())
+            if _TORCH:
+                yield f"torch.manual_seed({name}), randn", _torch_normals(made, [count])
 
 
 def _seeds_of(seed: int, step: int) -> dict[str, int | list[int]]:
-    found: dict[str, int | list[int]] = {f"seed + {k}": seed + k for k in range(1, 9)}
-    found |= {f"{k} * seed": k * seed for k in (2, 3, 10)} | {"seed ^ 1": seed ^ 1, "seed - 1": abs(seed - 1)}
-    found |= {f"seed + {k} * step": seed + k * step for k in (1, 10, 100, 1000, 10_000)}
-    found |= {"[seed, step]": [seed, step], "[step, seed]": [step, seed]}
+    seeds: dict[str, int | list[int]] = {f"seed + {k}": seed + k for k in range(1, 9)}
+    seeds |= {f"{k} * seed": k * seed for k in (2, 3, 10)} | {"seed ^ 1": seed ^ 1, "seed - 1": abs(seed - 1)}
+    seeds |= {f"seed + {k} * step": seed + k * step for k in (1, 10, 100, 1000, 10_000)}
+    seeds |= {"[seed, step]": [seed, step], "[step, seed]": [step, seed]}
     for name, digest in (("md5", hashlib.md5), ("sha256", hashlib.sha256)):
         hashed = digest(str(seed).encode(), usedforsecurity=False).digest()
-        found |= {f"{name}(seed), {k} bytes": int.from_bytes(hashed[:k], "big") for k in (4, 8)}
-    return found | {f"[seed, {k}]": [seed, k] for k in range(4)} | {f"[{k}, seed]": [k, seed] for k in range(4)}
+        seeds |= {f"{name}(seed), {k} bytes": int.from_bytes(hashed[:k], "big") for k in (4, 8)}
+    return seeds | {f"[seed, {k}]": [seed, k] for k in range(4)} | {f"[{k}, seed]": [k, seed] for k in range(4)}
 
 
 def _moved(seeds: list[int], noted: list[int]) -> dict[str, Callable[[int], int]]:
     """Functions of the published seeds that made seeds of generators: adding a constant, or flipping bits."""
-    given, found = set(noted[:_MOST_NOTED]), dict[str, Callable[[int], int]]()
-    for constant in {one - seeds[0] for one in given} - {0} if seeds else ():
-        if all(seed + constant in given for seed in seeds):
-            found[f"seed + {constant}"] = lambda seed, constant=constant: seed + constant  # type: ignore[misc]
-    for constant in {one ^ seeds[0] for one in given} - {0} if seeds else ():
-        if all(seed ^ constant in given for seed in seeds):
-            found[f"seed ^ {constant}"] = lambda seed, constant=constant: seed ^ constant  # type: ignore[misc]
-    return found
+    given, functions = set(noted[:_MOST_NOTED]), dict[str, Callable[[int], int]]()
+    for sign, apply, undo in (("+", operator.add, operator.sub), ("^", operator.xor, operator.xor)):
+        for constant in {undo(one, seeds[0]) for one in given} - {0} if seeds else ():
+            if all(apply(seed, constant) in given for seed in seeds):
+                functions[f"seed {sign} {constant}"] = partial(apply, constant)
+    return functions
 
 
 def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int) -> Iterator[tuple[str, Array]]:
@@ -196,9 +165,7 @@ def _of_others(seed: int, others: Mapping[str, Callable[[int], int]], count: int
 
 
 def from_directions(lab: Lab, level: float) -> Verdict:
-    """Compare the noise with what every usual generator draws from the published seed of its step, from each
-    place on.
-    """
+    """Compare the noise with what the usual generators draw from the published seed of its step, from any place on."""
     with noted_seeds() as noted:
         found = lab.loop.run(seed=31, **lab.runs.frozen, **(lab.runs.repeatable or {}))
     residual = lab.noise.residual(None, lab.noise.repeatable, 31)
@@ -210,19 +177,13 @@ def from_directions(lab: Lab, level: float) -> Verdict:
     d = int(lab.loop.settings.get("d", 16))
     count = _DIRECTIONS_LONG * d + 4 * k + 64
     others = _moved(found.seeds, noted)
-    table = [
-        dict(
-            [
-                *streams(seed, count),
-                *_after_direction(seed, d, k + 1),
-                *derived(seed, step, k),
-                *_of_others(seed, others, k),
-            ]
-        )
-        for step, seed in enumerate(found.seeds)
-    ]
-    worst, where = 1.0, ""
-    tests = 0
+    table = []
+    for step, seed in enumerate(found.seeds):
+        row = dict([*streams(seed, count), *derived(seed, step, k), *_of_others(seed, others, k)])
+        if _TORCH and d > 0:
+            row["torch.manual_seed(seed), randn after a direction"] = _torch_normals(seed, [d, k + 1])[d:]
+        table.append(row)
+    worst, where, tests = 1.0, "", 0
     for name in table[0]:
         drawn = np.array([row[name] for row in table])
         for offset in range(drawn.shape[1] - k + 1):

@@ -19,20 +19,13 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_CLIP_ROUNDING = 1e-3
-"""What sums in float32 and quiet noise may add to a move, in clips."""
-_SATURATED = 0.02
-"""How far the move of a pair that is clipped on both sides may be from two clips."""
-_VARIES = 1e-2
-"""The relative difference between two moves that rounding cannot cause."""
-_MOVE_DRAWS = 6
-"""How many draws of the noise are compared."""
-_SCALE_RANGE = (1e-4, 1e4)
-"""The scales between which a record is looked for that is nearly clipped."""
-_HALVINGS = 20
-"""How often that range is halved."""
-_NEARLY = 0.97
-"""What a nearly clipped record adds, in clips."""
+_CLIP_ROUNDING = 1e-3  # What sums in float32 and quiet noise may add to a move, in clips
+_SATURATED = 0.02  # How far the move of a pair that is clipped on both sides may be from two clips
+_VARIES = 1e-2  # The relative difference between two moves that rounding cannot cause
+_MOVE_DRAWS = 6  # How many draws of the noise are compared
+_SCALE_RANGE = (1e-4, 1e4)  # The scales between which a record is looked for that is nearly clipped
+_HALVINGS = 20  # How often that range is halved
+_NEARLY = 0.97  # What a nearly clipped record adds, in clips
 _MEND_SENSITIVITY = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm"
@@ -89,17 +82,15 @@ def _neighbours(lab: Lab) -> Iterator[_Move]:
         for place in (0, len(data) // 2):
             others = {f"exchanged for extreme {k}": r for k, r in enumerate(datasets.extremes(lab.loop.records))}
             for what, record in others.items():
-                found = lab.runs.at_start(datasets.replaced(data, place, record), **lab.runs.all_records)
-                yield _Move(f"{name}, record {place} {what}", _clips(found, base, unit), 2.0)
+                rows = lab.runs.at_start(datasets.replaced(data, place, record), **lab.runs.all_records)
+                yield _Move(f"{name}, record {place} {what}", _clips(rows, base, unit), 2.0)
             if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
-                found = lab.runs.at_start(datasets.removed(data, place), **lab.runs.all_records)
-                yield _Move(f"{name}, record {place} removed", _clips(found, base, unit), 1.0)
+                rows = lab.runs.at_start(datasets.removed(data, place), **lab.runs.all_records)
+                yield _Move(f"{name}, record {place} removed", _clips(rows, base, unit), 1.0)
 
 
 def _coupled(lab: Lab) -> Iterator[_Move]:
-    """How far steps move with all noise, the same in both runs: what the data choose moves more than one record's
-    share.
-    """
+    """How far steps move with equal noise: a choice made by the data moves them more than one record's share."""
     first = lab.loop.records[0]
     extreme = [lab.influence.pair.first, lab.influence.pair.second] if lab.influence.pair is not None else []
     others = [*extreme, *(datasets.scaled(first, factor) for factor in (0.0, 1e6, -1e6))]
@@ -111,11 +102,11 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
                 yield _Move(f"one record exchanged, with noise that is the same, draw {number}", clips, 2.0)
 
 
-def _clips(found: Array | None, base: Array, unit: float) -> float:
+def _clips(rows: Array | None, base: Array, unit: float) -> float:
     """The largest move of a step, in clips; 0 where the loop refuses these data or makes other steps on them."""
-    if found is None or found.shape != base.shape or not np.isfinite(found).all():
+    if rows is None or rows.shape != base.shape or not np.isfinite(rows).all():
         return 0.0
-    return float(norms(found - base).max()) / unit
+    return float(norms(rows - base).max()) / unit
 
 
 def moves(lab: Lab, level: float) -> Verdict:
@@ -202,9 +193,7 @@ def denominator(lab: Lab, level: float) -> Verdict:
 
 
 def _one_average(sizes: NDArray[np.int64], ratios: Array) -> bool:
-    """Whether batches of several sizes, of equal records, give one number. Both arguments have the shape (seeds,
-    steps).
-    """
+    """Whether batches of several sizes, of equal records, give one number. Both have the shape (seeds, steps)."""
     seeds = min(len(sizes), len(ratios))
     told = np.isfinite(ratios[:seeds])
     return bool(told.any() and np.ptp(sizes[:seeds][told]) > 0 and np.ptp(ratios[:seeds][told]) < _CLIP_ROUNDING)

@@ -15,20 +15,15 @@ from dpzero_theory.audit.runs import same
 from dpzero_theory.audit.tokens import Shown, Token, contents, tokens, where
 from dpzero_theory.check import Array
 
-_FEWEST_PAIRS, _MOST_PAIRS = 40, 120
-"""The fewest and the most runs on each of two data sets."""
+_FEWEST_PAIRS, _MOST_PAIRS = 40, 120  # The fewest and the most runs on each of two data sets
 _LINES = (0.125, 0.25, 0.5, 0.75, 0.875)
 """Quantiles of both samples together at which a line is drawn. Something that is in half of the runs on one data set
 and in none on the other is in a quarter of all runs; at the quantile of a quarter it may be on either side of the line
 by chance, at an eighth it is beyond it."""
-_MOST_POSITIONS = 5000
-"""How many positions are compared."""
-_LEFT_GDP = 0.1
-"""mu of all runs together that the accounted noise leaves where it is raised."""
-_APART_SEED = 7000
-"""The loop's seed in the first run on neighbouring data sets."""
-_SECOND_SEED = 1000
-"""The loop's seed in the first pair of a noisy and a quiet run."""
+_MOST_POSITIONS = 5000  # How many positions are compared
+_LEFT_GDP = 0.1  # mu of all runs together that the accounted noise leaves where it is raised
+_APART_SEED = 7000  # The loop's seed in the first run on neighbouring data sets
+_SECOND_SEED = 1000  # The loop's seed in the first pair of a noisy and a quiet run
 _RELATED = {32: 0.8, 256: 0.3}
 """Correlations, by the number of pairs of runs, below which two noises are not one. What is linear in a release has
 correlation 1; with noise of its own on top it has less, and is no second release."""
@@ -36,9 +31,7 @@ _MEND_UNPAID = "account for it as a release of its own, or compute it from the r
 
 
 def unaccounted(lab: Lab, level: float) -> Verdict:
-    """Look for what tells neighbours apart under so much accounted noise that no release does, and for second
-    releases.
-    """
+    """Look for what tells neighbours apart where the accounted noise hides all releases, and for second releases."""
     if not lab.runs.noise_follows:
         return untested("the noise ignores its setting")
     if (name := _second(lab)) is not None:
@@ -46,13 +39,13 @@ def unaccounted(lab: Lab, level: float) -> Verdict:
         return violated(says, _MEND_UNPAID)
     games, least, tried = list(_games(lab)), 1.0, 0
     for data, changes in games:
-        found = _apart(lab, data, changes)
-        if found is None:
+        place = _apart(lab, data, changes)
+        if place is None:
             continue
-        tried, p = tried + 1, min(1.0, found[0] * len(games))
+        tried, p = tried + 1, min(1.0, place[0] * len(games))
         least = min(least, p)
         if p < level:
-            says = f"{found[1]}: it tells neighbours apart where the accounted noise is so large that no release does"
+            says = f"{place[1]}: it tells neighbours apart where the accounted noise is so large that no release does"
             return violated(says, _MEND_UNPAID, p_value=p)
     if not tried:
         return untested("the loop fails on neighbours of its data, or with more noise")
@@ -109,9 +102,7 @@ def _apart(lab: Lab, data: list[datasets.Records], changes: dict[str, Any]) -> t
 
 
 def _tables(shown: list[list[Shown]]) -> tuple[list[str], list[Array]]:
-    """All that is shown as numbers, of shape (runs, positions) for both data sets, and the mean of the numbers of each
-    output.
-    """
+    """What is shown as numbers, of shape (runs, positions) on each data set, and the mean of each output's numbers."""
     places = sorted({place for world in shown for run in world for place in run})[:_MOST_POSITIONS]
     each = [_column([run.get(place) for world in shown for run in world]) for place in places]
     names, columns = [where(place) for place in places], list(each)
@@ -124,12 +115,12 @@ def _tables(shown: list[list[Shown]]) -> tuple[list[str], list[Array]]:
     return names, [table[: len(shown[0])], table[len(shown[0]) :]]
 
 
-def _column(found: list[Token | None]) -> Array:
+def _column(cells: list[Token | None]) -> Array:
     """Numbers as they are; where there are words or nothing, the rank of each among those seen."""
-    if all(isinstance(token, float) for token in found):
-        return np.nan_to_num(np.array(found, dtype=np.float64))
-    order = {token: k for k, token in enumerate(sorted(set(found), key=repr))}
-    return np.array([order[token] for token in found], dtype=np.float64)
+    if all(isinstance(token, float) for token in cells):
+        return np.nan_to_num(np.array(cells, dtype=np.float64))
+    order = {token: k for k, token in enumerate(sorted(set(cells), key=repr))}
+    return np.array([order[token] for token in cells], dtype=np.float64)
 
 
 def _second(lab: Lab) -> str | None:
@@ -154,14 +145,14 @@ def _seconds(lab: Lab, names: list[str], pairs: int, related: float) -> list[str
     loud, sums = (_together([None if run is None else run.releases for run in runs], shape) for runs in (noisy, quiet))
     if loud is None or sums is None:
         return []
-    found = []
+    seconds = []
     for name in names:
         own, clean = (
             _together([None if run is None else _values(run, name) for run in runs], shape) for runs in (noisy, quiet)
         )
         if own is not None and clean is not None and _is_second(own - clean, clean, loud - sums, sums, related):
-            found.append(name)
-    return found
+            seconds.append(name)
+    return seconds
 
 
 def _is_second(extra: Array, clean: Array, noise: Array, sums: Array, related: float) -> bool:

@@ -160,7 +160,7 @@ def prescribe(
     """
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation.of(relation)
-    unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C of the K scalars
+    unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C the clip of the K scalars
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 
     def smallest(k: int) -> float:
@@ -187,7 +187,7 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
     """The norm of what a clipped scalar multiplies before the clip: 1, and ||u|| = sqrt(d) for Algorithm 1."""
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
-    fixed = law_of(direction).name not in DIRECTIONS or DIRECTIONS[direction].fixed_norm  # a frame's are that long
+    fixed = law_of(direction).name not in DIRECTIONS or DIRECTIONS[direction].fixed_norm  # a frame's have that length
     check.precondition(fixed, f"dpgd-0th requires ||u|| = sqrt(d) always; it does not hold for {direction} directions")
     check.precondition(directions == 1, f"dpgd-0th has one direction a step; got directions_per_step = {directions}")
     return math.sqrt(p.d)

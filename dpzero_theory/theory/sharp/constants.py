@@ -263,7 +263,7 @@ LAWS.register(
 LAWS.register(
     SharpLaw(name="gaussian", constants=_gaussian, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
 )
-LAWS.register(  # the moments of random signs are at most the Gaussian ones
+LAWS.register(  # the moments of random signs are at most those of the Gaussian law
     SharpLaw(name="rademacher", constants=_rademacher, curvature=_gaussian_curvature, largest=lambda d, k: math.inf)
 )
 LAWS.register(

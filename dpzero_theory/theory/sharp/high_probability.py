@@ -30,10 +30,8 @@ from dpzero_theory.theory.sharp.certificate import certificate
 from dpzero_theory.theory.sharp.constants import Constants, constants
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap, scaled, step_terms
 
-_SHARE = 0.01
-"""The share of delta that is spent on directions which are too long."""
-_CELLS = 1000
-"""How many cells the range of G is divided into."""
+_SHARE = 0.01  # The share of delta that is spent on directions which are too long
+_CELLS = 1000  # How many cells the range of G is divided into
 _GRADIENT_LEVELS = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, _CELLS)])
 """Ends of the cells of G, in units of L. On each cell every part is bounded by its value at the end where it is
 largest."""
@@ -230,5 +228,5 @@ def _second_order(x: Array) -> Array:
     """2 (e^x - 1 - x)/x^2, which is 1 at 0 and increases; e^y <= 1 + y + this y^2/2 for every y <= x."""
     small = x < 1e-3
     safe = np.where(small, 1.0, x)
-    found: Array = np.where(small, 1 + x / 3 + x * x / 10, 2 * (np.expm1(safe) - safe) / (safe * safe))
-    return found
+    values: Array = np.where(small, 1 + x / 3 + x * x / 10, 2 * (np.expm1(safe) - safe) / (safe * safe))
+    return values

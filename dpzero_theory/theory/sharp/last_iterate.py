@@ -51,8 +51,7 @@ from dpzero_theory.theory.sharp.smallest import (
 SCHEDULES = ("constant", "shrinking")
 """Noise of one size, or noise that shrinks along the run at the same total privacy."""
 
-_Y_LEVELS = np.geomspace(1e-6, 10.0, 300)
-"""Values of y that are tried, in units of L."""
+_Y_LEVELS = np.geomspace(1e-6, 10.0, 300)  # Values of y that are tried, in units of L
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +99,7 @@ def certify_last_iterate(
     c = np.array([clip_share(clip, p, directions)])
     e = scaled("smoothing", smoothing, "smoothness/lipschitz", p.smoothness / p.lipschitz) / 2
     noise = check.real("noise_std", noise_std, at_least=0) / p.lipschitz
-    found = _bound(
+    values = _bound(
         p,
         step_terms(constants(c, p.d, p.r, direction, p.sample_rank, directions), p, e, 0.0, 1.0),
         np.array([scaled("step_size", step_size, "smoothness", p.smoothness, SMALLEST)]),
@@ -109,7 +108,7 @@ def certify_last_iterate(
         np.array([math.log(check.real("noise_ratio", noise_ratio, at_least=1))]),
         _Y_LEVELS,
     )
-    return float(found[0]) * (p.lipschitz / p.smoothness * p.lipschitz)
+    return float(values[0]) * (p.lipschitz / p.smoothness * p.lipschitz)
 
 
 def prescribe_last_iterate(
@@ -158,14 +157,14 @@ def prescribe_last_iterate(
     if steps is None:
         target = (1 + STEPS_SHARE) * search.best(2**48, 1)[0]
         steps = 2 ** bisect.bisect_left(range(48), True, key=lambda k: search.best(2**k, 1)[0] <= target)
-    found, clip, exponent = search.best(steps, 6)
-    check.precondition(math.isfinite(found), f"no step size contracts within {steps} steps: raise the cap")
+    least, clip, exponent = search.best(steps, 6)
+    check.precondition(math.isfinite(least), f"no step size contracts within {steps} steps: raise the cap")
     k = constants(np.array([clip]), p.d, p.r, direction, p.sample_rank, directions)
 
     def bound(e: float) -> float:
         return float(search.value(k, np.array([clip]), np.array([exponent]), steps, e, _Y_LEVELS)[0])
 
-    e = largest_below(bound, (1 + SMOOTHING_SHARE) * found)
+    e = largest_below(bound, (1 + SMOOTHING_SHARE) * least)
     alpha, variance, log_ratio = search.parameters(np.array([clip]), np.array([exponent]), steps)
     root = math.sqrt(directions)
     step_size, noise = float(alpha[0]) / p.smoothness, math.sqrt(float(variance[0])) * p.lipschitz * root
@@ -206,8 +205,7 @@ def prescribe_last_iterate(
 
 
 def pl_of_growth(growth: float) -> float:
-    """The PL constant mu of a convex F with quadratic growth, F - F^* >= (growth/2) dist(x, argmin F)^2: it is
-    growth/4.
+    """The PL constant of a convex F with quadratic growth, F - F^* >= (growth/2) dist(x, argmin F)^2: growth/4.
 
     F - F^* <= ||grad F|| dist <= ||grad F|| (2 (F - F^*)/growth)^(1/2). On a set Omega it is enough that both hold
     there, and convexity along the segment to the nearest minimiser. growth > 0 is in loss over length squared;

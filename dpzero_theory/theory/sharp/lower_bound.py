@@ -22,8 +22,7 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.projection import Projection
 from dpzero_theory.theory.sharp.smallest import clip_share, relative_gap
 
-_OPPOSED = np.linspace(0.0, 1.0, 101)
-"""Slopes of the samples that slope backward, as shares of the forward slope."""
+_OPPOSED = np.linspace(0.0, 1.0, 101)  # Slopes of the samples that slope backward, as shares of the forward slope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +96,8 @@ def hardest(
     def kept(h: np.ndarray) -> np.ndarray:
         """kappa(h) = E[min(h v, c) v]."""
         safe = np.maximum(h, 1e-12)
-        found: np.ndarray = safe * (1 - law.excess(c / safe, (1, 1))[0])
-        return found
+        values: np.ndarray = safe * (1 - law.excess(c / safe, (1, 1))[0])
+        return values
 
     opposed = _OPPOSED * forward
     outer = np.sqrt(opposed * opposed + rho * rho)
@@ -107,8 +106,8 @@ def hardest(
 
     def drifts(slope: float) -> np.ndarray:
         share = (slope + opposed) / (forward + opposed)
-        found: np.ndarray = share * ahead - (1 - share) * against
-        return found
+        values: np.ndarray = share * ahead - (1 - share) * against
+        return values
 
     def needed(slope: float) -> float:
         """The gap of a slope that lasts as long as the run."""
@@ -117,9 +116,9 @@ def hardest(
 
     check.precondition(needed(forward) > gap, "the gap must be below that of a slope of L as long as the run")
     slope, _ = halved(lambda slope: needed(slope) <= gap, 0.0, forward, 60)
-    found = drifts(slope)
-    i = int(np.argmin(found))
-    drift = float(found[i])
+    drift_at = drifts(slope)
+    i = int(np.argmin(drift_at))
+    drift = float(drift_at[i])
     trace = p.r - slope / width
     curved = max(1, math.ceil(trace)) if coordinates is None else check.integer("coordinates", coordinates)
     noise = variance / 2 * trace

@@ -19,8 +19,7 @@ from dpzero_theory.theory.limits import LARGEST, MOST_STEPS, SMALLEST
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
-_SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0
-"""The range of clips c = C/(L sqrt(K)) on the first grid."""
+_SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The range of clips c = C/(L sqrt(K)) on the first grid
 _NEVER_CLIPS = 1e10  # at most sqrt(d), or beyond it with probability exp(-10^19): no moment differs
 """A clip c beyond which clipping never acts: it exceeds sqrt(d), or is exceeded with probability exp(-10^19)."""
 MOST_DIRECTIONS = 2**16
@@ -227,5 +226,5 @@ class SmallestBound:
         gap_per_step = relative_gap(self.problem) / steps
         y = smallest_root(terms, gap_per_step)
         spare = y * (terms.kept * y - terms.first)
-        lost = spare <= 0  # by rounding, where the bias of clipping is all of y
+        lost = spare <= 0  # by rounding, where the bias of clipping is nearly all of y
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)
