@@ -20,7 +20,7 @@ from dpzero_theory import check
 
 Resource = TypeVar("Resource")
 
-_LONGEST_LINE = 400  # The largest number of characters of an error
+_LONGEST_LINE = 400  # an error of a command is cut to this many characters
 _WORDS = (
     (r"^the following arguments are required: (.*)$", r"\1 must be given"),
     (r"^one of the arguments (.*) is required$", r"one of \1 must be given"),
@@ -46,7 +46,9 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self._aliases = dict(aliases or {})
-        self._negative_number_matcher = re.compile(r"^-(\.?\d|inf|nan)")  # argparse's lacks -inf and -1e-5
+        self._negative_number_matcher = re.compile(
+            r"^-(\.?\d|inf|nan)"
+        )  # argparse's own pattern takes -inf and -1e-5 for flags
 
     def error(self, message: str) -> NoReturn:
         """Print one line on standard error and exit with status 2."""
@@ -88,8 +90,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"must be one of {options}; got {check.shown(value)}")
 
 
-SWEEP = "NAME=START:STOP:log|lin:COUNT"
-"""The form of a sweep."""
+SWEEP = "NAME=START:STOP:log|lin:COUNT"  # how help shows the argument of --sweep
 
 
 class Several(argparse.Action):

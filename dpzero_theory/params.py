@@ -24,22 +24,20 @@ from dpzero_theory.theory.sharp.constants import known_directions
 from dpzero_theory.theory.sharp.high_probability import Parameters, certify_run
 from dpzero_theory.theory.sharp.smallest import MOST_DIRECTIONS
 
-SOLVABLE = ("n", "epsilon", "d")
-"""What --solve-for can find."""
-RUN = ("directions-per-step", "max-steps", "max-evaluations")
-"""The flags of a run, beside those of the problem."""
+SOLVABLE = ("n", "epsilon", "d")  # the flags whose value --solve-for can find
+RUN = (
+    "directions-per-step",
+    "max-steps",
+    "max-evaluations",
+)  # the flags of a run, which caps or fixes what is searched
 PROBLEM = ("n", "epsilon", "delta", "d", "r", "lipschitz", "smoothness", "gap", "loss-bound", "pl", "sample-rank")
 """The flags of the problem and its privacy."""
-SWEEPABLE = (*PROBLEM, *RUN)
-"""What --sweep can vary."""
-INTEGERS = ("n", "d", *RUN)
-"""Those of the flags that take integers."""
+SWEEPABLE = (*PROBLEM, *RUN)  # the flags that --sweep can vary
+INTEGERS = ("n", "d", *RUN)  # the flags that take integers
 SMALLEST, LARGEST = 1e-50, 1e50
 """The range of a constant of the problem: beyond it products of four constants leave the range of floating point."""
-END_OF_INTEGERS = 10**15
-"""The largest n or d that is searched."""
-SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
-"""The range of epsilon that is searched."""
+END_OF_INTEGERS = 10**15  # --solve-for looks for n and d up to this value
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9  # --solve-for looks for epsilon in this range
 END_OF_SEARCH = {"d": END_OF_INTEGERS, "epsilon": SMALLEST_EPSILON}
 """The value at which a search ends and may meet the target, so that a note says so."""
 EASIEST = {"n": END_OF_INTEGERS, "epsilon": LARGEST_EPSILON}
@@ -162,9 +160,9 @@ def _read(path: Path) -> ProblemFile:
 def _with_measured(
     given: dict[str, Any], measured: ProblemFile | None, args: argparse.Namespace
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The inputs, and the caveats of what a problem file gave.
+    """The inputs of the calculator, and what a problem file says that its reader must know.
 
-    A flag goes before the file, and the file before the default.
+    A flag takes precedence over the file, and the file over the default.
     """
     sought = args.solve_for if args.sweep is None else args.sweep[0]
     constants = {} if measured is None else {k: v for k, v in measured.constants.items() if k != sought}

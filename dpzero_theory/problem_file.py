@@ -22,12 +22,9 @@ from dpzero_theory import check
 
 CONSTANTS = ("d", "r", "lipschitz", "smoothness", "gap", "loss_bound", "sample_rank")
 """The constants that a file may have."""
-DATA = ("public", "synthetic", "private")
-"""What a model was measured on."""
-FORMAT, VERSION = "dpzero-theory/problem", 1
-"""What the file says it is, and its version."""
-LARGEST_FILE = 1 << 24
-"""The largest file that is read, in bytes."""
+DATA = ("public", "synthetic", "private")  # what a model was measured on, as a problem file says it
+FORMAT, VERSION = "dpzero-theory/problem", 1  # how a problem file names its format and version
+LARGEST_FILE = 1 << 24  # The largest file that is read, in bytes
 
 _PRIVATE = (
     "the constants were measured on private data: they, and every parameter below, depend on it, and the "

@@ -25,8 +25,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
 )
 """A field of `Prescription`, its letter, its LaTeX and what it is, in the order in which people read a prescription."""
 
-FORMULA_ONLY = ("T", "bound_at_steps")
-"""Fields that say nothing new where there is no closed form."""
+FORMULA_ONLY = ("T", "bound_at_steps")  # fields that are left out for a result with no closed form
 
 SOURCES = {
     "gdp": "paper: epsilon/sqrt(8 log(e + epsilon/delta)); exact: delta(epsilon; mu) = delta",
@@ -198,12 +197,10 @@ def _latex_number(value: float | int) -> str:
     return rf"${mantissa} \times 10^{{{int(exponent)}}}$" if exponent else f"${text}$"
 
 
-PLOT_SUFFIXES = (".png", ".pdf", ".svg")
-"""The formats that a plot can have."""
+PLOT_SUFFIXES = (".png", ".pdf", ".svg")  # the suffixes, and so the formats, of a plot
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind readers can tell apart (Okabe and Ito)."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-"""A marker for each result."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")  # the marker of each result in a plot
 
 
 def plot(path: Path, variable: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple
 from paper_checks import registry, rows, tables
 from paper_checks.registry import Claim
 
-FORMULAS = "paper_checks.formulas"
-"""The module of the paper's formulas."""
+FORMULAS = "paper_checks.formulas"  # The module of the paper's formulas
 FACTORS: tuple[float, ...] = (10, 1000, 2, 1.1)
 """Factors by which a number is multiplied and divided, in this order. An integer is raised and lowered by 1 before."""
 GROUPS: Mapping[str, tuple[str, ...]] = {

@@ -34,10 +34,8 @@ from types import ModuleType
 
 from dpzero_theory.cli import Parser, integer
 
-LEAST_SHARE = 0.95
-"""The share of changed constants that the checks must notice."""
-FACTOR = 1.1
-"""What a constant of the library is multiplied by."""
+LEAST_SHARE = 0.95  # The share of changed constants that the checks must notice
+FACTOR = 1.1  # What a constant of the library is multiplied by
 
 TARGETS = {
     "dpzero_theory.theory.theorems": ("theorem_1", "theorem_2", "theorem_3"),

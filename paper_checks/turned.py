@@ -21,16 +21,11 @@ from benchmarks.kit.rows import write_atomically
 from paper_checks.changes import Change, changed, changes, smaller, verdict
 from paper_checks.registry import NOT_TESTABLE, STATUSES, Claim
 
-REPORT = Path(__file__).with_name("mutations.csv")
-"""The committed report."""
-SECONDS = 6
-"""The processor time, in seconds, that a check may take with a change if it is not timed first."""
-TIMES = 3
-"""How many times its own processor time a check may take with a change."""
-FIVEFOLD = 5
-"""From which factor on a change counts as coarse."""
-MEMORY = 4 << 30
-"""How many bytes a search may hold: a changed size can ask for any amount."""
+REPORT = Path(__file__).with_name("mutations.csv")  # The committed report
+SECONDS = 6  # The processor time, in seconds, that a check may take with a change if it is not timed first
+TIMES = 3  # How many times its own processor time a check may take with a change
+FIVEFOLD = 5  # From which factor on a change counts as coarse
+MEMORY = 4 << 30  # How many bytes a search may hold: a changed size can ask for any amount
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Claim", "View", "check"]
 
-_HOMES = {"Claim": "claim", "View": "claim", "check": "conformance"}  # The module that has each name
+_HOMES = {
+    "Claim": "claim",
+    "View": "claim",
+    "check": "conformance",
+}  # the module of this package in which each name is defined
 
 
 def __getattr__(name: str) -> Any:

@@ -50,7 +50,7 @@ from dpzero_theory.check import Array, integer, real
 Mechanism = Callable[[NDArray[np.int64]], Array]
 """A mechanism under audit: signs of shape (m,), each +1 or -1 -> scores of shape (m,), from one run."""
 
-_LARGEST_BOUND = 60.0  # of an epsilon or mu that is looked for
+_LARGEST_BOUND = 60.0  # the largest epsilon, or mu, that a lower bound from one run can reach
 """The largest epsilon, or mu, that a bound on one run can reach."""
 
 
@@ -222,7 +222,7 @@ def attack(
 
 
 def attack_of(plus: Array, minus: Array, *, delta: float, confidence: float) -> Attack:
-    """As `attack`, for scores of runs that were made already.
+    """Audit a mechanism, as `attack` does, by the scores of runs that were made already.
 
     Args:
         plus, minus: the scores of runs with sign +1, and of as many with sign -1, in the order of the runs; an even

@@ -17,7 +17,7 @@ _FEWEST_SEEDS, _MOST_SEEDS = 8, 60  # How many runs, at least and at most, show 
 _LOUD = 0.5  # What each of equal records must add to a step, in clips, for the sum to show how many they are
 _VISIBLE = 0.05
 """A record was in a batch where exchanging it moves the step by this share of what the pair moves every step."""
-_ENOUGH_NUMBERS = 4  # How many numbers must agree before data sets of two sizes are compared
+_ENOUGH_NUMBERS = 4  # Releases on data of two sizes are compared where they have this many numbers
 _NEARLY_EQUAL = 1e-5  # Relative difference below which two lengths, or two directions, count as equal
 
 

@@ -44,7 +44,9 @@ WORDS = ("noise_multiplier", "clip", "batch", "steps", "n", "sampling", "relatio
 """The fields of a claim that a loop is given as settings."""
 _LARGEST_STILL = 1e-4
 """Where releases are taken from weights, frozen weights move at most by this share of the step size."""
-_SMALLEST_STILL = 1e-30  # The smallest such share
+_SMALLEST_STILL = (
+    1e-30  # Frozen weights move at least by this share of the step size, where releases are taken from weights
+)
 _ROUNDED_WEIGHTS = 1e-9
 """How much of the noise may be lost to rounding where a release is taken from weights that hardly move."""
 

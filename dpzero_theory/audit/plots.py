@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Evidence = dict[str, Any]
-_HISTOGRAM_BINS = 24  # Bars of the histogram of the attack's scores
+_HISTOGRAM_BINS = 24  # number of bars in the histogram of the attack's scores
 
 
 def _noise_law(axes: "Axes", evidence: Evidence) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from dpzero_theory.audit.claim import Claim, View
 from dpzero_theory.audit.finding import HELD, UNTESTED, VIOLATED, Check, Verdict
 
-_TABLE_WIDTH = 116  # Columns of the table
+_TABLE_WIDTH = 116  # the width of the text report, in characters
 
 
 @dataclass(frozen=True)

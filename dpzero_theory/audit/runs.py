@@ -26,8 +26,7 @@ from dpzero_theory.check import Array
 Changes = dict[str, Any]
 """Settings of the loop that an experiment replaces, by the audit's names."""
 
-SEED = 11
-"""The loop's seed wherever an experiment needs only one."""
+SEED = 11  # The loop's seed wherever an experiment needs only one
 _QUIET_SHARES = (1e-20, 1e-9, 1e-7, 0.0)
 """Shares of the claimed noise multiplier that are tried for quiet runs, in this order."""
 _RELATIVE_ROUNDING = 1e-5
@@ -71,7 +70,9 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of quiet runs: the first of `_QUIET_SHARES` that the loop accepts, else 0."""
+        """The noise multiplier of quiet runs: the smallest of a few shares of the claimed one that the loop accepts,
+        else 0.
+        """
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 
@@ -94,7 +95,7 @@ class LoopRuns:
         return slice(None) if self.frozen else slice(0, 1)
 
     def comparable(self, output: LoopOutput) -> Array:
-        """The releases of the comparable steps."""
+        """The releases of the steps that can be compared between runs."""
         assert output.releases is not None
         return output.releases[self.comparable_steps]
 
@@ -134,7 +135,9 @@ class LoopRuns:
         return rows if np.allclose(rows, further, rtol=0, atol=_STAYS * self.unit(changes), equal_nan=True) else None
 
     def at_start(self, records: Records | None = None, **changes: Any) -> Array | None:
-        """As `quiet`, but only of the steps that are made at the same weights whatever the records are."""
+        """The comparable releases of a quiet run, of those steps only that are made at the same weights whatever the
+        records are.
+        """
         rows = self._without_noise(records, SEED, changes)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 

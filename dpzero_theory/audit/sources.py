@@ -15,8 +15,7 @@ import numpy as np
 
 from dpzero_theory.audit.loop import Loop
 
-KEY_BYTES = 8
-"""How many random bytes a key must have at least: all values of fewer bytes can be tried."""
+KEY_BYTES = 8  # How many random bytes a key must have at least: all values of fewer bytes can be tried
 _CLOCK = 1_700_000_000  # What stopped clocks say, in seconds since 1970
 _PROCESS = 4321  # What the process's number is while clocks are stopped
 _CLOCKS = ("time", "perf_counter", "monotonic", "process_time")

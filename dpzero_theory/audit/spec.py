@@ -77,9 +77,7 @@ def load(text: str) -> Spec:
         with _importing(Path.cwd()):
             made = _called("spec", text)
         if not isinstance(made, Spec):
-            raise ValueError(
-                f"spec must be a .toml file or a function that returns a Spec; got {type(made).__name__}"
-            )
+            raise ValueError(f"spec must be a .toml file or a function that returns a Spec; got {type(made).__name__}")
         return made
     path = Path(text).absolute()
     try:

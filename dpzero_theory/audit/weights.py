@@ -12,7 +12,7 @@ from dpzero_theory.audit.runs import LoopRuns
 from dpzero_theory.check import Array
 
 _NOISE_FACTOR = 64.0  # By how much the noise multiplier is raised to see whether the weights follow
-_LEAST_SEEN = 6.4  # How many times more noise the weights must then show, at least
+_LEAST_SEEN = 6.4  # The weights must show at least this many times more noise under the raised multiplier
 _PROBED_SEEDS = range(40, 48)
 _SAME_DIRECTION = 1e-6  # Two steps have one direction where their cosine is at least 1 minus this
 _SAME_LENGTH = 1e-2  # Two steps have one length where their lengths differ by at most this share

@@ -15,8 +15,7 @@ from torch.nn.functional import normalize
 
 from dpzero_theory import check
 
-TEMPERATURE = 20.0
-"""The factor of cosines in scores: the inverse of 0.05, with which sentence encoders were trained."""
+TEMPERATURE = 20.0  # The factor of cosines in scores: the inverse of 0.05, with which sentence encoders were trained
 SUBSETS = ("all", "body", "biases", "top-biases", "top-norm", "head")
 """Which weights are trained: all of them; all but the embeddings; biases and normalisation layers; those of the last
 layer; the last normalisation of the last layer. The label vectors of a sentence classifier are always trained, and with

@@ -21,15 +21,11 @@ from dpzero_theory.curvature.tasks import Task, cross_entropy
 
 Inputs = dict[str, Tensor]
 
-LABEL_SENTENCES = ("It was terrible.", "It was great.")
-"""The label sentences of SST-2, negative and positive."""
-WORDS = (6, 12)
-"""The fewest and the most words of a sentence that is measured."""
+LABEL_SENTENCES = ("It was terrible.", "It was great.")  # The label sentences of SST-2, negative and positive
+WORDS = (6, 12)  # The fewest and the most words of a sentence that is measured
 _TEXTS_AT_ONCE = 64
-DEFAULT_SAMPLES = 256
-"""How many samples are measured if no number is given."""
-ENCODER_SUBSETS = ("body", "biases", "top-norm")
-"""The subsets of weights of the encoder that can be measured."""
+DEFAULT_SAMPLES = 256  # How many samples are measured if no number is given
+ENCODER_SUBSETS = ("body", "biases", "top-norm")  # The subsets of weights of the encoder that can be measured
 
 
 class Encoder:

@@ -9,8 +9,7 @@ from dpzero_theory.problem_file import ProblemFile
 from dpzero_theory.synthetic.data import hashed_words
 from dpzero_theory.synthetic.problems import LogisticRegression
 
-FEATURES = 1 << 14
-"""How many features the words of a sentence are hashed to."""
+FEATURES = 1 << 14  # How many features the words of a sentence are hashed to
 
 
 def logistic(data: str, samples: int | None, seed: int, declared: str) -> ProblemFile:

@@ -22,8 +22,7 @@ from dpzero_theory.curvature.slopes import Clipped, clipped_shares
 from dpzero_theory.curvature.spectrum import Effort, Spectrum, measure_spectrum
 from dpzero_theory.problem_file import DATA, ProblemFile
 
-QUANTILES = (0.5, 0.9, 0.99, 1.0)
-"""Probabilities at which quantiles of the gradient norms are reported."""
+QUANTILES = (0.5, 0.9, 0.99, 1.0)  # Probabilities at which quantiles of the gradient norms are reported
 CLIPS = (0.25, 0.5, 1.0, 2.0, 3.0)
 """Clips at which the clipped share is reported, in units of the largest per-sample gradient norm at the start."""
 

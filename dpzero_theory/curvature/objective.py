@@ -20,8 +20,7 @@ Batch = Any
 Losses = Callable[[nn.Module, Batch], Tensor]
 """losses(module, batch) -> one loss per sample, shape (batch,)."""
 
-VMAP_NUMBERS = 1 << 24
-"""How many numbers the per-sample gradients that are held at once have at most."""
+VMAP_NUMBERS = 1 << 24  # How many numbers the per-sample gradients that are held at once have at most
 
 
 class _Call(nn.Module):

@@ -43,7 +43,7 @@ def root_bracket(tri: Tridiagonal, power: int, signed: bool) -> tuple[float, flo
     estimate = float(weights @ s ** (1 / p))
     if tri.last == 0:
         return estimate, estimate, estimate
-    known = len(points) if signed else 2 * len(points)  # how many moments are known, from s^0 on
+    known = len(points) if signed else 2 * len(points)  # how many moments of the measure are known, from the zeroth on
     a, b = _recurrence(s, weights, (known + 1) // 2 if signed else len(points))
     high = _rule_value(a[: known // 2], b[: max(known // 2 - 1, 0)], weights.sum(), p) if known >= 2 else math.inf
     low = _rule_value(*_radau(a, b, (known + 1) // 2), weights.sum(), p)

@@ -58,7 +58,7 @@ class Inequality:
         return float(noise_std(self.gdp, 1, 1.0, self.problem.n, "replace-one"))
 
     def of(self, guarantee: Guarantee) -> Callable[..., Array]:
-        """The function that bounds this guarantee: `gradient` or `last_iterate`."""
+        """The method that bounds this guarantee: `gradient` or `last_iterate`."""
         return self.gradient if guarantee is Guarantee.GRADIENT else self.last_iterate
 
     def gradient(

@@ -3,16 +3,12 @@
 from dpzero_theory import check
 from dpzero_theory.theory.problem import Problem
 
-MOST_STEPS = 10**15
-"""The largest number of steps that is searched."""
-SMOOTHING_SHARE = 0.01
-"""The smoothing lambda is the largest that costs at most this share of the bound."""
-STEPS_SHARE = 0.05
-"""Without a cap the number of steps is the smallest whose bound is within this share of the best."""
+MOST_STEPS = 10**15  # The largest number of steps that is searched
+SMOOTHING_SHARE = 0.01  # The smoothing lambda is the largest that costs at most this share of the bound
+STEPS_SHARE = 0.05  # Without a cap the number of steps is the smallest whose bound is within this share of the best
 SMALLEST, LARGEST = 1e-150, 1e150
 """The range of L, ell and gap ell/L^2 in the sharpened results: beyond it their numbers leave float64."""
-SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50
-"""The range of mu where a sharpened result is minimised, for the same reason."""
+SMALLEST_GDP, LARGEST_GDP = 1e-50, 1e50  # The range of mu for which a sharpened result is minimised in float64
 
 
 def step_cap(problem: Problem, max_steps: int | None, max_evaluations: int | None, directions: int = 1) -> int | None:

@@ -91,7 +91,7 @@ class _EngineRun:
         self._data.asked.clear()
 
     def outcome(self) -> dict[str, Any]:
-        self._data.asked.clear()  # making the engine asked for a record
+        self._data.asked.clear()  # forget the record that making the engine asked for
         while len(self._releases) < self._steps:
             for features, targets in self._loader:
                 self._optimizer.zero_grad()

@@ -63,13 +63,13 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
             released.append(record.sums)
             batches.append(data.asked())
 
-        data.asked()  # the start of the run asked for some records
+        data.asked()  # forget the records that the start of the run asked for
         try:
             run.run(note)
         finally:
             run.close()
         if (key := Path("run") / KEY).exists():
-            os.remove(key)  # the one file that the attacker may not see
+            os.remove(key)  # data.key is the one file that the attacker may not see
         return {"releases": np.array(released) * plan.unit, "batches": batches}
 
     return train

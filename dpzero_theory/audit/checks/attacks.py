@@ -20,11 +20,11 @@ from dpzero_theory.privacy.gaussian import epsilon_from_gdp
 _MEND_CLAIM = (
     "see the checks of noise and sensitivity; where they hold, something else that is released depends on the record"
 )
-_ATTACK_SEED = 5000  # The loop's seed in the first pair of runs
+_ATTACK_SEED = 5000  # The loop's seed in the first pair of attacked runs; each further pair has the next seed
 _MOST_CANARIES = 96  # The largest number of canaries in one run
 _CONFIDENCE = 0.95
 """Confidence of the lower bounds that the report shows; a violation needs the check's own, far higher one."""
-_LARGEST_GDP = 20.0  # The largest mu for which it is computed how many runs would show it
+_LARGEST_GDP = 20.0  # For a larger mu it is not computed how many runs would refute it
 
 
 def _full_gdp(lab: Lab, steps: int) -> float:

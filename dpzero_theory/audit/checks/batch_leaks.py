@@ -12,12 +12,11 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
 _Contents = list[tuple[str, list[Token]]]  # The tokens of outputs, by name
-_FEWEST_STEPS = 4  # How many steps, or members, must agree: fewer may agree by chance
-_SIZE_STRIDES = 64  # The largest distance between consecutive sizes that is tried
-_SIZE_STARTS = 1000  # From how many positions of an output on the sizes are looked for
-_BATCH_SEEDS = range(SEED, SEED + 4)  # The loop's seeds in the runs looked at
-BY_CHANCE = 1e-6
-"""The largest probability with which what is found may be there by chance."""
+_FEWEST_STEPS = 4  # An output must agree with this many steps or members: fewer agree by chance
+_SIZE_STRIDES = 64  # Sizes of consecutive batches are looked for up to this many tokens apart
+_SIZE_STARTS = 1000  # Sizes of batches are looked for from this many positions of an output on
+_BATCH_SEEDS = range(SEED, SEED + 4)  # The seeds of the runs whose batches are compared with what they show
+BY_CHANCE = 1e-6  # A match is reported where its probability by chance is below this
 
 
 def of_batches(lab: Lab) -> str | None:
@@ -64,7 +63,9 @@ def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[st
     outputs = []
     for batch in batches:
         rows = [np.array(sorted(batch), dtype=float), np.isin(np.arange(n), batch).astype(float)]
-        if _FEWEST_STEPS <= len(batch) < n and max(batch) - min(batch) >= len(batch):  # else any count has it
+        if _FEWEST_STEPS <= len(batch) < n and max(batch) - min(batch) >= len(
+            batch
+        ):  # a batch of consecutive numbers is in any output that counts
             outputs += [name for name, each in numbers.items() if any(_is_in(row, each) for row in rows)][:1]
     return outputs
 

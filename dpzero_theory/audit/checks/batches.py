@@ -208,7 +208,7 @@ def secret(lab: Lab, level: float) -> Verdict:
 
 
 def _source(lab: Lab) -> str | None:
-    """What the batches are a function of, in words; None where that is nothing known."""
+    """What determines the batches, in words: the seed or the global generators; None where neither does."""
     if lab.runs.base.batches is None:
         return "the seed" if lab.influence.scan is not None and _varied(lab.influence.scan.included) else None
     first, second, third = (lab.loop.run(seed=60, world=world).batches for world in (1, 2, 1))

@@ -11,10 +11,10 @@ from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.check import Array
 
-_FINEST_POWER = 32  # The finest grid that is tried has spacing 2^-32 of the noise
+_FINEST_POWER = 32  # The finest grid whose spacing is tried has 2^-32 of the noise's standard deviation
 _NEAR = 0.02  # A number is on a grid where it is within this share of the spacing
 _CHANCE = 0.5 + 2 * _NEAR  # The largest probability that a number on a finer grid is on this one as well
-_FLOATS_SEED = 1000  # The loop's seed in the first of the runs looked at
+_FLOATS_SEED = 1000  # The loop's seed in the first run whose floating-point numbers are looked at
 _FEWEST_FLOAT_RUNS, _MOST_FLOAT_RUNS, _WANTED_FLOATS = 16, 128, 160
 """The fewest and the most runs looked at, and how many numbers they should have together."""
 _FLOAT64_ROUNDING = 2.0**-50  # The relative rounding of float64 where one release is subtracted from another
@@ -41,9 +41,7 @@ def _on_grid(values: Array, spacing: float) -> Array:
 
 
 def _grids(std: float, count: float, finest: float) -> Iterator[float]:
-    """Spacings in a release: of the noise, of powers of two, and of powers of two of the sum, `count` times the
-    release.
-    """
+    """The spacings to try, in a release: of the noise and of powers of two, in units of a release and of its sum."""
     for unit in (std, 2.0 ** math.floor(math.log2(std)), 2.0 ** math.floor(math.log2(std * count)) / count):
         for finer in range(2, _FINEST_POWER + 1):
             if unit * 2.0**-finer > finest:

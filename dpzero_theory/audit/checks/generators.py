@@ -15,18 +15,18 @@ from dpzero_theory.audit.loop import LoopOutput
 from dpzero_theory.audit.tokens import DIGEST, Token, contents, unpacked
 from dpzero_theory.check import Array
 
-_SHOWN_SEED = 41  # The loop's seed in these runs
+_SHOWN_SEED = 41  # The loop's seed in the runs whose outputs are searched for the noise and its generator
 _INTEGER = re.compile(DIGEST + rb"|(?<![\d.])(\d{5,20})(?![\d.])")
 """Integers of 5 to 20 digits, outside digests and decimal numbers."""
 _MOST_TRIED = 50  # How many integers are tried as seeds of the noise
 _GENERATOR_NAMES = (b"bit_generator", b"PCG64", b"MT19937", b"Philox", b"SFC64")
 """Words in what NumPy writes of the state of a generator."""
 _TORCH_STATE = 5056  # How many bytes the state of torch's generator on the CPU has
-_FEWEST_NUMBERS = 4  # How many numbers of noise there must be to look for them in what is shown
-_NOISE_STRIDES = 8  # The largest distance between consecutive numbers of noise that is tried
-_NOISE_STARTS = 1000  # From how many positions of an output on the noise is looked for
-_NEAR_NOISE = 3e-3  # The largest sine of the angle between an output and the noise, which printing few digits leaves
-_NEARER_THAN_RELEASES = 1e-2  # The same as a share of the sine of the angle between the releases and the noise
+_FEWEST_NUMBERS = 4  # Fewer numbers of noise are not looked for: they are in any output by chance
+_NOISE_STRIDES = 8  # Consecutive numbers of noise are looked for up to this many numbers apart
+_NOISE_STARTS = 1000  # The noise is looked for from this many positions of an output on
+_NEAR_NOISE = 3e-3  # An output is the noise where the sine of their angle is below this: few digits leave less
+_NEARER_THAN_RELEASES = 1e-2  # ... and below this share of the sine for the releases, which have the noise in them
 _MEND_SHOWN = "keep the noise and its generator out of outputs and checkpoints: seed it anew when training goes on"
 
 

@@ -27,10 +27,10 @@ _CONFIRMING_ROUNDS = (2, 8, 10)
 """The same number of runs in three rounds, so that most differences are dismissed after the first."""
 _PRESENCE_SEEDS = range(SEED, SEED + 16)  # The loop's seeds under which a batch may or may not have a record
 _LEAK_DIGITS = 4  # A number of a record is recognised where it has more digits than this
-_LEAK_BYTES = 4  # How many bytes of a number are looked for, at least
-_LEAK_ROUNDING = 1e-2  # The relative difference that equal releases may leave to rounding
-_LEAK_DRAWS = 3  # How many draws of the noise are compared
-_LEAK_SEED = 2027  # Seed of the random records of another data set
+_LEAK_BYTES = 4  # A number of a record in binary form has at least this many bytes
+_LEAK_ROUNDING = 1e-2  # Runs with equal releases may show numbers that rounding changes by this share
+_LEAK_DRAWS = 3  # Coupled runs are compared for this many draws of the noise
+_LEAK_SEED = 2027  # Seed of the random records with which all records are exchanged
 
 
 def unnoised(lab: Lab, level: float) -> Verdict:
@@ -129,7 +129,7 @@ def _turns(
 
 
 def _leaks(first: list[Shown], second: list[Shown]) -> Iterator[Position]:
-    """The positions with one token in all the first runs, and with another one or none in all the second runs."""
+    """The positions that have one token in all the first runs, and another one or none in all the second runs."""
     for place in first[0].keys() | second[0].keys():
         here, there = first[0].get(place), second[0].get(place)
         alike = (all(run.get(place) == one for run in runs) for runs, one in ((first, here), (second, there)))
@@ -165,13 +165,18 @@ def _beyond(lab: Lab) -> Position | None:
 
 
 def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Position]:
-    """As `differing`, in many coupled runs of this number: a few digits of a digest may agree by chance."""
+    """The positions where many coupled runs with equal releases differ: a few digits of a digest may agree by
+    chance.
+    """
     outputs = next(coupled(lab.runs, worlds * _CONFIRMING, [number], **how), None)
     return set() if outputs is None else differing(outputs) or set()
 
 
 def _settled(lab: Lab, worlds: Sequence[datasets.Records], how: dict[str, Any]) -> set[Position] | None:
-    """As `differing`, in few runs on each of two data sets and then in many, because words may agree by chance."""
+    """The positions where runs on two data sets with equal releases differ, in few runs and then in many.
+
+    Words may agree by chance in few runs. None is returned where the releases differ.
+    """
     runs: list[LoopOutput | None] = []
     for count in _CONFIRMING_ROUNDS:
         runs += [lab.runs.attempt(world, **how) for _ in range(count) for world in worlds]
@@ -195,7 +200,7 @@ def differing(runs: Sequence[LoopOutput | None]) -> set[Position] | None:
 
 
 def _apart(a: Token | None, b: Token | None, exact: bool) -> bool:
-    """Whether two tokens differ by more than rounding; `exact` where equal releases leave nothing to rounding."""
+    """Whether two tokens differ by more than rounding. `exact` says that the releases are equal to the last bit."""
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) > _LEAK_ROUNDING * (1 + abs(a))
     return a is not None and b is not None and (exact or not isinstance(a, Chunk))

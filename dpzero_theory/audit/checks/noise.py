@@ -14,7 +14,7 @@ from dpzero_theory.check import Array
 _NO_SAMPLE = f"the noise cannot be told from the rest: {NOT_REPEATABLE}"
 _TAILS = (2.0, 2.5, 3.0)  # Thresholds, in standard deviations, beyond which a Gaussian has a known share of its values
 _MIDDLE = (0.1, 0.25, 0.5, 1.0)  # Thresholds within which a Gaussian has a known share of its values
-_LAGS = 40  # How many steps or numbers apart are compared at most
+_LAGS = 40  # Noise is compared with noise up to this many steps, or numbers of a step, apart
 _EQUAL_DIGITS = 1e-6  # The relative difference below which two numbers count as equal
 _MEND_SIZE = (
     "noise of standard deviation noise_multiplier * clip, once a step, on the sum over all micro-batches and ranks, on"

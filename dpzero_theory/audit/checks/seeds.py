@@ -22,9 +22,9 @@ _MEND_SOURCE = (
     " seeded with os.urandom that is never saved), never from a seed that is known"
 )
 _SEARCHED_BITS = 32  # A secret seed of fewer bits can be found by trying all of them
-_SEEDS_END = 2**64  # Generators take seeds below this
-_MOST_NOTED = 4096  # How many seeds given to generators are looked at
-_DIRECTIONS_LONG = 4  # How far into a stream noise is looked for, in lengths of a direction
+_SEEDS_END = 2**64  # Seeds of random generators are below this
+_MOST_NOTED = 4096  # Of the seeds that a run gives to generators, the first so many are looked at
+_DIRECTIONS_LONG = 4  # Noise is looked for this far into a stream, in lengths of a direction
 
 
 def from_seed(lab: Lab, level: float) -> Verdict:

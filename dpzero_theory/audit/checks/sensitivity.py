@@ -19,13 +19,13 @@ from dpzero_theory.bisection import halved
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.relation import Relation
 
-_CLIP_ROUNDING = 1e-3  # What sums in float32 and quiet noise may add to a move, in clips
+_CLIP_ROUNDING = 1e-3  # A move may exceed its limit by this many clips: float32 sums and quiet noise cause less
 _SATURATED = 0.02  # How far the move of a pair that is clipped on both sides may be from two clips
-_VARIES = 1e-2  # The relative difference between two moves that rounding cannot cause
-_MOVE_DRAWS = 6  # How many draws of the noise are compared
+_VARIES = 1e-2  # Moves that differ by this share differ by more than rounding
+_MOVE_DRAWS = 6  # Neighbours are compared under this many draws of the noise
 _SCALE_RANGE = (1e-4, 1e4)  # The scales between which a record is looked for that is nearly clipped
-_HALVINGS = 20  # How often that range is halved
-_NEARLY = 0.97  # What a nearly clipped record adds, in clips
+_HALVINGS = 20  # How often the range of scales is halved
+_NEARLY = 0.97  # A record counts as nearly clipped where it adds this many clips
 _MEND_SENSITIVITY = (
     "clip each record's own contribution (all its numbers together, in L2 norm) before anything is summed or averaged;"
     " compute nothing else from several records: no batch statistics, no scaling by the data's mean or largest norm"

@@ -15,12 +15,12 @@ from dpzero_theory.audit.runs import same
 from dpzero_theory.audit.tokens import Shown, Token, contents, tokens, where
 from dpzero_theory.check import Array
 
-_FEWEST_PAIRS, _MOST_PAIRS = 40, 120  # The fewest and the most runs on each of two data sets
+_FEWEST_PAIRS, _MOST_PAIRS = 40, 120  # how many runs are made on each data set, at least and at most
 _LINES = (0.125, 0.25, 0.5, 0.75, 0.875)
 """Quantiles of both samples together at which a line is drawn. Something that is in half of the runs on one data set
 and in none on the other is in a quarter of all runs; at the quantile of a quarter it may be on either side of the line
 by chance, at an eighth it is beyond it."""
-_MOST_POSITIONS = 5000  # How many positions are compared
+_MOST_POSITIONS = 5000  # Two data sets are compared at this many positions of what is shown, at most
 _LEFT_GDP = 0.1  # mu of all runs together that the accounted noise leaves where it is raised
 _APART_SEED = 7000  # The loop's seed in the first run on neighbouring data sets
 _SECOND_SEED = 1000  # The loop's seed in the first pair of a noisy and a quiet run

@@ -44,8 +44,7 @@ from dpzero_theory.theory.sharp.smallest import (
     step_terms,
 )
 
-ALGORITHMS = ("dpzero", "dpgd-0th")
-"""Algorithm 2 and Algorithm 1 of the paper."""
+ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +159,9 @@ def prescribe(
     """
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation.of(relation)
-    unit = full_batch_noise(gdp, 1, 1.0, problem.n, between)  # sigma/(C sqrt(T)), C the clip of the K scalars
+    unit = full_batch_noise(
+        gdp, 1, 1.0, problem.n, between
+    )  # the noise sigma over C sqrt(T), where C clips the K scalars of a sample
     search_of = functools.cache(lambda k: SmallestBound(problem, direction, k))
 
     def smallest(k: int) -> float:
@@ -187,7 +188,9 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
     """The norm of what a clipped scalar multiplies before the clip: 1, and ||u|| = sqrt(d) for Algorithm 1."""
     if check.choice("algorithm", algorithm, ALGORITHMS) == "dpzero":
         return 1.0
-    fixed = law_of(direction).name not in DIRECTIONS or DIRECTIONS[direction].fixed_norm  # a frame's have that length
+    fixed = (
+        law_of(direction).name not in DIRECTIONS or DIRECTIONS[direction].fixed_norm
+    )  # the directions of a frame have length sqrt(d) too
     check.precondition(fixed, f"dpgd-0th requires ||u|| = sqrt(d) always; it does not hold for {direction} directions")
     check.precondition(directions == 1, f"dpgd-0th has one direction a step; got directions_per_step = {directions}")
     return math.sqrt(p.d)

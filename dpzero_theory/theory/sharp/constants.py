@@ -26,7 +26,7 @@ from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 from dpzero_theory.theory.sharp.projection import Projection
 
-_BEYOND = 12.0  # what lies this far past c is below rounding against beta(c)
+_BEYOND = 12.0  # A projection exceeds a clip by this much with a probability below rounding
 """What lies this far past a clip is below rounding against beta(c), the part of a projection that clipping removes."""
 
 

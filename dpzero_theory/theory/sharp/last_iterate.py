@@ -51,7 +51,7 @@ from dpzero_theory.theory.sharp.smallest import (
 SCHEDULES = ("constant", "shrinking")
 """Noise of one size, or noise that shrinks along the run at the same total privacy."""
 
-_Y_LEVELS = np.geomspace(1e-6, 10.0, 300)  # Values of y that are tried, in units of L
+_Y_LEVELS = np.geomspace(1e-6, 10.0, 300)  # the values of the theorem's free parameter y that are tried, in units of L
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from scipy.special import betaincc, gammaincc
 
 from dpzero_theory.check import Array
 
-_NEGLIGIBLE = 60.0  # integrals stop where the density has fallen by exp(-60)
+_NEGLIGIBLE = 60.0  # an integral ends where its density has fallen by the factor exp(-60)
 """Integrals stop where the density has fallen by exp(-60)."""
-_GAUSSIAN = 2.0**200  # a dimension that is infinite to rounding
+_GAUSSIAN = 2.0**200  # a dimension that rounding cannot tell from infinity
 """A dimension D that rounding cannot tell from infinity."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)  # Nodes and weights of Gauss-Legendre quadrature on [0, 1]
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -88,7 +88,7 @@ class Projection:
 
     def _unscaled(self, c: Array) -> tuple[Array, Array, Array]:
         d = min(self.dimension, _GAUSSIAN)
-        low, high = self.directions - 1, d - self.directions - 1  # powers of the sine and of the cosine
+        low, high = self.directions - 1, d - self.directions - 1  # the powers of sine and cosine in the density
         scale = math.sqrt(d / self.directions)
         mode = math.atan2(math.sqrt(low), math.sqrt(high))
         curvature = (math.sqrt(low) + math.sqrt(high)) ** 2

@@ -20,10 +20,9 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.constants import Constants, constants, law_of
 
 _SMALLEST_CLIP, _LARGEST_CLIP = 0.02, 15.0  # The range of clips c = C/(L sqrt(K)) on the first grid
-_NEVER_CLIPS = 1e10  # at most sqrt(d), or beyond it with probability exp(-10^19): no moment differs
+_NEVER_CLIPS = 1e10  # a clip, in units of L sqrt(K), that no projection exceeds with a probability above exp(-10^19)
 """A clip c beyond which clipping never acts: it exceeds sqrt(d), or is exceeded with probability exp(-10^19)."""
-MOST_DIRECTIONS = 2**16
-"""The largest K that is tried, which is the most that a run takes."""
+MOST_DIRECTIONS = 2**16  # The largest K that is tried, which is the most that a run takes
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,9 @@ def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 
 
 
 def clip_share(clip: float, p: Problem, directions: int) -> float:
-    """c = C/(L sqrt(K)); where clipping never acts, a smaller number that says the same."""
+    """The clip in the unit L sqrt(K), c = C/(L sqrt(K)); for a clip so large that it never acts, a smaller one
+    like it.
+    """
     share = check.real("clip", clip, above=0) / p.lipschitz / math.sqrt(directions)
     return check.real("clip/(lipschitz sqrt(directions_per_step))", min(share, _NEVER_CLIPS), at_least=SMALLEST)
 
@@ -226,5 +227,5 @@ class SmallestBound:
         gap_per_step = relative_gap(self.problem) / steps
         y = smallest_root(terms, gap_per_step)
         spare = y * (terms.kept * y - terms.first)
-        lost = spare <= 0  # by rounding, where the bias of clipping is nearly all of y
+        lost = spare <= 0  # rounding can do this where the bias of clipping is nearly all of y
         return np.where(lost, math.inf, y), 2 * gap_per_step / np.where(lost, 1.0, spare)
