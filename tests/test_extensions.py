@@ -56,13 +56,14 @@ class Wide(Mechanism):
     samplings = ("full", "poisson", "every-other")
 
     def cost(self, releases: Counted, delta: float) -> Cost:
+        r = releases
         return Cost(
             gaussian=False,
-            epsilon=releases.steps * release_epsilon(2 * releases.noise_multiplier, 1.0, releases.relation),
+            epsilon=r.steps * release_epsilon(2 * r.noise_multiplier, 1.0, replaced=r.relation.replaces),
         )
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float:
-        return laplace_multiplier(target_epsilon, releases.steps, 1.0, releases.relation) / 2
+        return laplace_multiplier(target_epsilon, releases.steps, 1.0, replaced=releases.relation.replaces) / 2
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(noise_multiplier * levels)

@@ -148,7 +148,7 @@ def _questions(options: argparse.Namespace) -> list[Question]:
     for known in (*SOUGHT[:4], "n", "batch"):
         if given[known] is None and known != sought:
             raise ValueError(f"{FLAGS[known]} must be given")
-    question = Question(**given, sampling=sampling, relation=options.relation, group=options.group)
+    question = Question(**given, drawing={"sampling": sampling, "relation": options.relation}, group=options.group)
     if name is None:
         questions = [question]
     else:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
@@ -14,8 +15,7 @@ from dpzero_theory.privacy.certified.laws.exponential import LEAST_LAPLACE
 from dpzero_theory.privacy.composition import Composition
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.mechanism import MECHANISMS
-from dpzero_theory.privacy.sampling import Sampling
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Release, Words
 
 LARGEST_EPSILON = 1e4
 """Of a target with sampled batches: what is beyond protects nothing, and would need grids of as many cells."""
@@ -32,15 +32,7 @@ _LEAST_STEP = 1e-12
 
 
 def calibrate_noise_multiplier(
-    *,
-    target_epsilon: float,
-    target_delta: float,
-    steps: int,
-    sampling: str | Sampling,
-    relation: str,
-    sample_rate: float | None = None,
-    mechanism: str = "gaussian",
-    coordinates: int = 1,
+    *, target_epsilon: float, target_delta: float, steps: int, **words: Unpack[Words]
 ) -> Bracket:
     """The smallest noise multiplier for which `steps` releases are (target_epsilon, target_delta)-DP.
 
@@ -51,11 +43,7 @@ def calibrate_noise_multiplier(
         target_epsilon: epsilon > 0, at most `LARGEST_EPSILON` with sampled batches.
         target_delta: 0 < delta < 1; with a pure law (laplace) also 0, for pure target_epsilon.
         steps: T >= 1, number of releases.
-        sampling: a word of `sampling.SAMPLINGS`, or a value, which has its rate; there is no default.
-        relation: `replace-one`, `add-remove` or `zero-out`; there is no default.
-        sample_rate: q in (0, 1], (expected) batch over n; 1 or None with full batch.
-        mechanism: one of `mechanism.MECHANISMS`.
-        coordinates: K >= 1, as in `Release`.
+        words: sampling, relation, sample_rate, mechanism and coordinates, as of `step.Words`.
 
     Returns:
         A bracket with value = upper: at `upper` `epsilon_of_history` at target_delta says at most target_epsilon, and
@@ -70,17 +58,13 @@ def calibrate_noise_multiplier(
             multiplier does and there is no smallest one.
     """
     epsilon = check.real("target_epsilon", target_epsilon, above=0)
-    law = MECHANISMS[mechanism]
-    unit = Release(
-        _LOUD,
-        steps,
-        sampling=sampling,
-        relation=relation,
-        sample_rate=sample_rate,
-        mechanism=mechanism,
-        coordinates=coordinates,
-    ).with_noise(1.0)
-    pure = law.multiplier(unit, epsilon)
+    return calibrated(Release(_LOUD, steps, **words), epsilon, target_delta)
+
+
+def calibrated(releases: Release, epsilon: float, target_delta: float) -> Bracket:
+    """`calibrate_noise_multiplier` of releases whose own noise multiplier is not used."""
+    unit = releases.with_noise(1.0)
+    pure = MECHANISMS[unit.mechanism].multiplier(unit, epsilon)
     delta = check.real("target_delta", target_delta, at_least=0, below=1)
     if pure is None:
         check.real("target_delta", delta, above=0, below=1)

@@ -25,16 +25,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import smallest_real
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history, excess
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier, settled
+from dpzero_theory.privacy.calibration import calibrated, settled
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import CyclicPoisson, FixedSize, TruncatedPoisson
-from dpzero_theory.privacy.step import Release, Steps, releases_of
+from dpzero_theory.privacy.step import Release, Steps, Words, releases_of
 
 _ROUNDING = 1e-15
 _MECHANISMS = ("gaussian", "discrete-gaussian", "laplace")
@@ -163,20 +163,19 @@ def group_excess(
 
 
 def group_noise(
-    *, target_epsilon: float, target_delta: float, size: int, n: int | None = None, **releases: Any
+    *, target_epsilon: float, target_delta: float, size: int, steps: int, n: int | None = None, **words: Unpack[Words]
 ) -> Bracket:
     """The smallest noise multiplier that meets the target for groups of `size` records, to 1e-4.
 
     Arguments and errors as `calibration.calibrate_noise_multiplier` and `group_delta`. The lower end is that of one
     record.
     """
-    made = [Release(1.0, **releases)]
-    k = _size(made, size, n)
-    _links(made, k, n)
-    one = calibrate_noise_multiplier(target_epsilon=target_epsilon, target_delta=target_delta, **releases)
+    goal, unit = check.real("target_epsilon", target_epsilon, above=0), Release(1e6, steps, **words)
+    k = _size([unit], size, n)
+    _links([unit], k, n)
+    one = calibrated(unit, goal, target_delta)
     if k == 1:
         return one
-    unit = Release(one.value, **releases)
 
     def beyond(noise: float) -> float:
         return group_excess([unit.with_noise(noise)], target_epsilon, target_delta, size=k, n=n)

@@ -23,7 +23,6 @@ epsilon(delta) >= t epsilon_1 + log(1 - delta/p^t).
 import math
 
 from dpzero_theory.check import real
-from dpzero_theory.privacy.relation import Relation
 
 FINE = 2**30
 """Integers to a clip from which a lattice is one of those that `laplace` means."""
@@ -31,7 +30,7 @@ _ROUNDING = 1e-12  # relative, of the formulas below in float64
 _LARGEST = 700.0  # of a with sampling, and of epsilon_1: e^a and e^epsilon_1 are evaluated
 
 
-def release_epsilon(noise_multiplier: float, sample_rate: float, relation: Relation) -> float:
+def release_epsilon(noise_multiplier: float, sample_rate: float, *, replaced: bool) -> float:
     """epsilon_1 of the module, rounded up.
 
     noise_multiplier: here b/levels = 1/a > 0, the parameter of the noise over the clip. sample_rate: q in (0, 1].
@@ -43,7 +42,7 @@ def release_epsilon(noise_multiplier: float, sample_rate: float, relation: Relat
         raise ValueError(f"noise_multiplier must be at least 1/{_LARGEST:g} with sampling; got {noise_multiplier!r}")
     more = a if q == 1 else math.log1p(q * math.expm1(a))
     less = a if q == 1 else -math.log1p(q * math.expm1(-a))
-    return (more + less if relation is Relation.REPLACE_ONE else more) * (1 + _ROUNDING)
+    return (more + less if replaced else more) * (1 + _ROUNDING)
 
 
 def lattice_gap(noise_multiplier: float, steps: int) -> float:
@@ -58,9 +57,9 @@ def lattice_gap(noise_multiplier: float, steps: int) -> float:
     return steps * 2.0**-31 / real("noise_multiplier", noise_multiplier, above=0.0) * (1 + _ROUNDING)
 
 
-def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, relation: Relation, delta: float) -> float:
+def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, delta: float, *, replaced: bool) -> float:
     """A lower bound on epsilon(delta) of `steps` releases, 0 <= delta < 1: the module's, at its best t."""
-    each = release_epsilon(noise_multiplier, sample_rate, relation) * (1 - 3 * _ROUNDING)
+    each = release_epsilon(noise_multiplier, sample_rate, replaced=replaced) * (1 - 3 * _ROUNDING)
     log_p = math.log((sample_rate + (1 - sample_rate) * math.exp(-1 / noise_multiplier)) / 2)
     if delta == 0:
         return steps * each
@@ -73,7 +72,7 @@ def least_epsilon(noise_multiplier: float, steps: int, sample_rate: float, relat
     return max(found) * (1 - _ROUNDING)
 
 
-def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, relation: Relation) -> float:
+def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, *, replaced: bool) -> float:
     """The smallest b/levels, up to 1e-10 of it, for which `steps` releases are target_epsilon-DP at delta = 0.
 
     Inverts epsilon_1 in closed form: e^a = 1 + (e^epsilon_1 - 1)/q, and for replace-one the positive root y = e^a of
@@ -81,7 +80,7 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, re
     """
     goal = real("target_epsilon", target_epsilon, at_least=1e-290, at_most=600.0 * steps) * (1 - 4 * _ROUNDING)
     each, q = goal / steps, sample_rate
-    if relation is not Relation.REPLACE_ONE:
+    if not replaced:
         a = math.log1p(math.expm1(each) / q)
     elif q == 1:
         a = each / 2
@@ -92,9 +91,9 @@ def laplace_multiplier(target_epsilon: float, steps: int, sample_rate: float, re
         root = math.hypot(half, math.sqrt(q * math.expm1(each)))
         a = math.log1p((root - half) / q if half < 0 else math.expm1(each) / (root + half))
     if q < 1 and a >= _LARGEST:
-        most = release_epsilon((1 + 1e-9) / _LARGEST, q, relation) * steps
+        most = release_epsilon((1 + 1e-9) / _LARGEST, q, replaced=replaced) * steps
         raise ValueError(f"target_epsilon must be at most {most:.6g} with these batches; got {target_epsilon!r}")
     low, high = 1 / a, 1 / a
-    while release_epsilon(high, q, relation) * steps * (1 + _ROUNDING) > target_epsilon:
+    while release_epsilon(high, q, replaced=replaced) * steps * (1 + _ROUNDING) > target_epsilon:
         low, high = high, high + (high - low) * 2 + 1e-12 * high
     return high

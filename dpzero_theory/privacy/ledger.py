@@ -24,14 +24,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
-from dpzero_theory.check import choice, entries, integer, printable, real, types_of
+from dpzero_theory.check import choice, entries, integer, printable, real
 from dpzero_theory.privacy.accountant import epsilon_of_history
 from dpzero_theory.privacy.journal import Journal, content
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Release, Step, Words
 
 _START = "0" * 64
 _ENTRIES: dict[str, dict[str, type]] = {
@@ -42,6 +42,17 @@ _ENTRIES: dict[str, dict[str, type]] = {
     "moved": {"inode": int},
 }
 """Of a line, by its kind."""
+_SETTINGS: dict[str, type] = {
+    "n": int,
+    "sample_rate": float,
+    "noise_multiplier": float,
+    "clip": float,
+    "relation": str,
+    "sampling": str,
+    "mechanism": str,
+    "coordinates": int,
+}
+"""The entries of `Settings.words`, in the order of the file, with their types."""
 _LATER = ("run", "inode", "by", "state")
 """Those that a line may lack."""
 _ROUNDING = 1e-9  # relative: what a closed form for the multiplier may lose; a calibrated one costs the target at most
@@ -59,39 +70,45 @@ class PlanCostsMoreError(LedgerError, ValueError):
     """The plan does not fit the budget."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Settings:
-    """The settings of every release of a plan: its number of records n >= 1, its clip C > 0, and those of a `Release`.
+    """The settings of every release of a plan.
 
-    Raises ValueError for anything else.
+    n: number of records, >= 1. clip: C > 0. step: noise, sampling, relation, mechanism and coordinates. It is made of
+    n, noise_multiplier, clip and the words of `step.Words`, and raises ValueError where one is outside its range.
     """
 
     n: int
-    sample_rate: float
-    noise_multiplier: float
     clip: float
-    relation: str
-    sampling: str
-    mechanism: str = "gaussian"
-    coordinates: int = 1
+    step: Step
 
-    def __post_init__(self) -> None:
-        one = self.release(1)
-        checked = {"n": integer("n", self.n), "clip": real("clip", self.clip, above=0.0)}
-        for field in fields(self):
-            object.__setattr__(self, field.name, checked.get(field.name, getattr(one, field.name, None)))
+    def __init__(self, *, n: int, noise_multiplier: float, clip: float, **words: Unpack[Words]) -> None:
+        object.__setattr__(self, "step", Release(noise_multiplier, 1, **words).step)
+        object.__setattr__(self, "n", integer("n", n))
+        object.__setattr__(self, "clip", real("clip", clip, above=0.0))
 
     def release(self, steps: int) -> Release:
         """`steps` >= 1 releases with these settings. Raises ValueError."""
-        return Release(
-            self.noise_multiplier,
-            steps,
-            sampling=self.sampling,
-            relation=self.relation,
-            sample_rate=self.sample_rate,
-            mechanism=self.mechanism,
-            coordinates=self.coordinates,
-        )
+        return Release.of(self.step, steps)
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.step.noise
+
+    @property
+    def mechanism(self) -> str:
+        return self.step.mechanism
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The settings as a line of the file has them."""
+        r = self.release(1)
+        values = self.n, r.sample_rate, r.noise_multiplier, self.clip, str(r.relation), r.sampling, r.mechanism
+        return dict(zip(_SETTINGS, (*values, r.coordinates), strict=True))
+
+    def changed(self, **words: Any) -> "Settings":
+        """Other settings that differ in some words. Raises ValueError."""
+        return Settings(**{**self.words, **words})
 
 
 class Report(NamedTuple):
@@ -195,7 +212,7 @@ class Ledger(AbstractContextManager["Ledger"]):
         }
         plan = {
             "kind": "plan",
-            "settings": asdict(settings),
+            "settings": settings.words,
             "steps": integer("steps", steps),
             "block": integer("block", block),
         }
@@ -229,10 +246,10 @@ class Ledger(AbstractContextManager["Ledger"]):
         """
         with self._journal.mutex:
             self._journal.require_writable()
-            for field in fields(Settings):
-                given, expected = getattr(settings, field.name), getattr(self.settings, field.name)
-                if given != expected:
-                    raise LedgerError(f"{self.path}: {field.name} is {given!r}, but {expected!r} was planned")
+            given = settings.words
+            for name, expected in self.settings.words.items():
+                if given[name] != expected:
+                    raise LedgerError(f"{self.path}: {name} is {given[name]!r}, but {expected!r} was planned")
             if self.releases_left == 0:
                 raise BudgetSpentError(f"{self.path}: all {self._steps} releases of the plan are spent")
             first, count = self._spent, min(self._block, self.releases_left)
@@ -381,7 +398,7 @@ def _lines(path: Path, text: bytes) -> Iterator[tuple[dict[str, Any], str, int]]
                 real("target_delta", record["target_delta"], at_least=0.0, below=1.0)
             elif kind == "plan":
                 later = ("mechanism", "coordinates")
-                Settings(**entries("settings", record["settings"], types_of(Settings), later))
+                Settings(**entries("settings", record["settings"], _SETTINGS, later))
                 steps, block = integer("steps", record["steps"]), integer("block", record["block"])
             elif kind != "moved":
                 integer("release", record["release"], at_least=spent, at_most=spent)

@@ -196,7 +196,7 @@ class DiscreteGaussian(Mechanism):
     def cost(self, releases: Counted, delta: float) -> Cost:
         r, s = releases, releases.noise_multiplier
         if self._summed(r) and s >= LEAST_DISCRETE and s * self.levels <= WIDEST:
-            pairs = discrete_pairs(s, r.sample_rate, r.relation, self.levels)
+            pairs = discrete_pairs(s, r.sample_rate, self.levels, replaced=r.relation.replaces)
             return Cost(gaussian=False, epsilon=math.inf, pairs=pairs)
         found = between(s, self.levels, r.steps * r.coordinates)
         if found is None:
@@ -240,18 +240,19 @@ class _Laplace(Mechanism):
         return MECHANISMS["laplace" if levels >= FINE_LAPLACE else f"{CoarseLaplace.family}:{levels}"]
 
     def cost(self, releases: Counted, delta: float) -> Cost:
-        r = releases
+        r, replaced = releases, releases.relation.replaces
         known = r.noise_multiplier >= LEAST_LAPLACE and r.steps <= _MOST_COMPOSED
         return Cost(
             gaussian=False,
             ratio=0.0 if self.levels else lattice_gap(r.noise_multiplier, r.steps),
-            epsilon=r.steps * release_epsilon(r.noise_multiplier, r.sample_rate, r.relation),
-            least=least_epsilon(r.noise_multiplier, r.steps, r.sample_rate, r.relation, delta),
-            pairs=laplace_pairs(r.noise_multiplier, r.sample_rate, r.relation, self.levels) if known else None,
+            epsilon=r.steps * release_epsilon(r.noise_multiplier, r.sample_rate, replaced=replaced),
+            least=least_epsilon(r.noise_multiplier, r.steps, r.sample_rate, delta, replaced=replaced),
+            pairs=laplace_pairs(r.noise_multiplier, r.sample_rate, self.levels, replaced=replaced) if known else None,
         )
 
     def multiplier(self, releases: Counted, target_epsilon: float) -> float:
-        return laplace_multiplier(target_epsilon, releases.steps, releases.sample_rate, releases.relation)
+        r = releases
+        return laplace_multiplier(target_epsilon, r.steps, r.sample_rate, replaced=r.relation.replaces)
 
     def scale(self, noise_multiplier: float, levels: int) -> int:
         return math.ceil(Fraction(noise_multiplier) * levels)

@@ -8,7 +8,7 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.calibration import settled
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_noise
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Drawing, Release
 
 SOUGHT = ("noise_multiplier", "epsilon", "delta", "steps", "batch", "n")
 
@@ -27,9 +27,19 @@ class Question:
     steps: int | None
     n: int | None
     batch: int | None
-    sampling: str
-    relation: str
+    drawing: Drawing
     group: int = 1
+
+    @property
+    def sampling(self) -> str:
+        """The word for how batches are drawn."""
+        word = self.drawing["sampling"]
+        return word if isinstance(word, str) else word.word
+
+    @property
+    def relation(self) -> str:
+        """The name of the relation."""
+        return self.drawing["relation"]
 
     @property
     def sought(self) -> str:
@@ -43,7 +53,7 @@ class Question:
 
     def release(self) -> Release:
         """What is released, once everything is known."""
-        return Release(self.noise_multiplier, self.steps, **self._drawn(), sample_rate=self.sample_rate)  # type: ignore[arg-type]
+        return Release(self.noise_multiplier, self.steps, **self.drawing, sample_rate=self.sample_rate)  # type: ignore[arg-type]
 
     def answered(self, found: Bracket) -> "Question":
         """The question with its answer in it."""
@@ -55,7 +65,7 @@ class Question:
         target: dict[str, Any] = {"target_epsilon": self.epsilon, "target_delta": self.delta}
         noise: dict[str, Any] = {"noise_multiplier": self.noise_multiplier}
         steps: dict[str, Any] = {"steps": self.steps}
-        drawn: dict[str, Any] = self._drawn()
+        drawn = self.drawing
         sizes: dict[str, Any] = {name: getattr(self, name) for name in ("n", "batch") if name != self.sought}
         group: dict[str, Any] = {"group": self.group}
         match self.sought:
@@ -85,9 +95,6 @@ class Question:
 
         found = group_delta(history, epsilon, size=self.group, n=self.n)
         return settled(found, beyond) if epsilon > 0 else replace(found, value=found.upper)
-
-    def _drawn(self) -> dict[str, str]:
-        return {"sampling": self.sampling, "relation": self.relation}
 
 
 def sweep_row(question: Question, variable: str) -> dict[str, float | str]:

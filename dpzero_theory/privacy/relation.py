@@ -25,9 +25,14 @@ class Relation(StrEnum):
         }[self]
 
     @property
+    def replaces(self) -> bool:
+        """Whether a record takes another value, so that its contribution may change its sign."""
+        return self is Relation.REPLACE_ONE
+
+    @property
     def sensitivity(self) -> int:
         """Largest change of a sum of clipped contributions, in clips: 2 for replace-one, else 1."""
-        return 2 if self is Relation.REPLACE_ONE else 1
+        return 2 if self.replaces else 1
 
     @classmethod
     def of(cls, value: object) -> "Relation":

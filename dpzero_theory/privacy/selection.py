@@ -31,14 +31,15 @@ import math
 import random
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Unpack
 
 from scipy.optimize import brentq, minimize_scalar
 
 from dpzero_theory import check
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.step import Release, Steps
+from dpzero_theory.privacy.calibration import calibrated
+from dpzero_theory.privacy.step import Release, Steps, Words
 
 MOST_RUNS = 1e4
 _LEAST_LOG = -700.0
@@ -137,15 +138,7 @@ def selection_epsilon(history: Steps, delta: float, runs: Runs) -> Bracket:
 
 
 def calibrate_selection(
-    runs: Runs,
-    *,
-    target_epsilon: float,
-    target_delta: float,
-    steps: int,
-    sampling: str,
-    relation: str,
-    sample_rate: float | None = None,
-    coordinates: int = 1,
+    runs: Runs, *, target_epsilon: float, target_delta: float, steps: int, **words: Unpack[Words]
 ) -> Bracket:
     """The noise multiplier of each run, for which the best of `runs` is (target_epsilon, target_delta)-DP.
 
@@ -154,26 +147,10 @@ def calibrate_selection(
     statement. Raises ValueError.
     """
     goal = check.real("target_epsilon", target_epsilon, above=0)
-    least = calibrate_noise_multiplier(
-        target_epsilon=goal,
-        target_delta=target_delta,
-        steps=steps,
-        sampling=sampling,
-        relation=relation,
-        sample_rate=sample_rate,
-        mechanism="discrete-gaussian",
-        coordinates=coordinates,
-    ).value
-
-    unit = Release(
-        least,
-        steps,
-        sampling=sampling,
-        relation=relation,
-        sample_rate=sample_rate,
-        mechanism="discrete-gaussian",
-        coordinates=coordinates,
-    )
+    if words.setdefault("mechanism", "discrete-gaussian") != "discrete-gaussian":
+        raise ValueError(f"mechanism must be discrete-gaussian for a selection; got {words['mechanism']!r}")
+    unit = Release(1.0, steps, **words)
+    least = calibrated(unit, goal, target_delta).value
 
     def excess(log_noise: float) -> float:
         return math.log(selection_epsilon([unit.with_noise(math.exp(log_noise))], target_delta, runs).upper / goal)

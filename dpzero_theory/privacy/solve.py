@@ -7,7 +7,7 @@ is at most the target, one further it is not.
 
 import math
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.bisection import last_integer
@@ -16,8 +16,8 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.group import group_delta, group_epsilon, group_excess
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import FixedSize, sampling_of
-from dpzero_theory.privacy.step import MOST_STEPS, Release
+from dpzero_theory.privacy.sampling import FixedSize, Sampling, sampling_of
+from dpzero_theory.privacy.step import MOST_STEPS, Kind, Release, Words
 
 MOST_RECORDS = 10**15
 _LEAST = 5e-324
@@ -30,13 +30,9 @@ def most_steps(
     target_epsilon: float,
     target_delta: float,
     noise_multiplier: float,
-    sampling: str,
-    relation: str,
-    sample_rate: float | None = None,
-    mechanism: str = "gaussian",
-    coordinates: int = 1,
     group: int = 1,
     n: int | None = None,
+    **words: Unpack[Words],
 ) -> Bracket:
     """The largest number T of releases that is (target_epsilon, target_delta)-DP.
 
@@ -52,15 +48,7 @@ def most_steps(
         PreconditionError: one release does not meet the target, or 10^12 do.
     """
 
-    unit = Release(
-        noise_multiplier,
-        1,
-        sampling=sampling,
-        relation=relation,
-        sample_rate=sample_rate,
-        mechanism=mechanism,
-        coordinates=coordinates,
-    )
+    unit = Release(noise_multiplier, 1, **words)
     goal = _Goal(target_epsilon, target_delta, group, unit.with_steps, lambda _: n)
     found = goal.largest(1, MOST_STEPS, _central_steps(unit, goal))
     if found is None:
@@ -78,11 +66,8 @@ def largest_batch(
     noise_multiplier: float,
     steps: int,
     n: int,
-    sampling: str,
-    relation: str,
-    mechanism: str = "gaussian",
-    coordinates: int = 1,
     group: int = 1,
+    **kind: Unpack[Kind],
 ) -> Bracket:
     """The largest (expected) batch of n records with which `steps` releases are (target_epsilon, target_delta)-DP.
 
@@ -90,15 +75,7 @@ def largest_batch(
     integers as `most_steps` does, n where full batches meet the target. Raises as it does, for a batch of one record.
     """
     records = check.integer("n", n, at_most=MOST_RECORDS)
-    unit = Release(
-        noise_multiplier,
-        steps,
-        sampling=sampling,
-        relation=relation,
-        sample_rate=1 / records,
-        mechanism=mechanism,
-        coordinates=coordinates,
-    )
+    unit = Release(noise_multiplier, steps, **kind, sample_rate=1 / records)
     drawn = unit.step.sampling
     goal = _Goal(
         target_epsilon, target_delta, group, lambda batch: unit.drawn_as(drawn.at(batch / records)), lambda _: records
@@ -117,11 +94,8 @@ def fewest_records(
     noise_multiplier: float,
     steps: int,
     batch: int,
-    sampling: str,
-    relation: str,
-    mechanism: str = "gaussian",
-    coordinates: int = 1,
     group: int = 1,
+    **kind: Unpack[Kind],
 ) -> Bracket:
     """The smallest n of which `steps` batches of `batch` records are (target_epsilon, target_delta)-DP.
 
@@ -129,23 +103,21 @@ def fewest_records(
     are certified not to (or are fewer than a batch). Raises as `most_steps` does; PreconditionError where 10^15
     records do not meet the target.
     """
-    size, drawn = check.integer("batch", batch, at_most=MOST_RECORDS), sampling_of(sampling, 1 / MOST_RECORDS)
+    size, drawn = check.integer("batch", batch, at_most=MOST_RECORDS), _drawn(kind)
     most = drawn.most_rate
-    unit = Release(
-        noise_multiplier,
-        steps,
-        sampling=sampling,
-        relation=relation,
-        sample_rate=most / 2,
-        mechanism=mechanism,
-        coordinates=coordinates,
-    )
+    unit = Release(noise_multiplier, steps, **kind, sample_rate=most / 2)
     goal = _Goal(target_epsilon, target_delta, group, lambda n: unit.drawn_as(drawn.at(size / n)), lambda n: n)
     first = max(math.ceil(size / most - 1e-9), size + _kept_out(unit, group), goal.group)
     found = goal.smallest(first, MOST_RECORDS, size / _central_rate(unit, goal))
     if found is None:
         goal.refuse(MOST_RECORDS, f"{MOST_RECORDS} records")
     return found
+
+
+def _drawn(kind: Kind) -> Sampling:
+    """How batches are drawn, at some rate."""
+    word = kind["sampling"]
+    return word if isinstance(word, Sampling) else sampling_of(word, 1 / MOST_RECORDS)
 
 
 def _kept_out(unit: Release, group: int) -> int:

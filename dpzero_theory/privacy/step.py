@@ -10,6 +10,7 @@ Accountant, calibration, plan, ledger and audit read nothing else. Files and com
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Required, TypedDict, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.privacy.composition import Composition, Part
@@ -69,6 +70,43 @@ class Step:
         return self * 1 + other
 
 
+class Drawing(TypedDict):
+    """How batches are drawn and which data sets are neighbours, in words.
+
+    sampling: a name of `sampling.SAMPLINGS` with its arguments, such as `poisson` or `random-allocation:2`, or a
+    `Sampling`. relation: the name of a `Relation`. Neither has a default.
+    """
+
+    sampling: Required[str | Sampling]
+    relation: Required[str]
+
+
+class Kind(Drawing, total=False):
+    """A step but for its noise and its sample rate, in words: `Drawing`, and mechanism and coordinates as of `Step`."""
+
+    mechanism: str
+    coordinates: int
+
+
+class Words(Kind, total=False):
+    """A step but for its noise, in words: `Kind`, and sample_rate q in (0, 1], the (expected) batch over n.
+
+    With full batches sample_rate is 1 and may be left out, and so may it where `sampling` is a value, which knows it.
+    """
+
+    sample_rate: float | None
+
+
+def step_of(noise_multiplier: float, words: Words) -> Step:
+    """The step that a noise multiplier and words stand for. Raises ValueError naming the word."""
+    check.settings(words, Words.__annotations__, Words.__required_keys__)
+    noise, drawn = check.real("noise_multiplier", noise_multiplier, above=0), words["sampling"]
+    if not isinstance(drawn, Sampling):
+        drawn = sampling_of(drawn, words.get("sample_rate"))
+    relation = Relation.of(words["relation"])
+    return Step(noise, drawn, relation, words.get("mechanism", "gaussian"), words.get("coordinates", 1))
+
+
 @dataclass(frozen=True, init=False)
 class Release:
     """`steps` equal steps: a part of a history. It is made of words, as files and command lines spell a step.
@@ -80,10 +118,7 @@ class Release:
     Args:
         noise_multiplier: `Step.noise`.
         steps: T >= 1, how many.
-        sampling: a name of `sampling.SAMPLINGS` with its arguments, or a `Sampling`.
-        relation: the name of a `Relation`.
-        sample_rate: q in (0, 1], the (expected) batch over n; with full batches it is 1 and may be left out.
-        mechanism, coordinates: as of `Step`.
+        words: sampling, relation, sample_rate, mechanism and coordinates, as of `Words`.
 
     Raises:
         ValueError: as `Step`, naming these arguments, and for noise so little that so many steps are not accounted.
@@ -92,24 +127,12 @@ class Release:
     step: Step
     steps: int
 
-    def __init__(
-        self,
-        noise_multiplier: float,
-        steps: int,
-        *,
-        sampling: str | Sampling,
-        relation: str,
-        sample_rate: float | None = None,
-        mechanism: str = "gaussian",
-        coordinates: int = 1,
-    ) -> None:
-        drawn = sampling if isinstance(sampling, Sampling) else sampling_of(sampling, sample_rate)
-        noise = check.real("noise_multiplier", noise_multiplier, above=0)
-        self._set(Step(noise, drawn, Relation.of(relation), mechanism, coordinates), steps)
+    def __init__(self, noise_multiplier: float, steps: int, **words: Unpack[Words]) -> None:
+        self._set(step_of(noise_multiplier, words), steps)
 
     @classmethod
     def of(cls, step: Step, steps: int) -> "Release":
-        """So many of this step. Raises ValueError."""
+        """A number of equal steps. Raises ValueError."""
         found = object.__new__(cls)
         found._set(step, steps)
         return found

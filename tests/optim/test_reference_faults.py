@@ -3,7 +3,6 @@
 import logging
 import math
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -296,7 +295,7 @@ def test_fault_k_resuming_refuses_other_data(tmp_path: Path) -> None:
 def test_fault_k_the_ledger_itself_refuses_other_noise(tmp_path: Path) -> None:
     private(tmp_path).close()
     with Ledger.open(tmp_path / "ledger.jsonl") as ledger, pytest.raises(LedgerError, match="noise_multiplier is"):
-        ledger.spend(replace(ledger.settings, noise_multiplier=ledger.settings.noise_multiplier / 2))
+        ledger.spend(ledger.settings.changed(noise_multiplier=ledger.settings.noise_multiplier / 2))
 
 
 def test_fault_l_nothing_but_releases_leaves_a_step(

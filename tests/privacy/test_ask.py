@@ -17,7 +17,7 @@ from dpzero_theory.privacy.question import Question
 from dpzero_theory.privacy.relation import Relation
 from dpzero_theory.privacy.sampling import SAMPLINGS, sampling_of
 from dpzero_theory.privacy.solve import fewest_records, largest_batch, most_steps
-from dpzero_theory.privacy.step import Release
+from dpzero_theory.privacy.step import Drawing, Release
 
 SLOW = ("random-allocation", "truncated-poisson", "fixed-size")
 """Of these a few steps of one plan for each law, as a question may take seconds."""
@@ -162,7 +162,7 @@ def test_whole_numbers_meet_the_target_too(sampling: str) -> None:
 
 
 def test_epsilon_at_the_delta_that_was_found_is_no_more_than_was_given() -> None:
-    question = Question(2.0, 1.7, None, 500, 10_000, 100, "poisson", "add-remove")
-    delta = question.answer().value
-    found = Question(None, 1.7, delta, 500, 10_000, 100, "poisson", "add-remove").answer().value
+    drawing: Drawing = {"sampling": "poisson", "relation": "add-remove"}
+    delta = Question(2.0, 1.7, None, 500, 10_000, 100, drawing).answer().value
+    found = Question(None, 1.7, delta, 500, 10_000, 100, drawing).answer().value
     assert 2.0 * (1 - 1e-6) < found <= 2.0

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,18 +75,18 @@ def test_other_settings_are_refused_by_name_and_nothing_is_written(path: Path, c
     with make(path) as ledger:
         before = path.read_bytes()
         with pytest.raises(LedgerError, match=f"{next(iter(change))} is .* was planned"):
-            ledger.spend(replace(SETTINGS, **change))  # type: ignore[arg-type]
+            ledger.spend(SETTINGS.changed(**change))
         assert path.read_bytes() == before
         assert ledger.spend(SETTINGS) == range(1)
 
 
 def test_sampling_alone_is_compared(path: Path) -> None:
-    poisson = replace(SETTINGS, sample_rate=0.1, sampling="poisson")
+    poisson = SETTINGS.changed(sample_rate=0.1, sampling="poisson")
     with (
         Ledger.create(path, target_epsilon=10.0, target_delta=1e-6, settings=poisson, steps=3) as ledger,
         pytest.raises(LedgerError, match="sampling is 'fixed-order', but 'poisson' was planned"),
     ):
-        ledger.spend(replace(poisson, sampling="fixed-order"))
+        ledger.spend(poisson.changed(sampling="fixed-order"))
 
 
 def test_a_ledger_that_names_no_mechanism_is_a_gaussian_one(path: Path) -> None:
@@ -105,7 +104,7 @@ def test_a_ledger_that_names_no_mechanism_is_a_gaussian_one(path: Path) -> None:
     with Ledger.open(path) as ledger:
         assert ledger.settings == SETTINGS
         with pytest.raises(LedgerError, match="mechanism is 'laplace', but 'gaussian' was planned"):
-            ledger.spend(replace(SETTINGS, mechanism="laplace"))
+            ledger.spend(SETTINGS.changed(mechanism="laplace"))
         assert ledger.spend(SETTINGS) == range(1)
 
 
@@ -368,11 +367,11 @@ def exact_epsilon(gdp: float, delta: float) -> float:
 
 
 def test_epsilon_of_a_mixed_history() -> None:
-    second = replace(SETTINGS, noise_multiplier=20.0, clip=9.0, n=7)
+    second = SETTINGS.changed(noise_multiplier=20.0, clip=9.0, n=7)
     mu = math.sqrt(30 * (2 / 50) ** 2 + 11 * (2 / 20) ** 2)
     found = epsilon_of_history([SETTINGS.release(30), second.release(11)], 1e-5).upper
     assert found == pytest.approx(exact_epsilon(mu, 1e-5), rel=1e-9)
-    add_remove = replace(SETTINGS, relation="add-remove").release(900)
+    add_remove = SETTINGS.changed(relation="add-remove").release(900)
     assert epsilon_of_history([add_remove], 1e-5).upper == pytest.approx(exact_epsilon(30 / 50, 1e-5), rel=1e-9)
     assert epsilon_of_history([], 1e-5).upper == 0.0
     with pytest.raises(ValueError, match="delta must be"):
@@ -409,7 +408,7 @@ def test_the_report_adds_up(path: Path) -> None:
 
 def test_a_plan_may_use_the_budget_exactly_and_not_more(path: Path) -> None:
     multiplier = 2 * math.sqrt(64) / float(gdp_from_epsilon(3.0, 1e-6))
-    settings = replace(SETTINGS, noise_multiplier=multiplier)
+    settings = SETTINGS.changed(noise_multiplier=multiplier)
     budget = {"target_epsilon": 3.0, "target_delta": 1e-6}
     with pytest.raises(LedgerError, match=r"the plan costs epsilon .* more than target_epsilon 3"):
         Ledger.create(path, settings=settings, steps=65, **budget)  # type: ignore[arg-type]
@@ -432,7 +431,7 @@ BAD: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("name", "value"), BAD)
 def test_bad_settings(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{name} must be"):
-        replace(SETTINGS, **{name: value})  # type: ignore[arg-type]
+        SETTINGS.changed(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -469,7 +468,7 @@ def test_an_accountant_that_fails_is_not_trusted(path: Path, monkeypatch: pytest
 
 
 def test_numbers_survive_the_file_exactly(path: Path) -> None:
-    odd = replace(SETTINGS, noise_multiplier=50.1 / 3, clip=0.1 + 0.2)
+    odd = SETTINGS.changed(noise_multiplier=50.1 / 3, clip=0.1 + 0.2)
     Ledger.create(path, target_epsilon=100.0, target_delta=1e-6, settings=odd, steps=5).close()
     with Ledger.open(path) as ledger:
         assert ledger.settings == odd

@@ -13,8 +13,7 @@ WHOLE = Question(
     steps=1000,
     n=10_000,
     batch=100,
-    sampling="poisson",
-    relation="add-remove",
+    drawing={"sampling": "poisson", "relation": "add-remove"},
 )
 
 

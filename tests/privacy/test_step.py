@@ -30,7 +30,7 @@ def test_groups_name_what_is_wrong():
 
 
 def test_sampling_has_no_default():
-    with pytest.raises(TypeError, match="sampling"):
+    with pytest.raises(ValueError, match="sampling"):
         Release(1.0, 10, relation="add-remove", sample_rate=0.1)
     assert "full" in SAMPLINGS
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpzero_theory.privacy.mechanism import MECHANISMS, CoarseLaplace
 from dpzero_theory.privacy.relation import Relation
-from dpzero_theory.privacy.sampling import TruncatedPoisson
+from dpzero_theory.privacy.sampling import FixedSize, FullBatch, Poisson, Sampling, TruncatedPoisson
 from dpzero_theory.privacy.step import Release, Step, Steps, releases_of
 
 RELATIONS = {
@@ -70,16 +70,16 @@ def parts(event: Any, relation: str, count: int) -> Iterator[Release | None]:
             yield from parts(event.event, relation, count * event.count)
         case "PoissonSampledDpEvent":
             if event.sampling_probability != 0 or type(event.event).__name__ not in _NOISE:
-                yield _release(event, event.event, relation, count, "poisson", event.sampling_probability)
+                yield _release(event, event.event, relation, count, lambda: Poisson(event.sampling_probability))
         case "SampledWithoutReplacementDpEvent":
             if type(event.event).__name__ != "GaussianDpEvent":
                 raise UnsupportedEvent(event, f"{kind} of {type(event.event).__name__}")
             rate = event.sample_size / event.source_dataset_size
-            yield _release(event, event.event, relation, count, "fixed-size", rate)
+            yield _release(event, event.event, relation, count, lambda: FixedSize(rate))
         case "TruncatedSubsampledGaussianDpEvent":
             yield from _truncated(event, relation, count)
         case _:
-            yield _release(event, event, relation, count, "full", 1.0)
+            yield _release(event, event, relation, count, FullBatch)
 
 
 def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None]:
@@ -87,13 +87,14 @@ def _truncated(event: Any, relation: str, count: int) -> Iterator[Release | None
     n, largest, rate = event.dataset_size, event.truncated_batch_size, event.sampling_probability
     if 0 in (n, largest, rate):
         return
-    sampling = f"{TruncatedPoisson.name}:{largest}/{n}"
     if rate == 1:
-        sampling, rate = ("full", 1.0) if largest >= n else ("fixed-size", largest / n)
+        drawn: Sampling = FullBatch() if largest >= n else FixedSize(largest / n)
+    else:
+        drawn = TruncatedPoisson(rate, largest, n)
     if event.noise_multiplier == 0:
         yield None
     else:
-        yield Release(event.noise_multiplier, count, sampling=sampling, relation=relation, sample_rate=rate)
+        yield Release(event.noise_multiplier, count, sampling=drawn, relation=relation)
 
 
 _NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
@@ -107,7 +108,7 @@ _NOISE: dict[str, tuple[Callable[[Any], str], Callable[[Any], float]]] = {
 """For each noise: our mechanism, and its multiplier (0: none)."""
 
 
-def _release(whole: Any, noisy: Any, relation: str, count: int, sampling: str, rate: float) -> Release | None:
+def _release(whole: Any, noisy: Any, relation: str, count: int, drawn: Callable[[], Sampling]) -> Release | None:
     kind = type(noisy).__name__
     if kind not in _NOISE:
         raise UnsupportedEvent(whole, kind if whole is noisy else f"{type(whole).__name__} of {kind}")
@@ -115,7 +116,7 @@ def _release(whole: Any, noisy: Any, relation: str, count: int, sampling: str, r
     noise = multiplier(noisy)
     if noise == 0:
         return None
-    return Release(noise, count, sampling=sampling, relation=relation, sample_rate=rate, mechanism=mechanism(noisy))
+    return Release(noise, count, sampling=drawn(), relation=relation, mechanism=mechanism(noisy))
 
 
 def merged(releases: Iterable[Release]) -> tuple[Release, ...]:

@@ -45,7 +45,7 @@ class CertifiedAccountant(IAccountant):  # type: ignore[misc]
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """One step. noise_multiplier: >= 0, where 0 protects nothing. sample_rate: q in (0, 1]. Raises ValueError."""
         noise = check.real("noise_multiplier", noise_multiplier, at_least=0)
-        _release(noise or 1.0, sample_rate, 1, self.relation)
+        _release((noise or 1.0, sample_rate, 1), self.relation)
         last = self.history[-1] if self.history else None
         if last is not None and last[:2] == (noise_multiplier, sample_rate):
             self.history[-1] = (noise_multiplier, sample_rate, last[2] + 1)
@@ -83,10 +83,11 @@ def history_from_opacus(history: Iterable[Entry], relation: str = Relation.ADD_R
 
     Raises ValueError for an entry that is not (noise multiplier > 0, sample rate in (0, 1], steps >= 1).
     """
-    return merged([_release(*entry, relation) for entry in history])
+    return merged([_release(entry, relation) for entry in history])
 
 
-def _release(noise_multiplier: float, sample_rate: float, steps: int, relation: str) -> Release:
+def _release(entry: Entry, relation: str) -> Release:
+    noise_multiplier, sample_rate, steps = entry
     return Release(noise_multiplier, steps, sampling="poisson", relation=relation, sample_rate=sample_rate)
 
 

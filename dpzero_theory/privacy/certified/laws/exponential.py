@@ -15,7 +15,6 @@ import numpy as np
 
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.relation import Relation
 
 LEAST_LAPLACE = 1 / 300
 """The least noise parameter s, over the clip, that is accounted for: losses are up to 2/s, and e^{600} is a float."""
@@ -80,16 +79,17 @@ def _split(p: Array, q: Array, least: Array, most: Array) -> FinitePair:
 
 @lru_cache(maxsize=8)
 def laplace_pairs(
-    noise: float, sample_rate: float, relation: Relation, levels: int = 0
+    noise: float, sample_rate: float, levels: int = 0, *, replaced: bool
 ) -> tuple[FinitePair, FinitePair]:
     """The pairs (P, Q) and (Q, P) of one release, where P is the law with the record.
 
     noise: s of the module, at least `LEAST_LAPLACE`.
     sample_rate: q in (0, 1], of full or Poisson batches.
     levels: M, the lattice points to a clip, or 0 for continuous noise.
+    replaced: whether the record has another value under Q; else its contribution is 0 there.
     """
     s, q, gap = noise, sample_rate, 1 / levels if levels else 0.0
-    bottom = -1 if relation is Relation.REPLACE_ONE else 0
+    bottom = -1 if replaced else 0
     first, last = _cuts(bottom, levels)
 
     def law(centre: int) -> tuple[Array, Mixed]:

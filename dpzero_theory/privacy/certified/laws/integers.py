@@ -15,7 +15,6 @@ from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.exponential import log_mixed
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
-from dpzero_theory.privacy.relation import Relation
 
 LEAST_DISCRETE = 0.05
 """The least s that is accounted for: there the middle between the two means is ten sigma from both, and noise hides
@@ -29,18 +28,19 @@ _NEGLIGIBLE = 1e-300
 
 
 @lru_cache(maxsize=8)
-def discrete_pairs(noise: float, sample_rate: float, relation: Relation, levels: int) -> tuple[FinitePair, FinitePair]:
+def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: bool) -> tuple[FinitePair, FinitePair]:
     """The pairs (P, Q) and (Q, P) of one release, where P is the law with the record.
 
     noise: s of the module, at least `LEAST_DISCRETE`, and at most `WIDEST` / levels.
     sample_rate: q in (0, 1], of full or Poisson batches.
     levels: M >= 1, the lattice points to a clip.
+    replaced: whether the record has another value under Q; else its contribution is 0 there.
     """
     sigma, q = noise * levels, sample_rate
     reach = math.ceil(_DEVIATIONS * sigma)
     still = np.exp(-((np.arange(-reach, reach + 1) / sigma) ** 2) / 2)
     total = math.fsum(still)
-    bottom = -levels if relation is Relation.REPLACE_ONE else 0
+    bottom = -levels if replaced else 0
     x = np.arange(bottom - reach, levels + reach + 1)
 
     def law(centre: int) -> tuple[Array, Array]:

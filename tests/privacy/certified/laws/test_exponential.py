@@ -47,7 +47,7 @@ def test_one_sampled_release_against_quadrature(s, q, replaced):
         return (1 - q) * density(x, 0) + q * density(x, -1) if replaced else density(x, 0)
 
     relation = "replace-one" if replaced else "add-remove"
-    pairs = laplace_pairs(s, q, Relation(relation))
+    pairs = laplace_pairs(s, q, replaced=Relation(relation).replaces)
     largest = math.log1p(q * math.expm1(1 / s))
     for (p, r), pair in zip(((first, second), (second, first)), pairs, strict=True):
         for epsilon in (0.0, 0.2 * largest, 0.7 * largest):
