@@ -1,8 +1,9 @@
-"""The paper's displayed statements and the un-substituted bounds of its proofs, transcribed for sympy.
+"""The paper's displayed statements, and the bounds of its proofs before parameters are substituted, transcribed for
+sympy.
 
-Nothing here is imported from the library, which is compared with these. `K` stands for log(e + epsilon/delta)
-wherever a formula is manipulated; `value` puts the logarithm back. Each `Statement` is what the paper prints
-in a theorem or corollary, each `unsubstituted_*` the last line of the proof before the parameters go in.
+Nothing here is imported from the library, which is compared with these formulas. `K` stands for log(e + epsilon/delta)
+wherever a formula is manipulated; `value` puts the logarithm back. Each `Statement` is what the paper prints in a
+theorem or corollary; each `unsubstituted_*` is the last line of the proof before the parameters go in.
 """
 
 import math
@@ -23,8 +24,8 @@ _HALF = sp.Rational(1, 2)
 class Statement:
     """A theorem or corollary as displayed: its parameters and its right-hand side.
 
-    order: what n T is said to be O(.) of; log_argument: argument of a logarithm that must be above 1 for the display
-    to make sense; tail_argument: argument of the logarithm in L-tilde.
+    order: the quantity that n T is said to be O(.) of. log_argument: the argument of a logarithm that must be above 1
+    for the display to make sense. tail_argument: the argument of the logarithm in L-tilde.
     """
 
     id: str
@@ -123,14 +124,14 @@ COROLLARIES = (
 STATEMENTS = {s.id: s for s in THEOREMS + COROLLARIES}
 
 noise = 4 * C * sp.sqrt(2 * T * K) / (n * eps)
-"""sigma of Algorithms 1 and 2."""
+"""The standard deviation sigma of Algorithms 1 and 2."""
 
 lemma_deviation = 2 * sp.sqrt(2 * K) / eps
-"""sigma over sqrt(T) Delta in Lemma lm:composition."""
+"""sigma over sqrt(T) Delta in Lemma lm:composition, where Delta is the sensitivity."""
 
 
 def tail_probability() -> sp.Expr:
-    """The proof's union bound on P(clipping ever happens)."""
+    """The proof's union bound on the probability that clipping ever happens."""
     return 2 * sp.sqrt(2 * sp.pi) * n * T * sp.exp(-(C0**2) / (8 * L**2))
 
 
@@ -159,10 +160,10 @@ def same(a: sp.Expr, b: sp.Expr) -> bool:
 
 
 def dpgd_bound() -> sp.Expr:
-    """DP-GD by the same proof: E|grad F|^2 <= 2 gap/(alpha T) + ell alpha r sigma^2 at the best alpha T.
+    """A bound for DP-GD by the same proof: E|grad F|^2 <= 2 gap/(alpha T) + ell alpha r sigma^2 at the best alpha T.
 
-    From E F(x+) <= F - alpha(1 - ell alpha/2)|grad F|^2 + (alpha^2/2) tr(H) sigma^2 with C = L, so
-    1 - ell alpha/2 >= 1/2 and sigma^2 = 32 L^2 T K/(n eps)^2: 2 sqrt(64 gap ell L^2 r K)/(n eps).
+    It follows from E F(x+) <= F - alpha(1 - ell alpha/2)|grad F|^2 + (alpha^2/2) tr(H) sigma^2 with C = L, so 1 - ell
+    alpha/2 >= 1/2 and sigma^2 = 32 L^2 T K/(n eps)^2; the result is 2 sqrt(64 gap ell L^2 r K)/(n eps).
     """
     product = sp.Symbol("p", positive=True)
     total = 2 * gap / product + ell * r * 32 * L**2 * product * K / (n * eps) ** 2
@@ -186,7 +187,8 @@ SYNTHETIC: Mapping[str, float] = {
 
 
 def value(expression: sp.Expr, point: Mapping[str, float]) -> float:
-    """Evaluate at numbers for n, d, r, L, ell, gap, B, eps, delta and mu (and alpha, T, lambda, C, C_0)."""
+    """The value of an expression at numbers for n, d, r, L, ell, gap, B, eps, delta and mu (and alpha, T, lambda, C,
+    C_0)."""
     numbers = {**point, "K": math.log(math.e + point["eps"] / point["delta"])}
     names, function = _compiled(expression)
     return float(function(*(np.float64(numbers[name]) for name in names)))

@@ -14,7 +14,11 @@ _LETTERS = {
 
 def mathml(latex: str) -> str:
     """A <math display="block"> element for the formula. Raises ValueError for a LaTeX command that is not known."""
-    found = str(convert(latex, display="block")).replace("&#x029F5;", "&#x02216;")  # a set difference that fonts have
+    found = str(convert(latex, display="block")).replace(
+        "&#x029F5;",
+        "&#x02216;",
+        # a sign for the set difference that common fonts have
+    )
     if unknown := re.search(r"\\\w+", found):
         raise ValueError(f"formula must be LaTeX that can be drawn; got {unknown[0]}")
     return found
@@ -26,7 +30,8 @@ _WORD = re.compile(rf"(?<![\w-])({'|'.join(_WORDS)})(?![\w-])")
 
 
 def readable(text: str) -> str:
-    """Escaped, the paper's labels in code face, and plain-text mathematics made readable: Greek, powers, <=."""
+    """The text as HTML, with the paper's labels as code, and plain-text mathematics made readable: Greek letters,
+    powers, <=."""
     text = text.replace("<=", "\u2264").replace(">=", "\u2265").replace("->", "\u2192").replace("sqrt(", "\u221a(")
     parts = re.split(rf"(\b(?:{_LABEL_PREFIX}):[\w.-]*\w)", escape(text, quote=False))
     return "".join(f"<code>{part}</code>" if k % 2 else _mathematics(part) for k, part in enumerate(parts))

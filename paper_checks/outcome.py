@@ -1,4 +1,4 @@
-"""What a numerical check of the sharpened theorem returns, and the rules they share."""
+"""The result of a numerical check of the sharpened theorem, and the rules that these checks share."""
 
 import math
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from dpzero_theory.check import Array
 from dpzero_theory.sphere import DIRECTIONS
 
 STANDARD_ERRORS = 4.5
-"""Monte Carlo comparisons allow this many standard errors."""
+"""A Monte Carlo comparison may be off by so many standard errors."""
 SEED = 20240601
 KINDS = (*DIRECTIONS, "frame")
 BLOCK = 100_000
-"""Numbers drawn at a time, so that a block and what is made of it stay in the processor's cache."""
+"""How many numbers are drawn at a time, so that a block and what is computed from it stay in the processor's cache."""
 
 
 def draw(kind: str, rng: np.random.Generator, size: int, k: int, d: int) -> Array:
@@ -27,13 +27,13 @@ def draw(kind: str, rng: np.random.Generator, size: int, k: int, d: int) -> Arra
 
 
 def clip_jointly(s: Array, clip: float) -> Array:
-    """Each sample's K numbers, shape (m, K, n), at norm at most `clip`."""
+    """Each sample's K numbers, shape (m, K, n), scaled to norm at most `clip`."""
     norms = np.sqrt(np.einsum("mkn,mkn->mn", s, s))[:, None, :]
     clipped: Array = s * np.minimum(1, clip / np.maximum(norms, 1e-300))
     return clipped
 
 
-class Outcome(NamedTuple):
+class Checked(NamedTuple):
     """The result of a check: it holds when `measured` <= `threshold`."""
 
     ok: bool
@@ -42,6 +42,6 @@ class Outcome(NamedTuple):
     text: str
 
 
-def within(measured: float, threshold: float, text: str) -> Outcome:
-    """The outcome that holds if measured <= threshold; NaN fails."""
-    return Outcome(bool(measured <= threshold), float(measured), threshold, text)
+def within(measured: float, threshold: float, text: str) -> Checked:
+    """The result of a check that holds if measured <= threshold; NaN fails."""
+    return Checked(bool(measured <= threshold), float(measured), threshold, text)

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of the results: no scripts to load, no fonts, no images."""
+"""The results as one self-contained HTML page: no scripts to load, no fonts, no images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def page(results: Sequence[Result], counts: Mapping[str, int], full: bool, seconds: float) -> str:
-    """The whole document. `counts`: number of claims by verdict."""
+    """The whole document. counts: the number of claims by verdict."""
     filters: dict[str, Callable[[Any], str]] = {
         "mathml": lambda latex: Markup(mathml.mathml(latex)),
         "readable": lambda text: Markup(mathml.readable(text)),

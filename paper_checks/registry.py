@@ -1,18 +1,20 @@
 """Claims of the paper, the checks that decide them, and the rule that compares the two.
 
-A claim is an entry of `claims.toml`. A check is a function registered under the claim's id; it computes a
-`Finding` and never reads the stated status. The verdict follows from the finding alone:
+A claim is an entry of `claims.toml`. A check is a function registered under the claim's id; it computes a `Finding` and
+never reads the stated status. The verdict follows from the finding alone:
 
     verified       the statement as printed holds;
     corrected      it does not, and the correction given with the claim does;
     contradicted   neither does.
 
-A claim of kind 'remark' is no sentence of the paper but our own, about the passage at its line: it is stated as it
-holds, so its status is 'verified', and it is counted apart.
+In the docstring of a check "Stated:" is what must hold for the first, and "Repaired:" for the second.
 
-A claim with status 'not testable here' has no check, but a reason and, where one exists, the command that
-would test it. A check that compares the library with the paper raises `Disagreement` when they differ, which
-is a failure whatever the verdict.
+A claim of kind 'remark' is no sentence of the paper but a remark of ours about the passage at its line. It is written
+so that it holds, so its status is 'verified', and it is counted apart.
+
+A claim with status 'not testable here' has no check, but a reason and, where one exists, the command that would test
+it. A check that compares the library with the paper raises `Disagreement` when they differ, which is a failure whatever
+the verdict.
 """
 
 import dataclasses
@@ -87,7 +89,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Plot:
-    """A small picture: named series of (x, y) points; `marks` are horizontal lines with a name."""
+    """A small picture: named series of (x, y) points; `marks` are horizontal lines with names."""
 
     title: str
     x: str
@@ -100,7 +102,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
         stated: whether the statement as printed holds.
@@ -123,7 +125,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Result:
-    """A claim with the outcome of its check: `finding` is None where it has none or where it raised `error`."""
+    """A claim with the result of its check. `finding` is None where it has no check, or where the check raised
+    `error`."""
 
     claim: Claim
     finding: Finding | None
@@ -138,7 +141,7 @@ class Result:
 
     @property
     def standing(self) -> str:
-        """What the claim is counted as: its verdict, or 'remark' for a remark of ours that holds."""
+        """How the claim is counted: by its verdict, or as 'remark' for a remark of ours that holds."""
         return REMARK if self.claim.kind == REMARK and self.verdict == "verified" else self.verdict
 
     @property
@@ -147,7 +150,7 @@ class Result:
 
 
 class Disagreement(AssertionError):
-    """The library and the paper's formula differ."""
+    """Raised where the library and the paper's formula differ."""
 
 
 Check = Callable[[bool], Finding]

@@ -1,4 +1,4 @@
-"""The results as a table, as JSON and as a page."""
+"""The results as a table, as JSON, and as a page."""
 
 import json
 import textwrap
@@ -15,7 +15,8 @@ _WIDTH = 118
 
 
 def summary(results: Sequence[Result]) -> dict[str, int]:
-    """Claims of the paper by verdict, in the order of STATUSES, our remarks, 'failed' if any are, and 'disagree'."""
+    """The number of the paper's claims by verdict, in the order of STATUSES, then of our remarks, of 'failed' checks if
+    there are any, and of those that 'disagree'."""
     counts = Counter(result.standing for result in results)
     numbers = {status: counts[status] for status in (*STATUSES, REMARK)}
     if counts["failed"]:
@@ -25,7 +26,8 @@ def summary(results: Sequence[Result]) -> dict[str, int]:
 
 
 def table(results: Sequence[Result], full: bool, seconds: float) -> str:
-    """Plain text, by section: verdict, id, claim; for anything but 'verified' also the correction or reason."""
+    """Plain text by section: verdict, id and claim; for any verdict but 'verified' also the correction or the
+    reason."""
     lines = []
     for section, group in groupby(results, key=lambda result: result.claim.section):
         lines += ["", section, "-" * len(section)]

@@ -1,4 +1,5 @@
-"""Committed rows of benchmarks, as text: the checks run without pandas, which the benchmarks' own reader needs."""
+"""Committed rows of benchmarks as text, so that the checks run without pandas, which the benchmarks' own reader
+needs."""
 
 import csv
 import gzip

@@ -6,7 +6,7 @@ They are not the paper's claims, so they are not in `claims.toml`.
 from collections.abc import Callable
 from functools import partial
 
-from paper_checks.outcome import Outcome
+from paper_checks.outcome import Checked
 from paper_checks.registry import Claim, Finding, check
 from paper_checks.sharp import __main__ as sharp
 
@@ -34,6 +34,6 @@ def register() -> list[Claim]:
     return claims
 
 
-def _finding(function: Callable[[], Outcome], full: bool) -> Finding:
+def _finding(function: Callable[[], Checked], full: bool) -> Finding:
     outcome = function()
     return Finding(outcome.ok, numbers={outcome.text: outcome.measured, "threshold": outcome.threshold})

@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 themselves: sensitivity, the library against the printed lines, and empirical audits."""
+"""Algorithms 1 and 2 themselves: their sensitivity, the library against the printed lines, and empirical audits."""
 
 import math
 from dataclasses import dataclass
@@ -93,12 +93,12 @@ def _(full: bool) -> Finding:
 
 
 def _audit(algorithm: int, d: int, full: bool) -> Finding:
-    """Many runs on two worst-case datasets, the optimal test on the released iterates, against the exact trade-off.
+    """Many runs on two worst-case datasets, and the optimal test on the released iterates, against the exact trade-off.
 
-    Losses c_i a^T x with opposite first samples, both clipped: each run releases T Gaussians with means Delta apart.
-    The adversary knows u_t and sees all x_t. The empirical TPR - e^eps FPR must match hockey_stick(eps, mu) within
-    4.5 standard errors (seed 36, 40,000 runs a side, 4 steps), at epsilon = 0.5 and 2. The library's own algorithm
-    is attacked too: the bound on mu from 4,000 runs must lie between 0.6 mu and mu.
+    The losses are c_i a^T x with opposite first samples, both clipped, so each run releases T Gaussians with means
+    Delta apart. The adversary knows u_t and sees all x_t. The empirical TPR - e^eps FPR must match hockey_stick(eps,
+    mu) within 4.5 standard errors (seed 36, 40,000 runs a side, 4 steps), at epsilon = 0.5 and 2. The library's own
+    algorithm is attacked too: the lower bound on mu from 4,000 runs must lie between 0.6 mu and mu.
     """
     rng, runs, steps, n, clip = np.random.default_rng(36), 160_000 if full else 40_000, 4, 3, 1.0
     gdp = lemma_gdp(8.0, 1e-3)
@@ -142,7 +142,7 @@ def _audit(algorithm: int, d: int, full: bool) -> Finding:
 
 @dataclass(frozen=True)
 class _Linear:
-    """Losses slope_i x_1, the first with the canary's sign and every one steep enough to be clipped."""
+    """Losses slope_i x_1; the first has the canary's sign, and every one is steep enough to be clipped."""
 
     slopes: Array
     d: int

@@ -1,4 +1,5 @@
-"""The hockey-stick divergence of Gaussian releases, with our own 60-digit arithmetic, and the composition lemma."""
+"""The hockey-stick divergence of Gaussian releases in 60-digit arithmetic of our own, and the paper's composition
+lemma."""
 
 from functools import cache
 
@@ -11,12 +12,13 @@ DELTAS = (0.5, 0.1, 1e-3, 1e-5, 1e-6, 1e-10)
 
 
 def lemma_gdp(epsilon: float, delta: float) -> float:
-    """sqrt(T) Delta/sigma for the variance in Lemma lm:composition."""
+    """The mu that Lemma lm:composition implies, sqrt(T) Delta/sigma for its variance."""
     return 1 / f.value(f.lemma_deviation, {"eps": epsilon, "delta": delta})
 
 
 def hockey_stick(epsilon: float, shift: float) -> float:
-    """sup_B P(B) - e^epsilon Q(B) for P = N(shift, 1), Q = N(0, 1), with 60 digits: P and Q cross at one point."""
+    """sup_B P(B) - e^epsilon Q(B) for P = N(shift, 1) and Q = N(0, 1), to 60 digits; the densities' ratio crosses
+    once."""
     with mpmath.workdps(60):
         e, m = mpmath.mpf(epsilon), mpmath.mpf(shift)
         crossing = e / m + m / 2
@@ -36,7 +38,7 @@ def least_epsilon(shift: float, delta: float) -> float:
 
 @cache
 def lemma_limit(delta: float) -> float:
-    """The epsilon at which the lemma's noise stops being enough at this delta, by bisection to 1e-7."""
+    """The epsilon above which the lemma's noise is too little at this delta, by bisection to 1e-7."""
     low, high = 0.5, 0.5
     while hockey_stick(high, lemma_gdp(high, delta)) <= delta:
         low, high = high, 2 * high
@@ -47,7 +49,8 @@ def lemma_limit(delta: float) -> float:
 
 
 def region(full: bool) -> tuple[float, float]:
-    """Largest delta(epsilon)/delta of the lemma's noise over a grid of all epsilon, and below the limit only."""
+    """The largest ratio of the true delta(epsilon) to the delta asked for, with the lemma's noise: over a grid of all
+    epsilon, and over those below the limit."""
     everywhere, below = 0.0, 0.0
     for delta in DELTAS:
         for epsilon in np.geomspace(1e-3, 2000, 200 if full else 40):

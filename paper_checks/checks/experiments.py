@@ -1,4 +1,5 @@
-"""What can be said here about the experiments: their setting against the theory's assumptions, and small versions."""
+"""What can be checked here about the experiments: their setting against the theory's assumptions, and small versions of
+them."""
 
 import math
 
@@ -23,7 +24,7 @@ def _(full: bool) -> Finding:
 
 
 def _trace(mode: str, order: float, low: float, high: float) -> Finding:
-    """tr(A)/order(d) over d = 20 to 2,000 and beyond lies in [low, high]; |A| = 1."""
+    """Whether tr(A)/order(d) lies in [low, high] over d = 20 to 2,000 and beyond, with |A| = 1."""
     sizes = [*DIMENSIONS, 10**5, 10**7]
     exponents = {"a": lambda d: d, "b": math.sqrt, "c": math.log}
     ratios = [float(np.sum(spectrum(mode, d))) / exponents[mode](d) for d in sizes]

@@ -1,4 +1,4 @@
-"""Other estimators and directions, and what clipping needs and costs."""
+"""Other estimators and other directions, and what clipping needs and costs."""
 
 import math
 

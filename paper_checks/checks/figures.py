@@ -1,8 +1,9 @@
-"""The paper's synthetic figures, from the committed rows of the whole grid: 880 settings a cell, 21 cells a method.
+"""The paper's synthetic figures, checked on the committed rows of the whole grid: 880 settings a cell, 21 cells a
+method.
 
-A method's value in a cell is that of the last iterate with the setting that is best on the training set. What is
-checked has to hold either way to choose: as in the paper, on the seed that is reported (seed 0, the one of which all
-three methods have the whole grid), and on other seeds than the one that is reported, means over these
+A method's value in a cell is that of the last iterate with the setting that is best on the training set. A statement
+has to hold for both ways to choose that setting: as in the paper, on the seed that is reported (seed 0, the only one
+for which all three methods have the whole grid); and on other seeds than the one reported, as means over seeds
 (`benchmarks.selection`). `python -m benchmarks.synthetic --preset paper` and `benchmarks.dpgd_seeds` make the rows.
 """
 
@@ -30,14 +31,14 @@ MEASURED = (
 )
 ITERATES = {"last": "gradient_train_last", "x_tau": "gradient_train_tau"}
 Cell = tuple[str, str, int]
-"""Method, mode, d."""
+"""A method, a mode and d."""
 Values = dict[Cell, dict[str, float]]
-"""By seed."""
+"""Values by seed, for each cell."""
 
 
 @cache
 def _own_seed() -> dict[str, Values]:
-    """For each measurement the smallest value on seed 0 in each cell."""
+    """For each measurement, the smallest value on seed 0 in each cell."""
     best: dict[str, dict[Cell, float]] = {name: {} for name in MEASURED}
     for row in (row for folder in ("synthetic", "synthetic_dpgd") for row in rows.read(folder) if row["seed"] == SEED):
         cell = row["method"], row["mode"], int(row["d"])
@@ -48,7 +49,7 @@ def _own_seed() -> dict[str, Values]:
 
 @cache
 def _other_seeds() -> dict[str, Values]:
-    """For each measurement the value on each seed with the setting that is best on the others."""
+    """For each measurement, the value on each seed with the setting that is best on the others."""
     found: dict[str, Values] = {name: {} for name in MEASURED}
     for row in (row for row in rows.read("selection") if row["sweep"] == "synthetic"):
         for on in ("train", "test"):
@@ -63,7 +64,7 @@ def _values(way: str, measured: str) -> Values:
 
 
 def _best(way: str, measured: str) -> dict[Cell, float]:
-    """Means over seeds."""
+    """Means over seeds of the values chosen in this way."""
     return {cell: float(np.mean([*values.values()])) for cell, values in _values(way, measured).items()}
 
 
@@ -72,14 +73,14 @@ def _sizes(mode: str) -> list[int]:
 
 
 def _slope(way: str, method: str, mode: str, measured: str = "gradient_train_last", largest: int = 0) -> float:
-    """Least-squares slope of log(best) in log(d), over all dimensions or the `largest`."""
+    """The least-squares slope of log(best) against log(d), over all dimensions or over the `largest`."""
     sizes = _sizes(mode)[-largest:]
     values = [_best(way, measured)[method, mode, d] for d in sizes]
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def _ratios(way: str, above: str, below: str, measured: str, modes: str = MODES) -> Iterator[tuple[float, float]]:
-    """In every cell the mean ratio of two methods over the seeds that both have, and its standard error."""
+    """For every cell the mean ratio of two methods, over the seeds that both have, and its standard error."""
     for mode in modes:
         for d in _sizes(mode):
             one, other = (_values(way, measured)[method, mode, d] for method in (above, below))
@@ -214,7 +215,10 @@ def _(full: bool) -> Finding:
     numbers = dict(share)
     for mode, power in (("a", 0.0), ("b", 0.5), ("c", 1.0)):
         d = _sizes(mode)[-1]
-        start = math.hypot(*(i**-power for i in range(1, d + 1)))  # |A x| at the mean of N(1, 1) data, x_0 = 0
+        start = math.hypot(
+            *(i**-power for i in range(1, d + 1))
+            # |A (x_0 - mean of the data)| with x_0 = 0 and data from N(1, 1)
+        )
         reached = _best("own seed", "gradient_train_last")["dpgd-0th", mode, d]
         numbers[f"best/start, mode ({mode}), d = {d:,}"] = reached / start
     return Finding(max(share.values()) < 3 / 4, numbers=numbers)

@@ -1,7 +1,7 @@
-"""Small random problems on which the paper's inequalities are evaluated, with every constant known exactly.
+"""Small random problems with all constants known exactly, on which the paper's inequalities are evaluated.
 
-f_i(x) = c_i phi(a_i^T x - b_i) with |phi'| <= 1 and |phi''| <= 1, so f_i is c_i |a_i|-Lipschitz and
-c_i |a_i|^2-smooth, and -H <= grad^2 F <= H with H = (1/n) sum c_i a_i a_i^T.
+f_i(x) = c_i phi(a_i^T x - b_i) with |phi'| <= 1 and |phi''| <= 1, so f_i is c_i |a_i|-Lipschitz and c_i |a_i|^2-smooth,
+and -H <= grad^2 F <= H with H = (1/n) sum c_i a_i a_i^T.
 """
 
 import math
@@ -15,7 +15,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Instance:
-    """a: (n, d); b, c: (n,); wave: phi = sin (nonconvex, bounded) instead of sqrt(1 + s^2) - 1 (convex)."""
+    """A problem. a: shape (n, d). b, c: shape (n,). wave: whether phi is sin (nonconvex, bounded) instead of sqrt(1 +
+    s^2)
+    - 1 (convex).
+    """
 
     a: Array
     b: Array
@@ -40,22 +43,22 @@ class Instance:
 
     @property
     def curvature(self) -> Array:
-        """H."""
+        """The matrix H."""
         out: Array = (self.a * self.c[:, None]).T @ self.a / self.n
         return out
 
     @property
     def r(self) -> float:
-        """tr(H)/|H|."""
+        """The effective rank tr(H)/|H|."""
         return float(np.trace(self.curvature) / np.linalg.norm(self.curvature, 2))
 
     @property
     def bound(self) -> float:
-        """B with |F| <= B, for phi = sin."""
+        """A bound B with |F| <= B, for phi = sin."""
         return float(np.mean(self.c))
 
     def minimum(self) -> float:
-        """F*, when the a_i are linearly independent: every term is minimal at once."""
+        """F*, for linearly independent a_i: every term is then least at the same point."""
         if np.linalg.matrix_rank(self.a) < self.n:
             raise ValueError("the minimum is known only for linearly independent a_i")
         return -float(np.mean(self.c)) if self.wave else 0.0
@@ -108,7 +111,7 @@ _MODES = {
     "c": lambda i: 1 / i,
 }
 DIMENSIONS = (20, 50, 100, 200, 500, 1000, 2000)
-"""Of the synthetic experiment."""
+"""The dimensions of the synthetic experiment."""
 
 
 def spectrum(mode: str, d: int) -> Array:

@@ -1,4 +1,4 @@
-"""The assumptions, and the remarks on DPGD-0th with and without low rank."""
+"""The paper's assumptions, and its remarks on DPGD-0th with and without low rank."""
 
 import math
 
@@ -107,7 +107,8 @@ def _(full: bool) -> Finding:
 
 
 def _onestep_noise(trace: sp.Expr) -> sp.Expr:
-    """(ell/2) alpha^2 s sigma^2 with C = L d, over alpha^2: the last term of the simplified one-step inequalities."""
+    """The noise term (ell/2) alpha^2 s sigma^2 with C = L d, divided by alpha^2: the last term of the simplified
+    one-step inequalities."""
     return sp.expand(f.ell / 2 * trace * (f.noise**2).subs(f.C, f.L * f.d))
 
 

@@ -1,4 +1,5 @@
-"""What the paper says of costs and of tuning, from committed rows of the language-model and optimiser benchmarks."""
+"""What the paper says of costs and of tuning, checked on committed rows of the language-model and optimizer
+benchmarks."""
 
 import math
 from itertools import pairwise

@@ -1,7 +1,7 @@
-"""The proofs' one-step inequalities on random problems, at and away from the prescribed parameters.
+"""The one-step inequalities of the proofs on random problems, at the prescribed parameters and away from them.
 
-In R^2 every expectation over u and z is a quadrature (evenly spaced angles, Gauss-Hermite), so both sides are
-numbers and nothing is left to chance.
+In R^2 every expectation over u and z is a quadrature (evenly spaced angles, Gauss-Hermite nodes), so both sides are
+numbers without sampling error.
 """
 
 import math
@@ -19,7 +19,8 @@ _ROUNDING = 1e-9
 
 
 def _report(worst: float, tightest: float) -> Finding:
-    """`worst`: largest left minus right side, relative to the right; `tightest`: largest left/right."""
+    """The finding. worst: the largest left minus right side, relative to the right; tightest: the largest left over
+    right."""
     numbers = {"largest (left - right)/|right|": worst, "largest left/right": tightest}
     return Finding(worst <= _ROUNDING, numbers=numbers)
 
@@ -75,7 +76,8 @@ def _algorithm_1(problem: Instance, x: Array, alpha: float, lam: float, sigma: f
 
 @cache
 def _first_algorithm(count: int) -> dict[str, tuple[float, float]]:
-    """Worst gap and largest left/right over `count` problems, convex and not, times step sizes, lambdas and noises."""
+    """For each inequality the worst excess and the largest left over right, over `count` problems, convex and not, and
+    over step sizes, lambdas and noises."""
     rng = np.random.default_rng(41)
     worst: dict[str, tuple[float, float]] = {}
     for k in range(count):
@@ -106,7 +108,7 @@ def _clip(values: Array, clip: float) -> Array:
 
 
 def _state(problem: Instance, x0: Array, alpha: float, lam: float, clip: float, sigma: float) -> tuple[Array, Array]:
-    """Points and weights of the law of x_1, u_0 over 48 angles and z_0 over Gauss-Hermite nodes."""
+    """Points and weights of the law of x_1, for u_0 on 48 angles and z_0 on Gauss-Hermite nodes."""
     u = circle(48)
     mean = _clip(problem.differences(x0, u, lam), clip).mean(axis=-1)
     moves = (mean[:, None] + sigma * _NODES[None, :])[..., None] * u[:, None, :]
@@ -116,9 +118,9 @@ def _state(problem: Instance, x0: Array, alpha: float, lam: float, clip: float, 
 def _algorithm_2(
     problem: Instance, points: Array, weights: Array, alpha: float, lam: float, clip: float, sigma: float
 ) -> dict[str, Sides]:
-    """Every displayed inequality between eq:main-smooth and eq:onestep3, for x_t with the given law.
+    """The two sides of every displayed inequality between eq:main-smooth and eq:onestep3, for x_t with the given law.
 
-    Q_t: no sample is clipped at step t. Expectations are over x_t, u_t and z_t jointly.
+    Q_t is the event that no sample is clipped at step t. Expectations are over x_t, u_t and z_t jointly.
     """
     d, u = 2, circle(180)
     h = problem.curvature

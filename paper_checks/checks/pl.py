@@ -1,4 +1,4 @@
-"""The PL appendix: its setting, the steps of its proofs, and the conditions they need."""
+"""The appendix on the PL condition: its setting, the steps of its proofs, and the conditions that they need."""
 
 import math
 

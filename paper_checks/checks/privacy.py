@@ -1,4 +1,4 @@
-"""Definitions and privacy claims: sensitivities by brute force, divergences by our own arithmetic."""
+"""Definitions and privacy claims: sensitivities by brute force, divergences by arithmetic of our own."""
 
 import itertools
 import math
@@ -108,17 +108,22 @@ _LOSSES = 100_000
 def _adaptive_delta(
     rng: np.random.Generator, shift: float, steps: int, epsilon: float, stops: bool
 ) -> tuple[float, float]:
-    """delta(epsilon) of `steps` vector releases in R^3 whose direction is chosen from what was released; its error.
+    """delta(epsilon) of `steps` vector releases in R^3 whose direction depends on earlier releases, and its standard
+    error.
 
-    The next query turns with the last release, and with `stops` it is empty once the privacy loss has passed its mean:
-    every sensitivity is at most `shift`. Mean and standard error of (1 - e^{epsilon - loss})_+ under the first dataset.
+    The next query turns with the last release. With `stops` it is empty once the privacy loss has passed its mean, so
+    every sensitivity is at most `shift`. The estimate is the mean of (1 - e^{epsilon - loss})_+ under the first
+    dataset.
     """
     direction = np.tile(np.eye(3)[0], (_LOSSES, 1))
     loss, length = np.zeros(_LOSSES), np.full(_LOSSES, shift)
     for t in range(steps):
         mean = length[:, None] * direction
         y = mean + rng.standard_normal(mean.shape)
-        loss += np.sum(y**2 - (y - mean) ** 2, axis=1) / 2  # log of N(mean, I) over N(0, I)
+        loss += (
+            np.sum(y**2 - (y - mean) ** 2, axis=1) / 2
+            # the logarithm of the density of N(mean, I) over that of N(0, I)
+        )
         direction = np.cross(y, direction) if t % 2 else y[:, [1, 2, 0]]
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
         if stops:
@@ -171,7 +176,8 @@ def _(full: bool) -> Finding:
 
 
 def _largest_change(algorithm: int, clip: float, n: int) -> float:
-    """The largest change of what the algorithm averages when one record is replaced: brute force, seed 40, d = 3."""
+    """The largest change of the average that the algorithm releases when one record is replaced: brute force, seed 40,
+    d = 3."""
     rng, largest = np.random.default_rng(40), 0.0
     for _ in range(200):
         u, gradients = rng.standard_normal(3), 10 * clip * rng.standard_normal((n, 3))
@@ -188,10 +194,12 @@ def _largest_change(algorithm: int, clip: float, n: int) -> float:
 
 
 def _theorem_privacy(id: str) -> Finding:
-    """mu of the whole algorithm from its parts: the theorem's C and T, sensitivity by brute force, sigma as printed.
+    """mu of the whole algorithm from its parts: the theorem's C and T, sensitivity by brute force, and sigma as
+    printed.
 
-    Then delta(epsilon) of mu-GDP with 60 digits over epsilon from 0.01 to 2,000, three delta, and close to the lemma's
-    limit in epsilon. Stated: never above the delta asked for. Repaired: not below the limit, and above it just past it.
+    Then delta(epsilon) of mu-GDP to 60 digits, for epsilon from 0.01 to 2,000, at three delta, and close to the epsilon
+    at which the lemma stops holding. Stated: it is never above the delta asked for. Repaired: it is not above below
+    that epsilon, and is above just past it.
     """
     statement, everywhere, below, past, n = f.STATEMENTS[id], 0.0, 0.0, math.inf, 5
     point = f.paper_points(1)[0] | {"n": n}

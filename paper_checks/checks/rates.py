@@ -1,4 +1,4 @@
-"""How the bounds depend on d, r and n: the discussion of DPZero, Table tab:compare, DP-GD."""
+"""How the bounds depend on d, r and n: the discussion of DPZero, Table tab:compare, and DP-GD."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ _CELLS: Mapping[str, tuple[str, sp.Expr, bool]] = {
 
 
 def _cell(name: str) -> Finding:
-    """bound/order over d from 1e3 to 1e24 (r = d, or r = d^{1/3}): the largest over the smallest is below 4."""
+    """Whether bound/order varies by less than a factor of 4 over d from 1e3 to 1e24 (r = d, or r = d^{1/3})."""
     id, order, full_rank = _CELLS[name]
     bound = f.dpgd_bound() if id == "dpgd" else f.STATEMENTS[id].bound
     points = [{**f.SYNTHETIC, "d": 10.0**k, "r": 10.0**k if full_rank else 10.0 ** (k / 3)} for k in range(3, 25, 3)]
@@ -165,7 +165,7 @@ def _(full: bool) -> Finding:
 
 
 def _power(values: Sequence[float], sizes: Sequence[float]) -> float:
-    """Slope of log(value) in log(size) between the ends."""
+    """The slope of log(value) against log(size) between the first and the last."""
     return math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
 
 

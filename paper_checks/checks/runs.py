@@ -1,4 +1,4 @@
-"""The summed inequalities of the proofs on whole runs: Monte Carlo with sizes, seeds and thresholds fixed here."""
+"""The summed inequalities of the proofs on whole runs, by Monte Carlo with sizes, seeds and thresholds fixed here."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from paper_checks.registry import Finding, check
 
 @dataclass(frozen=True)
 class Trace:
-    """Averages over runs: E|grad F(x_t)|^2 and E F(x_t) with standard errors, t = 0..T; clipping; E F changes on Q."""
+    """Averages over runs, with standard errors: E|grad F(x_t)|^2 and E F(x_t) for t = 0..T, how often samples were
+    clipped, and the changes of E F on the event Q that none was."""
 
     square: Array
     square_error: Array
@@ -27,7 +28,7 @@ def simulate(
     problem: Instance, x0: Array, *, algorithm: int, runs: int, steps: int, alpha: float, lam: float, clip: float,
     sigma: float, seed: int,
 ) -> Trace:  # fmt: skip
-    """Algorithm 1 or 2 from x0, `runs` times."""
+    """Run Algorithm 1 or 2 from x0 `runs` times."""
     rng, d = np.random.default_rng(seed), problem.d
     x = np.broadcast_to(x0, (runs, d)).copy()
     kept = np.ones(runs, dtype=bool)

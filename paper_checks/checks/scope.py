@@ -1,4 +1,4 @@
-"""Where Theorem 3 applies and says something: its loss bound B, the trivial bound, Remark rmk:bound."""
+"""Where Theorem 3 applies and is better than nothing: its loss bound B, the trivial bound, and Remark rmk:bound."""
 
 import math
 

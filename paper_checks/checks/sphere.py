@@ -1,4 +1,4 @@
-"""Lemma lm:sphere and its proof: moments in exact rational arithmetic."""
+"""Lemma lm:sphere and its proof: moments of the uniform law on the sphere, in exact rational arithmetic."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ def _counts(indices: tuple[int, ...], d: int) -> tuple[int, ...]:
 
 
 def _projected(a: list[Fraction], rest: tuple[int, ...]) -> Fraction:
-    """E[(u^T a)^2 prod_{j in rest} u_j], by summing over the two indices."""
+    """E[(u^T a)^2 prod_{j in rest} u_j], as a sum over the two indices."""
     d = len(a)
     pairs = itertools.product(range(d), repeat=2)
     return sum((a[i] * a[j] * moment(_counts((i, j, *rest), d), d) for i, j in pairs), Fraction(0))

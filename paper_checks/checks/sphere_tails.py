@@ -1,4 +1,4 @@
-"""The tail bounds of Lemma lm:sphere and of the text, by the exact Beta law."""
+"""The tail bounds of Lemma lm:sphere and of the text, compared with the exact Beta law."""
 
 import math
 

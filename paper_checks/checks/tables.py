@@ -1,4 +1,4 @@
-"""What the paper's prose and captions say about its own tables, by arithmetic on the tables."""
+"""What the paper's text and captions say about its own tables, checked by arithmetic on the tables."""
 
 import math
 
@@ -16,12 +16,12 @@ def _roberta(name: str) -> Array:
 
 
 def _opt(name: str) -> Array:
-    """Classification then generation, six columns each."""
+    """The row of a method in both OPT tables: classification, then generation, six columns each."""
     return np.concatenate([row("tab:opt-cls", name), row("tab:opt-gen", name)])
 
 
 def _cost(name: str) -> Array:
-    """Seconds per iteration and MiB."""
+    """The row of a method in the cost table: seconds per iteration and MiB."""
     return row("tab:dpero-dpgd", name)
 
 

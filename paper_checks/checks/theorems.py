@@ -1,7 +1,7 @@
 """Theorems 1-3 and Corollaries 1-3: each displayed parameter and bound, by substitution in sympy and in the library.
 
-The un-substituted bounds and the displays are transcribed in `paper_checks.formulas`; the library's numbers
-are compared with the transcription at settings without round numbers.
+The bounds before substitution and the displayed formulas are transcribed in `paper_checks.formulas`. The library's
+numbers are compared with the transcription at settings without round numbers.
 """
 
 import math
@@ -55,7 +55,7 @@ def _library(id: str, field: str, expression: sp.Expr) -> None:
 
 
 def at_parameters(statement: f.Statement) -> sp.Expr:
-    """The un-substituted bound with the displayed parameters, lambda at the value of the bias condition."""
+    """The bound before substitution at the displayed parameters, with lambda at the value of the bias condition."""
     bound = f.unsubstituted(statement.id)
     bound = bound.subs({f.lam: statement.lam[-1], f.C0: statement.C / sp.sqrt(2)})
     return bound.subs(f.C, statement.C).subs(f.T, statement.T).subs(f.alpha, statement.alpha)
@@ -66,7 +66,7 @@ def _growth(id: str) -> sp.Expr:
 
 
 def _alpha(id: str) -> Finding:
-    """1 - 2 k ell alpha = 1/2 with k = d or r + 2, and 2 ell alpha s < 1 with s = 1 or r."""
+    """Check that 1 - 2 k ell alpha = 1/2 with k = d or r + 2, and that 2 ell alpha s < 1 with s = 1 or r."""
     statement = f.STATEMENTS[id]
     half = sp.simplify(1 - 2 * _growth(id) * f.ell * statement.alpha - sp.Rational(1, 2)) == 0
     other = 2 * f.ell * statement.alpha * (f.r if "1" not in id else 1)
@@ -76,7 +76,8 @@ def _alpha(id: str) -> Finding:
 
 
 def _steps(id: str) -> Finding:
-    """alpha T as the proof sets it, and that it is what makes the displayed bound (the coefficient of the gap)."""
+    """Check that alpha T is as the proof sets it, and that this makes the displayed bound (the coefficient of the
+    gap)."""
     statement, product = f.STATEMENTS[id], f.STATEMENTS[id].alpha * f.STATEMENTS[id].T
     proof = {
         "thm1": f.n * f.eps / (4 * f.ell * f.d * sp.sqrt(f.d * f.K)),
@@ -91,9 +92,11 @@ def _steps(id: str) -> Finding:
 
 
 def _integer_steps(id: str) -> Finding:
-    """T is real in the statement. At the better neighbouring integer (at least 1) the bound can be larger, by 1% to 7%.
+    """Check the bound at an integer T: T is real in the statement, and at the better neighbouring integer (at least 1)
+    the bound can be larger, by 1% to 7%.
 
-    n is chosen so that T runs from 1 to 50 in steps of 1/40, the gap so that the terms in T and 1/T are about equal.
+    n is chosen so that T runs from 1 to 50 in steps of 1/40, and the gap so that the terms in T and 1/T are about
+    equal.
     """
     statement, worst = f.STATEMENTS[id], 0.0
     free = f.unsubstituted(id).subs({f.lam: statement.lam[-1], f.C0: statement.C / sp.sqrt(2)})
@@ -115,9 +118,10 @@ def _integer_steps(id: str) -> Finding:
 
 
 def _smoothing(id: str) -> Finding:
-    """The bias term at the largest lambda is the share of the displayed bound that the proof gives it.
+    """Check that the bias term at the largest lambda is the share of the displayed bound that the proof gives it.
 
-    16 L^2 d sqrt(s K)/(n eps), L^2 sqrt(r K)/(n eps), or 2 L^2 (...)/(mu n^2 eps^2); and C >= C_0 + ell lambda d/2.
+    That share is 16 L^2 d sqrt(s K)/(n eps), L^2 sqrt(r K)/(n eps), or 2 L^2 (...)/(mu n^2 eps^2); and C >= C_0 + ell
+    lambda d/2.
     """
     statement = f.STATEMENTS[id]
     scale = {
@@ -143,7 +147,8 @@ def _smoothing(id: str) -> Finding:
 
 
 def _clip_side_of_smoothing() -> None:
-    """A setting where the first entry of Theorem 3's minimum is the smaller one: the logarithm is barely positive."""
+    """Check a setting where the first entry of Theorem 3's minimum over lambda is the smaller one: the logarithm is
+    barely positive."""
     point = {**f.paper_points(1)[0], "n": 1, "d": 1, "r": 1.0, "delta": 0.5, "B": 1e-3}
     argument = f.STATEMENTS["thm3"].log_argument
     point["eps"] = next(e for e in np.geomspace(0.01, 1, 500).tolist() if f.value(argument, {**point, "eps": e}) > 1.1)
@@ -154,7 +159,7 @@ def _clip_side_of_smoothing() -> None:
 
 
 def _clip(id: str) -> Finding:
-    """C = L d bounds |g| for L-Lipschitz losses; C = sqrt(2) C_0 in Theorem 3 and Corollary 3."""
+    """Check that C = L d bounds |g| for L-Lipschitz losses, and that C = sqrt(2) C_0 in Theorem 3 and Corollary 3."""
     statement = f.STATEMENTS[id]
     if len(statement.lam) == 1:
         holds = f.same(statement.C, f.L * sp.sqrt(f.d) * sp.sqrt(f.d))
@@ -166,7 +171,8 @@ def _clip(id: str) -> Finding:
 
 
 def _noise(id: str) -> Finding:
-    """sigma^2 as the proof uses it, 32 C^2 T K/(n eps)^2, is the algorithm's; and the library's at integer steps."""
+    """Check that sigma^2 as the proof uses it, 32 C^2 T K/(n eps)^2, is the algorithm's, and the library's at integer
+    steps."""
     holds = f.same(f.noise**2, 32 * f.C**2 * f.T * f.K / (f.n * f.eps) ** 2)
     for point in f.paper_points():
         library = prescribed(id, point)
@@ -176,7 +182,8 @@ def _noise(id: str) -> Finding:
 
 
 def _evaluations(id: str) -> Finding:
-    """n T is at most a constant times the displayed order (epsilon, delta fixed; logs kept for the corollaries)."""
+    """Check that n T is at most a constant times the displayed order (epsilon, delta fixed; logarithms kept for the
+    corollaries)."""
     statement = f.STATEMENTS[id]
     ratio = f.n * statement.T / statement.order
     points = [{**p, "eps": 2, "delta": 1e-6} for p in f.paper_points(60)]
@@ -194,12 +201,13 @@ def _evaluations(id: str) -> Finding:
 
 
 def lemma_log() -> float:
-    """log(e + epsilon/delta) at (2, 1e-6)."""
+    """The logarithm log(e + epsilon/delta) at (2, 1e-6)."""
     return math.log(math.e + 2 / 1e-6)
 
 
 def _utility(id: str) -> Finding:
-    """The un-substituted bound at the displayed parameters equals the displayed bound, symbolically."""
+    """Check that the bound before substitution, at the displayed parameters, equals the displayed bound,
+    symbolically."""
     statement = f.STATEMENTS[id]
     equal = f.same(at_parameters(statement), statement.bound)
     for point in f.paper_points():
@@ -215,7 +223,8 @@ def _utility(id: str) -> Finding:
 
 
 def _with_logarithm(id: str, equal: bool) -> Finding:
-    """Where the logarithm is negative the displayed bound or parameters make no sense; where it is positive they do."""
+    """Check that the displayed bound or parameters make no sense where the logarithm is negative, and do where it is
+    positive."""
     statement = f.STATEMENTS[id]
     small = {**f.SYNTHETIC, "n": 1, "eps": 0.01, "d": 3, "r": 2.0, "delta": 0.1}
     argument = f.value(statement.log_argument, small)
@@ -233,7 +242,7 @@ def _with_logarithm(id: str, equal: bool) -> Finding:
 
 
 def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
-    """The library's un-substituted bound against ours, at the displayed parameters and away from them."""
+    """Compare the library's bound before substitution with ours, at the displayed parameters and away from them."""
     problem, gdp = problem_at(point), lemma_gdp(point["eps"], point["delta"])
     inequality = _INEQUALITY[id[-1]](problem, gdp)
     evaluate = inequality.gradient if id.startswith("thm") else inequality.last_iterate
@@ -269,7 +278,7 @@ def _inequality_agrees(id: str, point: Mapping[str, float]) -> None:
 
 
 def _scale(id: str) -> Finding:
-    """x -> b x, F -> c F: parameters and bound transform as their units say, symbolically."""
+    """Check that parameters and bound transform as their units say under x -> b x, F -> c F, symbolically."""
     b, c = sp.symbols("b c", positive=True)
     units = {
         f.L: f.L * c / b,

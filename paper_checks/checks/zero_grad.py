@@ -15,7 +15,8 @@ from paper_checks.registry import Finding, Plot, check
 
 
 def _disc(points: int, rings: int) -> tuple[Array, Array]:
-    """Nodes and weights of the uniform law on sqrt(2) B^2: Gauss-Legendre in the squared radius, even angles."""
+    """Nodes and weights of the uniform law on the disc of radius sqrt(2): Gauss-Legendre in the squared radius, even
+    angles."""
     nodes, weights = leggauss(rings)
     radius = np.sqrt((nodes + 1) / 2)
     grid = (radius[:, None, None] * circle(points)).reshape(-1, 2)
@@ -24,7 +25,7 @@ def _disc(points: int, rings: int) -> tuple[Array, Array]:
 
 @dataclass
 class _Counted:
-    """An instance that counts the points at which its losses are asked for."""
+    """A problem that counts the points at which its losses are asked for."""
 
     problem: Instance
     points: int = 0

@@ -1,8 +1,8 @@
-"""The sharpened theorem's proof, check by check: `python -m paper_checks.sharp`.
+"""The proof of the sharpened theorem, check by check: `python -m paper_checks.sharp`.
 
-proof.md names the check of each step. Each check returns (ok, measured, threshold, text) with seeds, sizes
-and thresholds fixed beforehand. The oracles are sampling, quadrature and enumeration; the library enters only as
-the thing that is checked.
+proof.md names the check of each step. A check returns whether it holds, the measured value, the threshold and a text;
+seeds, sizes and thresholds were fixed beforehand. What the library is compared with comes from sampling, quadrature and
+enumeration.
 """
 
 import sys
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dpzero_theory.cli import Parser
-from paper_checks.outcome import Outcome
+from paper_checks.outcome import Checked
 from paper_checks.sharp import listing, moments, one_run, promises, runs, steps
 
-CHECKS: dict[str, Callable[[], Outcome]] = {
+CHECKS: dict[str, Callable[[], Checked]] = {
     "tail-moments": moments.tail_moments,
     "tail-moments-sampled": moments.tail_moments_sampled,
     "convex-order": moments.convex_order,
@@ -69,7 +69,7 @@ def _parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run every check, print one line each, return 1 if one fails."""
+    """Run every check and print a line for each; returns 1 if one fails."""
     if _parser().parse_args(argv).page:
         print(listing.page(CHECKS), end="")
         return 0

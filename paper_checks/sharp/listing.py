@@ -1,11 +1,11 @@
-"""The page docs/explanation/checks.md: of every check the sentence it tests, its function and its command."""
+"""The page docs/explanation/checks.md: for each check the statement that it tests, its function and its command."""
 
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from paper_checks.outcome import Outcome
+from paper_checks.outcome import Checked
 
 _HEAD = """\
 # Checks of the sharpened theorem
@@ -18,12 +18,12 @@ This page is written by `python -m paper_checks.sharp --page`, from the docstrin
 """
 
 
-def page(checks: Mapping[str, Callable[[], Outcome]]) -> str:
+def page(checks: Mapping[str, Callable[[], Checked]]) -> str:
     """The page for these checks, in Markdown."""
     return "\n".join([_HEAD, *(_entry(name, check) for name, check in checks.items())])
 
 
-def _entry(name: str, check: Callable[[], Outcome]) -> str:
+def _entry(name: str, check: Callable[[], Checked]) -> str:
     function, kinds = (check.func, check.args) if isinstance(check, partial) else (check, ())
     module = function.__module__.replace(".", "/") + ".py"
     law = "".join(f" Here for `{kind}` directions." for kind in kinds)
@@ -36,7 +36,7 @@ def _entry(name: str, check: Callable[[], Outcome]) -> str:
 """
 
 
-def _sentence(function: Callable[..., Outcome]) -> str:
-    """The first paragraph of the docstring as it reads: formulas are plain text, not markup."""
+def _sentence(function: Callable[..., Checked]) -> str:
+    """The first paragraph of a function's docstring, which is plain text and not markup."""
     first = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
     return re.sub(r"([\\`*_\[\]<|$])", r"\\\1", " ".join(first.split()))

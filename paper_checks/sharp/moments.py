@@ -1,4 +1,5 @@
-"""Steps 2 to 4 of proof.md: the laws of v, and what clipping K scalars jointly does to two moments."""
+"""Steps 2 to 4 of proof.md: the laws of v = ||U'a||/sqrt(K), and what clipping K scalars jointly does to two
+moments."""
 
 import itertools
 import math
@@ -12,14 +13,14 @@ from scipy.integrate import quad
 from dpzero_theory.check import Array
 from dpzero_theory.theory.sharp import constants
 from dpzero_theory.theory.sharp.projection import Projection
-from paper_checks.outcome import BLOCK, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
+from paper_checks.outcome import BLOCK, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 TRIED = (1, 4, 64)
-"""Numbers of directions a step."""
+"""The numbers K of directions a step that are tried."""
 POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0), (0, 1), (0, 2))
 
 
-def tail_moments() -> Outcome:
+def tail_moments() -> Checked:
     """E[(v - c)_+^i v^j] of every law of v that the constants use, against quadrature."""
     worst = 0.0
     for k, d in ((1, 2), (1, 3), (1, 50), (1, 2000), (1, math.inf), (4, 5), (4, 400), (64, 2000), (64, 128_000)):
@@ -58,7 +59,7 @@ def _tail_integral(law: Projection, i: int, j: int, c: float) -> float:
     return float(quad(integrand, low, high, epsabs=0, epsrel=1e-11, limit=400)[0])
 
 
-def tail_moments_sampled() -> Outcome:
+def tail_moments_sampled() -> Checked:
     """The same by sampling directions, for the laws whose v is one of them."""
     worst = 0.0
     for kind, k, d, c in (
@@ -82,7 +83,7 @@ def tail_moments_sampled() -> Outcome:
 
 @cache
 def _sampled_lengths(kind: str, k: int, d: int) -> Array:
-    """||U'a||/sqrt(K) for a = e_1."""
+    """Draws of ||U'a||/sqrt(K) for a = e_1."""
     rng = np.random.default_rng([SEED, k, d])
     size = max(1000, min(100_000, 20_000_000 // (k * d)))
     blocks = max(1, size * k * d // BLOCK)
@@ -95,7 +96,7 @@ def _z(sample: Array, value: float) -> float:
     return (float(sample.mean()) - value) / (float(sample.std()) / math.sqrt(len(sample)) + 1e-12)
 
 
-def convex_order() -> Outcome:
+def convex_order() -> Checked:
     """Section 4: on the sphere, means of functions convex in v^2 lie between those of the two laws v_D."""
     worst = -math.inf
     for k, d in ((2, 2), (2, 3), (4, 9), (3, 2), (8, 10), (64, 50)):
@@ -114,7 +115,8 @@ def convex_order() -> Outcome:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Sample gradients (n, d) with weights, the diagonal of H (ell = 1), and the clip; L = max norm."""
+    """Sample gradients of shape (n, d) with weights, the diagonal of H (with ell = 1), and the clip; L is the largest
+    norm."""
 
     gradients: Array
     weights: Array
@@ -184,7 +186,7 @@ def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tu
 
 
 def _products(case: Configuration, directions: Array, root: Array) -> dict[str, Array]:
-    """The six products for each U' of `directions`, shape (m, K, d), and R of `root` with R'R = U'HU/K^2."""
+    """The six products for each U' of `directions`, shape (m, K, d); root is R with R'R = U'HU/K^2."""
     size, k, d = directions.shape
     s = (directions.reshape(-1, d) @ case.gradients.T).reshape(size, k, -1)
     clipped = clip_jointly(s, case.clip * math.sqrt(k))
@@ -204,7 +206,8 @@ Bound = Callable[[constants.Constants, Array], Array]
 
 
 def _violation(part: str, kind: str, *bounds: tuple[int, Bound]) -> float:
-    """Largest number of standard errors by which a moment violates one of its bounds (+1: upper, -1: lower)."""
+    """The largest number of standard errors by which a moment violates one of its bounds (+1: an upper, -1: a lower
+    bound)."""
     worst = -math.inf
     for k in TRIED:
         for (d, r), group in itertools.groupby(_sampled(kind, k), lambda found: (found[0].d, found[0].r)):
@@ -217,7 +220,7 @@ def _violation(part: str, kind: str, *bounds: tuple[int, Bound]) -> float:
     return worst
 
 
-def clipped_inner_product(kind: str = "sphere") -> Outcome:
+def clipped_inner_product(kind: str = "sphere") -> Checked:
     """Step 3: E[m'U'g]/K >= kept G^2 - bias G for the clipped mean m."""
     z = _violation("inner", kind, (-1, lambda k, g: k.kept * g * g - k.bias * g))
     return within(
@@ -225,7 +228,7 @@ def clipped_inner_product(kind: str = "sphere") -> Outcome:
     )
 
 
-def clipped_second_moment(kind: str = "sphere") -> Outcome:
+def clipped_second_moment(kind: str = "sphere") -> Checked:
     """Step 4: E||U m||_H^2/K^2 <= quadratic G^2 + 2 cross G + excess^2, and at most (spread G + excess)^2."""
     z = _violation(
         "second",
@@ -237,26 +240,26 @@ def clipped_second_moment(kind: str = "sphere") -> Outcome:
     return within(z, STANDARD_ERRORS, text)
 
 
-def lost_second_moment(kind: str = "sphere") -> Outcome:
+def lost_second_moment(kind: str = "sphere") -> Checked:
     """Step 4: E||U b||_H^2/K^2 <= excess^2 (omega^2), with equality for equal gradients along the top eigenvector."""
     z = _violation("lost", kind, (1, lambda k, g: k.excess**2))
     return within(z, STANDARD_ERRORS, f"second moment of what clipping removes, {kind}: largest violation (z)")
 
 
-def mixed_second_moment(kind: str = "sphere") -> Outcome:
+def mixed_second_moment(kind: str = "sphere") -> Checked:
     """Step 4 (iii): E<U U'g, U b>_H/K^2 is between (chi/2)(G^2 - G) and chi G, as 0 <= N_i <= chi I."""
     z = _violation("mixed", kind, (-1, lambda k, g: k.cross * (g * g - g)), (1, lambda k, g: 2 * k.cross * g))
     text = f"mixed moment of gradient and what clipping removes, {kind}: largest violation (z)"
     return within(z, STANDARD_ERRORS, text)
 
 
-def sampled_second_moment(kind: str = "sphere") -> Outcome:
+def sampled_second_moment(kind: str = "sphere") -> Checked:
     """Poisson step: the mean over samples of E||U clip(U'g_i)||_H^2/K^2 is at most sampled^2."""
     z = _violation("one", kind, (1, lambda k, g: k.sampled**2))
     return within(z, STANDARD_ERRORS, f"second moment of one clipped sample, {kind}: largest violation (z)")
 
 
-def conditional_moments() -> Outcome:
+def conditional_moments() -> Checked:
     """Step 4: E||U U'g||_H^2/K^2 is a^2 G^2 for g along the top eigenvector, for the rotation-invariant laws."""
     worst = 0.0
     for kind in ("sphere", "gaussian", "frame"):
@@ -270,7 +273,7 @@ def conditional_moments() -> Outcome:
     return within(worst, STANDARD_ERRORS, "second moment of an unclipped step along the top eigenvector: largest z")
 
 
-def seminorm() -> Outcome:
+def seminorm() -> Checked:
     """Step 4: X -> E[X^2 u'Hu]^(1/2) obeys the triangle inequality and scales, on sampled directions."""
     rng = np.random.default_rng(SEED + 3)
     worst = 0.0
@@ -284,7 +287,7 @@ def seminorm() -> Outcome:
     return within(worst, 1 + 1e-12, "triangle inequality of the weighted root mean square: largest ratio")
 
 
-def sign_moments() -> Outcome:
+def sign_moments() -> Checked:
     """Section 6: E(v - c)_+^k over all sign patterns is at most the Gaussian law's, k = 3 and 4, and so for tau^2."""
     rng = np.random.default_rng(SEED + 10)
     worst = 0.0

@@ -1,4 +1,5 @@
-"""Sections 9 and 10 of proof.md: one run instead of the mean over runs, and how large a certificate must be."""
+"""Sections 9 and 10 of proof.md: a bound for one run instead of the mean over runs, and how large a certificate must
+be."""
 
 import itertools
 import math
@@ -15,15 +16,15 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import high_probability, lower_bound
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
+from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 RECORDS = 10**9
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A quadratic at 0: sample gradients of norm at most 1, the diagonal of H with norm 1, and the parameters of a
-    step."""
+    """A step on a quadratic at 0: sample gradients of norm at most 1, the diagonal of H with norm 1, and the
+    parameters."""
 
     gradients: Array
     weights: Array
@@ -35,8 +36,8 @@ class _Case:
 
 
 def _steps() -> Iterator[_Case]:
-    """A step for each part of the bound: noise along the gradient, noise alone, directions alone; opposed, and
-    random."""
+    """A step for each part of the bound: noise along the gradient, noise alone, directions alone; opposed gradients,
+    and random ones."""
     rng = np.random.default_rng(SEED + 20)
     for d in (1, 6):
         e = np.zeros((1, d))
@@ -53,7 +54,7 @@ def _steps() -> Iterator[_Case]:
         yield _Case(random, np.full(5, 0.2), curvature, 0.02, 0.9, 0.5, 0.3)
 
 
-def run_step() -> Outcome:
+def run_step() -> Checked:
     """Section 10: E exp(-theta (F(x) - F(x+))) on quadratics, by sampling directions and noise, against its bound."""
     worst = -math.inf
     for kind, k, case, mean, error in _sampled_steps():
@@ -79,7 +80,7 @@ def run_step() -> Outcome:
 
 @cache
 def _sampled_steps() -> list[tuple[str, int, _Case, float, float]]:
-    """Law, K and case, with E exp(-theta (F(x) - F(x+))) and its standard error."""
+    """For each law, K and case: E exp(-theta (F(x) - F(x+))) and its standard error."""
     rng = np.random.default_rng(SEED + 21)
     size, found = 50_000, []
     for kind, k, case in itertools.product(KINDS, (1, 4), _steps()):
@@ -101,7 +102,7 @@ def _parameters(q: Prescription) -> dict[str, Any]:
 
 
 def _family(p: Problem, q: Prescription, **member: Any) -> tuple[worst_case.WorstCase, dict[str, Any], float]:
-    """The worst member for a prescription, its parameters, and the limit's lower bound."""
+    """The member of the family that is worst for a prescription, its parameters, and the lower bound in the limit."""
     at = _parameters(q)
     h = lower_bound.hardest(p, **at, **member)
     given = {key: value for key, value in asdict(h).items() if key not in ("share", "slope", "drift", "bound")}
@@ -124,11 +125,11 @@ def _settings() -> Iterator[tuple[Problem, Prescription]]:
 
 @cache
 def _whole_runs(loss: worst_case.WorstCase, q: Prescription) -> worst_case.WorstCaseRuns:
-    """64 runs, which serve two checks."""
+    """64 runs, which two checks use."""
     return worst_case.run(loss, **_parameters(q), chains=64, rng=np.random.default_rng([SEED + 22, q.steps]))
 
 
-def run_coverage() -> Outcome:
+def run_coverage() -> Checked:
     """Section 10: 64 runs on the worst member in each of four settings; the largest mean over its bound at delta =
     0.5.
 
@@ -146,7 +147,7 @@ def run_coverage() -> Outcome:
     return within(worst, 1.0, f"mean over one run over its bound at delta = 0.5, and at 0.05: {', '.join(shown)}")
 
 
-def family_keeps_the_assumption() -> Outcome:
+def family_keeps_the_assumption() -> Checked:
     """Section 9: every loss of the family is Lipschitz, smooth, and its mean has its curvature within H, kinks too.
 
     20,000 pairs of points on both sides of where phi has no second derivative, in four members: the remainder of first
@@ -181,7 +182,7 @@ def family_keeps_the_assumption() -> Outcome:
     return within(worst, 1 + 1e-9, text)
 
 
-def lower_bound_attained() -> Outcome:
+def lower_bound_attained() -> Checked:
     """Section 9: certified over measured on the worst member, four settings: within 1.35; and no run is above the
     certificate."""
     worst, shares = 0.0, []
@@ -197,7 +198,7 @@ def lower_bound_attained() -> Outcome:
     return within(worst, 1.35, f"certified over measured, worst convex member; measured/certified {', '.join(shares)}")
 
 
-def last_iterate_without_more() -> Outcome:
+def last_iterate_without_more() -> Checked:
     """Section 9: on the lengthened slope, F convex: certified over the last iterate, the last 2%, and its best
     iterate.
 

@@ -11,10 +11,10 @@ from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate, smallest
 from dpzero_theory.theory.sharp.constants import constants
-from paper_checks.outcome import SEED, Outcome, within
+from paper_checks.outcome import SEED, Checked, within
 
 
-def final_quadratic() -> Outcome:
+def final_quadratic() -> Checked:
     """Step 6: the bound is the largest Y with q Y - p sqrt(Y) <= K, for random parameters."""
     rng = np.random.default_rng(SEED + 7)
     worst = 0.0
@@ -35,7 +35,7 @@ def final_quadratic() -> Outcome:
     return within(worst, 1e-9, "the bound solves q y^2 = p y + K: largest relative error")
 
 
-def privacy_of_prescription() -> Outcome:
+def privacy_of_prescription() -> Checked:
     """The hockey-stick divergence of T releases with the prescribed noise, by quadrature, against delta."""
     worst = -math.inf
     for epsilon, delta, cap, k in (
@@ -57,7 +57,7 @@ def privacy_of_prescription() -> Outcome:
     return within(worst, 1e-6, "delta spent by T releases with the prescribed noise, over delta, minus 1")
 
 
-def minimiser() -> Outcome:
+def minimiser() -> Checked:
     """No point of a fine grid of (alpha, C) around and away from the prescription has a smaller bound."""
     worst = -math.inf
     gdp = float(gdp_from_epsilon(2, 1e-6))
@@ -81,7 +81,7 @@ def minimiser() -> Outcome:
     return within(worst, 0.0105, "prescribed bound over the best of a grid, minus 1 (1% is the share of lambda)")
 
 
-def reference_numbers() -> Outcome:
+def reference_numbers() -> Checked:
     """At the paper's setting the certificate lies in 0.004 to 0.013 and is 100 times below the closed form."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     p = sharp.prescribe(Problem(n=10_000, d=2000, r=8.178), gdp, max_steps=7008)
@@ -111,11 +111,12 @@ NOTE = {
         256: (0.115, 0.0119, 0.00457, 0.00232, 0.00208),
     },
 }
-"""Bounds at the paper's setting as lambda -> 0, d -> infinity, worked out independently: K, then a column per K T."""
+"""Bounds at the paper's setting as lambda -> 0 and d -> infinity, worked out independently: by K, a column for each K T
+in EVALUATIONS."""
 EVALUATIONS = (4672, 46_720, 155_200, 1_552_000, 10**13)
 
 
-def directions_table() -> Outcome:
+def directions_table() -> Checked:
     """The bounds for K from 1 to 256 at five numbers of evaluations against an independent table."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=10**9, r=8.178)
@@ -138,7 +139,7 @@ def directions_table() -> Outcome:
     return within(worst, 0.01, "bounds for K = 1 to 256, two laws, five budgets, over an independent table, minus 1")
 
 
-def dimension() -> Outcome:
+def dimension() -> Checked:
     """With r fixed the bound at d = 10^6 is within 5% of that at d = 10^3."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     bounds = [sharp.prescribe(Problem(n=10_000, d=d, r=8.178), gdp, max_steps=7008).bound for d in (10**3, 10**6)]
@@ -147,10 +148,11 @@ def dimension() -> Outcome:
 
 SIGNS = ((1, 1000, 0.13), (1, 4672, 0.38), (1, 155_200, 0.44), (1, 1_552_000, 0.45))
 SIGNS_BEST = (("best", 155_200, 0.18), ("best", 1_552_000, 0.09))
-"""Directions a step, evaluations of a record, and what signs cost over the sphere as section 6 prints it."""
+"""For "best" or a K, and a number of evaluations of a record: by how much random signs cost more than the sphere, as
+section 6 prints it."""
 
 
-def price_of_signs() -> Outcome:
+def price_of_signs() -> Checked:
     """Section 6: what random signs cost over the sphere at the paper's setting, K = 1 and the best K of each law."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=2000, r=8.178)
@@ -166,10 +168,11 @@ def price_of_signs() -> Outcome:
 
 
 LAST_STEPS = ((155_200, 45.3), (4672, 48.4))
-"""Steps, and the factor that the last T/50 of them cost, as Proposition 2 prints it."""
+"""For a number of steps: the factor by which the bound on the last T/50 of them is larger, as Proposition 2 prints
+it."""
 
 
-def last_steps() -> Outcome:
+def last_steps() -> Checked:
     """Proposition 2: the bound on the last T/50 steps, summed from the one-step inequality, over that on all."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     problem = Problem(n=10_000, d=2000, r=8.178)
@@ -189,7 +192,7 @@ def last_steps() -> Outcome:
     return within(worst, 1.0, "last T/50 steps over all: factor from what is printed, in units of its last digit/2")
 
 
-def constant_schedule() -> Outcome:
+def constant_schedule() -> Checked:
     """Proposition 1: no random schedule of step sizes and noises beats the constant one in the summed bound."""
     rng = np.random.default_rng(SEED + 9)
     worst = -math.inf
@@ -205,7 +208,7 @@ def constant_schedule() -> Outcome:
     return within(worst, 1 + 1e-12, "constant over random schedules, step-size and noise sums: largest ratio")
 
 
-def shrinking_noise() -> Outcome:
+def shrinking_noise() -> Checked:
     """Section 8: the shrinking noise spends the whole budget, and no other ratio has a smaller weighted noise."""
     worst = -math.inf
     for steps, pl, gdp in ((50, 0.2, 0.3), (400, 0.05, 0.5), (3000, 0.02, 1.0)):
@@ -224,7 +227,7 @@ def shrinking_noise() -> Outcome:
     return within(worst, 0.0, "shrinking noise: budget spent, and weighted noise over other schedules, minus 1")
 
 
-def lipschitz_and_pl() -> Outcome:
+def lipschitz_and_pl() -> Checked:
     """Section 8: on a Lipschitz F with PL near its minimum, the PL ratio G^2/(F - F*) tends to 0 far away."""
     ratios = []
     for distance in (1.0, 10.0, 100.0, 1e4):
@@ -234,7 +237,7 @@ def lipschitz_and_pl() -> Outcome:
     return within(ratios[-1] if ok else math.inf, 1e-3, "G^2/(F - F*) of sqrt(1 + x^2) - 1 at x = 10^4")
 
 
-def quadratic_growth() -> Outcome:
+def quadratic_growth() -> Checked:
     """Section 8: the PL constant of convex functions with quadratic growth on a ball, over what is stated.
 
     Random sums of (w'x)^2 and sqrt(1 + (w'x/s)^2) in R^3, and the cone sqrt(x^2 + 1e-4) on [-1, 1], which is within

@@ -10,11 +10,11 @@ from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import last_iterate as pl_run
 from dpzero_theory.theory.sharp import poisson
-from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
+from paper_checks.outcome import KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 from paper_checks.sharp.steps import sum_quadratic
 
 
-def runs() -> Outcome:
+def runs() -> Checked:
     """24 runs of each variant on pseudo-Huber losses (d = 12, n = 300): (mean + 3 standard errors)/bound, at most 1."""
     rng = np.random.default_rng(SEED + 13)
     n, d, chains = 300, 12, 24
@@ -64,7 +64,7 @@ def runs() -> Outcome:
     return within(max(ratios), 1.0, f"measured mean gradient squared over certified: {shown}")
 
 
-def last_iterate() -> Outcome:
+def last_iterate() -> Checked:
     """Section 8: 4000 runs on pseudo-Huber losses; mean of (F(x_T) - F*) on the event of staying in Omega."""
     rng = np.random.default_rng(SEED + 12)
     worst, shares = -math.inf, []

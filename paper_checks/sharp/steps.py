@@ -12,7 +12,7 @@ from dpzero_theory.check import Array
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import constants
-from paper_checks.outcome import BLOCK, KINDS, SEED, STANDARD_ERRORS, Outcome, clip_jointly, draw, within
+from paper_checks.outcome import BLOCK, KINDS, SEED, STANDARD_ERRORS, Checked, clip_jointly, draw, within
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _both(case: OneStep, one: Array, other: Array) -> Array:
     return change
 
 
-def one_step_inequality() -> Outcome:
+def one_step_inequality() -> Checked:
     """Step 5: E F(x+) - F <= -alpha (q G^2 - p G) + alpha (K_0 - gap/alpha), from the certificate with T = 1."""
     worst = -math.inf
     for case, mean, error in _one_steps():
@@ -193,7 +193,7 @@ def _one_step_bound(case: OneStep, kind: str, k: int) -> float:
     return case.step_size * (found.floor - decrease) - case.problem.gap
 
 
-def smoothing_error() -> Outcome:
+def smoothing_error() -> Checked:
     """Step 2: E[|e_u u'g|] and E[e_u^2 u'Hu]^(1/2) of pseudo-Huber and cosine losses over their bounds."""
     worst = 0.0
     for clip, d, r, kind, sample_rank, k, first, second in _smoothing_errors():
@@ -239,7 +239,7 @@ def _power(p: Problem) -> float:
     return min((0.0, 1.0, 4.0), key=lambda power: abs(float((index**-power).sum()) - p.r))
 
 
-def one_step_other_directions() -> Outcome:
+def one_step_other_directions() -> Checked:
     """The one-step inequality for every law and K up to 64, d up to 40."""
     rng = np.random.default_rng(SEED + 6)
     worst = -math.inf
@@ -264,7 +264,7 @@ def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) ->
     return _both(case, *(m[:, None] * u + s * z for s in (1, -1)))
 
 
-def vector_noise() -> Outcome:
+def vector_noise() -> Checked:
     """Algorithm 1: clip of s u is clip of s at C/sqrt(d) times u, and one step with vector noise obeys the bound."""
     rng = np.random.default_rng(SEED + 11)
     worst = -math.inf
@@ -285,7 +285,7 @@ def vector_noise() -> Outcome:
     return within(worst, STANDARD_ERRORS, "one step of Algorithm 1, vector clip and noise: largest violation (z)")
 
 
-def poisson_variance() -> Outcome:
+def poisson_variance() -> Checked:
     """Poisson step: mean and variance of the batch mean over all 2^n batches, exactly."""
     rng = np.random.default_rng(SEED + 8)
     worst = 0.0

@@ -13,7 +13,7 @@ from dpzero_theory.privacy import gaussian
 from dpzero_theory.theory.sharp import certificate as sharp
 from dpzero_theory.theory.sharp import constants, high_probability, last_iterate, lower_bound, smallest
 from dpzero_theory.theory.sharp.projection import Projection
-from paper_checks.outcome import Outcome
+from paper_checks.outcome import Checked
 from paper_checks.sharp import __main__ as checks
 from paper_checks.sharp import moments, one_run, promises, steps
 
@@ -30,7 +30,7 @@ def test_main_prints_a_line_for_each_check_and_fails_with_one(
 ) -> None:
     monkeypatch.setattr(checks, "CHECKS", {"dimension": promises.dimension})
     assert checks.main([]) == 0
-    wrong = Outcome(False, 2.0, 1.0, "a check that fails")
+    wrong = Checked(False, 2.0, 1.0, "a check that fails")
     monkeypatch.setattr(checks, "CHECKS", {"dimension": promises.dimension, "wrong": lambda: wrong})
     assert checks.main([]) == 1
     assert capsys.readouterr().out.count("\n") == 3
