@@ -1,10 +1,10 @@
 """Random directions u_0, u_1, ... of a run, addressed by (run key, number, parameter, offset).
 
-The words are those of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011): word j of a parameter is
-entry j % 4 of the function at counter (1 + j // 4, parameter, number, domain) under the run key, four 64-bit integers
-and two. So any block of any direction can be made again anywhere, in any order: nothing is stored, and a run is its
-key and a list of (number, amount). Directions are public: they never depend on data, and the noise that protects
-the data is never drawn from here.
+They are computed from the 64-bit random words of the counter-based generator Philox4x64-10 (Salmon et al., SC 2011).
+The generator maps a counter of four 64-bit integers, under a key of two, to four words. Word j of a parameter is entry
+j % 4 of what it gives for the counter (1 + j // 4, parameter, number, domain) under the run key. So any block of any
+direction can be made again anywhere, in any order. Nothing is stored, and a run is its key and a list of pairs (number,
+amount). Directions are public: they never depend on data, and the noise that protects the data is never drawn here.
 
     direction   coordinate i of a parameter                          law
     rademacher  bit i % 64 of word i // 64, as -1 or +1              independent signs, on the sphere sqrt(d) S^{d-1}
@@ -12,8 +12,8 @@ the data is never drawn from here.
                 word i // 4, low bits first                          to 16 bits, see `sphere.quantiles`
     sphere      as gaussian, times sqrt(d)/||g||                     uniform on sqrt(d) S^{d-1} to the same resolution
 
-From word to coordinate it is a table lookup, and one rounded product with the scale: the floating-point directions,
-not the words alone, are the same bits on every processor and device.
+A coordinate is looked up in a table by bits of a word, and multiplied by the scale with one rounding. So not only the
+words but the floating-point directions have the same bits on every processor and device.
 """
 
 import math
@@ -32,12 +32,12 @@ from torch import Tensor
 from dpzero_theory.sphere import DIRECTIONS, GRID
 
 DIRECTION, ROUNDING = 0, 1
-"""What words are for, the last entry of the counter: directions, stochastic rounding."""
+"""The domain, the last entry of the counter, says what words are for: directions, or stochastic rounding."""
 _CPU_CHUNK, _GPU_CHUNK = 1 << 17, 1 << 24
-"""Coordinates made at a time: pieces that stay in the cache of a processor, or take little memory of a GPU."""
+"""How many coordinates are made at a time: few enough to stay in a processor's cache, or to take little GPU memory."""
 _CPU = torch.device("cpu")
 _NO_WORDS: dict[str, Any] = {"buffer": np.zeros(4, np.uint64), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
-"""The part of a numpy generator's state that says: the next word is the first of the next counter."""
+"""The part of a numpy generator's state which says that the next word is the first one of the next counter."""
 _NUMPY: dict[torch.dtype, type[np.floating[Any]]] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -50,15 +50,15 @@ def _triton() -> ModuleType | None:
 
 
 def _kernels(device: torch.device) -> ModuleType | None:
-    """Kernels that make directions on this device; None where they are made on the CPU and copied."""
+    """The kernels that make directions on this device; None where directions are made on the CPU and copied."""
     return _that_run(device) if device.type == "cuda" else None
 
 
 @cache
 def _that_run(device: torch.device) -> ModuleType | None:
-    """The kernels, once they have made the CPU's words there; else None, and a warning that says why.
+    """The kernels if they make the same words there as the CPU does; else None, after a warning that says why.
 
-    Triton needs a C compiler besides the card, which not every machine with one has.
+    Triton needs a C compiler besides the card, and not every machine with a card has one.
     """
     kernels, expected = _triton(), Directions(1, "gaussian").words(2, 3, 4, 100).view(np.int64)
     why = "Triton is not installed"
@@ -77,19 +77,19 @@ def _that_run(device: torch.device) -> ModuleType | None:
 
 
 def _by_byte(pair: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The eight values of each byte's bits, low bit first, shape (256, 8)."""
+    """For each byte the values of its eight bits, low bit first, shape (256, 8); pair: the values of bits 0 and 1."""
     return pair[np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")]
 
 
 class Directions:
     """The directions of one run.
 
-    key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian); direction: a name in
+    key: the public run key, an integer in [0, 2^128) or 16 bytes (little-endian). direction: the name of their law in
     `sphere.DIRECTIONS`, whose table gives the coordinates.
 
-    In the methods `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
-    parameter's index, and coordinates are in row-major order. For a normalised law they give g, whose
-    factor sqrt(d)/||g|| needs all parameters: `factor`. Raises ValueError.
+    In the methods, `number` counts the directions of the run (t K + k for direction k of step t), `parameter` is the
+    parameter's index, and coordinates are in row-major order. For a normalised law the methods give g instead of u = g
+    sqrt(d)/||g||, as that factor needs all parameters: `factor` computes it. Raises ValueError.
     """
 
     def __init__(self, key: int | bytes, direction: str) -> None:
@@ -120,14 +120,14 @@ class Directions:
         self._device_tables: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
 
     def words(self, number: int, parameter: int, start: int, count: int, domain: int = DIRECTION) -> NDArray[np.uint64]:
-        """Words start, ..., start + count - 1 of one parameter (words, not coordinates)."""
+        """The words (not the coordinates) start, ..., start + count - 1 of one parameter."""
         generator = self._generator(number, parameter, start, domain)
         words: NDArray[np.uint64] = generator.random_raw(count)
         self._idle.append(generator)
         return words
 
     def uniform(self, number: int, parameter: int, start: int, count: int, device: torch.device) -> Tensor:
-        """16-bit fields start, ... of the words for ROUNDING: integers in [0, 65536), int32."""
+        """The 16-bit fields start, ..., start + count - 1 of the words for ROUNDING: integers in [0, 65536), int32."""
         first = start // 4
         amount = -(-(start + count) // 4) - first
         kernels = _kernels(device)
@@ -138,18 +138,19 @@ class Directions:
         return (words.view(torch.int16)[start - 4 * first :][:count].to(torch.int32)) & 0xFFFF
 
     def factor(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> float:
-        """sqrt(d)/||g|| where the law is normalised, 1 elsewhere; sizes: those of all parameters, d is their sum.
+        """The factor sqrt(d)/||g|| of a normalised law, and 1 for another; the same on every device.
 
-        The same on every device.
+        sizes: those of all parameters, whose sum is d.
         """
         if not self.law.normalised:
             return 1.0
         return math.sqrt(sum(sizes) / (self.squared_norm(number, sizes, device) * self._grid**2))
 
     def squared_norm(self, number: int, sizes: tuple[int, ...], device: torch.device = _CPU) -> int:
-        """||v||^2 of the direction in integers (`integers`), without rounding.
+        """||v||^2 of the integer vector v along u (`integers`), without rounding.
 
-        Takes one pass over the words, on `device`, unless all coordinates are of one size; the last answer is kept.
+        This takes one pass over the words, on `device`, unless all coordinates are of one size. The last answer is
+        kept.
         """
         if np.ptp(np.abs(self._integers)) == 0:
             return sum(sizes) * int(self._integers[0]) ** 2
@@ -165,8 +166,8 @@ class Directions:
     def integers(self, number: int, parameter: int, start: int, count: int) -> NDArray[np.int64]:
         """Coordinates start, ..., start + count - 1 of v, the integer vector along u.
 
-        That is u in units of the largest number that all values of the table are multiples of: u itself for signs, 2^16
-        g for a normalised law.
+        v is u in units of the largest number of which all values of the table are multiples: u itself for signs, and
+        2^16 g for a normalised law.
         """
         found = np.empty(count, np.int64)
         for here, values in self._blocks_on_cpu(number, parameter, start, count, 1 / self._grid, torch.float64):
@@ -188,9 +189,10 @@ class Directions:
         dtype: torch.dtype = torch.float32,
         device: torch.device = _CPU,
     ) -> Iterator[tuple[slice, Tensor]]:
-        """scale u[start : start + count] in pieces (slice of it, values), each coordinate rounded once to dtype.
+        """The vector scale u[start : start + count] in pieces (slice of it, values).
 
-        dtype: float32 or float64. The values are valid until the next piece is asked for.
+        Each coordinate is rounded once to dtype, float32 or float64. The values of a piece are valid until the next one
+        is asked for.
         """
         kernels = _kernels(device)
         if kernels is not None:
@@ -235,9 +237,9 @@ class Directions:
         scale: float = 1.0,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """scale u of some rows of a parameter of shape (..., width): shape (m, width), on the device of `rows`.
+        """The coordinates scale u of some rows of a parameter of shape (..., width), as a tensor of shape (m, width).
 
-        rows: integers of shape (m,), ascending for speed. The same bits as in `blocks`.
+        rows: integers of shape (m,), ascending for speed; the result is on their device. Bits are those of `blocks`.
         """
         kernels = _kernels(rows.device)
         if kernels is not None:
@@ -272,10 +274,10 @@ class Directions:
     def shift(
         self, source: Tensor, number: int, parameter: int, scale: float, start: int = 0, out: Tensor | None = None
     ) -> Tensor:
-        """source + scale u[start : ...] in source's shape and type, into `out` (which may be source) if given.
+        """source + scale u[start : ...] in source's shape and type, written to `out` (which may be source) if given.
 
         The sum is formed in float32 (float64 for float64) and rounded once to nearest. Temporary memory is one piece,
-        or of the tensor's size where it is not contiguous.
+        or as large as the tensor where that is not contiguous.
         """
         result = torch.empty_like(source) if out is None else out
         if not (source.is_contiguous() and result.is_contiguous()):
@@ -303,7 +305,7 @@ class Directions:
             np.add(source[here], found, out=out[here])
 
     def _generator(self, number: int, parameter: int, start: int, domain: int) -> np.random.Philox:
-        """One whose next word is word `start`; `_idle` keeps it for the next caller, for making one takes long."""
+        """A generator whose next word is word `start`. Making one takes long, so callers put it back into `_idle`."""
         generator = self._idle.pop() if self._idle else np.random.Philox(key=self._key)
         self._counter[:] = start // 4, parameter, number, domain
         generator.state = self._state
@@ -312,7 +314,7 @@ class Directions:
         return generator
 
     def _products(self, scale: float, dtype: torch.dtype) -> NDArray[Any]:
-        """The values of one field of the words times the scale; the last few tables are kept."""
+        """The table of all values of a field of the words, times the scale; the last few tables are kept."""
         found = self._tables.get((scale, dtype))
         if found is None:
             if len(self._tables) >= 8:
@@ -322,7 +324,7 @@ class Directions:
         return found
 
     def _table(self, scale: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """As `_products`, for the kernels: of one bit where a field is one of bits."""
+        """As `_products`, for the kernels, which look up single bits where the CPU looks up bytes of eight."""
         found = self._device_tables.get((scale, dtype, device))
         if found is None:
             if len(self._device_tables) >= 8:

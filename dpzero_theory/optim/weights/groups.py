@@ -1,10 +1,13 @@
 """Groups of parameters with step size and smoothing of their own.
 
-A group is a pattern of parameters' names (`fnmatch`; the first that matches counts) with two numbers, a >= 0 and s > 0:
-its parameters have the step size a alpha, and are evaluated at x +- s lambda u. With D the diagonal of the s, a record
-gives (f(x + lambda D u) - f(x - lambda D u))/(2 lambda), about <D grad f(x), u>, which is clipped and noised as always;
-the estimate of a group's gradient is that along u, divided by s, so that its mean is the gradient whatever s is. In the
-coordinates D^-1 x this is the step without groups, at the step sizes a alpha/s^2.
+A group is a pattern of parameters' names (as of `fnmatch`) with two numbers a >= 0 and s > 0. Where a run has step size
+alpha and smoothing lambda, the group's parameters have the step size a alpha, and are evaluated at x +- s lambda u. The
+first pattern that matches a name counts.
+
+Let D be the diagonal matrix of the s. A record gives (f(x + lambda D u) - f(x - lambda D u))/(2 lambda), which is
+about <D grad f(x), u>, and is clipped and noised as always. The estimate of a group's gradient is that number times u,
+divided by s, so that its mean is the gradient whatever s is. In the coordinates D^-1 x this is the step without groups,
+with the step sizes a alpha/s^2.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +16,9 @@ from fnmatch import fnmatchcase
 from dpzero_theory import check
 
 Group = tuple[str, float, float]
-"""(pattern, a, s)."""
+"""(pattern, a, s): a the factor of the step size, s that of the smoothing."""
 Given = Mapping[str, float | tuple[float, float]]
-"""pattern -> a, or (a, s)."""
+"""What users give: a mapping from patterns to a, or to (a, s)."""
 
 
 def groups_of(given: Given | None) -> tuple[Group, ...]:
@@ -42,7 +45,10 @@ def require(groups: Sequence[Group]) -> None:
 
 
 def factors(groups: Sequence[Group], names: Sequence[str]) -> list[tuple[float, float]]:
-    """(a, s) of each parameter, (1, 1) outside all groups. Raises ValueError for a pattern that no name matches."""
+    """The factors (a, s) of each parameter: (1, 1) outside all groups.
+
+    Raises ValueError for a pattern that no name matches.
+    """
     for pattern, *_ in groups:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ValueError(f"groups must match trainable parameters' names; got {pattern!r}, which matches none")
@@ -50,5 +56,5 @@ def factors(groups: Sequence[Group], names: Sequence[str]) -> list[tuple[float, 
 
 
 def described(groups: Sequence[Group]) -> str:
-    """In words, after a comma; nothing for none."""
+    """The groups in words, each after a comma; the empty text if there are none."""
     return "".join(f", {pattern}: step size x {a:g}, smoothing x {s:g}" for pattern, a, s in groups)

@@ -5,11 +5,11 @@
     stream(model, model.model.decoder.layers, Tensors("CHECKPOINT"), device="cuda", work="work")
     run = make_private(model, losses, data, plan, ...)
 
-What is not in a layer is read at once. A parameter of a layer has its shape and no values until the layer is called;
-then its values are read, and given up after the call. A step of `streamed.StreamedWeights` calls each layer at all
-points x +- lambda u at once: it asks the module again and again, with what the layers before have answered, for what it
-would give to the next (`Layers.asked`). So layers must be called one after the other, each once in a forward; any
-forward is else possible.
+Parameters outside the layers are read at the start. A parameter of a layer has its shape and no values until the layer
+is called; then its values are read, and they are given up after the call. A step of `streamed.StreamedWeights` calls
+each layer at all points x +- lambda u while it is in memory. To do so it runs the module's forward again and again: the
+layers before return what they have answered already, and the forward ends at the next layer, whose arguments are then
+known (`Layers.asked`). So a forward must call the layers one after the other, each once; it may do anything else.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ class Tensors:
             raise ValueError(f"checkpoint must be a folder of safetensors files; got {str(folder)!r}")
 
     def read(self, names: Sequence[str]) -> Tensor:
-        """The tensor that has one of these names, in host memory. Raises ValueError."""
+        """The tensor with one of these names, in host memory. Raises ValueError if there is none."""
         for name in names:
             if name in self._files:
                 with self._open(self._files[name], "pt") as file:
@@ -52,11 +52,11 @@ class Tensors:
 
 
 class LayerError(RuntimeError):
-    """The values of a layer cannot be read or written, which is no record's doing."""
+    """The values of a layer cannot be read or written, which no record has caused."""
 
 
 class Asked(BaseException):
-    """A layer was called that has not answered yet, with these arguments."""
+    """Ends a forward at the first layer that has not answered yet, and holds the arguments that it was called with."""
 
     def __init__(self, arguments: Any, named: Any) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Asked(BaseException):
 
 
 class Layer(NamedTuple):
-    """forward: the module's own. parameters: those that are frozen included."""
+    """A layer: its own forward, and its parameters, frozen ones included."""
 
     forward: Callable[..., Any]
     parameters: list[nn.Parameter]
@@ -74,8 +74,11 @@ Values = dict[nn.Parameter, Tensor]
 
 
 class Layers:
-    """The layers of a module. values, changed: a run's weights put theirs here, which read a layer as it has moved, and
-    are told when other parameters than before are in memory."""
+    """The layers of a module.
+
+    values: a function from a layer's index to its values; a run's weights put theirs here, which read the layer as it
+    has moved. changed: a function that is called when other parameters than before are in memory.
+    """
 
     def __init__(self, module: nn.Module, layers: Sequence[nn.Module], source: Tensors, device: str, work: Path | None):
         self.work, self.device, self._source = work, torch.device(device), source
@@ -91,11 +94,11 @@ class Layers:
             layer.forward = partial(self._call, index)
 
     def initial(self, index: int) -> Values:
-        """What the checkpoint has for a layer."""
+        """The values of a layer in the checkpoint."""
         return {parameter: self.read(parameter) for parameter in self.layers[index].parameters}
 
     def read(self, parameter: nn.Parameter) -> Tensor:
-        """What the checkpoint has for a parameter, in its type, on the device. Raises ValueError."""
+        """The values of a parameter in the checkpoint, in its type, on the device. Raises ValueError."""
         found = self._source.read(self._names[parameter])
         if found.shape != parameter.shape:
             name, shapes = self._names[parameter][0], (tuple(parameter.shape), tuple(found.shape))
@@ -104,7 +107,7 @@ class Layers:
 
     @contextmanager
     def held(self, index: int) -> Iterator[Callable[..., Any]]:
-        """A layer's own forward, with its values in memory. Raises LayerError."""
+        """Give a layer's own forward, with the layer's values in memory inside the block. Raises LayerError."""
         layer = self.layers[index]
         try:
             for parameter, values in self._read(index).items():
@@ -119,14 +122,14 @@ class Layers:
     def _read(self, index: int) -> Values:
         try:
             return self.values(index)
-        except (MemoryError, torch.OutOfMemoryError):  # beside what the records of a batch need
+        except (MemoryError, torch.OutOfMemoryError):  # a smaller micro-batch may leave room for the layer
             raise
         except Exception as error:
             said = " ".join(str(error).split())
             raise LayerError(f"layer {index} cannot be read: {said:.200}") from error
 
     def asked(self, function: Callable[[], object], answers: Sequence[Any]) -> tuple[Any, Any]:
-        """What the function's forward gives to the first layer that has not answered. Raises ValueError."""
+        """The arguments that the function's forward gives to the first layer without an answer. Raises ValueError."""
         try:
             self.answered(function, answers)
         except Asked as asked:
@@ -134,7 +137,7 @@ class Layers:
         raise ValueError(f"a forward must call every layer; layer {len(answers)} was not")
 
     def answered(self, function: Callable[[], Any], answers: Sequence[Any]) -> Any:
-        """What the function returns where the layers give these answers."""
+        """What the function returns if the layers return these answers."""
         self._answers, self._next = answers, 0
         try:
             return function()
@@ -156,12 +159,18 @@ class Layers:
 def stream(
     module: nn.Module, layers: Sequence[nn.Module], source: Tensors, *, device: str, work: str | Path | None = None
 ) -> None:
-    """Read what is not in the layers; from now on a layer's values are in memory while it is called.
+    """Read the parameters outside the layers; from now on a layer's values are in memory while it is called.
 
-    module: of any device, the meta device too, where all its buffers must be elsewhere. layers: submodules that a
-    forward calls one after the other, each once. source: the values. device: of the values in memory. work: folder for
-    the layers of a run that have moved; without one they are moved from the checkpoint's again each time. Raises
-    ValueError.
+    Args:
+        module: on any device; the meta device too, but then its buffers must be elsewhere.
+        layers: submodules that a forward calls one after the other, each once.
+        source: the values.
+        device: of the values in memory.
+        work: a folder for the layers as a run has moved them. Without one, a layer is read from the checkpoint each
+            time and makes all moves of the run again.
+
+    Raises:
+        ValueError: a module that is streamed already, or an argument that does not fit.
     """
     if streamed(module) is not None:
         raise ValueError("module must not be streamed twice")
@@ -186,10 +195,10 @@ def streamed(module: object) -> Layers | None:
 
 
 def absent(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of a shape without values."""
+    """A tensor that has a shape and takes the memory of one number: it stands for values that are not in memory."""
     return torch.empty(1, dtype=dtype, device=device).expand(shape)
 
 
 def is_absent(tensor: Tensor) -> bool:
-    """Whether it is one that `absent` made."""
+    """Whether a tensor is one that `absent` made."""
     return tensor.numel() > 1 and not any(tensor.stride())

@@ -1,8 +1,8 @@
-"""The directions on CUDA: the words of `directions`, and what is made of them, in one pass over the output.
+"""Directions on CUDA: kernels that make the words of `weights.directions` and the coordinates in one pass.
 
-Counters and keys are those of `directions.Directions`, so the words are the same bits; coordinates come from the same
-table of products, and the sum with the weights is one rounded operation, so results are the same bits too.
-Importing this needs Triton.
+Counters and keys are those of `directions.Directions`, so the words have the same bits. Coordinates come from the same
+table of products, and the sum with the weights is one rounded operation, so the results have the same bits too.
+Importing this module needs Triton.
 """
 
 from typing import Any
@@ -13,9 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCKS = {1: 16, 16: 256}
-"""Philox blocks (four words) made by one program, by bits a field: 4,096 fields."""
+"""How many Philox blocks (of four words) one program makes, by the bits of a field: in either case 4,096 fields."""
 _NUMBERS = ["start", "count", "width", "parameter", "number", "domain", "key0", "key1"]
-"""Arguments whose value and size choose no other kernel: each would be compiled in the middle of a run."""
+"""Arguments for whose values Triton must not compile kernels of their own, as it would do in the middle of a run."""
 
 
 @triton.jit
@@ -41,7 +41,7 @@ def _philox(block, parameter, number, domain, key0, key1):  # type: ignore[no-un
 
 @triton.jit
 def _in_order(c0, c1, c2, c3):  # type: ignore[no-untyped-def]
-    """The words of the blocks one after the other."""
+    """The words of the blocks, one block after the other."""
     return tl.reshape(tl.join(tl.join(c0, c2), tl.join(c1, c3)), (c0.shape[0] * 4,))
 
 
@@ -90,9 +90,9 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
     WIDE: tl.constexpr,
     BLOCKS: tl.constexpr,
 ):
-    """out[i] <- source[i] + table[field start + i], 0 <= i < count; with ROWS, of row rows[program_id(0)].
+    """out[i] <- source[i] + table[field start + i] for 0 <= i < count; with ROWS for the row rows[program_id(0)].
 
-    Within a program places are 32-bit integers from its first field on: 64 bits take more instructions.
+    Within a program, places are counted from its first field in 32-bit integers: 64 bits take more instructions.
     """
     FIELDS: tl.constexpr = 32 // BITS
     SIZE: tl.constexpr = BLOCKS * 8 * FIELDS
@@ -123,7 +123,7 @@ def _shift_kernel(  # type: ignore[no-untyped-def]
 
 
 def words(key: int, number: int, parameter: int, start: int, count: int, domain: int, device: torch.device) -> Tensor:
-    """The words of `Directions.words`, as int64 of the same bits, shape (count,)."""
+    """The same words as `Directions.words`, as int64 with the same bits, shape (count,)."""
     out = torch.empty(count, dtype=torch.int64, device=device)
     blocks = _BLOCKS[16]
     grid = (triton.cdiv(start % 4 + count, 4 * blocks),)
@@ -146,9 +146,11 @@ def shift(
 ) -> None:
     """out <- source + table[fields], rounded once; without source, out <- table[fields].
 
-    table: the products of scale and the 2 signs or the 65,536 quantiles, float32 or float64. out, source:
-    contiguous, of equal shape; fields start, start + 1, ... of the parameter or, with `rows` of shape (m,),
-    those of rows of a matrix as wide as out (m, width).
+    Args:
+        out, source: contiguous, of equal shape.
+        table: the products of the scale and the 2 signs or the 65,536 quantiles, float32 or float64.
+        start: the first field of the parameter that is used.
+        rows: if given, of shape (m,): the fields are those of these rows of a matrix as wide as out, (m, width).
     """
     bits = 1 if table.numel() == 2 else 16
     width = out.shape[1] if rows is not None else 0

@@ -1,9 +1,9 @@
 """Parameters of which a process holds some rows: modules under `torch.distributed.fsdp.fully_shard` (FSDP2).
 
-Such a parameter is a DTensor. Its rows are dealt out in order, ceil(rows/processes) to each, so that the last ones may
-hold fewer or none; what a process holds is a piece of the row-major coordinates, from a known one on. Before a
-forward FSDP reads these pieces and gathers them. So it is enough to shift, move and replace the pieces: what is
-gathered follows, as long as nothing that was gathered at one point is used at the next (`reshard`).
+Such a parameter is a DTensor. Its rows are dealt out in order, ceil(rows/processes) to each process, so that the last
+ones may hold fewer rows or none. What a process holds is a piece of the row-major coordinates that begins at a known
+one. Before a forward, FSDP reads these pieces and gathers them. So it is enough to shift, move and replace the pieces:
+what is gathered follows, provided that nothing that was gathered at one point is used at the next (`reshard`).
 """
 
 import sys
@@ -17,12 +17,12 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 def _class(module: str, name: str) -> Any:
-    """A class of torch.distributed; nothing is an instance of it where its module was never imported."""
+    """A class of torch.distributed, or () where its module was never imported: nothing is an instance of that."""
     return getattr(sys.modules.get(f"torch.distributed.{module}"), name, ())
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor."""
+    """Whether a parameter is a DTensor."""
     return type(tensor) not in _PLAIN and isinstance(tensor, _class("tensor", "DTensor"))
 
 
@@ -61,7 +61,7 @@ def whole(held: Tensor, parameter: Tensor) -> Tensor:
 
 
 def collected(held: Tensor, parameter: Tensor) -> Tensor | None:
-    """For a checkpoint, a copy in host memory: of `held`, or if it is a shard, of all on rank 0 and None elsewhere."""
+    """A copy in host memory for a checkpoint: of `held`, or of the whole of what is sharded (None but on rank 0)."""
     if not is_sharded(parameter):
         return held.detach().to("cpu", copy=True)
     found = whole(held, parameter)
@@ -69,7 +69,7 @@ def collected(held: Tensor, parameter: Tensor) -> Tensor | None:
 
 
 def require_sharded_by_rows(module: nn.Module) -> None:
-    """Raise ValueError unless what is sharded is so by FSDP2, by rows, once, and is on its mesh's device."""
+    """Raise ValueError unless each sharded parameter is sharded by FSDP2, by rows, once, and on its mesh's device."""
     if any(isinstance(part, _class("fsdp", "FullyShardedDataParallel")) for part in module.modules()):
         raise ValueError("module must not be FullyShardedDataParallel (FSDP1): use torch.distributed.fsdp.fully_shard")
     collective = is_collective(module)
@@ -86,10 +86,10 @@ def require_sharded_by_rows(module: nn.Module) -> None:
 
 
 def reshard(module: nn.Module) -> None:
-    """Drop what FSDP has gathered, also where a forward failed: the next forward reads the pieces again."""
+    """Drop what FSDP has gathered, also after a forward that failed. The next forward then reads the pieces again."""
     fsdp = _class("fsdp", "FSDPModule")
     for part in module.modules():
         if isinstance(part, fsdp):
-            with suppress(RuntimeError, AttributeError):  # inside another one, which does it for both; never run
+            with suppress(RuntimeError, AttributeError):  # part of another one, which does it for both, or never run
                 part.reset_iter_state()
             part.reshard()

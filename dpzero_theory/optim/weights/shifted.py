@@ -1,9 +1,9 @@
-"""Operations that read W see W + shift u: the mechanism of `module.Weights.shifted`.
+"""Operations that read a weight W are given W + shift u: the mechanism of `evaluable.Evaluable.shifted`.
 
 Every operation on tensors passes `Shifted.__torch_dispatch__`. An argument that lies in the memory of a trainable
-parameter is replaced by a fresh tensor in which that memory is shifted; operations that only make views pass, because
-what reads the view comes this way too. Nothing is written: an operation that would write a trainable parameter is
-refused.
+parameter is replaced by a fresh tensor in which that memory is shifted. Operations that only make views pass as they
+are, because what reads the view comes this way too. Nothing is written: an operation that would write a trainable
+parameter is refused.
 """
 
 import itertools
@@ -38,8 +38,12 @@ _ROWS_SHARE = 8
 
 @dataclass(frozen=True)
 class Place:
-    """What this process holds of a trainable parameter, from coordinate `origin` on (0 unless it is sharded), and the
-    elements start, ..., stop - 1 of its storage that it fills; array: these, where numpy can read and write them."""
+    """Where the piece of a trainable parameter that this process holds lies in memory.
+
+    index: the parameter's. tensor: the piece, which begins with the parameter's coordinate `origin` (0 unless it is
+    sharded), and fills the elements start, ..., stop - 1 of its storage. array: the same memory as a flat numpy array,
+    where numpy can read and write it.
+    """
 
     name: str
     index: int
@@ -51,7 +55,7 @@ class Place:
 
 
 def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
-    """What there is of parameters by storage, in order of memory. Raises ValueError for two that share memory."""
+    """The places of parameters by storage, in the order of memory. Raises ValueError for two that share memory."""
     found: dict[int, list[Place]] = {}
     for index, (name, parameter) in enumerate(parameters.items()):
         held, origin = piece(parameter)
@@ -67,7 +71,7 @@ def storages(parameters: Mapping[str, Tensor]) -> dict[int, list[Place]]:
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:
-    """First element of its storage that a tensor covers, and the one after its last."""
+    """The first element of its storage that a tensor covers, and the one after its last."""
     start = int(tensor.storage_offset())
     if tensor.is_contiguous() or tensor.numel() == 0:
         return start, start + tensor.numel()
@@ -107,7 +111,11 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Shift:
-    """x + scale u: the direction's number and the scale; of each parameter the bits beside it and a factor of scale."""
+    """The point x + scale u.
+
+    number: of the direction u. low: the bits beside half-precision weights, by the parameter's index. factors: of the
+    scale, one for each parameter.
+    """
 
     directions: Directions
     number: int
@@ -116,13 +124,13 @@ class Shift:
     factors: Sequence[float]
 
     def of_array(self, place: Place, start: int, out: Tensor) -> None:
-        """out <- x + scale u at elements start, ... of a place that has an array."""
+        """out <- x + scale u at the elements from `start` on of a place that has an array."""
         assert place.array is not None
         x, first = place.array[start : start + out.numel()], place.origin + start
         self.directions.shift_array(x, self.number, place.index, self._scale(place), first, out.numpy())
 
     def of(self, source: Tensor, place: Place, start: int, out: Tensor) -> None:
-        """out <- round(x + scale u) at elements start, ... of a place; source: its weights there, flat."""
+        """out <- x + scale u, rounded, at the elements from `start` on of a place; source: the weights there, flat."""
         low, first = self.low.get(place.index), place.origin + start
         if low is None:
             self.directions.shift(source, self.number, place.index, self._scale(place), first, out)
@@ -134,7 +142,7 @@ class Shift:
             out[here] = join(source[here], part[here]).add_(u)
 
     def whole(self, place: Place) -> Tensor:
-        """round(x + scale u) of all of a place, in its shape."""
+        """x + scale u, rounded, of all of a place, in its shape."""
         source = place.tensor.contiguous().view(-1)
         out = torch.empty_like(source)
         if place.array is None:
@@ -144,7 +152,7 @@ class Shift:
         return out.view(place.tensor.shape)
 
     def rows(self, place: Place, rows: Tensor) -> Tensor:
-        """round(x + scale u) at these rows of a matrix."""
+        """x + scale u, rounded, at these rows of a matrix."""
         source, low = place.tensor.index_select(0, rows), self.low.get(place.index)
         width = place.tensor.shape[1]
         wide = torch.float64 if source.dtype == torch.float64 else torch.float32
@@ -159,11 +167,12 @@ class Shift:
 
 
 class Shifted(TorchDispatchMode):
-    """Hands shifted copies of the trainable parameters to every operation that reads them.
+    """A torch mode that hands shifted copies of the trainable parameters to every operation that reads them.
 
-    places: as of `storages`, replaced where parameters have other memory; names are removed from `unread` as their
-    parameters are read. guarded: of `Untrained`. written: whether a buffer that is put back was, or may have been.
-    Operations raise ValueError where they would write a parameter, or read parts of its elements.
+    places: as of `storages`; they are replaced when parameters get other memory. unread: names of parameters, from
+    which this removes those that are read. guarded: as of `Untrained`. written: whether a buffer that is put back was
+    written, or may have been. Operations raise ValueError where they would write a parameter, or read parts of its
+    elements (some bytes of a number).
     """
 
     def __init__(
@@ -199,10 +208,10 @@ class Shifted(TorchDispatchMode):
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def retire(self) -> None:
-        """Shift nothing from now on, and leave torch's stack of modes if it is there. Safe to repeat."""
+        """Shift nothing from now on, and leave torch's stack of modes. Safe to repeat."""
         self.places = {}
         if self in _get_current_dispatch_mode_stack():
-            while _get_current_dispatch_mode_stack()[-1] is not self:  # the losses' own, cut short with them
+            while _get_current_dispatch_mode_stack()[-1] is not self:  # modes of the losses, which were cut short
                 _pop_mode()
             try:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -226,7 +235,7 @@ class Shifted(TorchDispatchMode):
         return [place for place in places if place.start * own < stop * one and start * one < place.stop * own]
 
     def _copy(self, value: Tensor, places: list[Place]) -> Tensor:
-        """What a tensor that overlaps these parameters is at x + scale u."""
+        """A copy of a tensor that overlaps these parameters, with the values it has at x + scale u."""
         own = places[0].tensor.dtype
         if value.dtype != own:
             try:
@@ -243,7 +252,7 @@ class Shifted(TorchDispatchMode):
             else:
                 self._shift.of_array(place, start - place.start, out)
             return out.as_strided(value.size(), value.stride(), 0)
-        first, last = start, stop  # what is copied: all of a parameter that is not in row-major order
+        first, last = start, stop  # of a parameter that is not in row-major order all is copied
         for place in places:
             self._unread.discard(place.name)
             if not place.tensor.is_contiguous():
@@ -263,7 +272,7 @@ class Shifted(TorchDispatchMode):
         return out.as_strided(value.size(), value.stride(), out.storage_offset() + start - first)
 
     def _few_rows(self, weight: Tensor, rows: Tensor) -> Place | None:
-        """The parameter that an embedding looks up few rows of, if it is one."""
+        """The parameter of which an embedding looks up few rows; None if the matrix is no parameter, or many are."""
         if weight.ndim != 2 or rows.numel() * _ROWS_SHARE > weight.shape[0]:
             return None
         for place in self._touched(weight):
@@ -274,7 +283,7 @@ class Shifted(TorchDispatchMode):
         return None
 
     def _looked_up(self, place: Place, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The shifted rows of a matrix that are looked up, and which of them each look-up means."""
+        """The shifted rows of a matrix that are looked up, and for each look-up the index of its row among these."""
         if rows.device.type == "cpu":
             distinct, which = torch.unique(rows, return_inverse=True)
             return self._shift.rows(place, distinct), which
@@ -282,7 +291,7 @@ class Shifted(TorchDispatchMode):
         return self._shift.rows(place, rows.reshape(-1)), which  # a GPU would wait for the number of distinct rows
 
     def _refuse_shards(self, func: Any, values: Iterable[Any]) -> None:
-        """An operation on a sharded tensor as a whole reads its memory elsewhere."""
+        """Raise ValueError for an operation on a sharded tensor as a whole, which reads memory of other processes."""
         for value in values:
             if isinstance(value, (list, tuple)):
                 self._refuse_shards(func, value)

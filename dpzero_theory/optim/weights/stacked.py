@@ -1,10 +1,10 @@
-"""Several points in one pass: operations that read W see W + shift_p u_p of every point p at once.
+"""Several points in one pass: operations that read a weight W are given W + shift_p u_p for every point p at once.
 
 The losses run once, under `torch.vmap` over the points. What does not depend on a trainable parameter, such as the
-frozen layers below the first trained one, is computed once for all of them; the rest is computed for all of them by
-batched kernels, whose sums may be rounded otherwise than those of one point. `Stacked` hands each of torch's functions,
-in place of a parameter of the module, the stack of its values. Whatever else reads a parameter's memory (a view that
-was kept, a script) would see x, and is refused by `Unread`: every operation on tensors passes there.
+frozen layers below the first trained one, is computed once for all points. The rest is computed for all of them by
+batched kernels, whose sums may be rounded otherwise than those of one point. `Stacked` hands the stack of a parameter's
+values, in place of the parameter, to each of torch's functions. Whatever else reads a parameter's memory (a view that
+was kept, a script) would see x, and is refused by `Unread`, which every operation on tensors passes.
 """
 
 import warnings
@@ -32,7 +32,7 @@ class Unread(Shifted):  # type: ignore[no-untyped-call]
 
 
 class Stacked(TorchFunctionMode):
-    """Hands functions stacks instead of parameters. of: the stack of each parameter, by its id."""
+    """Hands stacks instead of parameters to torch's functions. of: the stack of each parameter, by its `id`."""
 
     def __init__(self, of: dict[int, Tensor]) -> None:
         super().__init__()
@@ -47,14 +47,17 @@ class Stacked(TorchFunctionMode):
 
 
 def stack_of(shifts: Sequence[Shift], place: Place) -> Tensor:
-    """x + scale u of a parameter for each of the shifts, along a first axis."""
+    """The values x + scale u of a parameter at each of the shifts, along a first axis."""
     return torch.stack([shift.whole(place) for shift in shifts])
 
 
 def at_all(
     parameters: Sequence[nn.Parameter], stacks: Sequence[Tensor], ask: Callable[[], Tensor]
 ) -> tuple[Tensor, ...]:
-    """What `ask()`, a tensor, is where the parameters are each entry of the stacks; what cannot be is refused."""
+    """The tensor that `ask()` returns where the parameters have the values of each entry of the stacks.
+
+    Raises ValueError for losses that cannot be computed so.
+    """
 
     def at(*values: Tensor) -> Tensor:
         with Stacked({id(parameter): value for parameter, value in zip(parameters, values, strict=True)}):

@@ -1,9 +1,9 @@
-"""Weights of a module whose layers are in files, see `layers`: the same bits as in memory, each layer read once a step.
+"""Weights of a module whose layers are in files (`weights.layers`): they have the same bits as in memory.
 
-A layer is read from the checkpoint, or from the working folder, and moved by the releases since. In the working folder
-a layer's file says which moves it has made (a digest of them), so that a crash at any moment leaves files of different
-ages, each of which is brought up when it is read; one whose moves are not a beginning of the run's is not used. A run
-goes on as any other does: with the initial weights, which it moves by its transcript.
+A step reads each layer once, from the checkpoint or from the working folder, and moves it by the releases since. In
+the working folder a layer's file says which moves it has made (by a digest of them). A crash leaves files of different
+ages, and each is moved on when it is read; a file whose moves are not a beginning of the run's is not used. A run goes
+on as any other does: with the initial weights, which it moves by its transcript.
 """
 
 import hashlib
@@ -22,8 +22,9 @@ from dpzero_theory.optim.weights.module import Scales, Through, Weights
 from dpzero_theory.privacy.journal import sync_folder
 
 BEHIND = 16
-"""Moves after which a layer is written to the working folder again, which costs more than to make a move again."""
+"""The number of moves after which a layer is written to the working folder: writing costs more than a few moves."""
 _DIGEST = "moves"
+"""The entry of a file's metadata that holds the digest of the moves that the layer has made."""
 
 
 class StreamedWeights(Weights):
@@ -50,7 +51,7 @@ class StreamedWeights(Weights):
     def evaluated(
         self, points: Sequence[tuple[int, float]], function: Callable[[nn.Module], Tensor], at_once: int = 1
     ) -> list[Tensor]:
-        """As of `Weights`, with each layer in memory once."""
+        """As `Weights.evaluated`, with each layer read once for all points."""
         if at_once > 1:
             raise ValueError("points_at_once must be 1 where layers are streamed")
         asked = partial(function, self.module)
@@ -68,11 +69,11 @@ class StreamedWeights(Weights):
         return found
 
     def add_(self, values: Callable[[int, int, int], Tensor], number: int) -> None:
-        """Raises ValueError: a release that is a vector is kept nowhere."""
+        """Raises ValueError: a layer that is read again could not be moved by a release that is kept nowhere."""
         raise ValueError("weights must not be streamed where a release is a vector")
 
     def values(self) -> dict[str, Tensor]:
-        """As of `Weights`, in host memory."""
+        """Copies of the weights by name, in host memory."""
         return {name: held.detach().cpu().clone() for name, held in zip(self.names, self._in_memory(), strict=True)}
 
     def load_values(self, values: Mapping[str, Tensor]) -> None:
@@ -115,7 +116,7 @@ class StreamedWeights(Weights):
                 yield parameter
 
     def _read(self, index: int) -> Values:
-        """The values of a layer after all moves."""
+        """The values of a layer after all moves of the run."""
         found, age = self._moved(index)
         behind = self._made[age:]
         for scales in behind:
@@ -131,7 +132,7 @@ class StreamedWeights(Weights):
         return self._layers.work / f"layer-{index}.safetensors"
 
     def _moved(self, index: int) -> tuple[Values, int]:
-        """The newest that there is of a layer, and how many moves it has made."""
+        """The newest values that are kept of a layer, and how many moves they have made."""
         layers = self._layers
         if layers.work is not None and self._file(index).exists():
             from safetensors import safe_open
@@ -145,7 +146,7 @@ class StreamedWeights(Weights):
         return layers.initial(index), 0
 
     def _write(self, index: int, values: Values) -> None:
-        """Whole or not at all."""
+        """Keep the values of a layer in the working folder; the file is written whole or not at all."""
         from safetensors.torch import save
 
         path = self._file(index)

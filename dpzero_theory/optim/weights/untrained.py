@@ -1,17 +1,18 @@
 """What a module holds beside its trained weights: its buffers, its frozen parameters, and which of them there are.
 
-All of it is handed out with the weights (`state_dict`, a Trainer's files), and evaluations read private records: a
-buffer that the first batch fills, or a running maximum, would carry them out. So an evaluation leaves nothing there.
+Buffers and frozen parameters are handed out with the weights (`state_dict`, a Trainer's files), and evaluations read
+private records: a buffer that the first batch fills, or a running maximum, would carry records out. So an evaluation
+leaves nothing there:
 
     a buffer                      is put back after each evaluation, so the next one finds it as the first one did
     a frozen parameter, a buffer  is not copied: an operation that would write it is refused
       of more than 2^22 elements
     an entry of a registry        is put back too: made, taken away or replaced buffers, parameters, submodules
 
-What is put back is what was there when the evaluation began, as what others write between evaluations is their
-business. Batch normalisation's statistics come from kernels that do not say that they write, and numpy may write any
-memory: buffers are compared by value at each save and at the end (`settle`). Not seen are frozen
-parameters written in such ways, and what is in plain attributes, which no `state_dict` has.
+What is put back is what was there when the evaluation began; what others write between evaluations stays. The
+statistics of batch normalisation come from kernels that do not say that they write, and numpy may write any memory.
+Therefore buffers are also compared by value at each save and at the end (`settle`). Two things are not seen: frozen
+parameters that are written in such ways, and values in plain attributes, which no `state_dict` has.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,9 +41,9 @@ class _Held(NamedTuple):
 class Untrained:
     """The buffers and frozen parameters of a module, as evaluations must leave them.
 
-    parameters: whether the frozen ones are looked at, which other machinery replaces where a module is sharded; of
-    those the ones of which `passed_over` is true are not. guarded: what lies in which storage: the name of what must
-    not be written, or "" of what is put back. parts: the module's submodules and itself.
+    parameters: whether frozen parameters are looked at; they are not where the module is sharded, since FSDP replaces
+    them. passed_over: which of them are not looked at. guarded: by storage, the name of what must not be written there,
+    or "" where it is a buffer that is put back. parts: the module and its submodules.
     """
 
     def __init__(
@@ -58,17 +59,17 @@ class Untrained:
         self.parts: list[nn.Module] = []
 
     def begin(self) -> None:
-        """An evaluation begins: what is there now is what it must leave."""
+        """Note what is there, before an evaluation: the evaluation must leave the same."""
         if not (self._leave or (self._live is not None and self._same())):
             self._take()
 
     def settle(self) -> None:
-        """Before what there is is handed out: put back buffers that have other values and do not say that they do."""
+        """Put back buffers whose values have changed without torch's notice; called before they are handed out."""
         if not self._leave and self._live is not None and self._same():
             self._restore()
 
     def put_back(self, *, written: bool) -> None:
-        """An evaluation is over. written: whether it may have written buffers. Safe to repeat."""
+        """Put back what an evaluation has changed. written: whether it may have written buffers. Safe to repeat."""
         if not self._leave and self._live is not None and (written or not self._same()):
             self._restore()
 
@@ -84,9 +85,9 @@ class Untrained:
 
     @contextmanager
     def left(self) -> Iterator[Callable[[], None]]:
-        """Inside nothing is put back, and what it gives raises ValueError naming what was changed since its last call.
+        """Inside the block nothing is put back; at its end everything is.
 
-        At the end all is put back.
+        Gives a function that raises ValueError naming what has changed since its last call.
         """
         seen: list[dict[str, Tensor | int]] = []
 
@@ -107,7 +108,7 @@ class Untrained:
             self.put_back(written=True)
 
     def _saved(self) -> Iterator[tuple[str, Tensor | int]]:
-        """Copies of the buffers that a state_dict has, and where frozen parameters are."""
+        """Copies of the buffers that a state_dict has, and the addresses of frozen parameters, by name."""
         for path, part in self._module.named_modules():
             for name, buffer in part.named_buffers(recurse=False):
                 if name not in part._non_persistent_buffers_set and _plain(buffer):
@@ -144,7 +145,7 @@ class Untrained:
         try:
             if self._live != self._there:
                 return False
-        except RuntimeError:  # tensors that are not the same ones
+        except RuntimeError:  # other tensors, whose comparison has no single truth value
             return False
         return self._state == [_state(held.tensor) for held in self._held]
 
@@ -165,7 +166,7 @@ def _alike(live: Any, there: Any) -> bool:
 
 
 def _equal(one: Tensor, other: Any) -> bool:
-    """Of the same shape and type, and entry by entry; NaN is NaN."""
+    """Whether two tensors have the same shape, type and entries, where NaN equals NaN."""
     if not isinstance(other, Tensor) or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())
@@ -176,7 +177,7 @@ def _plain(buffer: Tensor) -> bool:
 
 
 def _state(tensor: Tensor) -> tuple[int, int]:
-    """Where it is, and how often it was written where torch counts that."""
+    """The address of a tensor's memory, and how often it was written (0 where torch does not count that)."""
     try:
         return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
     except RuntimeError:  # a subclass without memory of its own
