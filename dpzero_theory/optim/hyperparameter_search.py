@@ -1,4 +1,4 @@
-"""Settings chosen by private runs on the private records, the choice paid for.
+"""A hyperparameter search by private runs on the private records, whose choice is paid for too.
 
     search = make_private_search(
         build, losses, data, [{"clip": 1.0, "step_size": 0.1}, {"clip": 3.0, "step_size": 0.03}], score=accuracy,
@@ -7,12 +7,14 @@
     )
     best = search.run()
 
-With `runs`, a random number of runs, each of a setting drawn at random, and only the best is released: that model and
-its score are (target_epsilon, target_delta)-DP (`privacy.selection`; its relation and sampling are the runs'). The
-number of runs, the other runs and so the folder stay secret: it is for its owner alone, and refused where it is not.
-With runs=None each setting is run once and all of it may be published: the runs' costs are composed.
+With `runs` given, a random number of runs is made, each with a setting drawn at random, and only the best is released.
+That model and its score are (target_epsilon, target_delta)-DP under the runs' relation (`privacy.selection`). The
+number of runs and the other runs must stay secret, and so must the folder: it is made for its owner alone, and refused
+if others may read it. With runs=None each setting is run once, the costs of the runs are composed, and all of them may
+be published.
 
-What is assumed: `score` reads public data only (or what a run released); `build` makes the module from public data.
+It is assumed that `score` reads public data only (or what a run released), and that `build` makes the module from
+public data.
 """
 
 import json
@@ -37,9 +39,10 @@ from dpzero_theory.privacy.selection import Runs, calibrate_selection, selection
 from dpzero_theory.privacy.step import Release
 
 VARIED = ("clip", "step_size", "smoothing", "direction")
-"""What settings may differ in: nothing that changes what a run costs."""
+"""The arguments in which settings may differ: none of them changes what a run costs."""
 _FILE = "search.json"
 _TRIES = 4
+"""How often the noise of the plans is increased, until the search as a whole meets its target."""
 
 
 class Setting(TypedDict, total=False):
@@ -61,7 +64,11 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """Runs of `plans` in the order `picks`; epsilon: of all that is released, at delta. See the module."""
+    """A search that is begun.
+
+    settings, plans: what is compared, and the plan of each setting. picks: which of them is run, run after run.
+    epsilon: of all that is released, at delta. The other fields are arguments of `make_private_search`.
+    """
 
     build: Callable[[], nn.Module]
     losses: Losses
@@ -77,10 +84,11 @@ class Search:
     paid_at_once: int
 
     def run(self) -> Best | None:
-        """Make the runs that are left, in folders of their own, and return the best; None where there was no run.
+        """Make the runs that are left, each in a folder of its own, and return the best; None if there was no run.
 
-        Interrupted at any moment it is called again, or resumed: finished runs are read back. The first of the best
-        wins, which is a random one as runs are exchangeable; a score that is not a number counts as the lowest.
+        After an interrupt at any moment it can be called again, or the search resumed: finished runs are read back. Of
+        runs with equal scores the first wins, which is a random one because runs are exchangeable. A score that is not
+        a number counts as the lowest.
         """
         best: Best | None = None
         for number, pick in enumerate(self.picks):
@@ -127,11 +135,12 @@ def make_private_search(
     Args:
         build: makes the module to train, the same one each time.
         losses, data, micro_batch, paid_at_once: as `private.make_private`'s.
-        settings: at least one; each gives some of clip, step_size, smoothing, direction.
+        settings: at least one mapping, each with some of clip, step_size, smoothing and direction.
         score: of a trained module, higher is better; must not read the private records.
-        runs: the law of the number of runs; None runs each setting once and composes.
+        runs: the law of the random number of runs; None runs each setting once and composes their costs.
         folder: new or empty, or with `resume` this search's.
-        target: as `make_private_with_epsilon`'s, for the whole search; settings replace what they give.
+        target: settings of `make_private_with_epsilon`, the budget that of the whole search. A setting's own values
+            replace these.
 
     Raises:
         ValueError, FileExistsError, FileNotFoundError: as `make_private`; a setting that gives anything else.
@@ -170,7 +179,10 @@ def make_private_search(
 def plans_of_search(
     n: int, settings: Sequence[Setting], runs: Runs | None, target: Target
 ) -> tuple[tuple[Plan, ...], float]:
-    """A plan for each setting, all with one noise, and epsilon of the search; arguments of `make_private_search`."""
+    """A plan for each setting, all with the same noise, and epsilon of the search.
+
+    n: records. Other arguments as of `make_private_search`.
+    """
     total, delta = target["target_epsilon"], target["target_delta"]
     first: Target = {**target, **settings[0]}
     known = Plan.for_target(n=n, **first)  # refuses what no run could be made of

@@ -1,19 +1,20 @@
 """What a run's folder proves, without the data.  python -m dpzero_theory.optim.verify FOLDER
 
-Every number of the claim is computed again from the transcript and the ledger: that they belong together, that lattice
-and noise are those that are accounted for, what is paid for and what was recorded, and epsilon of both the releases so
-far and the whole plan. The numbers that were released are looked at as well: whether they are too small, too alike, too
-round or too large for noise of the stated law and any n records (`privacy.plausible`; a sound run is refused at most
-once in 10^12). Then the privacy statement is written (`optim.files.statement`) as
-text, JSON or one HTML page with the spending curve. With --initial, a file of the trainable parameters by name
-(`torch.save`; a checkpoint's are taken), the run is replayed, and with --final compared bit for bit: with all of it,
-or where FILE is a checkpoint with the run up to there. Where anything does not fit: exit status 1, and one line on
-standard error. Nothing is written elsewhere, and the run may go on meanwhile.
+The transcript and the ledger must belong together, and the lattice and the noise must be those that are accounted for.
+What is paid for, what was recorded, and epsilon of the releases so far and of the whole plan are computed again. The
+released numbers are tested, too: they must not be too small, too alike, too round or too large for noise of the stated
+law and any n records (`privacy.plausible`; a sound run is refused at most once in 10^12). Then the privacy statement is
+written (`optim.files.statement`) as text, JSON or one HTML page with the spending curve.
 
-With --sign the folder's end and the claim are signed, if all of it holds (`optim.files.signature`; the extra `sign`). A
-signature that is there is checked; with --signer there must be one, by that key.
+With --initial, a file of torch.save with the trainable parameters by name (or a checkpoint), the run is replayed. With
+--final the outcome is compared bit for bit: with the whole run, or, if FILE is a checkpoint, with the run up to there.
+Where anything does not fit, the exit status is 1 and one line on standard error says what. Nothing is written into the
+folder, and the run may go on meanwhile.
 
-What it cannot tell is in `CANNOT_TELL`, and at the end of each report.
+With --sign the folder as it is and the claim are signed, if everything holds (`optim.files.signature`; the extra
+`sign`). A signature that is there is checked; with --signer there must be one, by that key.
+
+What this cannot tell is said in `CANNOT_TELL`, and at the end of each report.
 """
 
 import json
@@ -63,7 +64,7 @@ CANNOT_TELL = (
 
 
 class Finding(NamedTuple):
-    """One line of the report. holds: None for what is only said."""
+    """One line of the report. holds: None for a value that is only told."""
 
     name: str
     value: str | int | float
@@ -71,7 +72,7 @@ class Finding(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Trainable parameters by name from a file; of a checkpoint also the run's key and where in it they are."""
+    """Trainable parameters by name from a file; of a checkpoint also the run's key and how many releases they have."""
 
     parameters: Mapping[str, Tensor]
     key: str | None = None
@@ -79,7 +80,7 @@ class Recorded(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What was found; statement and curve where the files can be read and belong together."""
+    """The findings; with statement and account if the files can be read and belong together."""
 
     findings: list[Finding]
     statement: Statement | None = None
@@ -87,20 +88,21 @@ class Report(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """What does not hold, in one line; "" if everything does."""
+        """One line that says what does not hold; "" if everything does."""
         return "; ".join(f"{f.name}: {f.value}" for f in self.findings if f.holds is False)
 
 
 _REFUSALS = (RuntimeError, OSError, ValueError, ArithmeticError, MemoryError)
-"""What files of any content make the library raise."""
+"""The exceptions that the library raises for files of any content."""
 
 
 def verify(
     folder: Path, initial: Recorded | None, final: Recorded | None, by: str = "", *, signed: bool = True
 ) -> Report:
-    """What is found; files that cannot be read, or do not belong together, are a finding that does not hold.
+    """The report on a folder. Files that cannot be read, or do not belong together, are a finding that does not hold.
 
-    by: the public key that must have signed, "" for any. signed: whether a signature is looked at.
+    initial, final: weights to compare with the replay, or None. by: the public key that must have signed, "" for any.
+    signed: whether a signature is looked at.
     """
     found = _verified(folder, initial, final)
     findings = list(found.findings)
@@ -152,7 +154,7 @@ def _verified(folder: Path, initial: Recorded | None, final: Recorded | None) ->
 
 
 def _numbers(content: Content) -> Finding:
-    """Whether what was released can be noise of the stated law and what n records add."""
+    """Whether the released numbers can be what n records add and noise of the stated law."""
     plan, law = content.header.plan, content.header.plan.law
     if law is None or not law.power or not plan.scalars or not content.records:
         why = "releases are vectors and are not kept" if not plan.scalars else "no releases, or no test of this noise"
@@ -170,7 +172,7 @@ def _numbers(content: Content) -> Finding:
 
 
 def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
-    """Who signed the folder as it is; nothing where nobody did and nobody need have."""
+    """Who signed the folder as it is; no finding if nobody did and nobody had to."""
     name = "signed by"
     if not (folder / SIGNATURE).exists() and not (folder / SIGNATURE).is_symlink():
         return [Finding(name, f"nobody: no {SIGNATURE}, though a signer is asked for", holds=False)] if by else []
@@ -186,7 +188,7 @@ def _signer(folder: Path, claimed: Statement, by: str) -> list[Finding]:
 
 
 def _replayed(content: Content, initial: Recorded, final: Recorded | None) -> list[Finding]:
-    """Whether the initial weights are the run's, and the final ones those of the replay up to where they are of."""
+    """Whether the initial weights are the run's, and the final weights those of the replay up to their release."""
     header = content.header
     try:
         weights = weights_of(header, _module(initial.parameters))
@@ -232,7 +234,7 @@ def _module(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Numbers that are none too."""
+    """Whether two tensors have the same bits; NaN may equal NaN."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     first, second = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
@@ -256,7 +258,7 @@ def _load(name: str, path: Path | None) -> Recorded | None:
 
 
 def _recorded(state: Any) -> Recorded:
-    """What was saved, of which a module can be made. Raises whatever it may for anything else."""
+    """The parameters in what was saved, of which a module can be made. Raises any exception for anything else."""
     if not isinstance(state, Mapping):
         raise ValueError(f"it holds a {type(state).__name__}")
     found = Recorded(state)
@@ -276,7 +278,7 @@ def _recorded(state: Any) -> Recorded:
 
 
 def _shown(report: Report, form: str) -> str:
-    """The report; as text nothing where there is a fault."""
+    """The report in a format; as text it is empty where there is a fault."""
     findings, claimed, account = report
     curve = _curve(account) if account and form != "text" else []
     if form == "html":
@@ -306,7 +308,7 @@ def _shown(report: Report, form: str) -> str:
 
 
 def _curve(account: Account) -> list[tuple[int, float]]:
-    """The spending curve; none where a number of releases of a strange plan cannot be accounted for."""
+    """The spending curve; empty where some number of releases of a strange plan cannot be accounted for."""
     try:
         return spending_curve(account)
     except _REFUSALS:

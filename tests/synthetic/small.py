@@ -33,7 +33,9 @@ def lanes(seed: int, count: int, longest: int) -> Lanes:
     )
 
 
-def runs(method: Callable[..., reference.Run], x0: Array, grid: Lanes, u: Array | None, **same: Any) -> list[Array]:
+def runs(
+    method: Callable[..., reference.ReferenceRun], x0: Array, grid: Lanes, u: Array | None, **same: Any
+) -> list[Array]:
     """The trajectory (T + 1, d) of each lane, by the reference."""
     found = []
     for lane in range(len(grid)):

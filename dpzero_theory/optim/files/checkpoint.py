@@ -12,10 +12,11 @@ _RUN, _POSITION, _WEIGHTS, _KEPT, _UPDATE = "run.key", "run.position", "weights.
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Released information only.
+    """A checkpoint of a run, which holds released information only.
 
-    key: of the run, hexadecimal. position: releases that the weights have. weights: the trainable ones, by name. kept:
-    the bits beside half-precision weights (`Weights.state_dict`). update: what the update keeps (`Moves.state_dict`).
+    key: of the run, hexadecimal. position: how many releases the weights have. weights: the trainable ones, by name.
+    kept: the bits beside half-precision weights (`Weights.state_dict`). update: what the update rule keeps
+    (`Moves.state_dict`).
     """
 
     key: str
@@ -25,7 +26,7 @@ class Checkpoint:
     update: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it by name."""
+        """The whole checkpoint as tensors by name."""
         return {
             _RUN: torch.tensor(list(bytes.fromhex(self.key)), dtype=torch.uint8),
             _POSITION: torch.tensor(self.position),
@@ -36,7 +37,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Any]) -> Self:
-        """What `tensors` returned. Raises ValueError for anything else."""
+        """The checkpoint of which `tensors` returned these. Raises ValueError for anything else."""
         if not {_RUN, _POSITION} <= set(tensors) or not all(isinstance(value, Tensor) for value in tensors.values()):
             raise ValueError(f"state must be of a run's state_dict; got the names {sorted(map(str, tensors))[:4]}")
         key, position = bytes(tensors[_RUN].tolist()).hex(), int(tensors[_POSITION])
@@ -44,7 +45,7 @@ class Checkpoint:
 
 
 def is_checkpoint(tensors: Mapping[str, Any]) -> bool:
-    """Whether it is of a run, not a module's weights alone."""
+    """Whether tensors by name are a run's checkpoint, and not a module's weights alone."""
     return _RUN in tensors
 
 

@@ -1,4 +1,4 @@
-"""A run's report as one HTML page that needs nothing else: the claim, the checks, the spending curve, the statement."""
+"""A run's report as one self-contained HTML page: the claim, the checks, the spending curve, the statement."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = Sequence[tuple[int, float]]
-"""Releases, and the upper bound on epsilon of so many."""
+"""Pairs (number of releases, upper bound on epsilon of so many)."""
 
 
 def page(
@@ -21,11 +21,11 @@ def page(
     target: float,
     untold: Sequence[str] = (),
 ) -> str:
-    """The page.
+    """The HTML text of the page.
 
     Args:
         statement: the run's claim; None where nothing can be said of it.
-        checks: name, value, and whether it holds (None: only said).
+        checks: name, value, and whether it holds; None where the value is only told.
         curve: epsilon against releases, up to the plan's end.
         spent: releases paid for.
         target: epsilon of the budget.
@@ -53,7 +53,7 @@ def page(
 
 
 def _draw(axes: "Axes", curve: Curve, spent: int, target: float, delta: float) -> None:
-    """A line up to what is paid for, dashes up to the plan's end, the budget above."""
+    """Draw the curve: solid up to what is paid for, dashed up to the plan's end, with the budget as a dotted line."""
     paid = [point for point in curve if point[0] <= spent]
     axes.plot(*zip(*paid, strict=True), color=BLUE)
     axes.plot(*zip(*(point for point in curve if point[0] >= spent), strict=True), color=BLUE, linestyle="--")

@@ -56,9 +56,10 @@ def require_initial(header: Header, weights: Weights) -> None:
 
 
 class Moves:
-    """Moves of weights, from the initial ones on, or from those of a checkpoint whose state is loaded.
+    """Moves weights by releases, from the initial weights on or from those of a checkpoint whose state is loaded.
 
-    What the update keeps is float32, or float64 beside such weights, and sharded as they are.
+    Beside the weights it keeps what the update rule needs (nothing, momentum, or Adam's means), in float32, or float64
+    for such weights, and sharded as the weights are.
     """
 
     def __init__(self, plan: Plan, weights: Weights) -> None:
@@ -66,7 +67,7 @@ class Moves:
         self._kept = [[_empty(held) for held, _ in weights.pieces()] for _ in self._update.kept]
 
     def make(self, release: int, sums: Sequence[float]) -> None:
-        """Move by what a release gave. Errors as `Weights.move_`."""
+        """Move the weights by the K sums of a release. Raises as `Weights.move_`."""
         plan = self._plan
         if plan.plain:
             self._weights.move_(plan.moves(release, sums))
@@ -84,7 +85,7 @@ class Moves:
         self._weights.move_(plan.estimates(release, sums), amount)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What is kept, by NAME.PARAMETER; of sharded weights whole, in host memory, on rank 0 alone."""
+        """What is kept, by `NAME.PARAMETER`, in host memory; of sharded weights whole, and on rank 0 alone."""
         found = {
             f"{word}.{name}": collected(held.view(piece(of)[0].shape), of)
             for word, tensors in zip(self._update.kept, self._kept, strict=True)
@@ -107,7 +108,7 @@ class Moves:
                 held.copy_(found.reshape(-1)[origin : origin + held.numel()])
 
     def forget(self) -> None:
-        """As at the start."""
+        """Set what is kept to zero, as at the start."""
         for tensors in self._kept:
             for tensor in tensors:
                 tensor.zero_()

@@ -1,10 +1,14 @@
-"""Who claims a run: an Ed25519 signature of a folder's end, in its file signature.json.
+"""An Ed25519 signature of a run's folder as it is, in its file signature.json: it says who claims the run.
 
     {"format": ..., "run": ..., "transcript": ..., "ledger": ..., "claim": {...}, "key": ..., "signature": ...}
 
-run: digest of the transcript's header line, so of the plan. transcript, ledger: SHA-256 of the files, to the last byte.
-claim: epsilon, delta and relation. key: the public key, 32 bytes; signature: over the line without itself; hexadecimal.
-A run that goes on afterwards must be signed again. Whose the key is no file can say: ask whoever signed.
+    run                  the digest of the transcript's header line, and so of the plan
+    transcript, ledger   the SHA-256 of the files, to the last byte
+    claim                epsilon, delta and relation
+    key                  the public key, 32 bytes, hexadecimal
+    signature            over the line without this entry, hexadecimal
+
+A run that goes on afterwards must be signed again. No file can say to whom a key belongs: ask whoever signed.
 
 Keys are PEM files, as OpenSSL writes them:
 
@@ -29,11 +33,12 @@ if TYPE_CHECKING:
 SIGNATURE = "signature.json"
 FORMAT = "dpzero-signature-1"
 _TEXTS = dict.fromkeys(("format", "run", "transcript", "ledger", "key", "signature"), str)
-_ROUNDING = 1e-9  # relative, of epsilon
+_ROUNDING = 1e-9
+"""The relative difference of epsilon that is taken for rounding."""
 
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
-    """The key in a PEM file. Raises ValueError, also where the extra `sign` is missing, and OSError."""
+    """The private key in a PEM file. Raises ValueError, also if the extra `sign` is not installed, and OSError."""
     check.installed("a signature", "cryptography", "sign")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -45,7 +50,7 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
 
 def public_key(path: Path) -> str:
-    """The public key in a PEM file, hexadecimal. Errors as `private_key`."""
+    """The public key in a PEM file, in hexadecimal digits. Raises as `private_key`."""
     check.installed("a signature", "cryptography", "sign")
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -57,7 +62,7 @@ def public_key(path: Path) -> str:
 
 
 def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
-    """Write the signature of a folder as it is, in place of an earlier one. Raises OSError."""
+    """Sign a folder as it is; an earlier signature is replaced. Raises OSError."""
     values = {**_signed(folder, claimed), "key": key.public_key().public_bytes_raw().hex()}
     line = {**values, "signature": key.sign(json.dumps(values).encode()).hex()}
     new = folder / f".{SIGNATURE}.{os.urandom(4).hex()}"
@@ -72,9 +77,10 @@ def sign(folder: Path, claimed: Statement, key: "Ed25519PrivateKey") -> None:
 
 
 def signer(folder: Path, claimed: Statement) -> str:
-    """The public key under whose signature the folder is as it is. Raises ValueError for any other, and OSError.
+    """The public key of the folder's signature, which must be valid for the folder as it is.
 
-    The claim that is signed must be of this run, and its epsilon no less than the run is known to cost.
+    The claim that is signed must be of this run, and its epsilon at least what the run is known to cost. Raises
+    ValueError if anything is otherwise, and OSError.
     """
     check.installed("a signature", "cryptography", "sign")
     from cryptography.exceptions import InvalidSignature
@@ -107,7 +113,7 @@ def signer(folder: Path, claimed: Statement) -> str:
 
 
 def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
-    """What a signature is of."""
+    """What is signed."""
     first = claimed.costs[0]
     transcript = content(folder / TRANSCRIPT)
     return {
@@ -120,7 +126,7 @@ def _signed(folder: Path, claimed: Statement) -> dict[str, Any]:
 
 
 def _loaded(path: Path, load: Any) -> Any:
-    """What the library finds in a file; None for anything that it refuses, whatever it raises."""
+    """What `load` makes of a file's content; None where it raises anything."""
     text = content(path)
     try:
         return load(text)

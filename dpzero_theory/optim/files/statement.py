@@ -20,8 +20,9 @@ from dpzero_theory.privacy.bracket import Bracket
 from dpzero_theory.privacy.ledger import Account, Settings
 
 DELTAS = (1e-4, 1e-6, 1e-8)
-"""Where epsilon is given beside the target's delta."""
+"""The values of delta for which a statement gives epsilon, beside the target's."""
 _POINTS = 12
+"""The number of points of the spending curve, beside 0."""
 _ASSUMED = (
     "the run was made by this software, unchanged, and nothing but the files of the folder (data.key apart), the"
     " weights and what is computed from them was shown: no losses, batches or timings",
@@ -36,7 +37,7 @@ _ASSUMED = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Brackets of epsilon at a delta: of what is paid for, and of the whole plan."""
+    """Brackets of epsilon at a delta: for the releases that are paid for, and for the whole plan."""
 
     delta: float
     paid: Bracket
@@ -45,7 +46,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Statement:
-    """facts: name and value. costs: the target's delta first. assumed: one sentence each. relation: of neighbours."""
+    """A privacy statement.
+
+    facts: values by name. costs: for the target's delta first, then for others. assumed: sentences that say what the
+    statement rests on. relation: which data sets are neighbours.
+    """
 
     facts: dict[str, str]
     costs: tuple[Cost, ...]
@@ -60,7 +65,7 @@ class Statement:
         return f"What was released is {pair}-differentially private under {facts['relation']}."
 
     def text(self) -> str:
-        """All of it, 100 characters wide."""
+        """The whole statement as text, 100 characters wide."""
         lines = [self.claim, ""]
         for name, value in self.facts.items():
             lines += textwrap.wrap(f"{name:22}{value}", 100, subsequent_indent=" " * 22)
@@ -73,13 +78,13 @@ class Statement:
 
 
 def shown(bracket: Bracket) -> str:
-    """Both ends, rounded outwards; the upper one alone where they are the same to six digits."""
+    """Both ends of a bracket, rounded outwards to six digits; the upper end alone where the two are then the same."""
     high = rounded_up(bracket.upper)
     return high if f"{bracket.lower:.6g}" == f"{bracket.upper:.6g}" else f"{_rounded(bracket.lower, -1)} to {high}"
 
 
 def rounded_up(epsilon: float) -> str:
-    """To six digits, never less than it is."""
+    """epsilon rounded up to six digits."""
     return _rounded(epsilon, 1)
 
 
@@ -131,13 +136,13 @@ def statement(content: Content, account: Account) -> Statement:
 
 
 def spending_curve(account: Account) -> list[tuple[int, float]]:
-    """Releases and what so many cost at most at the target's delta, from 0 to all of the plan; what is paid for too."""
-    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser where it is steep
+    """Pairs (number of releases, upper bound on epsilon of so many at the target's delta), from 0 to the plan's end."""
+    places = account.steps * np.linspace(0, 1, _POINTS + 1) ** 2  # denser at the beginning, where the curve is steep
     counts = {0, account.spent, *places.round().astype(int).tolist()}
     return [(count, _cost(account.settings, count, account.target_delta).upper) for count in sorted(counts)]
 
 
 @lru_cache(256)
 def _cost(settings: Settings, count: int, delta: float) -> Bracket:
-    """Of so many releases: up to a second for few releases of fixed-size batches, and asked for again by the curve."""
+    """epsilon of so many releases. It is kept, since it can take a second and the spending curve asks for it again."""
     return epsilon_of_history([settings.release(count)] if count else [], delta)

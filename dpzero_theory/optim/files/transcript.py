@@ -1,17 +1,17 @@
-"""The released numbers of a run on disk: with the initial weights they rebuild the weights, bit for bit.
+"""The released numbers of a run on disk. With the initial weights they rebuild the final ones, bit for bit (`replay`).
 
-A file is one line of JSON (the `Header`) and then fixed-size records, little-endian, each of
+A file is one line of JSON (the `Header`) and then records of a fixed size, little-endian, each of
 
     release number (4 bytes), K released numbers (8 bytes each: int64, or float64 for MeZO), check (8 bytes)
 
-where check is the first 8 bytes of SHA-256(check of the record before, this record); the first follows the SHA-256 of
-the header line. With K = 1 that is 20 bytes a step. Everything in the file is public: of the records of the data set
-the header has their number n, which is public, and a digest under a secret key (`identity`), and the numbers are
-private releases. So the file can be published instead of the weights.
+where the check is the first 8 bytes of SHA-256(check of the record before, this record); in place of a check before the
+first record stands the SHA-256 of the header line. With K = 1 that is 20 bytes a step. Everything in the file is
+public. Of the data set the header has its number n of records, which is public, and a digest under a secret key
+(`losses.identity`), and the numbers are private releases. So the file can be published instead of the weights.
 
-`append` returns once the record is written, and on disk if that is asked for. A crash can leave the last record torn,
-which is one shorter than a whole record: the next one is written over it. Any other damage is refused. (The checks are
-no signature.)
+`append` returns when the record is written, and on request when it is on disk. A crash can leave the last record torn,
+that is, shorter than a whole record; the next one is written over it. Any other damage is refused. (The checks find
+accidents. They are no signature.)
 """
 
 import hashlib
@@ -33,14 +33,15 @@ from dpzero_theory.privacy.journal import Journal, content
 
 FORMAT = "dpzero-transcript-3"
 _CHECK = 8
+"""The bytes of a record's check."""
 
 
 class TranscriptError(RuntimeError):
-    """The file is damaged, or belongs to other weights."""
+    """A transcript is damaged or belongs to other weights, or a run cannot do what is asked at this moment."""
 
 
 class DamagedRecordError(TranscriptError):
-    """A record does not match its check: the records before it, and where the last of them ends."""
+    """A record does not match its check. whole: how many records before it do; size: where the last of them ends."""
 
     def __init__(self, path: Path, whole: int, size: int) -> None:
         super().__init__(f"{path}: record {whole} does not match its check: put the file back")
@@ -51,10 +52,13 @@ class DamagedRecordError(TranscriptError):
 class Header:
     """What a run was begun with.
 
-    key: the public run key, 32 hexadecimal digits; fingerprint: of the initial weights; precision: of `Weights`;
-    private: whether its noise and its batches come from the operating system. isolation: how a record's loss was kept
-    its own, see `isolation`; empty where it was not looked at. layout, losses, records: of `identity`. software: with
-    which the run was begun.
+    key: the public key of the directions, 32 hexadecimal digits.
+    fingerprint: of the initial weights, `Weights.fingerprint`.
+    precision: as of `Weights`.
+    private: whether noise and batches come from the operating system.
+    isolation: how a record's loss was kept its own, see `losses.isolation`; empty if it was not looked at.
+    layout, losses, records: digests of the parameters, the loss function and the data set, see `losses.identity`.
+    software: the versions with which the run was begun.
     """
 
     plan: Plan
@@ -70,7 +74,7 @@ class Header:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the header line: what a ledger is for."""
+        """The SHA-256 of the header line, by which a ledger names its run."""
         return hashlib.sha256(self.line()).hexdigest()
 
     def line(self) -> bytes:
@@ -78,7 +82,7 @@ class Header:
 
     @classmethod
     def parse(cls, line: bytes) -> Self:
-        """Raises ValueError, TypeError or KeyError for anything else."""
+        """The header in a line that `line` wrote. Raises ValueError, TypeError or KeyError for anything else."""
         values = json.loads(line)
         if json.dumps(values, allow_nan=False).encode() != line:
             raise ValueError("the line must be as this software writes it: no name twice, no other spaces")
@@ -95,17 +99,14 @@ class Header:
 
 
 class Record(NamedTuple):
-    """What one step released: its number in the ledger and K sums, none of them where a release is a vector."""
+    """What one step released: its number in the ledger, and K sums; no sums where a release is a vector."""
 
     release: int
     sums: tuple[float, ...]
 
 
 class Content(NamedTuple):
-    """A transcript as it was read.
-
-    checks: of the header and of each record; size: where the next record goes.
-    """
+    """The content of a transcript. checks: of the header and of each record. size: where the next record goes."""
 
     header: Header
     records: list[Record]
@@ -114,11 +115,11 @@ class Content(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the header line as it stands in the file (`Header.digest` when it was written)."""
+        """The SHA-256 of the header line as it stands in the file: `Header.digest` of the day it was written."""
         return self.checks[0].hex()
 
     def state_before(self, release: int) -> str:
-        """What `Transcript.state` was when this release had not yet been made, and all those before it had."""
+        """`Transcript.state` of the moment when all releases before this one had been made."""
         count = bisect_left(self.records, release, key=lambda record: record.release)
         return _state(count, self.checks[count])
 
@@ -146,7 +147,7 @@ class Transcript:
         journal = Journal.open(path, TranscriptError)
         try:
             found = _parse(journal.path, journal.content)
-            journal.keep(found.size)  # what is torn is shorter than a record, and written over by the next one
+            journal.keep(found.size)  # the next record is written over a torn one
             return cls(journal, found.header, len(found.records), found.checks[-1])
         except BaseException:
             journal.close()
@@ -154,15 +155,15 @@ class Transcript:
 
     @property
     def state(self) -> str:
-        """How many records there are, and the last check: what a ledger keeps of the transcript (`Content.state`)."""
+        """The number of records and the last check, as a text that a ledger keeps beside each payment."""
         return _state(self._count, self._check)
 
     def require_writable(self) -> None:
-        """Raise TranscriptError where nothing can be written: closed, forked, interrupted, or the file changed."""
+        """Raise TranscriptError if nothing can be written: after `close`, a fork, an interrupt, or a foreign change."""
         self._journal.require_writable()
 
     def append(self, release: int, sums: Sums, *, sync: bool = True) -> None:
-        """Write what a release gave; returns when it is on disk (without `sync`, written)."""
+        """Write what a release gave. Returns when it is on disk; without `sync`, when it is written."""
         body = _layout(self.header.plan).pack(release, *sums.tolist())
         with self._journal.mutex:
             check = _next_check(self._check, body)
@@ -177,7 +178,7 @@ class Transcript:
         self._journal.sync()
 
     def records(self) -> list[Record]:
-        """All that was written."""
+        """All records that were written."""
         return read(self.path)[1]
 
     def close(self) -> None:
@@ -194,7 +195,7 @@ class Transcript:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
-    """Header and whole records of the transcript at `path`, which another process may be writing.
+    """The header and the whole records of the transcript at `path`, which another process may be writing.
 
     Raises TranscriptError for a damaged file, and OSError.
     """
@@ -203,7 +204,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Header, list[Record]]:
 
 
 def contents(path: str | os.PathLike[str]) -> Content:
-    """As `read`, with the checks."""
+    """As `read`, together with the checks."""
     return _parse(Path(path), content(path))
 
 
@@ -220,7 +221,7 @@ def _state(count: int, check: bytes) -> str:
 
 
 def seen(state: str) -> int:
-    """How many records there were when `Transcript.state` was this; 0 for what is no state."""
+    """The number of records in a `Transcript.state`; 0 for a text that is none."""
     found = re.match(r"(\d{1,18}):", state, re.ASCII)
     return int(found[1]) if found else 0
 

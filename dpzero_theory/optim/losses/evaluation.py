@@ -1,8 +1,8 @@
-"""The losses of some records: a batch is made of them, and each gets one number.
+"""The losses of some records: they are collated to a batch, and each gets one number.
 
-In floating point the bits of a record's loss can depend on the shapes of the batch that it is computed in, which is a
-property of the kernels. Where shapes are given, every batch has one of them: it is filled up with copies of a record of
-its own, whose losses are left out, and one of another shape is refused.
+In floating point the bits of a record's loss can depend on the shapes of the batch that it is computed in, since
+kernels round by shape. Where shapes are prescribed, every batch has one of them: it is filled up with copies of its
+first record, whose losses are left out, and a batch of another shape is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,15 @@ from dpzero_theory.optim.step.contributions import per_record
 from dpzero_theory.privacy.schedule import Indices
 
 Losses = Callable[[nn.Module, Any], object]
-"""(module, batch) -> a tensor of shape (batch,): entry i the loss of record i, and of no other record (`isolation`).
+"""A function (module, batch) -> a tensor of shape (batch,), whose entry i is the loss of record i alone.
 
-The batch comes as it was collated: to bring it to the module's device is the function's business. Where the module is
-sharded, each process evaluates its own micro-batches, and the function must make as many forwards for each."""
+`losses.isolation` says how this is looked at. The batch comes as it was collated; the function must bring it to the
+module's device. Where the module is sharded, each
+process evaluates its own micro-batches, and the function must make the same number of forwards for each."""
 
 
 class Batch(NamedTuple):
-    """Records as they were collated: the first `meant` of them are asked for, the others fill up to `rows`."""
+    """Collated records: the first `meant` of them are asked for, and the others fill the batch up to `rows` records."""
 
     content: Any
     meant: int
@@ -36,7 +37,7 @@ class Batch(NamedTuple):
 class Evaluation:
     """A loss function on batches of a data set.
 
-    shapes: of `shape_of` the batches that may be evaluated, by their rows; without any, batches are as they come.
+    shapes: which `shape_of` a batch may have, by its number of rows; if there are none, batches may have any.
     """
 
     def __init__(self, losses: Losses, fetch: Fetch, shapes: Mapping[int, str] | None = None) -> None:
@@ -55,23 +56,23 @@ class Evaluation:
         return Batch(content, count, rows)
 
     def losses(self, module: nn.Module, batch: Batch) -> Array:
-        """One number each for the records that are meant. Raises ValueError."""
+        """The losses of the records that are meant, one number each. Raises ValueError."""
         values: Array = on_host([self.where_they_are(module, batch)])[0]
         return values
 
     def where_they_are(self, module: nn.Module, batch: Batch) -> Tensor:
-        """As `losses`, on the device that has them: the host waits for it when it reads them."""
+        """As `losses`, but on the device of the module, for which the host then need not wait."""
         return per_record(self._losses(module, batch.content), batch.rows)[: batch.meant]
 
 
 def on_host(losses: Sequence[Tensor]) -> Array:
-    """The losses of several evaluations, shape (evaluations, records): a device is waited for once."""
+    """The losses of several evaluations, shape (evaluations, records); the host waits for the device once."""
     values: Array = torch.stack(list(losses)).to("cpu").numpy()
     return values
 
 
 def shape_of(content: Any) -> str:
-    """All of a collated batch but what its tensors hold: structure, shapes, types."""
+    """A text that says everything of a collated batch but the numbers in it: structure, shapes and types."""
     leaves, structure = _pytree.tree_flatten(content)
     tensors = [f"{tuple(x.shape)} {x.dtype}" if isinstance(x, torch.Tensor) else repr(x) for x in leaves]
     return f"{', '.join(tensors)} in {structure}"

@@ -1,8 +1,8 @@
-"""What a run was begun with, so that a resumption with something else is noticed: parameters, losses, records.
+"""Digests of what a run was begun with (parameters, losses, records), so that a resumption with others is noticed.
 
-`layout` and `of_losses` are functions of the model and the code. `of_records` depends on the records: whoever has it
-with its key can test a guess of the data set, which no (epsilon, delta) covers. So it is keyed with `new_key`, the
-digest alone says nothing, and the key stays where it is: it is not part of what may be seen.
+`layout` and `of_losses` are functions of the model and the code. `of_records` depends on the records: whoever has that
+digest and its key can test a guess of the data set, which no (epsilon, delta) covers. So it is keyed with `new_key`.
+The digest alone says nothing, and the key must not be shown.
 """
 
 import ast
@@ -27,22 +27,24 @@ from dpzero_theory.optim.losses.records import each
 from dpzero_theory.optim.weights.module import Weights
 
 KEY_BYTES = 32
+"""The length of the secret key of a run's records."""
 RECORDS = 1000
 """How many records of a data set are compared, evenly spread, where they are read one by one."""
 SEARCHED = 20_000
+"""How many records of a data set `shared` looks through."""
 
 
 def layout(weights: Weights) -> str:
-    """The trainable parameters in a few words, with a digest of their names, shapes and types."""
+    """A text that tells trainable parameters apart: their number, d, and a digest of names, shapes and types."""
     shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in zip(weights.names, weights.parameters, strict=True)]
     digest = hashlib.sha256(repr(shapes).encode()).hexdigest()
     return f"{len(shapes)} parameters, d = {weights.d}, {digest[:16]}"
 
 
 def of_losses(losses: Callable[..., object]) -> str:
-    """The name of a loss function and a digest of its source, comments apart; the name alone where there is none.
+    """The name of a loss function and a digest of its source without comments; the name alone if there is no source.
 
-    What the function calls, and the values that it has closed over, are not looked at.
+    Functions that it calls, and values that it has closed over, are not looked at.
     """
     function: Any = inspect.unwrap(losses)
     while hasattr(function, "func"):  # functools.partial
@@ -52,30 +54,30 @@ def of_losses(losses: Callable[..., object]) -> str:
         source = textwrap.dedent(inspect.getsource(named))
     except (OSError, TypeError):
         return str(named.__qualname__)
-    with suppress(SyntaxError):  # a lambda inside of something
+    with suppress(SyntaxError):  # a lambda in the middle of a statement
         source = ast.unparse(ast.parse(source))
     return f"{named.__qualname__} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
 def new_key() -> bytes:
-    """For `of_records`."""
+    """A new secret key for `of_records`."""
     return os.urandom(KEY_BYTES)
 
 
 def versions() -> str:
-    """Of this package and of what computes in it."""
+    """The versions of this package, of torch, numpy and scipy, and of Python."""
     packages = (dpzero_theory, torch, np, scipy)
     found = [f"{package.__name__} {package.__version__}" for package in packages]
     return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 def of_records(data: Any, key: bytes) -> str:
-    """HMAC-SHA-256 of the records: all of a TensorDataset, else `RECORDS` of them; "" for what cannot be compared.
+    """The HMAC-SHA-256 of all records of a TensorDataset, or of `RECORDS` records of another data set.
 
-    Records cannot that read differently each time, by other draws than those of the global generators
-    (`records.each`), or that cannot be pickled. One that cannot be read has a digest as such.
+    It is "" for records that cannot be compared: those that cannot be pickled, or that read differently each time by
+    other draws than those of the global generators (`records.each`). A record that cannot be read counts as such.
 
-    data: with a length. key: secret.
+    data: a data set with a length. key: secret.
     """
     if isinstance(data, TensorDataset):
         return _digest(data.tensors, key)
@@ -85,7 +87,7 @@ def of_records(data: Any, key: bytes) -> str:
 
 
 def of_all(records: Iterable[Any], key: bytes) -> str:
-    """As `of_records`, of records that were read."""
+    """As `of_records`, for records that have been read."""
     try:
         return _digest(records, key)
     except (pickle.PicklingError, TypeError, AttributeError):
@@ -93,9 +95,9 @@ def of_all(records: Iterable[Any], key: bytes) -> str:
 
 
 def shared(data: Any, others: Any) -> int:
-    """How many records of `others` are records of `data`: the first `RECORDS` in the first `SEARCHED`.
+    """How many of the first `RECORDS` records of `others` are among the first `SEARCHED` records of `data`.
 
-    0 for what cannot be compared.
+    It is 0 for records that cannot be compared.
     """
     if others is data:
         return len(data)
@@ -117,7 +119,7 @@ def _digest(parts: Iterable[Any], key: bytes) -> str:
 
 
 def _bytes(value: Any) -> Iterator[bytes]:
-    """A value piece by piece, each with its length or shape before it."""
+    """The bytes of a value piece by piece, each with its length or shape before it."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().contiguous()
         yield f"{value.dtype}{tuple(value.shape)}".encode()

@@ -1,4 +1,4 @@
-"""The records of a run: what is taken as data, and how numbers of records become a batch."""
+"""The records of a run: which data sets are accepted, and how the batch of some records is made."""
 
 import copy
 import random
@@ -14,9 +14,9 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 from dpzero_theory.privacy.schedule import Indices
 
 Collate = Callable[[Sequence[Any]], Any] | None
-"""Records -> batch; torch's default_collate if None."""
+"""A function from a list of records to the batch that the losses take; torch's default_collate if None."""
 Fetch = Callable[[Indices], Any]
-"""Numbers of records -> the batch that `evaluation.Losses` takes."""
+"""A function from the numbers of records to the batch that the losses take (`evaluation.Losses`)."""
 
 
 class Data(Protocol):
@@ -27,9 +27,10 @@ class Data(Protocol):
 
 
 def require_data(data: object, name: str = "data") -> None:
-    """Raise ValueError for what is no map-style data set, and for one without records.
+    """Raise ValueError for anything but a map-style data set that holds a record.
 
-    A DataLoader has batches, not records; a tuple (X, y) of arrays has two entries, not n. name: of the argument.
+    For example a DataLoader holds batches, not records, and a tuple (X, y) of arrays has two entries, not n. name: of
+    the argument.
     """
     map_style = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     arrays = isinstance(data, tuple) and any(hasattr(part, "shape") for part in data)
@@ -49,7 +50,7 @@ def require_data(data: object, name: str = "data") -> None:
 
 
 def fetcher(data: Data, collate: Collate) -> Fetch:
-    """How the batch of some records is made."""
+    """The function that makes the batch of some records."""
     if collate is None and isinstance(data, TensorDataset):
         return lambda records: data[torch.from_numpy(records)]
     join, read = default_collate if collate is None else collate, _reader(data)
@@ -57,17 +58,18 @@ def fetcher(data: Data, collate: Collate) -> Fetch:
 
 
 def _reader(data: Data) -> Callable[[list[int]], list[Any]]:
-    """Records by their numbers: many at a time if the data set has a way, as a `DataLoader` asks for it."""
+    """A function that reads records by their numbers, with `__getitems__` if the data set has it, as `DataLoader`."""
     many: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
     return many or (lambda numbers: [data[i] for i in numbers])
 
 
 class Alike:
-    """The batch of some records, read as `fetcher` does, with equal draws of torch's, numpy's and Python's generators.
+    """Makes batches as `fetcher` does, but random draws while reading (augmentation) come out equal each time.
 
-    Where records are read one by one, those of a record are its own, wherever it stands. Where they are read many at a
-    time, those of a batch begin alike, so records in equal places have equal draws if each draws as often; by_place:
-    whether that was so. A data set that draws by other means is read once, see `hold`.
+    To that end torch's, numpy's and Python's global generators are seeded. Where records are read one by one, each
+    record has draws of its own, wherever it stands. Where they are read many at a time, the draws of each batch begin
+    with the same ones, so that records in equal places have equal draws if each draws equally often. by_place: whether
+    the latter has happened. A data set that draws by other means is read once, see `hold`.
     """
 
     def __init__(self, data: Data, collate: Collate) -> None:
@@ -91,10 +93,13 @@ class Alike:
                 self.by_place |= draws.begun
             else:
                 found = [self._one(number, draws) for number in numbers]
-        return self._join(found)  # with draws of its own, which mix records
+        return self._join(found)  # draws while collating are not made equal: they are for several records together
 
     def hold(self, records: Mapping[int, Any]) -> bool:
-        """Hand out these as they are, by their numbers; whether that can be, as records are read one by one."""
+        """Use these records, by their numbers, instead of reading, if records are read one by one.
+
+        Returns whether they are.
+        """
         self._held = {} if self._together else records
         return not self._together
 
@@ -106,11 +111,11 @@ class Alike:
 
 
 class Unread:
-    """What stands for a record that cannot be read."""
+    """Stands for a record that cannot be read."""
 
 
 def each(data: Data, numbers: Iterable[int]) -> Iterator[Any]:
-    """Records by themselves, each with draws of its own as by `Alike`; `Unread` for one whose reading raises."""
+    """Read records one by one, with the draws that `Alike` gives each; `Unread()` stands for one that raises."""
     read = _reader(data)
     with _drawing_alike() as draws:
         for number in numbers:
@@ -127,7 +132,7 @@ class _Draws:
 
     @staticmethod
     def begin(seed: int) -> None:
-        """Of this seed from now on."""
+        """Seed the generators."""
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         torch.default_generator.manual_seed(seed)
@@ -146,7 +151,7 @@ class _Draws:
 
 @contextmanager
 def _drawing_alike() -> Iterator[_Draws]:
-    """The global generators, which afterwards are as they were."""
+    """Give the global generators; at the end of the block they have the states of its beginning."""
     python, numbers, torches = _Draws.states()
     try:
         yield _Draws()
@@ -164,7 +169,7 @@ def _same(one: tuple[Any, Any, Tensor], other: tuple[Any, Any, Tensor]) -> bool:
 
 
 def length_of(value: Any) -> int:
-    """In numbers or characters."""
+    """The number of numbers or characters in a record."""
     if isinstance(value, Mapping):
         return sum(map(length_of, value.values()))
     if isinstance(value, (list, tuple)):

@@ -4,10 +4,11 @@
                             target_delta=1e-5, expected_batch=256, relation="add-remove", sampling="poisson")
     run = make_private_with_epsilon(model, losses, data, folder="run", **start.target)
 
-What is measured at the model's weights, along D random directions u at the width lambda, on m records: the differences
-s_ik = (f_i(x + lambda u_k) - f_i(x - lambda u_k))/(2 lambda), whose root mean square over k estimates ||grad f_i||;
-and the second differences of F, whose mean estimates tr(H) and whose variance is 2 ||H||_F^2 (random signs: without the
-diagonal). Then, in the notation of `theory/sharp/proof.md`,
+Measured are, at the model's weights x, along random directions u_k at the distance lambda, on some public records i:
+the differences s_ik = (f_i(x + lambda u_k) - f_i(x - lambda u_k))/(2 lambda), whose root mean square over k estimates
+the gradient norm ||grad f_i||; and the second differences of the mean loss F. The mean of these estimates tr(H), H the
+Hessian of F, and their variance is 2 ||H||_F^2 (with random signs, without the diagonal). The settings are then, in the
+notation of `theory/sharp/proof.md` (K directions a step, T steps, clip C, step size alpha),
 
     lambda   the largest of 1e-1 ... 1e-4 at which halving it changes the differences by at most 1%, or the steadiest
     K        the power of 4 nearest to sqrt(K T)/8, at most 256 (`benchmarks.equal_evaluations`)
@@ -15,11 +16,11 @@ diagonal). Then, in the notation of `theory/sharp/proof.md`,
     alpha    min(K/(tr(H) + (K + 1) h), sqrt(2 gap K/(T tr(H) (sigma^2 + v)))), h = ||H||_F, gap = F(x_0) - least_loss,
              sigma the noise of a released average, v = the mean of ||grad f_i||^2 over the expected batch
 
-The step size is the theorem's: the smaller of the largest stable one and the minimiser of gap/(alpha T) +
-alpha tr(H) (sigma^2 + v)/(2 K). What differs from the theorem's prescription is what goes in: averages of what is
-measured, where a certificate needs bounds that hold for every record at every point. The theorem's clip is 1 to 2.4
-times the largest record's gradient norm, here it is the median; sigma goes with the clip and alpha with 1/sigma, and
-that is why a certified step size is smaller than the best by about as much as its clip is larger (on digits 15 and 11
+The step size has the theorem's form: the smaller of the largest stable one and the minimiser of gap/(alpha T) +
+alpha tr(H) (sigma^2 + v)/(2 K). The theorem's prescription puts bounds into it that hold for every record at every
+point, as a certificate needs; here averages of what is measured are put in. The theorem's clip is 1 to 2.4 times the
+largest gradient norm of a record, and here it is the median. As sigma is proportional to the clip, and alpha to
+1/sigma, a certified step size is smaller than the best one by about as much as its clip is larger (on digits 15 and 11
 times, on a sentence encoder 3 and 4 times: `benchmarks.prescription`). Nothing is certified by these values.
 """
 
@@ -43,9 +44,13 @@ from dpzero_theory.optim.weights.module import Weights
 
 DECLARED = ("public", "synthetic")
 WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
+"""The distances lambda that are tried, from the largest on."""
 MOST_RECORDS, DIRECTIONS, TRIED = 256, 32, 4
+"""How many public records are looked at, along how many directions, and along how many at each distance tried."""
 _LITTLE = 0.01
-_KEY = bytes(16)  # of directions that only public records are looked at along
+"""The largest relative change of the differences at which a distance is small enough."""
+_KEY = bytes(16)
+"""The key of the directions, which need not be random: only public records are looked at along them."""
 
 Array = NDArray[np.float64]
 
@@ -54,9 +59,9 @@ Array = NDArray[np.float64]
 class Start:
     """Settings of a run and what they come from.
 
-    target: keyword arguments of `make_private_with_epsilon`, those that were given included. norm: the median of
-    ||grad f_i||; trace, frobenius: of the Hessian of F; noise: sigma; assumed: what the values rest on, a sentence
-    each.
+    target: keyword arguments of `make_private_with_epsilon`, including those that were given. norm: the median of
+    ||grad f_i||. trace, frobenius: of the Hessian of F. noise: sigma. assumed: sentences that say what the values rest
+    on.
     """
 
     target: dict[str, Any]
@@ -67,8 +72,8 @@ class Start:
     assumed: tuple[str, ...]
 
 
-class Looked(NamedTuple):
-    """Differences, shape (records, directions), second differences of F, shape (directions,), and F."""
+class Measured(NamedTuple):
+    """Differences, shape (records, directions), second differences of F, shape (directions,), and the mean loss F."""
 
     differences: Array
     second: Array
@@ -76,7 +81,7 @@ class Looked(NamedTuple):
 
     @property
     def norms(self) -> Array:
-        """Estimates of ||grad f_i||."""
+        """Estimates of the gradient norm ||grad f_i|| of each record."""
         found: Array = np.sqrt(np.mean(self.differences**2, axis=1))
         return found
 
@@ -103,14 +108,14 @@ def starting_values(
     """Clip, step size, smoothing, K and T for a run on n private records.
 
     Args:
-        module, losses, collate: as of `make_private`, at the weights that the run begins with.
+        module, losses, collate: as of `make_private`; the module has the weights that the run begins with.
         public_data: the records that are looked at, 256 of them at most.
-        declared: what they are, `public` or `synthetic`: nothing derived from them costs privacy only if it is true.
-        evaluations: K T, loss evaluations of a record in every batch, half of them on either side.
+        declared: what they are, `public` or `synthetic`. Only if this is true do the values cost no privacy.
+        evaluations: K T, the number of pairs of evaluations of a record that is in every batch.
         n, target_epsilon, target_delta, expected_batch, relation, sampling: of the run.
         directions_per_step: K, if it is not to be chosen.
         least_loss: a lower bound on the loss.
-        private_data: if given, records that both have are refused.
+        private_data: if given, public records that it holds too are refused.
 
     Raises:
         ValueError: an argument outside its range, records that are also private ones, losses that are not finite.
@@ -121,7 +126,7 @@ def starting_values(
     k = nearest_directions(evaluations) if directions_per_step is None else directions_per_step
     check.integer("directions_per_step", k, at_most=check.integer("evaluations", evaluations))
     weights = Weights(module, Directions(_KEY, direction))
-    found, smoothing = _looked(weights, losses, public_data, collate)
+    found, smoothing = _measured(weights, losses, public_data, collate)
     steps, norm = evaluations // k, float(np.median(found.norms))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     target: dict[str, Any] = {
@@ -153,24 +158,24 @@ def public_clip(
     direction: str = "rademacher",
     collate: Collate = None,
 ) -> float:
-    """sqrt(K) times the median of ||grad f_i|| over public records, which must not be private ones. Errors as above."""
+    """The clip sqrt(K) times the median gradient norm of public records. Raises as `starting_values`."""
     require_other(public_data, data)
     weights = Weights(module, Directions(_KEY, direction))
-    looked = _look(weights, _Records(losses, public_data, collate), smoothing, DIRECTIONS)
+    looked = _measure(weights, _Records(losses, public_data, collate), smoothing, DIRECTIONS)
     norm = float(np.median(looked.norms))
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     return math.sqrt(directions_per_step) * norm
 
 
 def require_other(public_data: Data, data: Data | None) -> None:
-    """Raise ValueError for public records that are private ones too, as far as records can be compared."""
+    """Raise ValueError if public records are private ones too, as far as records can be compared."""
     require_data(public_data, "public_data")
     if data is not None and (both := shared(data, public_data)):
         raise ValueError(f"public_data must hold no private records; got {both} that data holds too")
 
 
 def nearest_directions(evaluations: int) -> int:
-    """The power of 4 nearest to sqrt(K T)/8 in ratio, between 1 and 256."""
+    """The power of 4 nearest to sqrt(K T)/8 in ratio, between 1 and 256; evaluations: K T."""
     count = check.integer("evaluations", evaluations)
     power = round(math.log(max(math.sqrt(count) / 8, 1), 4))
     found: int = 4 ** min(power, 4)
@@ -178,7 +183,7 @@ def nearest_directions(evaluations: int) -> int:
 
 
 class _Records:
-    """The losses of up to `MOST_RECORDS` records, evenly spread, where the weights are."""
+    """Computes the losses of up to `MOST_RECORDS` records, evenly spread, at the module's current weights."""
 
     def __init__(self, losses: Losses, data: Data, collate: Collate) -> None:
         count = min(len(data), MOST_RECORDS)
@@ -190,7 +195,7 @@ class _Records:
         return np.concatenate(found)
 
 
-def _look(weights: Weights, records: _Records, width: float, count: int) -> Looked:
+def _measure(weights: Weights, records: _Records, width: float, count: int) -> Measured:
     columns, second = [], []
     with weights.shifted(0, 0.0):
         loss = float(records(weights.module).mean())
@@ -203,22 +208,22 @@ def _look(weights: Weights, records: _Records, width: float, count: int) -> Look
             raise ValueError(f"losses of public_data must be finite at a width of {width:g}; got others")
         columns.append(two_point_difference(plus, minus, width))
         second.append((plus.mean() - 2 * loss + minus.mean()) / width**2)
-    return Looked(np.stack(columns, axis=1), np.array(second), loss)
+    return Measured(np.stack(columns, axis=1), np.array(second), loss)
 
 
-def _looked(weights: Weights, losses: Losses, data: Data, collate: Collate) -> tuple[Looked, float]:
-    """Differences at the steadiest width, second differences at theirs, and the first of the two widths."""
+def _measured(weights: Weights, losses: Losses, data: Data, collate: Collate) -> tuple[Measured, float]:
+    """What is measured at the steadiest distance, with second differences at theirs, and the former distance."""
     records = _Records(losses, data, collate)
-    tried = {width: [_look(weights, records, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
+    tried = {width: [_measure(weights, records, w, TRIED) for w in (width, width / 2)] for width in WIDTHS}
     first = _steadiest({width: [one.differences for one in pair] for width, pair in tried.items()})
     second = _steadiest({width: [one.second for one in pair] for width, pair in tried.items()})
-    found = _look(weights, records, first, DIRECTIONS)
-    curved = found if second == first else _look(weights, records, second, DIRECTIONS)
-    return Looked(found.differences, curved.second, found.loss), first
+    found = _measure(weights, records, first, DIRECTIONS)
+    curved = found if second == first else _measure(weights, records, second, DIRECTIONS)
+    return Measured(found.differences, curved.second, found.loss), first
 
 
 def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
-    """The largest width at which halving it changes little, relative to what is seen there; or least."""
+    """The largest distance whose halving changes little, relative to what is measured; else the one that does least."""
 
     def change(width: float) -> float:
         one, half = pairs[width]
@@ -228,7 +233,7 @@ def _steadiest(pairs: dict[float, Sequence[Array]]) -> float:
     return next((width for width in pairs if change(width) <= _LITTLE), min(pairs, key=change))
 
 
-def _assumed(declared: str, found: Looked, private_data: Data | None) -> tuple[str, ...]:
+def _assumed(declared: str, found: Measured, private_data: Data | None) -> tuple[str, ...]:
     looked = "none of them is a private record, as far as records can be compared"
     return (
         f"the {len(found.norms)} records that were looked at are {declared}, as was declared",

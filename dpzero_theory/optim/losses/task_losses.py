@@ -4,9 +4,10 @@
     make_private_with_epsilon(model, losses_for(model), data, collate=collator, ...)
 
 A batch is what `datasets` and transformers' collators give: the arguments of the forward, with `labels`. A record's
-loss is the mean over its own labelled places (-100 marks the others), in float32, and 0 where it has none. It does not
-depend on the other records' numbers of places, as transformers' own mean over a batch does. A record with a label that
-is none of the model's classes has the loss NaN, which a run counts as 0; where no record has another, that is said.
+loss is the mean over its own labelled tokens (or other positions; the label -100 marks those without one), in float32,
+and 0 if it has none. It does not depend on how many tokens other records have, as transformers' own mean over a batch
+does. A record with a label that is none of the model's classes has the loss NaN, which a run counts as 0. If no record
+of the first labelled batch has a label that is a class, ValueError says so.
 """
 
 import math
@@ -23,6 +24,7 @@ from dpzero_theory.optim.losses.evaluation import Losses
 
 MEASURES = ("cross-entropy", "error")
 IGNORED = -100
+"""The label of a token that has none: the value that torch and transformers ignore."""
 _CLASSIFIERS = (
     auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
@@ -34,19 +36,21 @@ _SEQ2SEQ = (auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,)
 
 Batch = Mapping[str, Tensor]
 Forward = Callable[[nn.Module, Batch], tuple[Tensor, Tensor]]
-"""Logits, the classes last, and the labels they are for."""
+"""A function from the module and a batch to the logits (the classes along the last axis) and their labels."""
 Measure = Callable[[Tensor, Tensor], Tensor]
+"""A function from logits and labels to one loss for each record."""
 
 
 def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
     """The losses of the model's task: classification, tagging of tokens, masked, causal or seq2seq language modelling.
 
     Args:
-        model: of transformers, or wrapped by peft; its class says the task, and `problem_type` of its configuration
-            what a classifier's labels are: one class, several, or a number.
-        measure: `cross-entropy` (of several classes: their mean binary one; of a number: the squared error), or
-            `error`, the metric itself: the share of a record's labelled places whose most likely class is wrong. That
-            needs no derivative, but a smoothing lambda large enough to change answers, 0.1 to 0.3.
+        model: of transformers, or wrapped by peft. Its class says which task it has, and `problem_type` of its
+            configuration says what a classifier's labels are: one class, several classes, or a number.
+        measure: `cross-entropy`, which means the mean binary one for labels of several classes, and the squared error
+            for a number. Or `error`, the metric itself: the share of a record's labelled tokens whose most likely class
+            is wrong. A zeroth-order method needs no derivative of it, but a smoothing lambda that is large enough to
+            change answers, 0.1 to 0.3.
 
     Raises:
         ValueError: another measure, or a model whose task is none of these.
@@ -80,7 +84,7 @@ def losses_for(model: Any, measure: str = "cross-entropy") -> Losses:
 
 
 def _joined(forward: Forward, measure: Measure) -> Losses:
-    looked = measure not in (_cross_entropy, _wrong)  # for labels that are classes, until some are: not in every step
+    looked = measure not in (_cross_entropy, _wrong)  # whether labels that are classes were seen, or need not be
 
     def losses(module: nn.Module, batch: Any) -> Tensor:
         nonlocal looked
@@ -91,12 +95,12 @@ def _joined(forward: Forward, measure: Measure) -> Losses:
             looked = True
         return measure(logits.float(), labels)
 
-    losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # what a resumed run is held to
+    losses.__qualname__ = f"losses_for.{forward.__name__}.{measure.__name__}"  # a resumed run must have the same
     return losses
 
 
 def _labels(batch: Batch) -> Tensor:
-    """Raises ValueError where there are none."""
+    """The labels of a batch. Raises ValueError where there are none."""
     if not isinstance(batch, Mapping):
         raise ValueError(f"batches must be mappings with labels for these losses; got {check.shown(type(batch))}")
     labels = batch.get("labels")
@@ -109,7 +113,7 @@ def _labels(batch: Batch) -> Tensor:
 
 
 def _require_fit(logits: Tensor, labels: Tensor, measure: Measure) -> None:
-    """Raise ValueError unless there is a label for each place, of the kind that the measure takes."""
+    """Raise ValueError unless there is a label for each position, of the kind that the measure takes."""
     shape = tuple(logits.shape)
     several = measure in (_several, _several_wrong)
     wanted = shape if several else shape[:1] if measure is _squared else shape[:-1]
@@ -126,7 +130,7 @@ def _require_fit(logits: Tensor, labels: Tensor, measure: Measure) -> None:
 
 
 def _require_classes(classes: int, labels: Tensor) -> None:
-    """Raise ValueError where there are labels and none of them is a class."""
+    """Raise ValueError where there are labels, and none of them is a class of the model."""
     found = labels[labels != IGNORED]
     if found.numel() and not ((found >= 0) & (found < classes)).any():
         raise ValueError(
@@ -159,10 +163,12 @@ def _next_token(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
             f"labels must be of shape (records, tokens) for a causal language model; got {tuple(labels.shape)}"
         )
     logits = _logits(module, batch)
-    virtual = logits.shape[1] - labels.shape[1]  # peft's; the last of them is before the first token
+    virtual = logits.shape[1] - labels.shape[1]  # peft's virtual tokens, the last of which predicts the first token
     if virtual:
         return logits[:, virtual - 1 : -1], labels
-    return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # logits as they lie: a slice would be copied
+    return logits, functional.pad(
+        labels[:, 1:], (0, 1), value=IGNORED
+    )  # labels move, as a slice of the logits would be copied
 
 
 def _decoded(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
-"""What an evaluation does: its operations in order, their shapes, and what each of them gives every record.
+"""A trace of an evaluation: its operations in order, their shapes, and what each of them gives every record.
 
-Two evaluations with equal operations and shapes ran the same kernels. Where a kernel computes the rows of a batch
-apart, a row's bits are the same whatever the other rows hold, and wherever it stands if they do not depend on that
-either. `first_difference` looks whether it was so, in every intermediate result and not in the losses alone, which
-are so few bits that they hide most differences.
+Two evaluations with equal operations and shapes ran the same kernels. A kernel keeps records apart if a row of its
+result has the same bits whatever the other rows hold, and wherever the row stands. `first_difference` looks whether
+this was so, in every intermediate result and not in the losses alone: losses have so few bits that they hide most
+differences.
 """
 
 from collections.abc import Iterator
@@ -19,18 +19,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpzero_theory.privacy.schedule import Indices
 
 Digests = dict[tuple[int, bool] | None, NDArray[np.int64]]
-"""Of one result: a number for each row in each way of finding the rows in it; under None one for the whole."""
+"""Digests of one result: for each way to tell its rows apart, a number for each row; under None one for the whole."""
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integer type with as many bytes as a number."""
 _ODD = 0x9E3779B1
+"""An odd factor that spreads the weights of `_digest` over 64 bits (2^32 over the golden ratio)."""
 
 
 class Trace(TorchDispatchMode):
-    """A context manager that watches the operations on tensors inside it, of a batch of `rows`; 0: not their values.
+    """A context manager that records the operations on tensors inside it.
 
-    operations: name, shapes and types of the results, in order. coarsest: the largest distance from 1 to the next
-    number, of all types that floating-point results had. reads: the first operation of which the rest of the program
-    can depend on values, as it gives a number or a shape; empty if there was none.
+    rows: the number of records of the batch, for digests of what each record gets; 0 for none.
+    operations: name, shapes and types of the results of each operation, in order.
+    coarsest: the largest distance from 1 to the next number, over all types that floating-point results had.
+    reads: the first operation that hands a value to the program (as a number or a shape), after which what the program
+    does may depend on values; empty if there was none.
     """
 
     def __init__(self, rows: int = 0) -> None:
@@ -60,7 +64,8 @@ class Trace(TorchDispatchMode):
     def first_difference(self, other: "Trace", here: Indices, there: Indices) -> str:
         """The first operation that gave rows `here` other bits than it gave rows `there` of `other`; empty if none.
 
-        A result is compared by rows in any way of finding them in it, or as a whole, as it may be of weights alone.
+        A result passes if its rows agree in any way of telling them apart. It passes too if it is equal as a whole,
+        since it may be a function of the weights alone.
         """
         if [name for name, _ in self._digests] != [name for name, _ in other._digests]:
             return "the operations are not the same"
@@ -85,7 +90,7 @@ def _reads(func: Any, args: Any) -> bool:
 
 
 def _tensor_cores(func: Any, tensor: Tensor) -> float:
-    """How coarse float32 products may be, which the settings allow to be computed in fewer bits."""
+    """The coarseness of float32 products, which torch's settings may allow to be computed in fewer bits; else 0."""
     coarse = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
     if func is torch.ops.aten.convolution.default and tensor.is_cuda and torch.backends.cudnn.allow_tf32:
         coarse = max(coarse, 2.0**-10)
@@ -93,7 +98,7 @@ def _tensor_cores(func: Any, tensor: Tensor) -> float:
 
 
 def _digests(tensor: Tensor, rows: int) -> Iterator[tuple[tuple[int, bool] | None, NDArray[np.int64]]]:
-    """Along each dimension, with the records one after the other, or in turns (`True`)."""
+    """Digests by (dimension, in turns): records lie along it one after the other (False) or in turns (True)."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     yield None, _digest(tensor.reshape(1, -1))

@@ -1,14 +1,14 @@
-"""The algorithms a run can follow: each owns its numbers, its noise and its move.
+"""The algorithms a run can follow: what a record contributes to a sum, and what is released of the sum.
 
-A step evaluates every record of a batch at x +- lambda u_k, k = 1..K, and forms differences; an algorithm maps them to
-what is summed, releases the sum, and moves the weights by what was released. A further algorithm is a subclass and
-one call of `ALGORITHMS.register`.
+A step evaluates every record of a batch at the points x + lambda u_k and x - lambda u_k, k = 1..K, and forms the
+differences of its losses. An algorithm maps the differences to what is summed, and releases the sum with noise. A
+further algorithm is a subclass and one call of `ALGORITHMS.register`.
 
-**Sensitivity.** A record enters only through its own K differences (the losses must not mix records), each record on
-its own. They are clipped jointly to L2 norm C and rounded so that the integer vector (Algorithm 1: of d coordinates,
-along u) has norm at most `levels`, whatever the losses are (`contributions.to_lattice`). So adding or removing a record
-moves the sum by at most `levels`, replacing one by at most 2 levels, and the sum over micro-batches and processes is
-exact. Noise is added once to the whole sum, never to a part.
+**Sensitivity.** A record enters only through its own K differences, since the losses must not mix records. The
+differences are clipped jointly to L2 norm C and rounded to a vector of integers whose norm is at most `levels`,
+whatever the losses are (`contributions.to_lattice`; with Algorithm 1 the vector has d coordinates, along u). So adding
+or removing a record moves the sum by at most `levels`, and replacing one by at most 2 levels. Sums of integers over
+micro-batches and processes are exact. Noise is added once to the whole sum, never to a part.
 """
 
 import math
@@ -26,15 +26,18 @@ from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.registry import Registry
 from dpzero_theory.sphere import DIRECTIONS
 
-_FEWEST = 128  # integers between 0 and the clip of a vector algorithm; noise grows by up to 1/128 where they are so few
+_FEWEST = 128
+"""The least number of integers between 0 and the clip along a vector: with so few, noise grows by up to 1/128."""
 
 
 class Algorithm(ABC):
     """One algorithm.
 
-    name: of the algorithm in a `Plan`. private: whether it clips and adds noise. levels: integers between 0 and the
-    clip where sums are integers and noise is drawn on their lattice, 0 where they are not. replayable: whether a
-    release is K numbers, which the transcript holds, or a vector, which is not kept. dtype: of the sums.
+    name: of the algorithm in a `Plan`.
+    private: whether it clips and adds noise.
+    levels: how many integers there are between 0 and the clip where sums are integers; 0 where they are not.
+    replayable: whether a release is K numbers, which the transcript holds; otherwise it is a vector, and is not kept.
+    dtype: of the sums.
     """
 
     name: ClassVar[str]
@@ -49,7 +52,7 @@ class Algorithm(ABC):
         return self.levels > 0
 
     def law(self, noise: object) -> Mechanism | None:
-        """The law of the noise of that family; None where there is none. Raises ValueError."""
+        """The law of the noise of a family such as "gaussian"; None where there is no noise. Raises ValueError."""
         return noise_law(noise, lattice=self.lattice)
 
     def require(self, direction: object, directions_per_step: object) -> None:
@@ -65,22 +68,23 @@ class Algorithm(ABC):
         del d, squared_norm, largest, n
 
     def coordinates(self, directions_per_step: int) -> int:
-        """How many numbers a release has, at most."""
+        """The largest number of numbers in a release."""
         return directions_per_step
 
     def unit(self, clip: float, levels: int, squared_norm: int) -> float:
-        """What 1 in a release stands for. squared_norm: as for `contributions`."""
+        """The value that 1 in a release stands for. squared_norm: as for `contributions`."""
         return clip / levels if self.lattice else 1.0
 
     @abstractmethod
     def contributions(self, differences: Array, clip: float, levels: int, d: int, squared_norm: int) -> Sums:
-        """The sum over the records of a micro-batch of what each contributes, shape (batch, K) -> (K,).
+        """The sum of what the records of a micro-batch contribute, shape (K,).
 
-        squared_norm: ||v||^2 of the integer vector along u where a release is a vector.
+        differences: shape (batch, K). clip: C. levels: of the plan. squared_norm: ||v||^2 of the integer vector v along
+        u, where a release is a vector of d coordinates.
         """
 
     def release(self, total: Sums, law: Mechanism | None, scale: float, source: NoiseSource) -> Sums:
-        """What is released of the sum over the whole batch, or of its next coordinates; once a step."""
+        """The sum over the whole batch, or its next coordinates, with noise. To be called once for each coordinate."""
         if law is None or not self.lattice:
             return total
         noisy: Sums = total + law.draw(source, scale, total.shape)
@@ -88,7 +92,7 @@ class Algorithm(ABC):
 
 
 class _DPZero(Algorithm):
-    """Algorithm 2: clipped differences on a lattice, K noisy numbers a step."""
+    """Algorithm 2: a step releases K numbers, sums of clipped differences rounded to integers, with noise."""
 
     name = "dpzero"
     levels = 2**30
@@ -100,12 +104,13 @@ class _DPZero(Algorithm):
 
 
 class _DPGD0th(Algorithm):
-    """Algorithm 1: the clipped estimator difference u, and noise on each of its d coordinates, all in integers.
+    """Algorithm 1: a step releases the sum of (clipped difference) u, with noise on each of the d coordinates.
 
-    u is a public number times the integer vector v (`Directions.integers`). A record's difference, clipped at C/||u||,
-    becomes an integer t with |t| <= floor(levels/||v||), so its contribution t v is a vector of integers of L2 norm at
-    most `levels`. What is released is the sum times v plus d independent integers of noise; the weights move by that
-    times a public number, so what can be seen of the weights is a function of it.
+    All of it is integers. u is a public number times the integer vector v (`Directions.integers`). A record's
+    difference, clipped at C/||u||, becomes an integer t with |t| <= floor(levels/||v||), so that its contribution t v
+    is a vector of integers of L2 norm at most `levels`. Released is the sum of t, times v, plus d independent integers
+    of noise. The weights move by that vector times a public number, so what can be seen of the weights is a function of
+    it.
     """
 
     name = "dpgd-0th"
@@ -145,7 +150,7 @@ def along(levels: int, squared_norm: int) -> int:
 
 
 class _MeZO(Algorithm):
-    """The step of Algorithm 2 without clip and noise, which is not private; values that are not finite count as 0."""
+    """Algorithm 2 without clip and noise, which is not private. Differences that are not finite count as 0."""
 
     name = "mezo"
     private = False

@@ -1,8 +1,4 @@
-"""From the losses of a micro-batch to numbers that can be summed, each record on its own.
-
-In floating point the bits of a record's loss can depend on the shape of the micro-batch that it is computed in, which
-is a property of the kernels: with one record in a micro-batch there is nothing else that they could depend on.
-"""
+"""From the losses of a micro-batch to numbers that can be summed, each record on its own."""
 
 from typing import Any
 
@@ -15,13 +11,14 @@ from dpzero_theory.optim.step.estimator import clip_jointly
 from dpzero_theory.privacy.lattice import Lattice
 
 Sums = NDArray[Any]
-"""int64 on a lattice, float64 elsewhere."""
+"""Sums of contributions: int64 where they are integers, float64 elsewhere."""
 
-_SHRINK = 1e-12  # more than the rounding of a clip in float64, less than any lattice can show
+_SHRINK = 1e-12
+"""The relative amount by which the clip is shrunk: more than it is rounded by in float64, and less than one level."""
 
 
 def per_record(losses: object, batch: int) -> torch.Tensor:
-    """The losses of a batch as float64 numbers of their own, shape (batch,), where they are.
+    """A copy of the losses of a batch in float64, shape (batch,), on their device.
 
     Raises ValueError for anything but a float32 or float64 tensor of shape (batch,): a loss that is reduced over
     records could only be clipped for the batch, which bounds no record, and half precision cannot show a difference.
@@ -35,14 +32,14 @@ def per_record(losses: object, batch: int) -> torch.Tensor:
 
 
 def to_lattice(lattice: Lattice, rows: Array) -> NDArray[np.int64]:
-    """Clip each row to L2 norm C and round it to the lattice: integer rows of norm at most `levels`.
+    """Clip each row to L2 norm C and round it to integers, so that its norm is at most `levels`.
 
-    rows: (batch, K) numbers, whatever they are.
+    rows: any numbers, shape (batch, K).
 
-        K = 1      nearest lattice point; NaN is 0, +-inf is +-levels            (`Lattice.round`)
-        K > 1      toward zero; NaN entries are 0; a row with infinite entries keeps only their signs, clipped
+        K = 1      rounded to the nearest integer; NaN becomes 0, and +-inf becomes +-levels (`Lattice.round`)
+        K > 1      rounded toward zero; NaN entries become 0; of a row with infinite entries only their signs are kept
 
-    For K > 1 the clip is shrunk by 1e-12, more than what rounding can add to a norm for K <= 1000, so that the bound
+    For K > 1 the clip is shrunk by 1e-12. That is more than rounding can add to a norm for K <= 1000, so that the bound
     holds in exact arithmetic.
     """
     if rows.shape[1] == 1:

@@ -1,11 +1,11 @@
-"""Several processes as one run: who leads, and how sums and refusals reach everybody.
+"""Several processes (ranks) as one run: rank 0 leads, and sums and errors reach all of them.
 
 Rank 0 alone holds the ledger, the transcript, the secret batches and the noise. The others are told which records a
-step uses and what was released, so all weights move by the same numbers. Sums go slot by slot, one slot for a
-micro-batch, each filled by one rank: the total has the same bits however many ranks there are.
+step uses and what was released, so all weights move by the same numbers. Sums are collected in an array with one slot
+for each micro-batch, each filled by one rank, so that the total has the same bits however many ranks there are.
 
 Rank 0's weights and buffers are those of the run: the others are given them at the start. All ranks must have the same
-plan. Modules may be sharded by `torch.distributed.fsdp.fully_shard`, see `shards`: shard, then make the run.
+plan. Modules may be sharded by `torch.distributed.fsdp.fully_shard` (`weights.shards`) before the run is made.
 """
 
 import threading
@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """This process's place: alone, or one of those of torch.distributed's default group if that is initialised."""
+    """The ranks of a run: those of torch.distributed's default group if that is initialised, else this process alone.
+
+    rank: the number of this process. count: how many there are.
+    """
 
     def __init__(self) -> None:
         together = dist.is_available() and dist.is_initialized()
@@ -43,7 +46,7 @@ class Ranks:
         return self.count == 1
 
     def lead(self, work: Callable[[], T]) -> T:
-        """What `work` returns on rank 0, which alone calls it; an exception there is raised on every rank."""
+        """What `work` returns on rank 0, which alone calls it. An exception there is raised on every rank."""
         if self.alone():
             return work()
         box: list[object] = [None, None]
@@ -58,7 +61,7 @@ class Ranks:
         return box[0]  # type: ignore[return-value]
 
     def every(self, work: Callable[[], None]) -> None:
-        """Each rank does `work`; what the first rank that fails raises is raised on all."""
+        """Do `work` on each rank. If ranks fail, the exception of the first of them is raised on all."""
         if self.alone():
             return work()
         mine: Exception | None = None
@@ -74,7 +77,7 @@ class Ranks:
         return None
 
     def share_(self, module: nn.Module) -> None:
-        """Give every rank the parameters and buffers that rank 0 has; what is sharded is each rank's own."""
+        """Give every rank the parameters and buffers of rank 0; sharded ones stay each rank's own."""
         if self.alone():
             return
         named = [*module.named_parameters(), *module.named_buffers()]
@@ -86,7 +89,7 @@ class Ranks:
             tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
 
     def add(self, slots: Sums) -> Sums:
-        """The sum over ranks of arrays of equal shape, in which each entry is zero on all ranks but one."""
+        """The sum over the ranks of arrays of equal shape. Each entry must be zero on all ranks but one."""
         if self.alone():
             return slots
         shared = torch.from_numpy(slots).to(self._device)
@@ -95,7 +98,7 @@ class Ranks:
         return total
 
     def gathered(self, value: T) -> list[T]:
-        """What each rank has, on every rank."""
+        """The values of all ranks, on every rank."""
         if self.alone():
             return [value]
         found: list[T | None] = [None] * self.count
@@ -103,13 +106,16 @@ class Ranks:
         return found  # type: ignore[return-value]
 
     def require_equal(self, name: str, value: str) -> None:
-        """Raise RuntimeError on every rank unless all have the same value."""
+        """Raise RuntimeError on every rank unless the value is the same on all of them."""
         values = self.gathered(value)
         if len(set(values)) > 1:
             raise RuntimeError(f"{name} must be the same on every rank; got {', '.join(v[:60] for v in values)}")
 
     def require_as_first(self, rule: str, value: str) -> None:
-        """Raise ValueError on every rank, naming those whose value is not that of rank 0, which is not shown."""
+        """Raise ValueError on every rank where some rank's value is not that of rank 0. Values are not shown.
+
+        rule: the beginning of the message.
+        """
         values = self.gathered(value)
         others = [rank for rank, other in enumerate(values) if other != values[0]]
         if others:
@@ -117,6 +123,6 @@ class Ranks:
 
 
 def named(ranks: list[int]) -> str:
-    """Ranks in a message."""
+    """The ranks as a message names them."""
     shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

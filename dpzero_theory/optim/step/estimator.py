@@ -1,15 +1,15 @@
 """The two-point difference and clipping, with a rule for values that are not finite.
 
-A record whose loss overflows must not leave [-C, C]: one NaN or infinity in the average would be an event
-that reveals the record, and destroys the iterate. Each record's difference is mapped on its own, so the
-sensitivity of the clipped sum is that of the finite case:
+The clipped difference of a record whose loss overflows must lie in [-C, C] too: one NaN or infinity in the average
+would reveal the record, and destroy the iterate. Each record's difference is mapped on its own, so the sensitivity of
+the clipped sum is that of the finite case:
 
-    difference   scalar clip   why
-    NaN          0             no direction is known (also inf - inf)
-    +inf, -inf   +C, -C        the limit of the clip
+    difference   clipped   why
+    NaN          0         no direction is known (also inf - inf)
+    +inf, -inf   +C, -C    the limit of the clip
 
-of K differences that are clipped jointly NaN is 0 too, and where some are infinite only their signs are kept; and a
-gradient row with an entry that is not finite becomes the zero row.
+Where K differences are clipped jointly, a NaN becomes 0 too, and if some are infinite only their signs are kept. A row
+of a gradient with an entry that is not finite becomes the zero row.
 """
 
 import numpy as np
@@ -19,11 +19,11 @@ from dpzero_theory.check import Array
 
 
 def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) -> Array:
-    """(f(x + lambda u; xi_i) - f(x - lambda u; xi_i))/(2 lambda), the scalar factor of eq:zo.
+    """The differences (f(x + lambda u; xi_i) - f(x - lambda u; xi_i))/(2 lambda), the scalar factor of eq:zo.
 
-    loss_plus, loss_minus: per-sample losses of equal shape (n,); smoothing: lambda > 0. Entries that are not
-    finite pass through, for `clip_scalars` to map. Raises ValueError: a difference of reduced losses
-    (a number instead of one per sample) could only be clipped per batch, which does not bound a record.
+    loss_plus, loss_minus: the losses of the records at the two points, of equal shape (n,). smoothing: lambda > 0.
+    Entries that are not finite pass through, for `clip_scalars` to map. Raises ValueError for other shapes: a
+    difference of losses that are reduced to one number could only be clipped per batch, which does not bound a record.
     """
     width = check.real("smoothing", smoothing, above=0)
     plus, minus = np.asarray(loss_plus, np.float64), np.asarray(loss_minus, np.float64)
@@ -34,7 +34,7 @@ def two_point_difference(loss_plus: Array, loss_minus: Array, smoothing: float) 
 
 
 def clip_scalars(values: Array, clip: float) -> Array:
-    """clip_C(s) = s min(1, C/|s|) for each entry: always in [-C, C]; see the module for NaN and infinity.
+    """clip_C(s) = s min(1, C/|s|) for each entry, which lies in [-C, C]; the module says what NaN and infinity become.
 
     values: any shape; clip: C > 0. Raises ValueError.
     """
@@ -43,9 +43,10 @@ def clip_scalars(values: Array, clip: float) -> Array:
 
 
 def clip_jointly(rows: Array, clip: float) -> Array:
-    """clip_C(s) = s min(1, C/||s||) for each record's K differences, shape (n, K); see the module for NaN and infinity.
+    """clip_C(s) = s min(1, C/||s||) for each record's K differences, shape (n, K).
 
-    For K = 1 `clip_scalars`, else `clip_vectors`, to the bit. clip: C > 0. Raises ValueError.
+    For K = 1 this is `clip_scalars`, to the bit, and for K > 1 `clip_vectors`; the module says what NaN and infinity
+    become. clip: C > 0. Raises ValueError.
     """
     if np.shape(rows)[-1] == 1:
         return clip_scalars(rows, clip)

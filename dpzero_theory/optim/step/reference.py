@@ -1,8 +1,8 @@
 """Algorithms 1 (DPGD-0th) and 2 (DPZero) of the paper and DP-GD, line by line in float64.
 
-The reference that faster code is tested against. Each takes the noise standard deviation as a number: what
-privacy it buys is the business of `dpzero_theory.privacy`. Whether a run is private at all depends on the
-noise source: `noise.private`.
+Faster code is tested against these functions. Each takes the standard deviation of the noise as a number; what privacy
+that buys is computed in `dpzero_theory.privacy`. Whether a run is private at all depends on its noise source
+(`noise.private`).
 """
 
 import itertools
@@ -23,6 +23,7 @@ from dpzero_theory.sphere import sample_sphere
 Directions = np.random.Generator | Iterable[ArrayLike]
 Callback = Callable[[int, Array], None]
 Draw = Callable[[int | None], Any]
+"""From the number of coordinates, None for a scalar, to noise of standard deviation sigma."""
 
 
 class LossFunction(Protocol):
@@ -42,11 +43,11 @@ class SmoothLossFunction(LossFunction, Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ReferenceRun:
     """What an algorithm returns.
 
-    x_tau: the output, shape (d,), with tau uniform on 0..T-1; last: x_T; trajectory: x_0..x_T, shape
-    (T + 1, d), or None where it was not kept.
+    x_tau: the output, shape (d,), with tau uniform on 0..T-1. last: x_T. trajectory: x_0..x_T, shape (T + 1, d), or
+    None where it was not kept.
     """
 
     x_tau: Array
@@ -56,11 +57,11 @@ class Run:
 
 
 class Options(TypedDict):
-    """What the three algorithms are told alike.
+    """Arguments that the three algorithms have in common.
 
-    steps: T >= 1; step_size: alpha > 0; clip: C > 0; noise_std: sigma >= 0, of the released average; noise: where z
-    comes from; rng: draws tau (public; fresh entropy if None); keep: whether to return the trajectory (by default);
-    callback: called with (t, x_t) for t = 0..T, the array being the callback's to keep.
+    steps: T >= 1. step_size: alpha > 0. clip: C > 0. noise_std: sigma >= 0, of the released average. noise: the source
+    of the noise. rng: draws tau, which is public; with fresh entropy if None. keep: whether to return the trajectory,
+    as is the default. callback: called with (t, x_t) for t = 0..T; it may keep the array.
     """
 
     steps: int
@@ -81,15 +82,23 @@ def dpzero(
     directions: Directions,
     directions_per_step: int = 1,
     **options: Unpack[Options],
-) -> Run:
+) -> ReferenceRun:
     """Run Algorithm 2 with K directions a step: x <- x - (alpha/K) sum_k (M_k + z_k) u_k, z_k ~ N(0, sigma^2) scalars.
 
-    M = (1/n) sum_i clip_C(s_i), with s_i in R^K the differences of record i along u_1..u_K, clipped jointly in L2 norm.
-    K = 1 is the paper's.
+    M = (1/n) sum_i clip_C(s_i), where s_i in R^K holds the differences of record i along u_1..u_K, clipped jointly in
+    L2 norm. K = 1 is the paper's algorithm.
 
-    problem: n, d and losses(x) of shape (n,); x0: shape (d,); smoothing: lambda > 0; directions: K for the first step,
-    then K for the second and so on, as an array of shape (T K, d) or any iterable of at least T K vectors, or a
-    Generator to draw them from sqrt(d) S^{d-1}; directions_per_step: K >= 1; options: see `Options`. Raises ValueError.
+    Args:
+        problem: n, d and losses(x) of shape (n,).
+        x0: the first iterate, shape (d,).
+        smoothing: lambda > 0.
+        directions: K vectors for the first step, then K for the second and so on, as an array of shape (T K, d) or any
+            iterable of at least T K vectors; or a Generator, which draws them from sqrt(d) S^{d-1}.
+        directions_per_step: K >= 1.
+        options: see `Options`.
+
+    Raises:
+        ValueError: an argument outside its range.
     """
     width = check.real("smoothing", smoothing, above=0)
     several = check.integer("directions_per_step", directions_per_step)
@@ -109,12 +118,11 @@ def dpzero(
 
 def dpgd_0th(
     problem: LossFunction, x0: ArrayLike, *, smoothing: float, directions: Directions, **options: Unpack[Options]
-) -> Run:
+) -> ReferenceRun:
     """Run Algorithm 1: x <- x - alpha ((1/n) sum_i clip_C(difference_i u) + z), z ~ N(0, sigma^2 I_d).
 
-    clip bounds the norm of the estimator; since it is difference_i times one common u,
-    clip_C(difference_i u) = clip_{C/||u||}(difference_i) u, and no (n, d) array is formed. Arguments as
-    `dpzero`. Raises ValueError.
+    The clip bounds the norm of the estimator difference_i u. As u is common to all records, clip_C(difference_i u) =
+    clip_{C/||u||}(difference_i) u, and no (n, d) array is formed. Arguments and errors as `dpzero`.
     """
     width = check.real("smoothing", smoothing, above=0)
 
@@ -128,7 +136,7 @@ def dpgd_0th(
     return _run(problem, x0, step, directions, 1, **options)
 
 
-def dpgd(problem: SmoothLossFunction, x0: ArrayLike, **options: Unpack[Options]) -> Run:
+def dpgd(problem: SmoothLossFunction, x0: ArrayLike, **options: Unpack[Options]) -> ReferenceRun:
     """Run DP-GD: x <- x - alpha ((1/n) sum_i clip_C(grad f(x; xi_i)) + z), z ~ N(0, sigma^2 I_d).
 
     problem: also gradients(x) of shape (n, d). Other arguments as `dpzero`. Raises ValueError.
@@ -159,7 +167,7 @@ def _run(
     rng: np.random.Generator | None = None,
     keep: bool = True,
     callback: Callback | None = None,
-) -> Run:
+) -> ReferenceRun:
     """Check the arguments and iterate x_{t+1} = step(x_t, alpha, C, size -> noise, the next K directions)."""
     x = x_tau = check.real_array("x0", x0)
     if x.shape != (problem.d,):
@@ -182,7 +190,7 @@ def _run(
             trajectory[t] = x
         if callback is not None:
             callback(t, x.copy())
-    return Run(x_tau=x_tau, tau=tau, last=x, trajectory=trajectory)
+    return ReferenceRun(x_tau=x_tau, tau=tau, last=x, trajectory=trajectory)
 
 
 def _losses(problem: LossFunction, x: Array) -> Array:

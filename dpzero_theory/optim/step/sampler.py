@@ -1,9 +1,8 @@
-"""Which records a step uses: drawn from the operating system's entropy and told to nobody.
+"""Which records a step uses: they are drawn from the operating system's entropy, and nobody is told.
 
-Amplification by sampling holds for batches that an observer cannot know, so `Batches` has no seed and keeps no state,
-but for one: what lasts (which steps of an epoch a record is in, its group) comes from a secret, `data.key` in a run's
-folder, so that a resumed run goes on with it. n is the number of records that there are, never an argument that could
-disagree with them.
+Amplification by sampling holds for batches that an observer cannot know, so `Batches` has no seed. It keeps no state
+either, with one exception. Where batches depend on one another (which steps of an epoch a record is in, or its group),
+what they have in common comes from a secret, `data.key` in a run's folder, so that a resumed run goes on with it.
 """
 
 import os
@@ -16,10 +15,10 @@ from dpzero_theory.privacy.schedule import SECRET_BYTES, Indices
 
 
 class Batches:
-    """Secret batches of n records.
+    """Secret batches of n records; a batch may be empty.
 
-    sampling: one whose batches can be drawn (an empty batch is a batch). n: records, >= 1; q n is an integer for
-    fixed-size batches. Raises ValueError.
+    sampling: one whose batches can be drawn. n: the number of records, >= 1. Raises ValueError where they do not fit,
+    as where q n is no integer for fixed-size batches.
     """
 
     private: ClassVar[bool] = True
@@ -32,11 +31,11 @@ class Batches:
         self._from(random.SystemRandom(), os.urandom(SECRET_BYTES))
 
     def keep(self, secret: bytes) -> None:
-        """What lasts comes from this secret of the run's, `SECRET_BYTES` long, from the next batch on."""
+        """Take what batches have in common from this secret of the run, `SECRET_BYTES` long, from the next batch on."""
         self._from(random.SystemRandom(), secret)
 
     def draw(self, release: int | None = None) -> Indices:
-        """The numbers of the records of one batch, in ascending order; release: its number, by default the next."""
+        """The numbers of the records of one batch, ascending. release: of which the batch is, by default the next."""
         number = self._next if release is None else integer("release", release, at_least=0)
         self._next = number + 1
         return self._drawer(number)
@@ -49,7 +48,7 @@ class Batches:
 
 
 class BatchesFromSeedNotPrivate(Batches):
-    """Reproducible batches, for tests and comparisons: whoever knows the seed knows every batch."""
+    """Reproducible batches, for tests and comparisons. They are not private: who knows the seed knows every batch."""
 
     private = False
 
@@ -59,4 +58,4 @@ class BatchesFromSeedNotPrivate(Batches):
         self._from(random.Random(number), number.to_bytes(SECRET_BYTES, "little"))
 
     def keep(self, secret: bytes) -> None:
-        """Nothing: the seed says which batches there are."""
+        """Do nothing: all batches come from the seed."""

@@ -2,10 +2,10 @@
 
     constant          1
     linear[:W]        falls linearly, (T - t)/(T - W) after W releases of warm-up
-    cosine[:W]        (1 + cos(pi (t - W)/(T - W)))/2 after them
+    cosine[:W]        falls as (1 + cos(pi (t - W)/(T - W)))/2 after W releases of warm-up
 
-W >= 0 releases of warm-up, 0 if left out, rise linearly, (t + 1)/(W + 1). None of them depends on the records. A
-further schedule is one registration.
+During the warm-up the factor rises linearly, (t + 1)/(W + 1); W >= 0 is 0 if left out. No schedule depends on the
+records. A further one is one registration.
 """
 
 import math
@@ -16,23 +16,26 @@ from dpzero_theory import check
 from dpzero_theory.registry import Registry
 
 MOST_STEPS = 10**9
+"""The largest number of releases in a plan."""
 MOST_STEP_SIZES = 10**7
+"""The largest number of releases with step sizes of their own, each of which a plan keeps."""
 
 StepSize = float | Callable[[int], float]
+"""alpha >= 0, or a function from a release's number to it."""
 Factor = Callable[[float], float]
-"""Of the share in [0, 1) of the releases after the warm-up that are made."""
+"""A function from the share, in [0, 1), of the releases after the warm-up that are made, to the factor."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """name: of the schedule in arguments; falling: its factor after the warm-up; warm_up: W."""
+    """A schedule: its name in arguments, its factor after the warm-up (`falling`), and the length W of the warm-up."""
 
     name: str
     falling: Factor
     warm_up: int = 0
 
     def factor(self, release: int, steps: int) -> float:
-        """alpha_t over the step size. Raises ValueError unless W < T."""
+        """alpha_t divided by the step size, at release t of T = `steps`. Raises ValueError unless W < T."""
         check.integer("warm-up", self.warm_up, at_least=0, at_most=steps - 1)
         if release < self.warm_up:
             return (release + 1) / (self.warm_up + 1)
@@ -60,10 +63,10 @@ for _name, _falling in (
 
 
 def step_sizes(step_size: StepSize, steps: int, schedule: str = "constant") -> tuple[float, ...]:
-    """The step sizes of a plan: one where all are equal, else one each.
+    """The step sizes of a plan: a single one where all are equal, else one for each release.
 
-    step_size: alpha >= 0, or a function of the release's number 0..T-1 (with schedule constant). steps: T. Raises
-    ValueError.
+    step_size: alpha >= 0, or a function of the release's number 0..T-1, which needs the schedule `constant`. steps: T.
+    Raises ValueError.
     """
     count, found = check.integer("steps", steps, at_most=MOST_STEPS), SCHEDULES[schedule]
     constant = found.name == "constant"

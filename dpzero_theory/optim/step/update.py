@@ -1,18 +1,21 @@
 """How released estimates of the gradient move the weights: post-processing, which costs no privacy.
 
-A release gives g_t, the mean over its K directions of (released average) u_k. With step size alpha_t, which groups of
-parameters may have a factor of their own of (`groups`), and weight decay w (decoupled, as AdamW's) the weights move by
+Release number t gives g_t, the mean over its K directions of (released average) u_k. Let alpha_t be the step size
+(times a factor, for parameters of a group, `weights.groups`) and w the weight decay, decoupled as in AdamW. The weights
+move by
 
     x_{t+1} = x_t - alpha_t (rule(g_0, ..., g_t) + w x_t)
 
-    plain             g_t: the paper's
+where the rule is one of
+
+    plain             g_t, as in the paper
     momentum:B        m_t = B m_{t-1} + g_t, m_{-1} = 0 (heavy ball, as torch.optim.SGD has it)
     adam:B1,B2        m_t/(1 - B1^(t+1)) / (sqrt(v_t/(1 - B2^(t+1))) + 1e-8) with m_t = B1 m_{t-1} + (1 - B1) g_t and
                       v_t = B2 v_{t-1} + (1 - B2) g_t^2 (Kingma and Ba 2015; in zeroth order MeZO, Malladi et al. 2023)
 
-t is the release's number. A rule is a function of released numbers alone, made of sums, products, quotients and square
-roots that are rounded one by one, so that the transcript replays it bit for bit, on every processor. A further rule is
-a subclass and one registration.
+A rule is a function of released numbers alone. It is made of sums, products, quotients and square roots that are
+rounded one by one, so that the transcript replays it bit for bit, on every processor. A further rule is a subclass and
+one registration.
 """
 
 import math
@@ -26,11 +29,12 @@ from torch import Tensor
 from dpzero_theory import check
 from dpzero_theory.registry import Registry
 
-_LEAST = 1e-8  # what keeps Adam's quotient finite
+_LEAST = 1e-8
+"""Added to the denominator of Adam, so that the quotient is finite: the constant of Kingma and Ba."""
 
 
 class Update(ABC):
-    """A rule. name: in a `Plan`, its numbers included. kept: names of what is kept beside each weight, 0 at first."""
+    """A rule. name: in a `Plan`, with its numbers. kept: names of the numbers kept beside each weight, 0 at first."""
 
     kept: tuple[str, ...] = ()
 
@@ -40,7 +44,10 @@ class Update(ABC):
 
     @abstractmethod
     def direction(self, estimate: Tensor, kept: Sequence[Tensor], release: int) -> Tensor:
-        """rule(g_0, ..., g_t), in the memory of `estimate`, g_t; `kept`, in the order of their names, is changed."""
+        """rule(g_0, ..., g_t) for t = `release`, in the memory of `estimate`, which is g_t.
+
+        kept: what is kept beside the weights, in the order of the names; it is changed.
+        """
 
 
 class _Plain(Update):
@@ -95,7 +102,7 @@ class _Adam(Update):
 
 @lru_cache(maxsize=8)
 def _power(base: float, exponent: int) -> float:
-    """base^exponent, rounded once from 40 digits: the last bit of the C library's power depends on the processor."""
+    """base^exponent, rounded once from 40 digits, since the last bit of the C library's power differs by processor."""
     with localcontext(Context(prec=40, Emin=MIN_EMIN, Emax=MAX_EMAX)):
         return float(Decimal(base) ** exponent)
 

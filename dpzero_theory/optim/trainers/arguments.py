@@ -1,7 +1,7 @@
-"""Which of transformers' `TrainingArguments` a private run honours; every other one is refused unless left alone.
+"""Which of transformers' `TrainingArguments` a private run honours. Every other one must be left at its default.
 
-None passes silently: a field is in `HONOURED`, or a value other than its default raises ValueError with what to use
-instead. A field that this version does not know is refused too.
+No argument is ignored silently: a field is in `HONOURED`, or a value other than its default raises ValueError, which
+says what to use instead. A field that this version does not know is refused too.
 """
 
 from dataclasses import fields
@@ -37,8 +37,8 @@ HONOURED = {
     }.items()
     for name in names.split()
 }
-"""What each honoured field is about. Those of loading act on evaluation sets: training records are read as the batches
-are drawn."""
+"""What each honoured field is about. Fields about loading data act on evaluation sets alone: training records are read
+as the batches are drawn."""
 
 _REFUSED = {
     "the step is that of the run's plan: give step_size in private": "learning_rate",
@@ -75,7 +75,7 @@ INSTEAD = {name: instead for instead, names in _REFUSED.items() for name in name
 
 
 def defaults(arguments: TrainingArguments) -> TrainingArguments:
-    """What the arguments would be if none but the output folder were given: before a Trainer is made, never after."""
+    """The arguments with all defaults but the output folder. To be called before a Trainer is made, which sets some."""
     return type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu, report_to="none")
 
 

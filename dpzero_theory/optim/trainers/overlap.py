@@ -1,10 +1,11 @@
 """Which records of one data set are also records of another, by what a model is given of them.
 
-All records of both are read and compared by digests under a key that is made for it and kept nowhere. Two records are
-the same if their inputs are: labels are left out, names that the model does not take, and padding, and it does not
-matter whether numbers are in lists, arrays or tensors, or of which type. So copies, subsets, other orders, wrappers
-(`Subset`, `ConcatDataset`) and texts that were tokenised again, into other lengths or columns, are found. Not found are
-records whose inputs were changed: augmented, cut to another length, or tokenised by another tokeniser.
+All records of both data sets are read and compared by digests, under a key that is made for this and kept nowhere. Two
+records are the same if their inputs are. Labels, names that the model does not take, and padding are left out, and it
+does not matter whether numbers are in lists, arrays or tensors, or of which type. So copies are recognised in subsets,
+in other orders, in wrappers (`Subset`, `ConcatDataset`), and as texts that were tokenised again into other lengths or
+columns. Not recognised are records whose inputs were changed: augmented, cut to another length, or tokenised by another
+tokeniser.
 """
 
 import hashlib
@@ -21,13 +22,14 @@ Digests = NDArray[np.uint64]
 _LABELS = ("labels", "label", "label_ids", "idx", "id", "index")
 _MADE_OF_TOKENS = ("attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "length")
 _TWICE = 32
+"""About how many records are read a second time, to see whether they read the same."""
 
 
 class Inputs:
-    """What is compared of records.
+    """Selects what is compared of a record.
 
-    names: of the columns that the model takes; records with none of them are compared by all. labels: names that are
-    left out. padding: the number of the token that fills up, if there is one.
+    names: the columns that the model takes; records with none of them are compared by all of theirs. labels: columns
+    that are left out. padding: the number of the padding token, if there is one.
     """
 
     def __init__(self, names: Collection[str] = (), labels: Collection[str] = (), padding: int | None = None) -> None:
@@ -35,10 +37,10 @@ class Inputs:
         self._key = os.urandom(16)
 
     def digests(self, data: Any) -> Digests:
-        """Of all records, to be compared with those of other data by the same `Inputs`.
+        """The digests of all records, to be compared with those of other data by the same `Inputs`.
 
-        Raises ValueError for what cannot be compared: records that cannot be read or pickled, and that read differently
-        each time, as with random augmentation.
+        Raises ValueError for records that cannot be compared: those that cannot be read or pickled, or that read
+        differently each time, as with random augmentation.
         """
         try:
             found = np.fromiter((self._digest(record) for record in _records(data)), np.uint64)
@@ -101,7 +103,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
-    """Numbers as float64, whatever holds them; other values pickled."""
+    """The bytes of a value: numbers as float64, whatever type they have; other values pickled."""
     value = _numbers(value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value)
     if isinstance(value, Mapping):
         for name in sorted(value, key=str):
@@ -114,7 +116,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
         return
     try:
         array = np.asarray(value)
-    except ValueError:  # lists of other lengths
+    except ValueError:  # nested lists of unequal lengths
         array = np.asarray(None)
     if array.dtype.kind in "biuf":
         yield array.astype(np.float64).tobytes()

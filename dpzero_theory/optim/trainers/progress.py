@@ -1,4 +1,4 @@
-"""What a run may tell of itself while it goes: released numbers, step size, epsilon, and how long it will take.
+"""What may be shown of a run while it goes: released numbers, step sizes, and the time that is left.
 
 run.run(Progress(run))
 """
@@ -14,9 +14,9 @@ from dpzero_theory.optim.run import Run
 
 
 def described(plan: Plan, record: Record) -> dict[str, float]:
-    """`step_size` alpha, and `released`: the root mean square of the K averages released, noise included.
+    """The `step_size` alpha of a release and, as `released`, the root mean square of its K averages, noise included.
 
-    Nothing of the second where a release is a vector.
+    Where a release is a vector, only the former is there.
     """
     found = {"step_size": plan.step_size(record.release)}
     if record.sums:
@@ -25,9 +25,9 @@ def described(plan: Plan, record: Record) -> dict[str, float]:
 
 
 class Progress:
-    """A callback of `Run.run` that writes a line to standard error now and then, and one at the end.
+    """A callback of `Run.run` that writes a line to standard error from time to time, and one at the end.
 
-    every: seconds >= 0 between lines. On rank 0 alone, if made there alone.
+    every: seconds >= 0 between lines. With several ranks, each that makes one writes lines.
     """
 
     def __init__(self, run: Run, *, every: float = 5.0) -> None:

@@ -9,13 +9,13 @@
     trainer.train()                                # resume_from_checkpoint=True after an interruption
     trainer.run.get_epsilon(1e-5)
 
-Of `TrainingArguments` those of output, logging, evaluation, saving and the hub are honoured, and every other one is
-refused unless left alone (`trainer_arguments`): steps, batches and step sizes are those of `private`. An epoch is 1/q
-releases, one pass over the records in expectation. The log has epsilon, the step size and the size of what was
-released, never a training loss. Metrics on an evaluation set are releases about that set, which must be other records
-than the training data, every one of them (`overlap`), or be declared public. No times are saved: speeds are not logged,
-and the files of a checkpoint have the time at which the run was begun. Ledger and transcript are in `_dpzero/` of the
-output folder, which no push to the hub uploads (its `data.key` is secret); the model card has the privacy statement of
+Of `TrainingArguments` those about output, logging, evaluation, saving and the hub are honoured. Every other one must be
+left at its default (`trainers.arguments`): steps, batches and step sizes are those of `private`. An epoch is 1/q
+releases, which is one pass over the records in expectation. The log has epsilon, the step size and the size of what was
+released, never a training loss. Metrics on an evaluation set are releases about that set. So none of its records may be
+a training record (`trainers.overlap`), unless the set is declared public. No times are saved: speeds are not logged,
+and the files of a checkpoint bear the time at which the run was begun. Ledger and transcript are in `_dpzero/` of the
+output folder, which no push to the hub uploads (its `data.key` is secret). The model card has the privacy statement of
 `optim.verify`.
 """
 
@@ -70,7 +70,7 @@ _NO_OPTIONS = {
 
 
 def _require_settings(private: object) -> None:
-    """Raise ValueError for what are no settings of a run inside a Trainer."""
+    """Raise ValueError for anything but the settings of a run inside a Trainer."""
     if not isinstance(private, Mapping):
         raise ValueError(
             f"private must be a mapping of settings, such as dict(target_epsilon=2, ...); got {private!r:.60}"
@@ -86,18 +86,21 @@ def _require_settings(private: object) -> None:
 
 
 class DPZeroTrainer(Trainer):  # type: ignore[misc]
-    """A Trainer whose `train` is a private run.
+    """A Trainer whose `train` is a private run. `run` is that `Run` once training has begun.
 
-    private: keyword arguments of `optim.private.make_private_with_epsilon`, folder and collate excepted; resume only as
-    "moved", for an output folder that was copied or brought from another disk.
-    losses: per-record losses of a collated batch; those of the model's task (`task_losses.losses_for`) if None.
-    public_evaluation: metrics on training records may be made, because their records are public or because the metrics
-    stay with whoever holds the records. Without it an evaluation set is refused that shares a record with the training
-    data, or that cannot be compared with it.
-    Other arguments as `transformers.Trainer`, but that an optimiser, a scheduler and a loss for backpropagation are
-    refused. `run` is the `Run` once training has begun.
+    Args:
+        private: a mapping with the keyword arguments of `optim.private.make_private_with_epsilon`, except folder and
+            collate. `resume` may be given as "moved", for an output folder that was copied or brought from another
+            disk.
+        losses: per-record losses of a collated batch; if None, those of the model's task (`task_losses.losses_for`).
+        public_evaluation: whether metrics on training records may be computed, because the records are public or the
+            metrics stay with whoever holds the records. Without it an evaluation set is refused if it shares a record
+            with the training data, or cannot be compared with it.
+        model, args, options: as of `transformers.Trainer`; but an optimiser, a scheduler and a loss for backpropagation
+            are refused.
 
-    Raises ValueError for what a private run would not honour.
+    Raises:
+        ValueError: an argument that a private run would not honour.
     """
 
     run: Run
@@ -135,12 +138,19 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
     ) -> TrainOutput:
         """Make the releases that are left.
 
-        resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder (without any, the
-        transcript alone brings the initial weights up to date; for dpgd-0th, which has none, the initial weights are
-        gone on from, with what was paid for paid). False or None starts a run, and refuses to where there is one.
-        trial: must be None: a search is paid for by `optim.hyperparameter_search.make_private_search`. The outcome's
-        training loss is None: there is none that may be told.
-        Errors as `make_private_with_epsilon`, and ValueError for a sharded model (FSDP) or a damaged checkpoint.
+        Args:
+            resume_from_checkpoint: a checkpoint's folder, or True for the last one in the output folder. If there is
+                none, the transcript moves the initial weights to where the run was; with dpgd-0th, whose releases no
+                transcript holds, the run goes on from the initial weights, and what was paid for stays paid. False or
+                None starts a run, and raises if there is one.
+            trial: must be None; `optim.hyperparameter_search.make_private_search` pays for a search.
+            ignore_keys_for_eval: as of `transformers.Trainer`.
+
+        Returns:
+            As `transformers.Trainer`. The training loss is None, since none may be told.
+
+        Raises:
+            ValueError: as `make_private_with_epsilon`, for a sharded model (FSDP) and for a damaged checkpoint.
         """
         if trial is not None:
             raise ValueError(
@@ -195,17 +205,17 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         return super().get_test_dataloader(test_dataset)
 
     def hyperparameter_search(self, *unused: Any, **options: Any) -> Any:
-        """Refused: its runs would not be paid for together."""
+        """Raise ValueError: the runs of a search must be paid for together."""
         raise ValueError(
             "hyperparameter_search must be left to optim.hyperparameter_search.make_private_search, which pays"
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As `Trainer`, without times and speeds: what is logged is kept, and shown to others."""
+        """As `Trainer`, but without times and speeds, which depend on the secret sizes of batches."""
         super().log({name: value for name, value in logs.items() if not name.endswith(_TIMES)}, start_time)
 
     def _require_other_records(self, data: Any) -> None:
-        """Raise ValueError unless no record of an evaluation set is a training record, or that is public."""
+        """Raise ValueError if a record of an evaluation set is a training record, unless `public_evaluation` is set."""
         if data is None or self._public_evaluation or self.train_dataset is None or id(data) in self._looked_at:
             return
         rule = "eval_dataset must hold other records than train_dataset: metrics on training records are not private"
@@ -222,16 +232,16 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
 
     @cached_property
     def _inputs(self) -> Inputs:
-        """What the model is given of a record."""
+        """Selects what the model is given of a record."""
         self._set_signature_columns_if_needed()
         padding = getattr(self.processing_class, "pad_token_id", None)
         return Inputs(self._signature_columns, self.label_names, padding)
 
     def create_model_card(self, **named: Any) -> None:
-        """README.md of the output folder: the privacy statement of the run, as `optim.verify` writes it.
+        """Write README.md into the output folder, with the privacy statement of the run as `optim.verify` has it.
 
-        named: as of `transformers.Trainer`; of it model_name, finetuned_from, language, license, tags and dataset are
-        used. Raises ValueError before the run has begun.
+        named: as of `transformers.Trainer`, of which model_name, finetuned_from, language, license, tags and dataset
+        are used. Raises ValueError before the run has begun.
         """
         if not self.is_world_process_zero():
             return
@@ -276,7 +286,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         self.run.catch_up()
 
     def _last_checkpoint(self) -> str | None:
-        """The last one that was written to its end: its `dpzero.pt` comes last and whole."""
+        """The last checkpoint that was written to its end, which is so if it has its `dpzero.pt`."""
         numbered = Path(self.args.output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
         whole = {path.name.rpartition("-")[2]: path for path in numbered if (path / _STATE).exists()}
         steps = [int(step) for step in whole if step.isdecimal()]
@@ -342,14 +352,14 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _save_run(self) -> None:
-        """A checkpoint, there whole or not at all; then the oldest beyond `save_total_limit` go."""
+        """Write a checkpoint, whole or not at all, and delete the oldest beyond `save_total_limit`."""
         self.run.weights.untrained.settle()
         state = None if self.args.save_only_model else self.run.state_dict()
         if not self.args.should_save:
             return
         output = Path(self.args.output_dir)
         folder = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if folder.exists():  # of a run from an earlier checkpoint, with the same releases
+        if folder.exists():  # written before the run went back to an earlier checkpoint, with the same releases
             shutil.rmtree(folder)
         best = output / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
         if self.state.best_global_step and (best.exists() or best == folder):
@@ -373,7 +383,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
         )
 
     def _tell_callbacks(self) -> None:
-        """Into the state what the callbacks would go on with."""
+        """Put into the trainer's state what its callbacks need to go on from the checkpoint."""
         for callback in [*self.callback_handler.callbacks, self.control]:
             if isinstance(callback, ExportableState):
                 name, kept = type(callback).__name__, self.state.stateful_callbacks
@@ -383,7 +393,7 @@ class DPZeroTrainer(Trainer):  # type: ignore[misc]
                     kept[name] = callback.state()
 
     def _load_best(self) -> None:
-        """The weights of the best checkpoint, where that is asked for; it is the last one too if one alone is kept."""
+        """Load the best checkpoint if `load_best_model_at_end` asks for it; delete the others if one is to be kept."""
         best = self.state.best_model_checkpoint
         if best is None:
             return
