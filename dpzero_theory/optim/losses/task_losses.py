@@ -166,9 +166,7 @@ def _next_token(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     virtual = logits.shape[1] - labels.shape[1]  # peft's virtual tokens, the last of which predicts the first token
     if virtual:
         return logits[:, virtual - 1 : -1], labels
-    return logits, functional.pad(
-        labels[:, 1:], (0, 1), value=IGNORED
-    )  # labels move, as a slice of the logits would be copied
+    return logits, functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # a slice of the logits would be copied
 
 
 def _decoded(module: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
