@@ -16,37 +16,41 @@ MARGIN = 1e-14
 """At the lower end of `crossing` delta exceeds the target by this share of it at least."""
 
 _ROUGH_MISS, _MOST_LOOKS = 2.0, 20
-"""A search by `Curve.rough` ends at a miss below e^2, and after 20 evaluations at most."""
+"""A search by `Curve.rough` ends where delta is within a factor e^2 of the target, or after 20 evaluations."""
 _SECANT_MISS, _SECANT_MISS_OF_ROUGH = 1e-6, 0.01
-"""A search by `Curve.estimate` ends at a miss below this; the second number is for rough estimates."""
+"""A search by `Curve.estimate` ends where log delta is so near to that of the target; the second number is for
+estimates that are rough."""
 _ROUGH_STEP = 1e-3
-"""It also ends where the two sides are this near, relative in x, if the estimates are rough: those may jump."""
+"""A search by rough estimates, which may jump, also ends where x is bracketed to this relative width."""
 _SAME_CONTOUR = 0.2
-"""Two questions whose misses differ by less than this can share the tau of a contour."""
+"""Two questions whose log deltas differ by less than this can share the tau of a contour."""
 _LEAST_MISS, _FINE_STEP = 5e-10, 1e-8
-"""A certified end is near enough to the target at a miss below the first number, or at one that changes x by less than
-the second, relative."""
+"""A certified end of a search is near enough to the target if log delta is within the first number of the target's, or
+if moving x to the target would change it by less than the second, relative."""
 _MISS_SHARE = 0.1
-"""Besides, the miss may be this share of the width of delta's bracket there."""
+"""A certified end of a search may besides miss the target by this share of the width of delta's bracket there."""
 _TELLING_SHARE = 0.5
-"""The brackets at two points say what the slope is if their ends differ by more than this share of their width."""
+"""Two certified brackets of delta say what its slope is if their ends differ by more than this share of their width."""
 _AIM_SHARE, _AIM_WITHOUT_ROOM = 0.03, 0.5
 """An end is aimed at the side of the target on which it holds, by this share of the miss that is near enough; the
 second number is for an upper end that leaves no other room."""
 _MOST_TRIES = 60
-"""The certified brackets after which a search for an end gives up."""
+"""A search for a certified end gives up after so many certified brackets."""
 _MOST_MENDS = 6
-"""The certified brackets at which an end held with a small miss, after which it is near enough."""
+"""A search for a certified end is content after so many brackets at which the end held and was not far from the
+target."""
 _MOST_DOUBLINGS, _BISECTED = 10, 1e-4
-"""A search by bisection asks at the guess times powers of two, so many each way, and ends at points this near."""
+"""A search by bisection first asks at the guess times powers of two, up to so many each way, and then bisects down to
+the second number, relative in x."""
 _ASTRAY, _RESOLVED_SHARE = 3.0, 0.01
 """An end is searched again by bisection where it is beyond this many guesses and the lower end of delta's bracket there
 is below this share of the upper end: rounding, not privacy, makes such a bracket."""
 _SAME_X = 1e-11
-"""Where an end holds at one point and not at another, and these are this near, relative, the curve jumps between."""
+"""If an end holds at one x and not at another this near to it, relative, the curve jumps between, and the search
+ends."""
 _WANTED_STEP, _WIDEST_WANTED = 2e-4, 0.02
-"""The relative width that delta's bracket at an end may have: so much that x changes by the first number, and at most
-the second."""
+"""How wide delta's bracket at an end may be: as much as changes x by the first number, relative, and at most the
+second, relative in delta."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,9 @@ class Curve:
 
 
 def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float, float, float | None]:
-    """(x, log delta(x), d log delta / d log x, tau) with log delta near the target, by estimates and the secant
-    method."""
+    """An x at which log delta is near the target, by estimates and the secant method, from `start`.
+
+    Returns (x, log delta there, d log delta / d log x there, the tau of its contour or None)."""
     low, high = 0.0, math.inf
     x, slope = _roughly(curve, start, slope, log_target)
     previous: tuple[float, float] | None = None
@@ -110,7 +115,7 @@ def _secant(curve: Curve, start: float, slope: float, log_target: float) -> tupl
 
 
 def _roughly(curve: Curve, start: float, slope: float, log_target: float) -> tuple[float, float]:
-    """(x, slope) with `Curve.rough` near the target at x; the start where `rough` gives None."""
+    """An x at which `Curve.rough` is near the target, and the slope there; the start where `rough` gives None."""
     x, low, high = start, 0.0, math.inf
     previous: tuple[float, float] | None = None
     for _ in range(_MOST_LOOKS):
@@ -154,9 +159,10 @@ def _end(
     excess: Callable[[Bracket], float],
     fine: float,
 ) -> tuple[float, Bracket, float] | None:
-    """(x, bracket of delta at x, slope) where `excess` is at most 0 and within `fine` of it; None if none is found.
+    """A certified end of a search: (x, the bracket of delta at x, slope) with `excess` at most 0 there, and nearly 0;
+    or None.
 
-    bracket: the bracket of delta at x.
+    bracket: gives the bracket of delta at x.
     start: a guess of x.
     slope: about the slope of the excess in log x.
     excess: by how much, in log delta, a bracket misses what is asked of an end; at most 0 where the end holds.
@@ -207,7 +213,7 @@ class _Top:
 
 
 def _top(curve: Curve, start: float, slope: float, target: float, *, roomy: bool) -> _Top:
-    """The upper end for one curve; the arguments are those of `crossing`."""
+    """The upper end of the search along one curve; the arguments are those of `crossing`."""
     log_target = math.log(target)
     x, log_delta, slope, tau = _secant(curve, start, slope, log_target)
 
@@ -254,12 +260,12 @@ def _bisected(
 
 
 def _near(slope: float) -> float:
-    """The miss at which an end is near enough to the target."""
+    """How far log delta may be from that of the target at an end that is near enough."""
     return max(_FINE_STEP * abs(slope), _LEAST_MISS)
 
 
 def _below(curve: Curve, top: _Top, target: float) -> float:
-    """An x a little below the top at which delta certainly exceeds the target; 0 if none is found."""
+    """An x a little below the upper end `top` at which delta certainly exceeds the target; 0 if none is found."""
     change = (_short(top.point, target) + _AIM_SHARE * _near(top.slope)) / top.slope
     return _bottom(curve, top.x * math.exp(min(max(change, -1.0), 0.0)), top.slope, target, top.tau)
 

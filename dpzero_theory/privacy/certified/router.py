@@ -63,11 +63,11 @@ METHODS = (
 """In the order in which they are tried. A contour answers many releases in milliseconds; `apart` is `rare.rare_delta`
 for more than ten releases of which the record is seldom in a batch; grids answer few releases."""
 _LONG_STEPS = 20_000
-"""Releases beyond which a contour's products are divided by `_Method.long`."""
+"""For a composition of more releases than this a contour may have `_Method.long` times fewer products."""
 _FAILURES = 2
-"""How often in a row a method may be of no use at nearby questions of a search before it is left out."""
+"""A method that was of no use at so many nearby questions in a row is left out."""
 _NEARBY = 2.0
-"""The largest ratio of the variables of two questions of a search that are nearby."""
+"""Two questions of a root search are nearby if the ratio of their x is at most this."""
 
 _UNRESOLVED = 1e-300
 """A delta that is certainly below this is answered by the bracket from 0 to this: no method resolves such numbers."""
@@ -126,7 +126,7 @@ class Router:
         self._failures: Counter[str] = Counter()
 
     def useless(self, name: str) -> bool:
-        """Whether the method is left out."""
+        """Whether the method has been of no use so often that it is left out."""
         return self._failures[name] >= _FAILURES
 
     def failed(self, name: str, times: int = 1) -> None:
@@ -135,11 +135,11 @@ class Router:
 
     @property
     def fresh(self) -> bool:
-        """Whether no method has failed since it was last of use."""
+        """Whether no method is known to be of no use."""
         return not self._failures
 
     def settle(self) -> None:
-        """Leave out every method that has failed once."""
+        """From now on leave out every method that has been of no use once."""
         for name in self._failures:
             self._failures[name] = _FAILURES
 
@@ -153,7 +153,7 @@ class Router:
         wanted: float = 0.0,
         small: float = 0.0,
     ) -> Bracket:
-        """As `direction_delta`."""
+        """The bracket that `direction_delta` describes, by the methods that are not left out."""
         known = _closed(epsilon, parts, gdp, small)
         if known is not None:
             return known
@@ -244,8 +244,8 @@ tried: the name, the largest ratio of the bracket's ends with which its estimate
 class _DirectionCurve:
     """The functions of `crossing.Curve` for one composition that depends on x.
 
-    What is remembered between calls is which methods were of no use near the last x, so that a search does not try them
-    at every step, and an estimate that was made on the way to a rough one.
+    Two things are remembered between calls: which methods were of no use near the last x, so that a search does not try
+    them at every step; and an estimate that `rough` made on its way, which `estimate` then returns.
     """
 
     def __init__(self, parts_at: Callable[[float], tuple[float, Parts, float]]) -> None:
@@ -262,18 +262,20 @@ class _DirectionCurve:
             self._x = x
 
     def bracket(self, x: float, wanted: float) -> Bracket:
-        """delta at x, by all methods; from then on those that were of no use here are left out."""
+        """The certified bracket of delta at x, by all methods; from then on those that were of no use here are left
+        out."""
         self._router = Router()
         found = self._router.delta(*self._at(x), wanted=wanted)
         self._router.settle()
         return found
 
     def nearby(self, x: float, tau: float | None, wanted: float) -> Bracket:
-        """delta at x, without methods that were of no use at nearby questions."""
+        """A certified bracket of delta at x, without the methods that were of no use at nearby questions."""
         return self._router.delta(*self._at(x), contour=tau, wanted=wanted)
 
     def estimate(self, x: float, tau: float | None) -> tuple[float, float | None]:
-        """(log of about delta at x, the contour's tau or None), by the first guide that is of use."""
+        """An estimate of log delta at x, and the tau of its contour or None, by the first of the guides that is of
+        use."""
         if x in self._known:
             return self._known.pop(x)
         self._move(x)
@@ -303,9 +305,11 @@ class _DirectionCurve:
         return direction_delta(*self._at(x), small=enough).upper
 
     def rough(self, x: float) -> float | None:
-        """Log of delta at x to a factor, for a record that is seldom in one of many batches; None elsewhere.
+        """Log of a rough delta at x if the record is seldom in one of many batches; else None, because estimates cost
+        little.
 
-        There a contour often fails. Where it does not, its estimate is kept for `estimate`, and None is returned.
+        For such records a contour often fails. Where it does not, its estimate is kept for `estimate`; None is
+        returned.
         """
         self._move(x)
         epsilon, parts, gdp = self._at(x)
@@ -322,6 +326,7 @@ class _DirectionCurve:
 
 
 def direction_curve(parts_at: Callable[[float], tuple[float, Parts, float]]) -> Curve:
-    """The curve of delta over x for a root search, where parts_at(x) = (epsilon, composition, gdp)."""
+    """The curve of delta over x, for a root search: parts_at(x) returns the question at x, (epsilon, composition,
+    gdp)."""
     curve = _DirectionCurve(parts_at)
     return Curve(curve.bracket, curve.estimate, curve.bound, curve.rough, curve.nearby)

@@ -57,22 +57,22 @@ _LEAST_NOISE_OF_CELLS = 0.5
 claimed."""
 
 _RATIO_ERROR = 1e-13
-"""More than the relative rounding error of a density ratio."""
+"""A number larger than the relative rounding error of a density ratio."""
 _LOG_CUT_OFF = math.log(1e-14)
 """The log of the probability of each tail that is cut off, which is added to delta."""
 _FINEST = 2e-3
-"""The spacing of the grids, in standard deviations of what they hold."""
+"""The spacing of a grid, in standard deviations of the ratio or of the loss that is on it."""
 _LONGEST_GRID = 2**19
 """About the most points of a grid with that spacing; where more would be needed the spacing is wider."""
 _WIDEST_SPACING = 0.05
 """A grid whose spacing is more than this share of the standard deviation of the ratio is too wide."""
 _MOST_GRID_POINTS = 2**21
-"""The most points of any grid."""
+"""A grid that would need more points than this is refused."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """`steps` releases with random allocation and the noise `noise_multiplier`, which start with an epoch.
+    """`steps` releases with random allocation and the noise `noise_multiplier`, of which the first begins an epoch.
 
     epoch: a lower bound on the number of steps of an epoch.
     taken: the number of steps of an epoch that the record is in.
@@ -85,8 +85,14 @@ class Run:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs that begin; the record is in at most `taken` batches of each."""
+        """The number of epochs that the releases begin; the record is in at most `taken` batches of each."""
         return -(-self.steps // self.epoch)
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """(released steps, number) of the run's epochs: of whole ones, and of the last one if it is not whole."""
+        whole, rest = divmod(self.steps, self.epoch)
+        return [part for part in ((self.epoch, whole), (rest, 1)) if all(part)]
 
     @property
     def plain_gdp(self) -> float:
@@ -163,7 +169,7 @@ def _cells(s: float, h: float, low: float, high: float) -> tuple[int, Array, Arr
 
 
 def _size(length: int) -> int:
-    """The length of a transform, a power of two, for a grid of so many points."""
+    """The length of the Fourier transform, a power of two, for a grid of `length` points."""
     if not 1 <= length <= _MOST_GRID_POINTS:
         raise OverflowError("a grid would need too many points")
     return max(1 << (length + 1).bit_length(), 64)
@@ -176,7 +182,7 @@ def _count(index: NDArray[np.int64], mass: Array, length: int) -> Array:
 
 def _epoch(s: float, t: int, released: int, resolution: float, log_tail: float) -> _Laws:
     """The laws of the grid sum of the first `released` steps of an epoch of t."""
-    # where one step's outputs are cut: at either end, under N(0, s^2) or N(1, s^2), for each of the steps
+    # outputs more than z standard deviations s from both means are cut off
     z = -float(ndtri(math.exp(log_tail) / (4 * released)))
     low, high = -s * z, 1 + s * z
     deviation = math.sqrt(math.expm1(1 / s**2))
@@ -252,12 +258,8 @@ class _Composed:
 
 @lru_cache(maxsize=4)
 def _composed(runs: tuple[Run, ...], resolution: float) -> _Composed:
-    """The laws of the total loss of all runs; resolution as of `allocation_delta`."""
-    kinds: list[tuple[Run, int, int]] = []
-    for run in runs:
-        epochs, remainder = divmod(run.steps, run.epoch)
-        kinds += [(run, run.epoch, epochs)] if epochs else []
-        kinds += [(run, remainder, 1)] if remainder else []
+    """The laws of the total privacy loss of all runs, on grids whose `resolution` is as in `allocation_delta`."""
+    kinds = [(run, *part) for run in runs for part in run.parts]
     total = sum(count for _, _, count in kinds)
     log_tail = _LOG_CUT_OFF - math.log(total)
     found = [
@@ -366,7 +368,8 @@ def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float =
 
 
 def largest_output(epsilon: float, run: Run) -> float:
-    """A lower bound on delta: P(A) - e^epsilon Q(A) for the event A that some output of the first epoch is above c."""
+    """A lower bound on the delta(epsilon) of a run: P(A) - e^epsilon Q(A) for the event A that some output of the first
+    epoch is above a level."""
     s, t, released = run.noise_multiplier, run.epoch, min(run.steps, run.epoch)
     c = 0.5 + s * s * (epsilon + math.log(t))
     present = released / t * float(ndtr((1 - c) / s))

@@ -58,7 +58,7 @@ class _Step:
     more: Array
 
     def at(self, part: slice) -> "_Step":
-        """The same for some of the ratios."""
+        """The same variable for some of the ratios only."""
         return replace(self, a=self.a[part], more=self.more[part])
 
     @property
@@ -87,7 +87,8 @@ class _Step:
 
 
 def _spread(step: _Step, grid: SignedGrid, low: float, high: float) -> Weights:
-    """The law of Z for outputs in [low, high], spread to the grid with its mean kept, or raised by every error."""
+    """The law of Z for outputs in [low, high], spread to the points of the grid; its mean is kept, or raised by
+    errors."""
     s, side = step.s, step.side
     points = np.concatenate([-grid.points[::-1], [0.0], grid.points])
     edges = np.clip(step.edges(points), low, high)
@@ -162,7 +163,7 @@ def chain(number: int) -> Chain:
 
 
 def _cost(sums: Chain) -> int:
-    """The cost of an addition chain, in doublings."""
+    """The cost of an addition chain: a doubling costs 1, any other sum 2."""
     return sum(1 + (one != other) for one, other in sums.values())
 
 

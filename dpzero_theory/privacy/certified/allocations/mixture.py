@@ -30,7 +30,7 @@ from dpzero_theory.privacy.gaussian import GDP_ACCURACY, delta_from_gdp
 Finite = tuple[tuple[tuple[FinitePair, int], ...], ...]
 """For each of the two directions (P, Q) and (Q, P), finite pairs with their numbers of releases."""
 NO_FINITE: Finite = ((), ())
-"""A history without finite pairs."""
+"""The value of `Mixture.finite` for a history without finite pairs."""
 
 _LEFT_OUT_SHARE = 1e-4
 """The probability of the outputs that are left out, as a share of delta."""
@@ -41,7 +41,7 @@ _RESOLVED = 1e-8
 _FAR_FROM_TARGET = 10.0
 """A delta that is more than this factor from the target is certainly not it, and then a wide bracket will do."""
 _LEAST_DELTA = 1e-280
-"""Of a smaller delta only the bound without amplification is given."""
+"""For a delta below this, the upper end is the bound without amplification by allocation."""
 _FEWEST_POINTS, _MOST_POINTS = 2**14, 2**18
 """The range of the number of points of the grid of losses."""
 
@@ -81,7 +81,7 @@ class Accuracy:
 
 
 FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15, 1e-2, 100)
-"""For answers, for searches among random allocations, and for searches among finite pairs alone."""
+"""How fine grids are for answers, for searches with random allocations, and for searches with finite pairs alone."""
 
 
 @lru_cache(maxsize=8)
@@ -93,14 +93,12 @@ def _epochs(runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float) -
     near = min(reach, 4 + reach / math.sqrt(sum(run.epochs for run in runs)))
     found: tuple[list[tuple[FinitePair, int]], ...] = ([], [])
     for run in runs:
-        whole, rest = divmod(run.steps, run.epoch)
-        for released, count in ((run.epoch, whole), (rest, 1)):
-            if released and count:
-                pairs = epoch_pairs(
-                    run.noise_multiplier, run.epoch, released, replaced=replaced, reach=reach, near=near, ratio=ratio
-                )
-                for direction, pair in zip(found, pairs, strict=True):
-                    direction.append((pair, count))
+        for released, count in run.parts:
+            pairs = epoch_pairs(
+                run.noise_multiplier, run.epoch, released, replaced=replaced, reach=reach, near=near, ratio=ratio
+            )
+            for direction, pair in zip(found, pairs, strict=True):
+                direction.append((pair, count))
     return tuple(map(tuple, found))
 
 
@@ -141,7 +139,8 @@ def _composed(
     log_cut: float,
     accuracy: Accuracy,
 ) -> Bracket:
-    """The bracket of delta(epsilon) of one direction, on the grid of losses or in closed form."""
+    """The bracket of delta(epsilon) of one direction: in closed form if nothing is composed, else on a grid of
+    losses."""
     everything: list[tuple[Pair | FinitePair, int]] = [*finite, *parts]
     if gdp == 0 and math.fsum(count * pair.largest_loss for pair, count in everything) * (1 + 1e-12) <= epsilon:
         return _bracket(0.0, 0.0, min(math.fsum(count * pair.infinite for pair, count in finite), 1.0))
@@ -153,7 +152,7 @@ def _composed(
 
 
 def _bracket(lower: float, value: float, upper: float) -> Bracket:
-    """A bracket with its value moved between its ends."""
+    """The bracket with these ends and the estimate `value`, which is first moved between them."""
     return Bracket(lower, min(max(value, lower), upper), upper, "random allocation")
 
 
@@ -184,7 +183,7 @@ def mixture_delta(
 
 
 def _of_one_epoch(epsilon: float, mixture: Mixture, upper: float, target: float | None, accuracy: Accuracy) -> float:
-    """The upper end `upper`, or a smaller one where the history is one epoch alone and a record is there or not.
+    """The upper end of delta: `upper`, or a smaller bound if the history is one epoch and the record is there or not.
 
     Then `modulus` bounds one direction, and the allocations of one step that dominate bound the other.
     """
@@ -214,9 +213,8 @@ def _below(mixture: Mixture) -> Mixture:
     """The mixture with each such run replaced by finite pairs that it dominates, and only pairs that data attain."""
     found: tuple[list[tuple[FinitePair, int]], ...] = tuple(list(each) for each in mixture.finite)
     for run in mixture.runs:
-        whole, rest = divmod(run.steps, run.epoch)
-        for released, count in ((run.epoch, whole), (rest, 1)):
-            if run.taken > 1 and released and count:
+        if run.taken > 1:
+            for released, count in run.parts:
                 pairs = subset_pairs(run.noise_multiplier, run.epoch, run.taken, released, replaced=mixture.replaced)
                 for direction, pair in zip(found, pairs, strict=True):
                     direction.append((pair, count))
@@ -281,7 +279,7 @@ def _chernoff(epsilon: float, mixture: Mixture) -> float:
 
 
 def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *, rough: Accuracy = FINE) -> Curve:
-    """The curve of `mixture_delta` over x, where at(x) = (epsilon, mixture); estimates are computed with `rough`
+    """The curve of delta over x, for a root search: at(x) returns (epsilon, mixture). Estimates are made on `rough`
     grids."""
 
     def bracket(x: float, _: float) -> Bracket:
@@ -294,8 +292,7 @@ def mixture_curve(at: Callable[[float], tuple[float, Mixture]], target: float, *
 
 
 def rough_start(mixture: Mixture, target: float) -> tuple[float, float]:
-    """(a rough epsilon with delta = target, d log delta / d log epsilon there), by the variance of the loss, for a
-    search."""
+    """Where a search for epsilon starts: a rough epsilon at delta = `target`, and d log delta / d log epsilon there."""
     variance = mixture.gdp**2
     for run in mixture.runs:
         square = min(run.noise_multiplier**-2, 4.0)

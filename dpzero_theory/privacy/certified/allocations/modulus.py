@@ -33,11 +33,11 @@ _ROWS, _COLUMNS, _COLUMNS_TO_MEAN = 2**12, 2**7, 40
 _LOG_BEYOND_ROWS = math.log(1e-15)
 """The log of the tilted probability that sum log A is beyond the rows of the lattice."""
 _STEP_ROUNDING = 1e-12
-"""More than the relative rounding error of a step's weights and of a share."""
+"""A number larger than the relative rounding error of a step's weights and of a share."""
 _TILT_STEP = 0.05
 """Laws are computed for tilts whose logs are multiples of this only, so that questions share them."""
 _LARGEST_TILT = 60.0
-"""The largest tilt."""
+"""The largest tilt that is tried."""
 _LARGEST_EXPONENT = 690.0
 """The largest exponent that is taken: e^690 is a float with room."""
 _LEAST_SPREAD = 1e-250
@@ -45,12 +45,12 @@ _LEAST_SPREAD = 1e-250
 
 
 def _log_ratio(x: Array, s: float) -> Array:
-    """log Y at the output x."""
+    """The log of Y, the density ratio of N(1, s^2) to N(0, s^2), at the output x."""
     return np.asarray((2 * x - 1) / (2 * s * s))
 
 
 def _terms(x: Array, s: float, logit: float) -> tuple[Array, Array]:
-    """(log A, p) at the output x, where `logit` is that of c."""
+    """The (log A, p) of the module at the output x, where `logit` is log(c/(1 - c))."""
     above = logit + _log_ratio(x, s)
     return np.logaddexp(0.0, above) - np.logaddexp(0.0, logit), expit(above)
 
@@ -65,7 +65,7 @@ def _log_chance(epoch: int, taken: int, logit: float) -> float:
 
 @lru_cache(maxsize=256)
 def _guide(noise: float, epoch: int, taken: int, tilt: float) -> tuple[float, float, float]:
-    """(the logit of a c, log F, sum V), uncertified: c is such that the mean of sum p_i is k.
+    """A good c for a tilt: (its logit, a typical log F, a typical sum V). It is such that the mean of sum p_i is k.
 
     The law of a step's output is N(0, s^2) tilted by A^tilt, and log F and sum V are those at its means.
     """
@@ -128,7 +128,8 @@ class _Sums:
 
 @lru_cache(maxsize=6)
 def _sums(noise: float, epoch: int, taken: int, tilt: float) -> _Sums:
-    """The law of the sums over the steps of an epoch, from above, tilted by A^tilt."""
+    """The law on the lattice, from above, of the sums of log A and of V over the steps of an epoch, tilted by
+    A^tilt."""
     logit, _, centre = _guide(noise, epoch, taken, tilt)
     if not centre > _LEAST_SPREAD:
         raise OverflowError("a record whose steps the outputs all but name")

@@ -24,13 +24,13 @@ _GRID_POINTS, _EVENTS = 2**15, 2**10
 _FARTHEST_OF_GRID = 11.0
 """How far from its mean the grid holds a sum, and a step's output, in standard deviations."""
 _WEIGHT_ERROR = 1e-11
-"""More than the relative rounding error of a weight or of a tilt."""
+"""A number larger than the relative rounding error of a weight or of a tilt."""
 _REMOVED, _REPLACED = [-0.25 * j for j in range(8)], [0.45 * j for j in range(-1, 7)]
 """The numbers c that are tried: each logit less that of (k-1)/t, in units of 1/s."""
 _LARGEST_LOGIT = 600.0
-"""The largest absolute value of such a difference, so that the odds are a float."""
+"""The difference of two logits is at most this, so that the odds of c are a float."""
 _LEAST_CHANCE = 1e-18
-"""Numbers of released steps with the record that are less probable are left out of P and count fully under Q."""
+"""Numbers of the record's released steps that are less probable than this are left out under P and added under Q."""
 
 
 def told(run: Run) -> list[Run]:
@@ -56,7 +56,7 @@ def counts(epoch: int, taken: int, released: int) -> list[tuple[int, float]]:
 
 
 def _left_out(epoch: int, taken: int, released: int) -> float:
-    """A bound on the probability of all numbers that `counts` leaves out."""
+    """A bound on the total probability of the numbers j that `counts` leaves out."""
     numbers = min(taken, released) - max(0, taken - (epoch - released)) + 1
     return (numbers - len(counts(epoch, taken, released))) * _LEAST_CHANCE
 
@@ -106,7 +106,7 @@ def _first(steps: _Steps, mean: int, released: int, chances: list[tuple[int, flo
 def _second(
     steps: _Steps, mean: int, released: int, chances: list[tuple[int, float]], sign: int
 ) -> tuple[Array, Array, float]:
-    """Upper bounds on the law of that sum, which is tilted by e^{sign loss} to be composed.
+    """Upper bounds on the law of the sum of the steps' losses, which is tilted by e^{sign loss} to be composed.
 
     Returns (weights, a bound on the Euclidean error of each, a bound on the mass beyond the grid).
     """

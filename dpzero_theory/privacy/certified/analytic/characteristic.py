@@ -15,16 +15,15 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 
 _SLAB = 8_000
-"""The complex numbers of a factor that are made at once: 128 kB, which a processor's second cache holds."""
+"""The number of complex factors that are computed at once: 128 kB, which a processor's second cache holds."""
 _MOST_DIRECT = 20_000
-"""Up to so many products of a node in t and one in x each has a sine of its own; beyond, factors are shared."""
+"""Up to so many products of a node in t and one in x, a sine is computed for each; for more, factors are shared."""
 _MANY_STEPS = 20_000
 """With more releases than this, rounding errors, which the power raises, matter more than the number of nodes."""
 _CHUNK = 32
-"""The terms of one inner product that are summed before a running sum takes them, to bound rounding errors."""
+"""So many terms of an inner product are summed before they are added to a running sum, to bound rounding errors."""
 _TILE = 32, 48
-"""The largest shape of one matrix product: those from 32 by 64 on a BLAS gives to threads, which wait for each
-other."""
+"""The largest shape of a matrix product: larger ones a BLAS gives to several threads, which wait for each other."""
 
 
 def shift_angles(pair: Pair) -> list[float]:
@@ -36,7 +35,9 @@ def shift_angles(pair: Pair) -> list[float]:
 
 
 def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.complex128], Array]:
-    """The log of chi(t) e^{-i t mean} for equispaced t from real outputs, and bounds on the relative error of chi(t).
+    """The log of chi(t) e^{-i t mean}, and a bound on the relative error of chi(t), for each of the equispaced t.
+
+    `mean` is that of the tilted loss. The integral over outputs runs along the real line.
 
     quadrature: a bound on the quadrature error of M over M(tau).
     """
@@ -60,7 +61,7 @@ def log_near(part: Tilted, t: Array, quadrature: float) -> tuple[NDArray[np.comp
 def log_far(
     part: Tilted, tau: float, t: Array, log_tolerance: float, budget: float = math.inf
 ) -> tuple[NDArray[np.complex128], Array]:
-    """As `log_near`, on the shifted line of outputs that makes the integrand smallest at t[0].
+    """The same numbers as `log_near`, from the line of complex outputs on which the integrand is smallest at t[0].
 
     With d_i = L_i - mean the losses at the nodes and w_i their tilted masses, chi e^{-i t mean} - 1 is summed as
     sum_i w_i (e^{i t d_i} - 1) if there are many releases: rounding errors of the weights then multiply

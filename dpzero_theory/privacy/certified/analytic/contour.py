@@ -44,7 +44,7 @@ _LOG_ESTIMATED = -23.0
 _MAX_NODES = 3_000_000
 """The most nodes in t: a second or more of one core."""
 _HALVINGS = 30
-"""How often the distance to the tau of the second alias bound is halved before that search gives up."""
+"""A search for the shift of the second alias bound halves it so often before it gives up."""
 _REAL_LINE = 1000.0
 """The largest t of pairs with two branches, which cannot be shifted off the real line."""
 _LOOKS_FOR_END = 40
@@ -125,12 +125,12 @@ class Nodes:
 
     @property
     def count(self) -> int:
-        """The index of the last node."""
+        """The index of the last node, so one less than their number."""
         return self.ends[-1]
 
     @property
     def t(self) -> Array:
-        """The nodes."""
+        """The values of t at the nodes."""
         return np.asarray(self.step * np.arange(self.count + 1.0))
 
 
@@ -153,14 +153,14 @@ def affordable(
 
 @lru_cache(maxsize=8)
 def _planned(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes | None:
-    """The nodes for an error that is a small share of delta; None outside the range of the method."""
+    """The nodes with which the error of delta is a small share of it, or None outside the range of the method."""
     with suppress(OverflowError):
         return _plan(epsilon, parts, gdp, contour, log_error)
     return None
 
 
 def _plan(epsilon: float, parts: Parts, gdp: float, contour: float | None, log_error: float) -> Nodes:
-    """As `_planned`, with an OverflowError in the place of None."""
+    """The nodes as `_planned` returns them; outside the range of the method an OverflowError is raised."""
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
     log_tolerance = math.log(1e-13 / steps_total)
@@ -260,10 +260,10 @@ def _alias_room(tilted: Sequence[Tilted], tau: float) -> float:
 def delta_estimate(
     epsilon: float, parts: Parts, gdp: float = 0.0, *, contour: float | None = None
 ) -> tuple[float, float] | None:
-    """(about log delta(epsilon), tau), without a certificate and several times faster than `delta_bracket`.
+    """An estimate of log delta(epsilon) and the tau of its contour, several times faster than `delta_bracket`.
 
-    It serves the steps of a root search whose answer `delta_bracket` then certifies. None is returned where 4,000 nodes
-    in t do not suffice.
+    It has no certificate; it guides root searches whose answers `delta_bracket` then certifies. None is returned where
+    4,000 nodes in t do not suffice.
     """
     tau = contour or saddle(epsilon, parts, gdp)
     steps_total = sum(steps for _, steps in parts)
@@ -302,7 +302,9 @@ def delta_estimate(
 def _alias_shift(
     epsilon: float, parts: Parts, gdp: float, tau: float, variance: float, log_target: float
 ) -> tuple[float, float]:
-    """(shift, about the log moment at tau + shift) with which the second alias asks for about the smallest period."""
+    """The shift with which the bound on the second alias asks for about the smallest period of the trapezoid rule.
+
+    Returns (shift, about the log moment at tau + shift)."""
     best = (math.inf, 0.0, 0.0)
     shift = min(7 / math.sqrt(variance), tau + 0.5)
     for _ in range(_HALVINGS):

@@ -14,15 +14,14 @@ from dpzero_theory.privacy.certified.analytic.characteristic import shift_angles
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, decay
 from dpzero_theory.privacy.certified.analytic.tilting import Tilted
 from dpzero_theory.privacy.certified.analytic.variation import Variation, variations
-from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
 from dpzero_theory.privacy.certified.laws.pairs import loss_at
 
 _MASS_SLACK = 1e-6
 """A relative margin that is far above the rounding errors of the sums of masses it is given to."""
 _LEAST_VARIANCE = 1e-300
-"""A smaller variance than this counts as this, so that no scale is infinite."""
+"""The least variance of the total loss: a smaller one counts as this, so that nothing is divided by 0."""
 _TILTED_ERROR = 1e-10
-"""More than the error of a sum of tilted masses."""
+"""A number that is larger than the error of any sum of tilted masses, whose total is 1."""
 _PHASE = 1.0
 """The quadratic bound counts losses L, L' with t |L - L'| up to this, in radians."""
 _FIRST, _LAST, _COUNT = 0.5, 1e13, 400
@@ -49,19 +48,25 @@ class Decay:
         return [variations(part.law, self.tau) for part in self.parts]
 
     @cached_property
+    def _sizes(self) -> list[tuple[float, float]]:
+        """For each pair the tilted mass of its atom at loss 0, and the total variation of the density; from above."""
+        return [
+            (
+                part.law.pair.atom * math.exp(-part.cumulant) * (1 + _MASS_SLACK),
+                math.fsum(_whole(v, part.cumulant) for v in branches),
+            )
+            for part, branches in zip(self.parts, self._variations, strict=True)
+        ]
+
+    @cached_property
     def coarse(self) -> Array:
-        """The bound at the points `t` from the total variation of the density of each loss."""
-        found = []
-        for part, branches in zip(self.parts, self._variations, strict=True):
-            whole = math.fsum(_whole(v, part.cumulant) for v in branches)
-            atom = part.law.pair.atom * math.exp(-part.cumulant) * (1 + _MASS_SLACK)
-            found.append(1 - np.minimum(atom + whole / self.t, 1.0) ** 2)
-        return self._total(found)
+        """The bound on log |chi| at each of the points `t`, from the total variation of each loss's density."""
+        return self._total([1 - np.minimum(atom + whole / self.t, 1.0) ** 2 for atom, whole in self._sizes])
 
     @cached_property
     def fine(self) -> Array:
-        """The bound at the points `t` from the variation of parts of each density, and from the variance near its
-        centre."""
+        """The bound on log |chi| at each of the points `t`, from variations of parts of each density and from its
+        variance."""
         found = []
         for part, branches in zip(self.parts, self._variations, strict=True):
             kept = _kept(part, branches, self.t)
@@ -69,9 +74,9 @@ class Decay:
         return np.minimum(self._total(found), self.coarse)
 
     def _total(self, gaps: Sequence[Array]) -> Array:
-        """The bound at the points `t` from lower bounds on 1 - |chi_j|^2, one array for each pair.
+        """The bound on log |chi| at each of the points `t` from `gaps`, lower bounds on 1 - |chi_j|^2 for each pair j.
 
-        An entry of such an array holds from its point to the next one, the last entry for all t beyond.
+        An entry of `gaps` holds from its point to the next one, the last entry for all t beyond.
         """
         total: Array = -(self.gdp**2) * self.t**2 / 2
         for part, gap in zip(self.parts, gaps, strict=True):
@@ -85,21 +90,14 @@ class Decay:
                 total = total + part.steps * 0.5 * np.log1p(-least)
         return total
 
-    def at(self, t: float, *, fine: bool) -> float:
-        """The bound for all t' >= t; `fine` says which one."""
-        index = int(np.searchsorted(self.t, t * (1 + 4 * UNIT), side="right")) - 1
-        return float((self.fine if fine else self.coarse)[index]) if index >= 0 else 0.0
-
     def shifted(self, t: Array) -> Array:
-        """The bound at `t` from shifted lines of outputs, which takes longer and is far sharper for few releases."""
+        """The bound on log |chi| at each t from shifted lines of outputs: slower, and far sharper for few releases."""
         total: Array = -(self.gdp**2) * t**2 / 2
-        for k, part in enumerate(self.parts):
+        for part, (atom, whole) in zip(self.parts, self._sizes, strict=True):
             pair = part.law.pair
             log_chi = np.zeros(len(t))
             if len(pair.branches) == 1 and not pair.partial:
                 log_chi = np.minimum(decay(pair, self.tau, shift_angles(pair), t).min(axis=0) - part.cumulant + 1e-9, 0)
-            whole = math.fsum(_whole(v, part.cumulant) for v in self._variations[k])
-            atom = pair.atom * math.exp(-part.cumulant) * (1 + _MASS_SLACK)
             with np.errstate(divide="ignore"):
                 log_chi = np.minimum(log_chi, np.log(atom + whole / t))
             total = total + part.steps * log_chi

@@ -9,7 +9,7 @@ large t is smaller. A is the density ratio of the module `pairs`, B(x) = A(-x). 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,14 +93,15 @@ def _odds(pair: Pair, x: Array) -> Array:
 
 
 def _argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """The argument of A(x + i s^2 angle), 0 <= angle < pi: it rises in x, and in the angle it rises and then falls."""
+    """The argument (polar angle) of A(x + i s^2 angle), 0 <= angle < pi, which rises in x, and rises and falls in the
+    angle."""
     odds = _odds(pair, x)
     result: Array = np.arctan2(odds * np.sin(angle), 1 + odds * np.cos(angle))
     return result
 
 
 def _largest_argument(pair: Pair, x: Array, angle: Array) -> Array:
-    """The largest argument of A(x + i s^2 phi) over 0 <= phi <= angle."""
+    """The largest argument (polar angle) of the complex number A(x + i s^2 phi) over 0 <= phi <= angle."""
     odds = _odds(pair, x)
     return np.where(np.cos(angle) >= -odds, _argument(pair, x, angle), np.arcsin(np.minimum(odds, 1.0)))
 
@@ -174,7 +175,7 @@ def _shift_cost(pair: Pair, branch: Branch, contour: Contour) -> float:
 def glance(pair: Pair, tau: float, log_tolerance: float) -> "LossLaw":
     """The loss law with panels of at most two standard deviations of the noise and no bound on its error.
 
-    It serves to guide searches.
+    Such a law serves to guide searches.
 
     Raises:
         OverflowError: more than 3,000 panels would be needed.
@@ -260,19 +261,20 @@ class LossLaw:
     contour: Contour
     panels: tuple[tuple[Array, Array], ...]
 
-    def _at_nodes(self, of: Callable[[Pair, Branch, Array, Array], tuple[Array, Array]]) -> list[tuple[Array, Array]]:
-        """The values of the function `of` (pair, branch, x, log width) at the nodes, for each branch."""
-        parts = []
+    @cached_property
+    def _nodes(self) -> list[tuple[Branch, Array, Array]]:
+        """For each branch its nodes x, and the logs of the widths they stand for, over sqrt(2 pi) s."""
+        nodes = []
         for branch, (low, high) in zip(self.pair.branches, self.panels, strict=True):
             centre, radius = (low + high) / 2, (high - low) / 2
             x = (centre[:, None] + radius[:, None] * GAUSS_POINTS).ravel()
             width = np.log((radius[:, None] * GAUSS_WEIGHTS).ravel() / self.pair.noise) - LOG_SQRT_2PI
-            parts.append(of(self.pair, branch, x, width))
-        return parts
+            nodes.append((branch, x, width))
+        return nodes
 
     @cached_property
     def _values(self) -> tuple[Array, Array]:
-        parts = self._at_nodes(losses)
+        parts = [losses(self.pair, *node) for node in self._nodes]
         if self.pair.atom > 0:
             parts.append((np.zeros(1), np.log(np.array([self.pair.atom]))))
         loss, log_mass = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -280,14 +282,14 @@ class LossLaw:
 
     @cached_property
     def _errors(self) -> tuple[Array, Array]:
-        parts = self._at_nodes(rounding)
+        parts = [rounding(self.pair, *node) for node in self._nodes]
         if self.pair.atom > 0:
             parts.append((np.zeros(1), np.full(1, 24 * UNIT)))
         loss_error, mass_error = (np.concatenate(column) for column in zip(*parts, strict=True))
         return loss_error, mass_error
 
     def refined(self, width: float) -> "LossLaw":
-        """The same law with panels that are at most `width` long."""
+        """The same loss law, with its panels cut into ones that are at most `width` long."""
         panels = []
         for low, high in self.panels:
             pieces = np.maximum(np.ceil((high - low) / width), 1).astype(np.int64)
@@ -300,22 +302,22 @@ class LossLaw:
 
     @property
     def loss(self) -> Array:
-        """The losses L_i at the nodes."""
+        """The privacy losses L_i at the nodes of the quadrature rule."""
         return self._values[0]
 
     @property
     def log_mass(self) -> Array:
-        """The logs of the masses p_i at the nodes."""
+        """The logs of the masses p_i under P that the nodes of the quadrature rule stand for."""
         return self._values[1]
 
     @property
     def loss_error(self) -> Array:
-        """Bounds on the absolute rounding errors of the losses."""
+        """Bounds on the absolute rounding errors of the losses at the nodes."""
         return self._errors[0]
 
     @property
     def mass_error(self) -> Array:
-        """Bounds on the relative rounding errors of the masses."""
+        """Bounds on the relative rounding errors of the masses at the nodes."""
         return self._errors[1]
 
     def shifted(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128], Array, Array]:
@@ -325,13 +327,10 @@ class LossLaw:
         if angle == 0:
             real = self.loss.astype(np.complex128), self.log_mass.astype(np.complex128)
             return (*real, self.loss_error, self.mass_error)
-        (branch,), ((low, high),) = pair.branches, self.panels
+        ((branch, x, width),) = self._nodes
         height = angle * math.copysign(1.0, branch.a_slope)
-        centre, radius = (low + high) / 2, (high - low) / 2
-        x = (centre[:, None] + radius[:, None] * GAUSS_POINTS).ravel()
         log_a = pair.log_mixture_shifted(x, height)
         gaussian = -((x + 1j * s * s * height) ** 2) / (2 * s * s)
-        width = np.log((radius[:, None] * GAUSS_WEIGHTS).ravel() / s) - LOG_SQRT_2PI
         loss = branch.a_slope * log_a
 
         def error(y: Array, log_mixture: NDArray[np.complex128]) -> Array:

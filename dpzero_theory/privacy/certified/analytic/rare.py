@@ -26,7 +26,7 @@ _LOG_TWO, _MOST_OF_TWO = math.log(1e-8), 1e-6
 """The share of a rough delta that runs with two large losses have when a cut is chosen (its log), and the share of the
 delta then found beyond which the cut is chosen again."""
 _MOST_CUTS = 3
-"""How often the cut is chosen at most."""
+"""How often the cut between large losses and others is chosen at most."""
 _LOG_ERROR = math.log(1e-8)
 """Log of the share of delta that the error of a contour may have."""
 _SPREADS = (8.0, 16.0, 32.0, 64.0)
@@ -37,9 +37,9 @@ _LOW_CHANCES = (1e-11, 1e-8, 1e-6, 1e-5)
 _LOG_ENOUGH = -40.0
 """The log of the bound that `_log_left_tail` aims at; it stops at the root of that."""
 _TAILS_ERROR = 1e-11
-"""More than the relative error of Gaussian tails and of their products over all releases."""
+"""A number larger than the relative error of Gaussian tails and of their products over all releases."""
 _LEAST_SQUARE = 1e-300
-"""A smaller mean square than this counts as this, so that none is divided by 0."""
+"""The least mean square of a loss: a smaller one counts as this, so that nothing is divided by 0."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Large:
 
     @property
     def composition(self) -> Parts:
-        """The composition with the large output between `start` and `last`; empty if there is nothing between."""
+        """The composition with one output between `start` and `last`, no other large one; empty if `last` is not above
+        `start`."""
         if self.last <= self.start:
             return ()
         return (*self.others, (replace(self.pair, start=self.start, stop=self.last), 1))
@@ -85,11 +86,13 @@ class Split:
 
 
 def split(parts: Parts, log_cut: float, rough: float) -> Split:
-    """The cut near the one of `sketch.rough_cut`, for a delta of about e^rough. Any cut gives a bracket that holds."""
+    """Cut large outputs off, near the cut `log_cut` of `sketch.rough_cut`, for a delta of about e^rough.
+
+    Any cut gives a bracket that holds."""
     sides = [(pair, count) for pair, count in parts if pair.kind != "add"]
 
     def tail(reach: float) -> float:
-        """Log of a bound on the probability of two large outputs, those beyond `reach` standard deviations."""
+        """Log of a bound on the probability that two outputs are beyond `reach` standard deviations."""
         once = [math.log(count) + p.beyond(1 + p.noise * reach)[0] for p, count in sides]
         return 2 * float(np.logaddexp.reduce(once)) - math.log(2) if once else -math.inf
 
@@ -102,7 +105,7 @@ def split(parts: Parts, log_cut: float, rough: float) -> Split:
 
 
 def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iterator[Large]:
-    """For each pair with large outputs, the runs with one of them.
+    """For each pair that has large outputs, the runs in which exactly one of its outputs is large.
 
     With `shortest` the first of `_SPREADS` is taken, and `decided` is not computed.
     """
@@ -124,7 +127,7 @@ def _large(epsilon: float, parted: Split, gdp: float, *, shortest: bool) -> Iter
 
 
 def _square(parts: Parts, gdp: float) -> float:
-    """Roughly the sum of the mean squares of all losses."""
+    """Roughly the sum over all releases of the mean square of their privacy loss."""
     return math.fsum(t.steps * (t.variance + t.mean**2) for t in tilt_all(parts, 1e-6, -30.0)) + gdp**2
 
 

@@ -18,7 +18,7 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair, inverse, losses, ro
 _MOST_LOG = 700.0
 """The largest log whose exponential is taken: e^700 is a float."""
 METHOD = "one release"
-"""The `method` of the brackets from here."""
+"""The `method` that the brackets of this module name."""
 
 
 def _loss(pair: Pair, x: float) -> tuple[float, float]:
@@ -46,7 +46,7 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
         x = float(inverse(pair, branch, np.array([sign * epsilon]))[0])
     if not math.isfinite(x):
         raise OverflowError("no event")
-    # outwards until the event certainly holds every loss above epsilon
+    # move x outwards until the half-line certainly contains every output with a loss above epsilon
     move = 4 * UNIT * max(abs(x), s)
     for _ in range(60):
         loss, error = _loss(pair, x)
@@ -58,7 +58,7 @@ def single_delta(epsilon: float, pair: Pair) -> Bracket:
     excess = epsilon - loss + error
 
     def terms(of: tuple[tuple[float, float], ...]) -> tuple[Array, Array]:
-        """Logs of the weighted masses of E under normal laws (log weight, mean), and bounds on their relative
+        """Logs of the masses of the event under weighted normal laws (log weight, mean), and bounds on their relative
         errors."""
         weights, means = np.array(of).T
         z = sign * (means - x) / s

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpzero_theory.bisection import narrowed
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.analytic.quadrature import Contour, LossLaw, build, glance, log_moment_floor
 from dpzero_theory.privacy.certified.laws.arithmetic import UNIT
@@ -16,7 +17,8 @@ from dpzero_theory.privacy.certified.laws.pairs import Pair, Parts
 _LOG_PRICE = 5.0
 """The log of the factor by which the integrand at the chosen tau may exceed that at the saddle, for fewer nodes."""
 _TAIL_ERROR = 1e-12
-"""More than the relative error of a Gaussian tail, the probability of the outputs that a part of a pair leaves out."""
+"""A number larger than the relative error of a Gaussian tail, the probability of the outputs that a part of a pair
+leaves out."""
 _LOG_GLANCE = -30.0
 """The log of the relative error of the moments that guide a search."""
 _SPIKY = 0.25
@@ -45,7 +47,7 @@ class Tilted:
 
 
 def tilt(law: LossLaw, steps: int, tau: float) -> Tilted:
-    """The loss law of so many releases, tilted by tau."""
+    """The loss law `law` of a pair that is released `steps` times, tilted by tau."""
     exponent = law.log_mass + tau * law.loss
     top = float(np.max(exponent))
     v = np.exp(exponent - top)
@@ -71,12 +73,12 @@ def _near_one(pair: Pair, cumulant: float) -> bool:
 
 
 def tilt_all(parts: Parts, tau: float, log_tolerance: float) -> list[Tilted]:
-    """Each pair's loss law, tilted by tau; log_tolerance as of `quadrature.build`."""
+    """The loss laws of all pairs, tilted by tau, with the quadrature errors that `log_tolerance` asks `build` for."""
     return [tilt(build(pair, Contour(tau), log_tolerance), steps, tau) for pair, steps in parts]
 
 
 def glanced(parts: Parts, tau: float) -> list[Tilted]:
-    """Roughly `tilt_all`, in less time and without error bounds, to guide a search."""
+    """The loss laws of all pairs, tilted by tau, roughly: in less time than `tilt_all` and without error bounds."""
     found = []
     for pair, steps in parts:
         part = tilt(glance(pair, tau, _LOG_GLANCE), steps, tau)
@@ -143,15 +145,15 @@ def _gaussian_saddle(epsilon: float, parts: Parts, gdp: float) -> float:
         inverse = min(pair.noise**-2, 50.0)
         chi = math.expm1(inverse) if pair.kind != "replace" else 4 * math.sinh(inverse)
         square += steps * pair.sample_rate**2 * chi
-    low, high = 1e-3, 1e3
-    while high > 1.02 * low:
-        tau = math.sqrt(low * high)
-        low, high = (low, tau) if square * (tau + 0.5) > epsilon + 1 / tau + 1 / (1 + tau) else (tau, high)
-    return low
+
+    def early(tau: float) -> bool:
+        return square * (tau + 0.5) <= epsilon + 1 / tau + 1 / (1 + tau)
+
+    return narrowed(early, 1e3, 1e-3, lambda high, low: math.sqrt(low * high) if high > 1.02 * low else low)
 
 
 def cumulant_error(part: Tilted, tau: float) -> float:
-    """A bound on the error of the cumulant K(tau), from quadrature and rounding."""
+    """A bound on the error of the cumulant K(tau) of a tilted law, from quadrature and rounding."""
     law = part.law
     scale = math.exp(-part.cumulant)
     quadrature = math.exp(law.quadrature_error(Contour(tau)) - part.cumulant)
@@ -167,7 +169,7 @@ def cumulant_error(part: Tilted, tau: float) -> float:
 
 
 def cumulant(pair: Pair, tau: float) -> tuple[float, float]:
-    """(K(tau), a bound on its error) of one release, tau > 0, where K(tau) = log E_P exp(tau L).
+    """The log moment K(tau) = log E_P exp(tau L) of one release, tau > 0, and a bound on its error.
 
     Raises:
         OverflowError: too many quadrature nodes would be needed.

@@ -42,7 +42,7 @@ def transform(law: Array, first: int, size: int, *, extended: bool = True) -> Sp
 
 
 def power(base: Spectrum, exponent: int) -> Spectrum:
-    """base**exponent by repeated squaring, exponent >= 0."""
+    """The transform `base` to the power of the integer `exponent` >= 0, entry by entry, by repeated squaring."""
     result: Spectrum | None = None
     while exponent:
         if exponent & 1:
@@ -81,7 +81,7 @@ def compose(spectra: Sequence[tuple[Spectrum, int]], first: int) -> tuple[Array,
 
 
 def norm(x: Array) -> float:
-    """The Euclidean norm."""
+    """The Euclidean norm of an array."""
     return math.sqrt(dot(x, x))
 
 
@@ -96,7 +96,7 @@ def chernoff(log_moment: Callable[[float], float], rates: Array, log_tail: float
 
 
 def best_rate(log_moment: Callable[[float], float], rates: Array, log_tail: float) -> tuple[float, float]:
-    """The b of `chernoff` and the rate that gives it.
+    """The bound b that `chernoff` returns, and the rate that gives it.
 
     `rates` rise and log_moment is convex, so that the bounds first fall and then rise along them.
     """

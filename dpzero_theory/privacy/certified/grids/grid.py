@@ -65,11 +65,11 @@ class _Finite:
         return self.pair.largest_loss + 1e-12 * abs(self.pair.largest_loss)
 
     def sketch(self, size: int) -> Sketch:
-        """The loss law of one release; it is finite already."""
+        """The loss law of one release, which is finite already, so that `size` does not matter."""
         return Sketch(self.pair.loss, log_law(self.pair.mass), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """As the function `cells.cells`, of one release."""
+        """The laws of one release on the grid of losses, as the function `cells.cells` returns them."""
         return self.pair.cells(tau, width, lowest)
 
 
@@ -105,39 +105,6 @@ class _Sum:
     log_scale: float
     error: float
     tail: float
-
-
-def _compose(
-    laws: Sequence[tuple[int, Array, float, int]],
-    width: float,
-    bottom: float,
-    size: int,
-    rates: Array,
-    *,
-    extended: bool,
-) -> _Sum:
-    """The composition of laws, each given by (first, mass, log of its scale, steps), on `size` losses from `bottom` on.
-
-    rates: Chernoff's rates for the upper and lower tail, see `_window`. extended: in extended precision.
-    """
-    start = math.floor(bottom / width)
-    totals = [float(np.sum(mass)) for _, mass, _, _ in laws]
-    if not min(totals) > _LEAST_MASS:
-        raise OverflowError("a tilt at which a law underflows")
-    spectra = [
-        (transform(mass / total, first, size, extended=extended), steps)
-        for (first, mass, _, steps), total in zip(laws, totals, strict=True)
-    ]
-    law, error = compose(spectra, start)
-    tails = [-float(rates[0]) * width * (start + size), float(rates[1]) * width * start]
-    for (first, mass, _, steps), total in zip(laws, totals, strict=True):
-        points = (first + np.arange(len(mass), dtype=np.float64)) * width
-        for k, rate in enumerate((float(rates[0]), -float(rates[1]))):
-            tails[k] += steps * log_sum(log_law(mass / total), rate, points)
-    log_scale = math.fsum(
-        steps * (math.log(total) + scale) for (_, _, scale, steps), total in zip(laws, totals, strict=True)
-    )
-    return _Sum(start, law, log_scale, error / math.sqrt(size), sum(math.exp(min(tail, 0.0)) for tail in tails))
 
 
 def grid_delta(
@@ -185,7 +152,9 @@ def grid_delta_beside(
     *,
     points: int,
 ) -> Bracket:
-    """As `grid_delta`, with the finite pairs `finite` besides; outputs of probability e^{log_cut} are left out.
+    """Certified bracket of delta(epsilon) as by `grid_delta`, with the finite pairs `finite` in the composition too.
+
+    Outputs of the probability e^{log_cut} are left out and added to the upper end.
 
     Raises:
         OverflowError: outside the range of the method.
@@ -293,17 +262,32 @@ class _Grid:
     shift: float
 
     def composed(self, masses: Sequence[Array], bottom: float, *, extended: bool) -> _Sum:
-        """The composition of one law of each slice, whose weights on its cells are `masses`."""
-        laws = [(c.first, mass, c.log_scale, count) for (c, count), mass in zip(self.laws, masses, strict=True)]
-        return _compose(laws, self.width, bottom, self.points, self.rates, extended=extended)
+        """The composition, on the losses from `bottom` on, of one law of each slice with these weights on its cells."""
+        start = math.floor(bottom / self.width)
+        laws = [(c, mass, float(np.sum(mass)), count) for (c, count), mass in zip(self.laws, masses, strict=True)]
+        if not min(total for _, _, total, _ in laws) > _LEAST_MASS:
+            raise OverflowError("a tilt at which a law underflows")
+        spectra = [
+            (transform(mass / total, c.first, self.points, extended=extended), count) for c, mass, total, count in laws
+        ]
+        law, error = compose(spectra, start)
+        up, down = (float(rate) for rate in self.rates)
+        tails = [-up * self.width * (start + self.points), down * self.width * start]
+        for c, mass, total, count in laws:
+            points = (c.first + np.arange(len(mass), dtype=np.float64)) * self.width
+            for k, rate in enumerate((up, -down)):
+                tails[k] += count * log_sum(log_law(mass / total), rate, points)
+        log_scale = math.fsum(count * (math.log(total) + c.log_scale) for c, _, total, count in laws)
+        tail = sum(math.exp(min(tail, 0.0)) for tail in tails)
+        return _Sum(start, law, log_scale, error / math.sqrt(self.points), tail)
 
 
 def _grid(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> _Grid:
-    """The grid for the part of delta where every output is in its slice."""
+    """The grid for the part of delta that comes from runs with every output in its slice."""
     sketches = [part.sketch(4000) for part in slices]
     tau = saddle(epsilon, sketches)
     bottom, top, rates = _window(tau, sketches)
-    # a loss below `lowest` counts as if it were `lowest`
+    # losses below `lowest` count as `lowest`
     lowest = bottom - top
     broadest = max(float(np.max(k.loss)) - max(float(np.min(k.loss)), lowest) for k in sketches)
     # the laws on the grid are a little broader than the exact one
@@ -332,7 +316,7 @@ def _bracket(epsilon: float, slices: Sequence[Slice | _Finite], points: int) -> 
 
 
 def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
-    """(the upper end: delta of the dominating laws, the share of it that is rounding error)."""
+    """The upper end of delta, which is that of the dominating laws, and the share of it that is rounding error."""
     tau, moved = grid.tau, grid.epsilon - grid.shift
     above = grid.composed([c.dominating for c, _ in grid.laws], grid.bottom, extended=extended)
     beyond = (above.first + np.arange(grid.points)) * grid.width - moved
@@ -347,7 +331,7 @@ def _upper(grid: _Grid, *, extended: bool) -> tuple[float, float]:
 
 
 def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
-    """(the lower end, the share of it that is rounding error).
+    """The lower end of delta, and the share of it that is rounding error.
 
     The lower end is the largest, over k, of P(S >= k) - e^epsilon Q(S >= k) less its error, where S is the sum of the
     releases' cell numbers. It is 0 where the tilt is so far off that a law underflows or rounding errors overflow.
@@ -355,7 +339,7 @@ def _lower(grid: _Grid, *, extended: bool) -> tuple[float, float]:
     epsilon, tau, width = grid.epsilon, grid.tau, grid.width
     if min(float(np.sum(mass)) for c, _ in grid.laws for mass in (c.nearest_p, c.nearest_q)) < _LEAST_MASS:
         return 0.0, 1.0
-    # the mean loss above the cells' centres, in all
+    # by how much the mean total loss exceeds the mean of the cells' centres
     offset = 0.0
     for sketch, (c, count) in zip(grid.sketches, grid.laws, strict=True):
         at: Array = (c.first + np.arange(float(len(c.nearest_p)))) * width

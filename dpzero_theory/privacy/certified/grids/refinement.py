@@ -12,7 +12,7 @@ from dpzero_theory.privacy.certified.grids.grid import grid_delta
 from dpzero_theory.privacy.certified.laws.pairs import Parts
 
 FEW_STEPS = 10
-"""So few releases are asked for a narrower bracket, `_WIDTH_OF_FEW`: their grids have few losses and cost little."""
+"""Up to so many releases are few: their grids cost little, so that a narrower bracket is asked for, `_WIDTH_OF_FEW`."""
 MOST_POINTS = 2**18
 """The longest transform: 0.1 s of one core, and 2^18 numbers of 16 bytes."""
 _FIRST_POINTS, _LEAST_POINTS = 2**13, 2**9
@@ -20,16 +20,16 @@ _FIRST_POINTS, _LEAST_POINTS = 2**13, 2**9
 _WIDTH, _WIDTH_OF_FEW = 1e-3, 1e-4
 """Relative width of a bracket of delta that is narrow enough: of many releases, and of at most `FEW_STEPS`."""
 _USABLE = 0.03
-"""Relative width of a bracket from which on it is only refined further while refining helps as `_HELP` says."""
+"""A bracket whose relative width is below this is refined further only while that helps as `_HELP` says."""
 _HELP = 0.8
-"""A bracket that is narrower than `_USABLE` is refined again if the last refinement left at most this share of it."""
+"""Refining a bracket that is narrow already helps if it leaves at most this share of the width."""
 
 
 class RefinedGrid:
     """delta(epsilon) of one composition by grids; each call of `up_to` goes on where the one before ended."""
 
     def __init__(self, epsilon: float, parts: Parts, gdp: float, wanted: float) -> None:
-        """Take a question; `wanted` is a relative width of delta's bracket that is narrow enough, if above ours."""
+        """Take a question. A bracket of the relative width `wanted` is narrow enough, and one of `_WIDTH` always is."""
         self._question = epsilon, parts, gdp
         few = sum(steps for _, steps in parts) <= FEW_STEPS
         self._wanted = max(wanted, _WIDTH_OF_FEW if few else _WIDTH)
@@ -66,7 +66,8 @@ class RefinedGrid:
         return found, (found.upper / found.lower - 1) / self._wanted if found.lower > 0 else math.inf
 
     def _fewer(self, best: Bracket) -> Bracket:
-        """`best` together with grids of half as many points again and again, as long as each is narrower."""
+        """The bracket `best` together with grids of fewer and fewer points, halved as long as each gives a narrower
+        bracket."""
         points = _FIRST_POINTS
         while self._least > 1 and points > _LEAST_POINTS:
             points //= 2

@@ -16,7 +16,8 @@ import numpy as np
 from dpzero_theory.check import Array
 
 _SHARE_ERROR = 1e-14
-"""More than the rounding error of a share; it is added to every share of a weight that moves up."""
+"""A number larger than the rounding error of a share; it is added to each share of a weight that moves to a higher
+point."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Weights:
 
     @classmethod
     def of(cls, rising: Array) -> "Weights":
-        """The weights from an array whose first axis runs from the lowest grid point to the highest."""
+        """Make the weights from an array whose first axis runs from the lowest grid point to the highest."""
         n = len(rising) // 2
         return cls(np.ascontiguousarray(np.stack([rising[n + 1 :], rising[:n][::-1]], axis=1)), rising[n])
 

@@ -17,7 +17,7 @@ from dpzero_theory.privacy.certified.laws.pairs import Branch, Pair, inverse, lo
 FOUR_POINTS, FOUR_WEIGHTS = np.polynomial.legendre.leggauss(4)
 """Nodes and weights on [-1, 1] of the Gauss-Legendre rule for the mass of a piece."""
 FOUR_ERROR = 1e-13
-"""Relative error of that rule for normal densities over the pieces that `_nodes` chooses (derivation.md, section 5)."""
+"""A bound on the relative error of the 4-point rule for normal densities over pieces (derivation.md, section 5)."""
 _MOST_PIECES = 2**21
 """Pieces of a branch beyond which the grid is refused: its arrays would have about a hundred megabytes."""
 _MOST_FROM_ZERO = 2**50

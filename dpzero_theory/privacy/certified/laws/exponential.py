@@ -21,7 +21,7 @@ LEAST_LAPLACE = 1 / 300
 _INTERVALS = 1500
 """The most intervals to one clip."""
 _MASS_ERROR = 1e-14
-"""More than the relative rounding error of a mass."""
+"""A number that is larger than the relative rounding error of the probability of an interval of outputs."""
 
 Mixed = tuple[tuple[int, float], ...]
 """A mixture of Laplace laws: (centre, weight) of each."""

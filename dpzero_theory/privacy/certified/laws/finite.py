@@ -18,7 +18,7 @@ from dpzero_theory.privacy.certified.laws.arithmetic import UNIT, log_law
 from dpzero_theory.privacy.certified.laws.cells import Cells
 
 _ROUNDING = 1e-12
-"""More than the relative rounding error of a weight that is computed from divergences or events."""
+"""A number that is larger than the relative rounding error of weights that are computed from divergences or events."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class FinitePair:
         return float(self.loss[-1])
 
     def delta(self, epsilon: float) -> tuple[float, float, float]:
-        """(lower bound, estimate, upper bound) of the delta(epsilon) of one release."""
+        """The delta(epsilon) of one release: (a lower bound, an estimate, an upper bound, which is safe to rely on)."""
         beyond = self.loss > epsilon
         upper = self.infinite + float(self.mass[beyond] @ -np.expm1(epsilon - self.loss[beyond])) * (1 + _ROUNDING)
         gain = self.p - math.exp(min(epsilon, 700.0)) * self.q
@@ -160,7 +160,7 @@ def _convex(x: Array, y: Array) -> list[int]:
 
 
 def _weights(side: Profile, at_zero: float) -> tuple[Array, Array, Array, float]:
-    """(losses, P's weights, Q's weights) at the losses above 0 of the pair that dominates, and P's weight at infinity.
+    """The losses above 0 of the pair that dominates, P's and Q's weights at them, and P's weight at an infinite loss.
 
     at_zero: the bound on the divergence at loss 0. The weight at infinity is without `side.cut`.
     """

@@ -44,7 +44,8 @@ def discrete_pairs(noise: float, sample_rate: float, levels: int, *, replaced: b
     x = np.arange(bottom - reach, levels + reach + 1)
 
     def law(centre: int) -> tuple[Array, Array]:
-        """Masses of the sum with a record that adds `centre`, and log of the ratio of the law there to that at 0."""
+        """Masses of the sum with a record that adds `centre` if it is drawn, and for each output the log of the ratio
+        of the law with it drawn to the law without it."""
         there = np.exp(-(((x - centre) / sigma) ** 2) / 2) / total
         if centre == 0:
             return there, np.zeros(len(x))

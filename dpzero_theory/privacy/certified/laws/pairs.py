@@ -94,7 +94,7 @@ class Pair:
 
     @property
     def partial(self) -> bool:
-        """Whether some outputs are left out."""
+        """Whether `start` or `stop` leaves some outputs out."""
         return self.start > -math.inf or self.stop < math.inf
 
     @property
@@ -173,7 +173,8 @@ Parts = tuple[tuple[Pair, int], ...]
 
 
 def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Array, Array]:
-    """The privacy loss L(x), and the log of P's mass near x: its density at x times a length s e^{log_width}."""
+    """The privacy loss at the outputs x, and the logs of P's masses near them: density times a length s
+    e^{log_width}."""
     log_a = pair.log_mixture(x)
     loss = branch.a_slope * log_a
     if branch.b_slope:
@@ -182,7 +183,7 @@ def losses(pair: Pair, branch: Branch, x: Array, log_width: Array) -> tuple[Arra
 
 
 def loss_at(pair: Pair, branch: Branch, x: Array) -> Array:
-    """The privacy loss L(x)."""
+    """The privacy loss at the outputs x on one branch of the pair."""
     return losses(pair, branch, x, np.zeros(len(x)))[0]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
+from dpzero_theory.bisection import narrowed
 from dpzero_theory.check import Array
 from dpzero_theory.privacy.certified.laws.arithmetic import GAUSS_ORDER, GAUSS_POINTS, GAUSS_WEIGHTS, log_c, log_sum
 from dpzero_theory.privacy.certified.laws.cells import Cells, Span, cells
@@ -26,7 +27,7 @@ _LOUD = 0.5
 """The least noise, over the shift, at which `rough_epsilon` takes the sum of the losses for Gaussian: below it the
 variance of the loss is made by outputs that are hardly ever seen."""
 FAR = 40.0
-"""Large losses end, and outputs beyond are left out, where these are e^40 times less likely than the large losses."""
+"""Outputs that are e^40 times less likely than the large losses are not counted at all; they are left out."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Slice:
         return Sketch(np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found]), self.steps)
 
     def cells(self, tau: float, width: float, lowest: float) -> Cells:
-        """As the function `cells.cells`, of one release."""
+        """The laws of one release on the grid of losses, as the function `cells.cells` returns them."""
         return cells(self.pair, tau, width, self.span, lowest)
 
 
@@ -91,12 +92,12 @@ def saddle(epsilon: float, sketches: Sequence[Sketch]) -> float:
 
     There the mean of the tilted total loss is epsilon + 1/tau + 1/(1 + tau).
     """
-    low, high = 1e-6, 1e6
-    while high > 1.1 * low:
-        tau = math.sqrt(low * high)
+
+    def early(tau: float) -> bool:
         mean = math.fsum(k.steps * k.tilted(tau)[0] for k in sketches)
-        low, high = (tau, high) if mean < epsilon + 1 / tau + 1 / (1 + tau) else (low, tau)
-    return low
+        return mean < epsilon + 1 / tau + 1 / (1 + tau)
+
+    return narrowed(early, 1e6, 1e-6, lambda high, low: math.sqrt(low * high) if high > 1.1 * low else low)
 
 
 def reach_of(log_cut: float, steps: float) -> float:
@@ -114,12 +115,12 @@ def rough_log_delta(epsilon: float, parts: Parts, gdp: float = 0.0) -> float:
 
 
 def rough_epsilon(target: float, parts: Parts, gdp: float = 0.0) -> tuple[float, float]:
-    """(a rough epsilon at which delta is `target`, the slope d log delta / d log epsilon there).
+    """A rough epsilon at which delta is `target`, and the slope d log delta / d log epsilon there.
 
-    It is the larger of two values. One takes the sum of the losses for Gaussian, which is sharp for many releases. The
-    other takes the record to be in one batch at most, which is sharp where it is seldom in any: with the probability p
-    that it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1) and delta' is the delta of one
-    full batch.
+    The epsilon is the larger of two values. One takes the sum of the losses for Gaussian, which is sharp for many
+    releases. The other takes the record to be in one batch at most, which is sharp where it is seldom in any: with the
+    probability p that it is in one, delta(epsilon) = p delta'(x), where e^epsilon = 1 + q (e^x - 1) and delta' is the
+    delta of one full batch.
     """
     variance, found = gdp * gdp, (0.0, -1.0)
     for pair, steps in parts:
@@ -148,7 +149,7 @@ def _spread(pair: Pair) -> float:
 
 
 def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
-    """(epsilon, d log delta / d epsilon) of a mu-GDP mechanism where delta is `target`, accurate to about 1e-3."""
+    """The epsilon of a mu-GDP mechanism at delta = `target`, to about 1e-3, and d log delta / d epsilon there."""
     epsilon, fall = mu * (mu / 2 - float(ndtri(target))), -1.0
     for _ in range(8):
         if not epsilon > 0:
@@ -166,7 +167,8 @@ def _gaussian_epsilon(mu: float, target: float) -> tuple[float, float]:
 
 
 def rough_cut(epsilon: float, parts: Parts, gdp: float) -> tuple[float, float]:
-    """(log_cut, log of a rough delta): outputs that e^{log_cut} leaves out are best counted apart; see `balance`."""
+    """Where to cut off large losses for methods that count them apart: (log_cut, log of a rough delta) as of
+    `balance`."""
     return balance(epsilon, everything(parts, gdp), 0.5)
 
 
