@@ -13,7 +13,9 @@ FAULTS = [*named("HalfNoise")]
 def test_faults_are_found(specimen: Specimen) -> None:
     report = audit(specimen, "attack", runs=60)
     assert report.violations == ["attack"], report.text()
-    assert report["attack"].evidence["gdp_bound"] > report["attack"].evidence["gdp_claimed"]
+    # not its 95% bound on mu: the bets stop once they have refuted the claim, often before that is above the claim
+    assert (report["attack"].p_value or 1) <= 1e-6
+    assert report["attack"].evidence["gdp_claimed"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
