@@ -20,7 +20,7 @@ from functools import cached_property
 from scipy.special import bdtrc
 
 from dpzero_theory.bisection import last_integer
-from dpzero_theory.privacy.certified.allocations.allocation import Run
+from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.allocations.mixture import Finite, Mixture
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum
 from dpzero_theory.privacy.certified.laws.finite import FinitePair
@@ -164,7 +164,7 @@ class Epochs(Part):
     run: the epochs. mu: of plain Gaussian releases that cost at least as much.
     """
 
-    run: Run
+    run: Allocated
     mu: float
 
     @property

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import bdtrc
 
 from dpzero_theory import check
-from dpzero_theory.privacy.certified.allocations.allocation import Run
+from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.laws.pairs import Pair
 from dpzero_theory.privacy.certified.laws.zeroed import LEAST_ZEROED, MOST_ZEROED, zeroed_pairs
 from dpzero_theory.privacy.composition import Epochs, FinitePairs, Mixed, Pairs, Part, PlainGaussian
@@ -433,7 +433,7 @@ class RandomAllocation(Sampling):
         whole, rest = divmod(steps, epoch)
         used = whole * self.taken + min(rest, self.taken)
         mu = math.sqrt(used) * relation.sensitivity / noise
-        return Epochs(Run(noise, epoch, steps, self.taken), mu) if epoch > self.taken else PlainGaussian(mu)
+        return Epochs(Allocated(noise, epoch, steps, self.taken), mu) if epoch > self.taken else PlainGaussian(mu)
 
     def chance(self, steps: int) -> tuple[float, str]:
         epoch = self.epoch

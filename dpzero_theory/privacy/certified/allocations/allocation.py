@@ -71,7 +71,7 @@ _MOST_GRID_POINTS = 2**21
 
 
 @dataclass(frozen=True)
-class Run:
+class Allocated:
     """`steps` releases with random allocation and the noise `noise_multiplier`, of which the first begins an epoch.
 
     epoch: a lower bound on the number of steps of an epoch.
@@ -123,7 +123,7 @@ class _Laws:
     spacing: float
 
 
-def light(run: Run) -> bool:
+def light(run: Allocated) -> bool:
     """Whether the grid of this module is fine enough for a run; large ratios, which little noise makes, need too many
     points."""
     s = run.noise_multiplier
@@ -257,7 +257,7 @@ class _Composed:
 
 
 @lru_cache(maxsize=4)
-def _composed(runs: tuple[Run, ...], resolution: float) -> _Composed:
+def _composed(runs: tuple[Allocated, ...], resolution: float) -> _Composed:
     """The laws of the total privacy loss of all runs, on grids whose `resolution` is as in `allocation_delta`."""
     kinds = [(run, *part) for run in runs for part in run.parts]
     total = sum(count for _, _, count in kinds)
@@ -322,7 +322,7 @@ def _lower(epsilon: float, first: _Law, second: _Law, composed: _Composed) -> fl
     return max(best - slack - first.error - scale * second.error, 0.0)
 
 
-def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float = _FINEST) -> Bracket:
+def allocation_delta(epsilon: float, runs: Sequence[Allocated], *, resolution: float = _FINEST) -> Bracket:
     """Certified bracket of the smallest delta of a history of random allocations, the larger of both directions.
 
     Args:
@@ -338,7 +338,7 @@ def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float =
     """
     eps = check.real("epsilon", epsilon, at_least=0)
     checked = tuple(
-        Run(
+        Allocated(
             check.real("noise_multiplier", run.noise_multiplier, above=0),
             check.integer("epoch", run.epoch, at_most=10**9),
             check.integer("steps", run.steps, at_most=10**12),
@@ -367,7 +367,7 @@ def allocation_delta(epsilon: float, runs: Sequence[Run], *, resolution: float =
     return _answer(lower, min(lower + (upper - lower) / 3, fixed), min(upper, fixed))
 
 
-def largest_output(epsilon: float, run: Run) -> float:
+def largest_output(epsilon: float, run: Allocated) -> float:
     """A lower bound on the delta(epsilon) of a run: P(A) - e^epsilon Q(A) for the event A that some output of the first
     epoch is above a level."""
     s, t, released = run.noise_multiplier, run.epoch, min(run.steps, run.epoch)

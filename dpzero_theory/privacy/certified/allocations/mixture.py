@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.privacy.bracket import Bracket
-from dpzero_theory.privacy.certified.allocations.allocation import Run, allocation_delta, largest_output, light
+from dpzero_theory.privacy.certified.allocations.allocation import Allocated, allocation_delta, largest_output, light
 from dpzero_theory.privacy.certified.allocations.epoch import epoch_pairs
 from dpzero_theory.privacy.certified.allocations.modulus import coefficient_delta
 from dpzero_theory.privacy.certified.allocations.subset import subset_pairs, told
@@ -59,7 +59,7 @@ class Mixture:
     finite: the finite pairs.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[Allocated, ...]
     parts: tuple[Parts, ...]
     attained: tuple[Parts, ...]
     gdp: float
@@ -85,7 +85,7 @@ FINE, COARSE, ROUGH = Accuracy(0.06, 2e-3), Accuracy(0.15, 1e-2), Accuracy(0.15,
 
 
 @lru_cache(maxsize=8)
-def _epochs(runs: tuple[Run, ...], replaced: bool, reach: float, ratio: float) -> Finite:
+def _epochs(runs: tuple[Allocated, ...], replaced: bool, reach: float, ratio: float) -> Finite:
     """The finite pairs of all epochs, each with the number of such epochs, for each direction; arguments of
     `epoch_pairs`."""
     if not runs:
@@ -226,7 +226,7 @@ def _delta(epsilon: float, mixture: Mixture, target: float | None, accuracy: Acc
     """The bracket of delta(epsilon) of a mixture whose runs have one step an epoch; arguments of `mixture_delta`."""
     lower, upper = max((0.0, *(largest_output(epsilon, run) for run in mixture.runs if not mixture.replaced))), 1.0
     plain = not any(mixture.parts) and not any(mixture.finite)
-    full = Run(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
+    full = Allocated(1 / mixture.gdp, 1, 1) if mixture.gdp > 0 else None
     if plain:
         known = math.hypot(mixture.gdp, *((2 if mixture.replaced else 1) * run.plain_gdp for run in mixture.runs))
         upper = min(float(delta_from_gdp(epsilon, known)) * (1 + GDP_ACCURACY) + 5e-324, 1.0)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpzero_theory.check import Array
-from dpzero_theory.privacy.certified.allocations.allocation import Run
+from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.grids.convolution import compose, transform
 from dpzero_theory.privacy.certified.laws.arithmetic import log_law, log_sum, normal_mass
 from dpzero_theory.privacy.certified.laws.finite import FinitePair, joined
@@ -33,11 +33,11 @@ _LEAST_CHANCE = 1e-18
 """Numbers of the record's released steps that are less probable than this are left out under P and added under Q."""
 
 
-def told(run: Run) -> list[Run]:
+def told(run: Allocated) -> list[Allocated]:
     """Runs with one step an epoch that together dominate the run; an incomplete epoch counts as a whole one."""
     size, longer = divmod(run.epoch, run.taken)
     blocks = ((size, run.taken - longer), (size + 1, longer))
-    return [Run(run.noise_multiplier, t, t * count * run.epochs) for t, count in blocks if count]
+    return [Allocated(run.noise_multiplier, t, t * count * run.epochs) for t, count in blocks if count]
 
 
 def counts(epoch: int, taken: int, released: int) -> list[tuple[int, float]]:

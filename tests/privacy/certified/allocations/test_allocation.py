@@ -13,7 +13,7 @@ from dpzero_theory.check import PreconditionError
 from dpzero_theory.privacy.__main__ import main
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.allocations.allocation import Run, _composed, _upper, allocation_delta
+from dpzero_theory.privacy.certified.allocations.allocation import Allocated, _composed, _upper, allocation_delta
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.step import Release
 
@@ -57,12 +57,12 @@ def brute_force(epsilon, s, t, released, epochs):
 @pytest.mark.parametrize(("epsilon", "s", "epochs"), [(0.0, 1.0, 1), (1.0, 2.0, 1), (1.0, 2.0, 9), (3.0, 1.2, 2)])
 def test_epochs_of_one_step_are_gaussian(epsilon, s, epochs):
     exact = float(delta_from_gdp(epsilon, math.sqrt(epochs) / s))
-    composed = _composed((Run(s, 1, epochs),), 2e-3)
+    composed = _composed((Allocated(s, 1, epochs),), 2e-3)
     law = composed.laws[0]
     losses = composed.width * (law.first + np.arange(len(law.mass)))
     # the engine's own upper end: that of the closed form would pass by itself
     assert exact <= _upper(epsilon, losses, law, composed) <= exact * 1.005
-    found = allocation_delta(epsilon, [Run(s, 1, epochs)])
+    found = allocation_delta(epsilon, [Allocated(s, 1, epochs)])
     assert exact * 0.995 <= found.lower <= exact <= found.upper <= exact * (1 + 1e-10)
 
 
@@ -81,7 +81,7 @@ CASES = [
 @pytest.mark.parametrize(("epsilon", "s", "t", "released", "epochs"), CASES)
 def test_brute_force_is_in_the_bracket(epsilon, s, t, released, epochs):
     exact = max(brute_force(epsilon, s, t, released, epochs))
-    found = allocation_delta(epsilon, [Run(s, t, released * epochs)])
+    found = allocation_delta(epsilon, [Allocated(s, t, released * epochs)])
     assert found.lower <= exact * (1 + 1e-9)
     assert exact * (1 - 1e-9) <= found.upper
     assert found.upper / found.lower - 1 < 2e-3
@@ -90,7 +90,7 @@ def test_brute_force_is_in_the_bracket(epsilon, s, t, released, epochs):
 
 @pytest.mark.parametrize(("epsilon", "s", "t", "released"), [(0.3, 1.3, 2, 2), (1.0, 1.2, 3, 3), (0.2, 2.0, 5, 3)])
 def test_both_directions_alone_are_bounded(epsilon, s, t, released):
-    composed = _composed((Run(s, t, released),), 2e-3)
+    composed = _composed((Allocated(s, t, released),), 2e-3)
     p, q = composed.laws[:2]
     losses = composed.width * (p.first + np.arange(len(p.mass)))
     upper = (_upper(epsilon, losses, p, composed), _upper(epsilon, -losses, q, composed))
@@ -109,7 +109,7 @@ def test_an_incomplete_last_epoch_against_brute_force():
     y = np.exp((2 * x - 1) / (2 * s * s))
     ratio = y[:, :3].mean(axis=1) * (1 / 3 + y[:, 3:].sum(axis=1) / 3)
     sample = np.maximum(1 - math.exp(epsilon) / ratio, 0)
-    found = allocation_delta(epsilon, [Run(s, 3, 5)])
+    found = allocation_delta(epsilon, [Allocated(s, 3, 5)])
     threshold = 5 * float(sample.std()) / math.sqrt(n)
     assert threshold < 0.03 * found.value
     assert found.lower - threshold <= sample.mean() <= found.upper + threshold
@@ -124,7 +124,7 @@ def test_many_epochs_against_monte_carlo(epsilon, s, t, epochs):
         x[:, 0] += 1
         loss += np.log(np.exp((2 * x - 1) / (2 * s * s)).mean(axis=1))
     sample = -np.expm1(np.minimum(epsilon - loss, 0))
-    found = allocation_delta(epsilon, [Run(s, t, t * epochs)])
+    found = allocation_delta(epsilon, [Allocated(s, t, t * epochs)])
     threshold = 5 * float(sample.std()) / math.sqrt(n)
     assert threshold < 0.15 * found.value
     assert found.lower - threshold <= sample.mean() <= found.upper + threshold
@@ -152,9 +152,9 @@ def test_noise_is_a_little_below_that_of_poisson_sampling(n, batch, steps, epsil
 
 
 def test_longer_epochs_and_fewer_steps_are_more_private():
-    uppers = [allocation_delta(0.5, [Run(4.0, t, 300)]).upper for t in (7, 8, 10, 16)]
+    uppers = [allocation_delta(0.5, [Allocated(4.0, t, 300)]).upper for t in (7, 8, 10, 16)]
     assert uppers == sorted(uppers, reverse=True)
-    uppers = [allocation_delta(0.5, [Run(4.0, 10, steps)]).upper for steps in (13, 20, 24, 30, 300)]
+    uppers = [allocation_delta(0.5, [Allocated(4.0, 10, steps)]).upper for steps in (13, 20, 24, 30, 300)]
     assert uppers == sorted(uppers)
 
 
@@ -173,7 +173,7 @@ EXTREMES = [
 
 @pytest.mark.parametrize(("epsilon", "s", "t", "steps"), EXTREMES)
 def test_extremes_are_ordered_and_never_above_no_amplification(epsilon, s, t, steps):
-    found = allocation_delta(epsilon, [Run(s, t, steps)])
+    found = allocation_delta(epsilon, [Allocated(s, t, steps)])
     assert 0 <= found.lower <= found.value <= found.upper <= 1
     known = float(delta_from_gdp(epsilon, math.sqrt(-(-steps // t)) / s))
     assert 0 < found.upper <= known * (1 + 1e-10) + 5e-324
@@ -220,8 +220,8 @@ def test_several_runs_and_full_batches_against_monte_carlo():
 
 
 def test_runs_split_at_an_epoch_are_one_run():
-    whole = allocation_delta(0.5, [Run(2.0, 8, 80)])
-    split = allocation_delta(0.5, [Run(2.0, 8, 48), Run(2.0, 8, 32)])
+    whole = allocation_delta(0.5, [Allocated(2.0, 8, 80)])
+    split = allocation_delta(0.5, [Allocated(2.0, 8, 48), Allocated(2.0, 8, 32)])
     assert max(whole.lower, split.lower) <= min(whole.upper, split.upper)
     assert split.value == pytest.approx(whole.value, rel=1e-4)
 
@@ -249,7 +249,7 @@ def test_bad_arguments_are_named(place, value):
     arguments = [1.0, 2.0, 16, 100]
     arguments[place] = value
     with pytest.raises(ValueError, match=("epsilon", "noise_multiplier", "epoch", "steps")[place]):
-        allocation_delta(arguments[0], [Run(*arguments[1:])])
+        allocation_delta(arguments[0], [Allocated(*arguments[1:])])
 
 
 def test_command_line(capsys):

@@ -7,14 +7,14 @@ import pytest
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.allocations.allocation import Run
+from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.allocations.mixture import Mixture, mixture_delta
 from dpzero_theory.privacy.gaussian import delta_from_gdp
 from dpzero_theory.privacy.step import Release
 
 
 def allocated(s, t, epochs, *, replaced):
-    return Mixture((Run(s, t, t * epochs),), ((),), ((),), 0.0, replaced)
+    return Mixture((Allocated(s, t, t * epochs),), ((),), ((),), 0.0, replaced)
 
 
 def release(s, steps, sampling, q, relation):
@@ -158,7 +158,7 @@ EXTREMES = [(2.0, 0.01, 16, 100), (2.0, 0.35, 4, 100), (800.0, 1.0, 16, 100), (0
 @pytest.mark.parametrize("sign", [True, False])
 @pytest.mark.parametrize(("epsilon", "s", "t", "steps"), EXTREMES)
 def test_extremes_are_ordered_and_never_above_no_amplification(epsilon, s, t, steps, sign):
-    found = mixture_delta(epsilon, Mixture((Run(s, t, steps),), ((),), ((),), 0.0, sign))
+    found = mixture_delta(epsilon, Mixture((Allocated(s, t, steps),), ((),), ((),), 0.0, sign))
     assert 0 <= found.lower <= found.value <= found.upper <= 1
     known = float(delta_from_gdp(epsilon, (2 if sign else 1) * math.sqrt(-(-steps // t)) / s))
     assert found.upper <= known * (1 + 1e-10) + 5e-324

@@ -9,7 +9,7 @@ from scipy import stats
 
 from dpzero_theory.privacy.accountant import delta_of_history, epsilon_of_history
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
-from dpzero_theory.privacy.certified.allocations.allocation import Run
+from dpzero_theory.privacy.certified.allocations.allocation import Allocated
 from dpzero_theory.privacy.certified.allocations.subset import counts, told
 from dpzero_theory.privacy.step import Release
 
@@ -120,7 +120,7 @@ def test_one_step_an_epoch_is_the_allocation_there_was():
 
 def test_blocks_hold_every_step_once():
     for t, k, steps in ((16, 2, 16), (17, 5, 40), (7, 6, 3), (9, 3, 9)):
-        runs = told(Run(1.0, t, steps, k))
+        runs = told(Allocated(1.0, t, steps, k))
         assert sum(run.steps for run in runs) == t * -(-steps // t)
         assert sum(run.epochs for run in runs) == k * -(-steps // t)
         assert {run.epoch for run in runs} <= {t // k, t // k + 1}
