@@ -1,5 +1,6 @@
-"""Tables in Markdown, and numbers as rows have them."""
+"""Tables and paragraphs in Markdown, and numbers as rows have them."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,3 +27,9 @@ def rounded(value: float, digits: int = 4) -> float:
 def rounded_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with its floats rounded to four significant digits."""
     return {name: rounded(value) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def paragraphs(*texts: str) -> str:
+    """The texts, each filled to the width of the pages."""
+    filled = (textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False) for text in texts)
+    return "\n\n".join(filled)

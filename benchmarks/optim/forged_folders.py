@@ -43,7 +43,7 @@ from benchmarks.kit.experiment import Experiment, flag
 from benchmarks.kit.forged import Folder, dumped, places, replaced, twice, value_at
 from benchmarks.kit.limits import TooLong, limited
 from benchmarks.kit.rows import read_rows
-from benchmarks.reports.sentences import forged_folders
+from benchmarks.optim.forged_tables import forged_folders
 from dpzero_theory.cli import integer
 from dpzero_theory.optim.files.folder import LEDGER, TRANSCRIPT
 from dpzero_theory.optim.files.transcript import TranscriptError

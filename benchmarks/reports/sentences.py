@@ -1,12 +1,11 @@
 """Sentences of docs/results that contain numbers, computed from committed rows or by the calculator."""
 
-import textwrap
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
 from benchmarks.kit.rows import RESULTS, having, read_rows
+from benchmarks.kit.tables import paragraphs
+from benchmarks.optim.forged_tables import forged_folders
 from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.sharp.certificate import prescribe
@@ -27,7 +26,7 @@ def optimality() -> str:
     gains = tried["prescribed"].first() / tried["measured"].min()
     most = int(rows["evaluations"].max())
     many = gains[gains.index.get_level_values("evaluations") == most]
-    return _paragraphs(
+    return paragraphs(
         f"""On a convex family (`problems/worst_case.py`: a slope that lasts as long as the run, coordinates that hold
         the noise) runs sit at {shares(mean, "measured")} of the [certificate](#glossary-certificate) in all
         {len(mean)} prescriptions: n from 10^3 to 10^6, epsilon 0.5 to 8, r 2 to 200, K = 1 and best K. At the setting
@@ -51,7 +50,7 @@ def price_of_directions() -> str:
         return ours / sphere - 1
 
     signs = ", ".join(f"{price('rademacher', steps):.0%} at {steps:,}" for steps in (1_000, 4_672, 155_200))
-    return _paragraphs(
+    return paragraphs(
         f"""Gaussian directions, which the paper leaves open and its experiments use, cost
         {price("gaussian", 4_672):.1%} at the setting above, K = 1 and 4,672 steps. Random signs, for want of rotational
         symmetry, cost the more the more steps there are: {signs}."""
@@ -68,7 +67,7 @@ def effective_rank() -> str:
     )
     steep, flat = (float(np.polyfit(np.log(d), np.log(r), 1)[0]) for r in (before, after))
     roots, logs = before / (2 * np.sqrt(d)), after / np.log(d)
-    return _paragraphs(
+    return paragraphs(
         f"""For 64-W-10 on digits, d from {d[0]:,.0f} to {d[-1]:,.0f}, the effective rank r goes from {before[0]:.0f} to
         {before[-1]:.0f} before training: the slope of log r against log d is {steep:.2f}, and r/(2 sqrt(d)) lies
         between {roots.min():.2f} and {roots.max():.2f}, largest in the middle. After training it goes from
@@ -89,33 +88,13 @@ def audit_bounds() -> str:
 
     (runs, gdp, _), (fewer, turns, _) = reached("attack, gdp"), reached("sequential, gdp")
     (_, least, most), (canaries, *_), (_, _, one) = reached("attack"), reached("one run"), reached("one run, gdp")
-    return _paragraphs(
+    return paragraphs(
         f"""On the Gaussian mechanism at mu = 1/2, 1 and 2 the median bound of an audit that takes the mechanism to be
         mu-GDP reaches {gdp:.2f} of the exact epsilon and more by {runs:,} runs and Clopper-Pearson intervals,
         {turns:.2f} and more by {fewer:,} runs and the sequential audit. The Clopper-Pearson bound on epsilon that takes
         nothing for granted reaches {least:.2f} to {most:.2f} by {runs:,} runs, and the bounds of one run of
         {canaries:,} canaries at most {one:.2f}."""
     )
-
-
-def forged_folders(folder: Path = RESULTS / "forged_folders") -> str:
-    """What verify and a resumption made of folders that were forged, damaged and stepped by threads."""
-    rows = read_rows(folder)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in rows["kind"].value_counts().sort_index().items())
-    wrong = {name: int(rows[name].sum()) for name in ("accepted", "wedged", "traceback", "unclear")}
-    untold = rows[rows["told"] == 0]
-    return _paragraphs(
-        f"""Of {len(rows):,} folders ({kinds}; `python -m benchmarks.forged_folders`) {wrong["accepted"]} were accepted
-        of those where it can be told that something is wrong, {wrong["wedged"]} were wedged, {wrong["traceback"]} ended
-        in a traceback and {wrong["unclear"]} in anything but one clear line. {len(untold)} were changed in a way that
-        cannot be told, or lost nothing; of these {int(untold["held"].sum())} were accepted."""
-    )
-
-
-def _paragraphs(*texts: str) -> str:
-    """The texts, each filled to the width of the pages."""
-    filled = (textwrap.fill(" ".join(text.split()), 120, break_on_hyphens=False) for text in texts)
-    return "\n\n".join(filled)
 
 
 TABLES = {
