@@ -9,7 +9,7 @@ import dpzero_theory.audit
 from benchmarks.zoo.catalogue import SOUND, claim, records
 from dpzero_theory.audit.conformance import check, every
 from dpzero_theory.audit.finding import HELD, UNTESTED
-from tests.audit.small import audit, named
+from tests.audit.small import FEW, audit, named
 
 
 def test_all_checks_on_a_sound_loop() -> None:
@@ -19,6 +19,12 @@ def test_all_checks_on_a_sound_loop() -> None:
     assert set(report.named(UNTESTED)) == {"noise-from-directions", "batches-secret"}
     assert report.exit_code == 0
     assert json.loads(report.as_json())["held"] == report.named(HELD)
+
+
+def test_all_checks_on_a_sound_zeroth_order_loop() -> None:
+    report = audit(FEW[1])
+    assert report.violations == [], report.text()
+    assert len(report.named(HELD)) > len(every()) / 2
 
 
 def test_a_fault_is_found_among_all_checks() -> None:

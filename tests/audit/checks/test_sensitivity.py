@@ -1,4 +1,4 @@
-"""Faults of the zoo that these checks must find are found; sound loops are not reported. All: benchmarks.audit_zoo."""
+"""Sound loops that are hard to tell from unsound ones are not reported. Faults of the zoo are in `test_zoo`."""
 
 import numpy as np
 import pytest
@@ -6,32 +6,16 @@ import pytest
 from benchmarks.zoo.catalogue import SOUND, Specimen
 from benchmarks.zoo.zeroth_order import Array, ZerothOrder
 from dpzero_theory.audit.checks.sensitivity import _less_often_clipped
-from tests.audit.small import FEW, named, one_of_each, require_found, require_sound
+from tests.audit.small import require_sound
 
-NAMES = ("sensitivity", "not-finite", "denominator")
 WEIGHTS = [one for one in SOUND if "weights" in one.name and "digests" not in one.name]
-FAULTS = [
-    *one_of_each(*NAMES),
-    *named("Standardises", "DividesByBatch", "ReducedLosses"),
-    *named("PicksBestRun", "RedrawsWhenWorse", "MeanLossBeforeClip"),
-]
-
-
-@pytest.mark.parametrize("specimen", FAULTS, ids=lambda specimen: specimen.name)
-def test_faults_are_found(specimen: Specimen) -> None:
-    require_found(specimen)
-
-
-@pytest.mark.parametrize("specimen", FEW, ids=lambda specimen: specimen.name)
-def test_sound_loops_are_not_reported(specimen: Specimen) -> None:
-    require_sound(specimen, *NAMES)
 
 
 @pytest.mark.parametrize("repeat", [1, 2])
 @pytest.mark.parametrize("specimen", WEIGHTS, ids=lambda specimen: specimen.name)
 def test_sound_loops_that_show_weights_are_not_reported(specimen: Specimen, repeat: int) -> None:
     """Weights are never quite still, and records a million times as large would see it."""
-    require_sound(specimen, *NAMES, "batches", "noise-size", repeat=repeat)
+    require_sound(specimen, "sensitivity", "not-finite", "denominator", "batches", "noise-size", repeat=repeat)
 
 
 class _SometimesHalf(ZerothOrder):
