@@ -4,7 +4,7 @@ Records are an array with one record a row, or a list whose entries are numbers,
 another kind can be exchanged for one another, but not be made extreme.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,13 @@ def replaced(records: Records, place: int, record: Any) -> Records:
     copy = records.copy() if isinstance(records, np.ndarray) else list(records)
     copy[place] = record
     return copy
+
+
+def beginning_with(records: Records, others: Sequence[Any]) -> Records:
+    """A copy of the records whose first ones are these others."""
+    for place, record in enumerate(others):
+        records = replaced(records, place, record)
+    return records
 
 
 def removed(records: Records, place: int) -> Records:

@@ -71,7 +71,7 @@ class Influence:
         best: ExtremePair | None = None
         for i, (first, here) in enumerate(tried):
             for second, there in tried[:i]:
-                size = float(norms(here - there).min()) / self._runs.unit(self._all)
+                size = float(norms(here - there).min()) / self._runs.unit_of_all
                 if size > (best.size * (1 - _NEARLY_EQUAL) if best else _NEARLY_EQUAL):
                     best = ExtremePair(first, second, size)
         return best
@@ -124,7 +124,7 @@ class Influence:
         for record, _ in self._extremes:
             alike = datasets.filled(self._loop.records, record)
             rows = self._runs.quiet(alike, **self._all)
-            size = 0.0 if rows is None else float(norms(rows).min()) / self._runs.unit(self._all)
+            size = 0.0 if rows is None else float(norms(rows).min()) / self._runs.unit_of_all
             if size > best and np.isfinite(size):
                 best, data = size, alike
         return data
@@ -148,7 +148,7 @@ class Influence:
         if any(rows is None or rows.shape != full[0].shape for rows in [*full, *part]):  # type: ignore[union-attr]
             return None
         whole = norms(np.array(full))
-        loud = whole > _LOUD * self._n * self._runs.unit(self._all)
+        loud = whole > _LOUD * self._n * self._runs.unit_of_all
         return np.asarray(np.divide(norms(np.array(part)), whole, out=np.full(whole.shape, np.nan), where=loud))
 
     @cached_property
@@ -164,13 +164,13 @@ class Influence:
         if len(self._loop.records) != n or n > _MOST_RECORDS:
             return None
         if not runs.same_for_all_seeds:
-            along = stacked([self._moved(0, seed, **self._all) for seed in _MANY_SEEDS], runs.unit(self._all))
+            along = stacked([self._moved(0, seed, **self._all) for seed in _MANY_SEEDS], runs.unit_of_all)
             if along is None or (along <= self.pair.size * _VISIBLE).any():
                 return None
         seeds = range(SEED, SEED + max(1, min(4, 2 * self._most_runs // n)))
         each = [stacked([self._moved(index, seed) for index in range(n)], runs.unit({})) for seed in seeds]
         whole = [self._moved(0, seed, **self._all) for seed in seeds]
-        moved, same_seeds = stacked(each, 1.0), stacked(whole, runs.unit(self._all))
+        moved, same_seeds = stacked(each, 1.0), stacked(whole, runs.unit_of_all)
         if moved is None or same_seeds is None:
             return None
         return Scan(moved.transpose(0, 2, 1), self.pair.size, same_seeds)

@@ -64,6 +64,11 @@ class LoopRuns:
         """The settings that put every record into every batch."""
         return {"batch": self.claim.n}
 
+    @property
+    def unit_of_all(self) -> float:
+        """What a contribution of one clip adds to a release with all records in every batch."""
+        return self.unit(self.all_records)
+
     def unit(self, changes: Changes) -> float:
         """What a contribution of one clip adds to a release under these settings."""
         return self.claim.unit(changes.get("batch"))
@@ -134,11 +139,9 @@ class LoopRuns:
             return None
         return rows if np.allclose(rows, further, rtol=0, atol=_STAYS * self.unit(changes), equal_nan=True) else None
 
-    def at_start(self, records: Records | None = None, **changes: Any) -> Array | None:
-        """The comparable releases of a quiet run, of those steps only that are made at the same weights whatever the
-        records are.
-        """
-        rows = self._without_noise(records, SEED, changes)
+    def at_start(self, records: Records | None = None) -> Array | None:
+        """The releases of a quiet run on all records, of the steps that start at the same weights on any data."""
+        rows = self._without_noise(records, SEED, self.all_records)
         return rows if rows is None or not self.frozen.get("step_size") else rows[:1]
 
     def _without_noise(self, records: Records | None, seed: int, changes: Changes) -> Array | None:

@@ -1,7 +1,7 @@
 """Attacks on the claim: can a record be told from the releases better than the claim allows?"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from scipy import linalg
 
 from dpzero_theory.audit import datasets
 from dpzero_theory.audit.bounds import attack_gdp, one_run_gdp
+from dpzero_theory.audit.datasets import Records
 from dpzero_theory.audit.finding import Verdict, held, untested, violated
 from dpzero_theory.audit.lab import Lab
 from dpzero_theory.audit.power import curve, likely_bound
@@ -43,10 +44,8 @@ def _scores(lab: Lab, runs: int) -> Iterator[Array]:
     data = [datasets.replaced(lab.loop.records, 0, record) for record in lab.influence.pair[:2]]
     for seed in range(_ATTACK_SEED, _ATTACK_SEED + runs):
         quiet = [lab.runs.quiet(world, seed=seed, **lab.runs.all_records) for world in data]
-        noisy = [lab.runs.attempt(world, seed=seed, **{**lab.runs.frozen, **lab.runs.all_records}) for world in data]
-        rows = [
-            None if outcome is None or outcome.releases is None else lab.runs.comparable(outcome) for outcome in noisy
-        ]
+        noisy = [lab.runs.attempt(world, seed=seed, **lab.runs.frozen, **lab.runs.all_records) for world in data]
+        rows = [None if one is None or one.releases is None else lab.runs.comparable(one) for one in noisy]
         up, down = quiet
         if up is None or down is None or any(row is None or row.shape != up.shape for row in rows):
             return
@@ -140,14 +139,17 @@ def in_one_run(lab: Lab, level: float) -> Verdict:
         return untested("the loop fails on random canaries")
     design = np.array([np.asarray(move).ravel() / 2 for move in moves]).T
     signs = 2 * np.random.default_rng().integers(0, 2, count) - 1
-    data = lab.loop.records
-    for place, (sign, canary) in enumerate(zip(signs, canaries, strict=True)):
-        data = datasets.replaced(data, place, canary if sign > 0 else datasets.mirrored(canary))
-    noisy = lab.runs.attempt(data, seed=SEED, **{**lab.runs.frozen, **lab.runs.all_records})
-    middle = _middle(lab, canaries)
-    if noisy is None or noisy.releases is None or middle is None or lab.runs.comparable(noisy).shape != base.shape:
+
+    def with_signs(signs: Iterable[int]) -> Records:
+        chosen = [one if sign > 0 else datasets.mirrored(one) for sign, one in zip(signs, canaries, strict=True)]
+        return datasets.beginning_with(lab.loop.records, chosen)
+
+    ends = [lab.runs.quiet(with_signs([sign] * count), **lab.runs.all_records) for sign in (1, -1)]
+    noisy = lab.runs.attempt(with_signs(signs), seed=SEED, **lab.runs.frozen, **lab.runs.all_records)
+    rows = None if noisy is None or noisy.releases is None else lab.runs.comparable(noisy)
+    if rows is None or rows.shape != base.shape or any(end is None for end in ends):
         return untested("the loop fails on random canaries")
-    target = (lab.runs.comparable(noisy) - middle).ravel()
+    target = (rows - (np.asarray(ends[0]) + np.asarray(ends[1])) / 2).ravel()
     ridge = lab.claim.noise_std(lab.claim.n) ** 2
     scores = linalg.solve(design.T @ design + ridge * np.eye(count), design.T @ target, assume_a="pos")
     order = np.argsort(scores)
@@ -171,14 +173,3 @@ def _move(lab: Lab, place: int, canary: Any) -> Array | None:
         for record in (canary, datasets.mirrored(canary))
     ]
     return None if any(row is None for row in rows) else np.asarray(rows[0]) - np.asarray(rows[1])
-
-
-def _middle(lab: Lab, canaries: list[Any]) -> Array | None:
-    """The mean of the quiet releases where all signs are + and where all are -."""
-    ends = []
-    for world in (canaries, [datasets.mirrored(canary) for canary in canaries]):
-        data = lab.loop.records
-        for place, canary in enumerate(world):
-            data = datasets.replaced(data, place, canary)
-        ends.append(lab.runs.quiet(data, **lab.runs.all_records))
-    return None if any(row is None for row in ends) else (np.asarray(ends[0]) + np.asarray(ends[1])) / 2

@@ -66,26 +66,26 @@ def _nearly_clipped(lab: Lab) -> Any:
 
 def _share(lab: Lab, record: Any, scale: float) -> float:
     """What each of equal records adds to the first step, in clips."""
-    rows = lab.runs.at_start(datasets.filled(lab.loop.records, datasets.scaled(record, scale)), **lab.runs.all_records)
+    rows = lab.runs.at_start(datasets.filled(lab.loop.records, datasets.scaled(record, scale)))
     if rows is None or not np.isfinite(rows).all():
         return 0.0
-    return float(norms(rows[:1])[0]) / lab.runs.unit(lab.runs.all_records) / lab.claim.n
+    return float(norms(rows[:1])[0]) / lab.runs.unit_of_all / lab.claim.n
 
 
 def _neighbours(lab: Lab) -> Iterator[_Move]:
     """How far steps move on neighbours of each of `_bases`."""
-    unit = lab.runs.unit(lab.runs.all_records)
+    unit = lab.runs.unit_of_all
     for name, data in _bases(lab):
-        base = lab.runs.at_start(data, **lab.runs.all_records)
+        base = lab.runs.at_start(data)
         if base is None or not np.isfinite(base).all():
             continue
         for place in (0, len(data) // 2):
             others = {f"exchanged for extreme {k}": r for k, r in enumerate(datasets.extremes(lab.loop.records))}
             for what, record in others.items():
-                rows = lab.runs.at_start(datasets.replaced(data, place, record), **lab.runs.all_records)
+                rows = lab.runs.at_start(datasets.replaced(data, place, record))
                 yield _Move(f"{name}, record {place} {what}", _clips(rows, base, unit), 2.0)
             if lab.claim.relation == Relation.ADD_REMOVE and lab.influence.with_one_less is not None:
-                rows = lab.runs.at_start(datasets.removed(data, place), **lab.runs.all_records)
+                rows = lab.runs.at_start(datasets.removed(data, place))
                 yield _Move(f"{name}, record {place} removed", _clips(rows, base, unit), 1.0)
 
 
@@ -98,7 +98,7 @@ def _coupled(lab: Lab) -> Iterator[_Move]:
     for number, (base, *runs) in enumerate(coupled(lab.runs, worlds, range(_MOVE_DRAWS))):
         for run in runs:
             if base is not None and base.releases is not None and run is not None and run.releases is not None:
-                clips = _clips(lab.runs.comparable(run), lab.runs.comparable(base), lab.runs.unit(lab.runs.all_records))
+                clips = _clips(lab.runs.comparable(run), lab.runs.comparable(base), lab.runs.unit_of_all)
                 yield _Move(f"one record exchanged, with noise that is the same, draw {number}", clips, 2.0)
 
 
@@ -136,9 +136,9 @@ def finite(lab: Lab, level: float) -> Verdict:
         return untested("records are said to be finite")
     if lab.runs.repeatable is None:
         return untested(NOT_REPEATABLE)
-    base, tried, unit = lab.runs.at_start(**lab.runs.all_records), 0, lab.runs.unit(lab.runs.all_records)
+    base, tried, unit = lab.runs.at_start(), 0, lab.runs.unit_of_all
     for record in datasets.poisoned(lab.loop.records[0]):
-        rows = lab.runs.at_start(datasets.replaced(lab.loop.records, 0, record), **lab.runs.all_records)
+        rows = lab.runs.at_start(datasets.replaced(lab.loop.records, 0, record))
         if rows is None or base is None:
             continue
         tried += 1
@@ -168,9 +168,8 @@ def denominator(lab: Lab, level: float) -> Verdict:
             return untested("all records are in every batch, and nothing can be said with one less")
         return held("removing a record changes the sum, not its denominator")
     if lab.runs.repeatable != {} or lab.claim.average == "sum":
-        return untested(
-            "batches do not come from the seed" if lab.runs.repeatable != {} else "a release is a sum, not an average"
-        )
+        why = "batches do not come from the seed" if lab.runs.repeatable != {} else "a release is a sum, not an average"
+        return untested(why)
     scan, ratios = lab.influence.scan, lab.influence.shares
     if scan is None:
         return untested("which records are in a batch cannot be seen")
