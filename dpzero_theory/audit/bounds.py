@@ -164,9 +164,10 @@ def refutes(
     level: Callable[[float], float],
     significance: float,
 ) -> bool:
-    """Whether `correct` or more right guesses have probability below `significance` under f-DP.
+    """Whether this many right guesses are too many for a mechanism that is f-DP.
 
-    It is the recursion of the module's text.
+    They are where `correct` or more right guesses have probability below `significance`, by the recursion of the
+    module's text.
 
     Args:
         correct, guesses, canaries: as for `one_run_p_value`.

@@ -75,9 +75,7 @@ class LoopRuns:
 
     @cached_property
     def quiet_multiplier(self) -> float:
-        """The noise multiplier of quiet runs: the smallest of a few shares of the claimed one that the loop accepts,
-        else 0.
-        """
+        """The noise multiplier of quiet runs: the smallest of a few that the loop accepts, else 0."""
         tried = [self.claim.noise_multiplier * share for share in _QUIET_SHARES]
         return next((m for m in tried if self.attempt(seed=SEED, noise_multiplier=m)), 0.0)
 

@@ -63,9 +63,7 @@ class Tridiagonal:
         return np.asarray(values, np.float64), np.asarray(vectors, np.float64)
 
     def ritz(self) -> Ritz:
-        """The Ritz pairs, for which the basis must have been kept; residual j is `last` times the end of
-        eigenvector j.
-        """
+        """The Ritz pairs, for which the basis must have been kept; residual j is `last` times eigenvector j's end."""
         check.precondition(self.basis is not None, "Ritz vectors need the basis: keep_basis=True")
         assert self.basis is not None
         values, vectors = self.eigen()

@@ -57,9 +57,7 @@ def _scores(lab: Lab, runs: int) -> Iterator[Array]:
 
 
 def bound(scores: Array, confidence: float) -> float:
-    """Clopper and Pearson's lower bound on mu from scores of shape (pairs, 2); a third of them chooses the
-    threshold.
-    """
+    """Clopper and Pearson's lower bound on mu from scores of shape (pairs, 2); a third chooses the threshold."""
     third = len(scores) // 3
     if third < 4:
         return 0.0

@@ -58,7 +58,7 @@ def _with_sizes(runs: list[tuple[_Contents, list[list[int]]]], n: int, rate: flo
 
 
 def _with_members(shown: _Contents, batches: list[list[int]], n: int) -> list[str]:
-    """The output that shows each batch: its members one after the other, or n numbers that are 1 for the members."""
+    """The outputs that list a batch: its members one after the other, or n numbers that are 1 for its members."""
     numbers = {name: np.array([token for token in one if isinstance(token, float)]) for name, one in shown}
     outputs = []
     for batch in batches:

@@ -165,9 +165,7 @@ def _beyond(lab: Lab) -> Position | None:
 
 
 def _differing_again(lab: Lab, worlds: list[datasets.Records], number: int, how: dict[str, Any]) -> set[Position]:
-    """The positions where many coupled runs with equal releases differ: a few digits of a digest may agree by
-    chance.
-    """
+    """The positions where many coupled runs with equal releases differ; in few runs digits may agree by chance."""
     outputs = next(coupled(lab.runs, worlds * _CONFIRMING, [number], **how), None)
     return set() if outputs is None else differing(outputs) or set()
 

@@ -205,18 +205,18 @@ def _each_step(scan: Scan) -> Array:
 
 
 def _less_often_clipped(each: Array, whole: Array) -> float:
-    """The p-value, where directions differ, of so many steps that move otherwise than most steps of their seed.
+    """The p-value of Fisher's exact test that steps with some records move unusually no more often than steps with all.
 
-    A pair that is clipped on both sides moves a step by two clips, except where its records change little along the
-    step's direction. For one seed, and so for one start, that has one probability in steps with some and in steps with
-    all records. The test is Fisher's exact test.
+    It is for loops whose seed makes directions. A pair that is clipped on both sides moves a step by two clips, except
+    where its records change little along the step's direction. For one seed, and so for one start, that has one
+    probability in steps with some records and in steps with all of them.
     """
     (here, some), (there, all_) = _departing(each), _departing(whole)
     return float(stats.hypergeom.sf(here - 1, some + all_, here + there, some))
 
 
 def _departing(moves: Array) -> tuple[int, int]:
-    """How many steps move otherwise than most steps of their seed, and of how many."""
+    """How many steps move otherwise than most steps of their seed, and out of how many."""
     told = moves[np.isfinite(moves).any(axis=1)]
     middle = np.nanmedian(told, axis=1, keepdims=True)
     return int((np.abs(told - middle) > _VARIES * middle).sum()), int(np.isfinite(told).sum())

@@ -157,9 +157,7 @@ def scaled(name: str, value: float, unit: str, factor: float, at_least: float = 
 
 
 def clip_share(clip: float, p: Problem, directions: int) -> float:
-    """The clip in the unit L sqrt(K), c = C/(L sqrt(K)); for a clip so large that it never acts, a smaller one
-    like it.
-    """
+    """The clip in the unit L sqrt(K), c = C/(L sqrt(K)); where it never acts, a smaller number with the same effect."""
     share = check.real("clip", clip, above=0) / p.lipschitz / math.sqrt(directions)
     return check.real("clip/(lipschitz sqrt(directions_per_step))", min(share, _NEVER_CLIPS), at_least=SMALLEST)
 
