@@ -154,7 +154,7 @@ def _prescribe(problem: Problem, setting: Setting, k: int | str) -> Prescription
         poisson_noise(EPSILON, DELTA),
         max_evaluations=setting.steps * setting.batch,
         max_steps=setting.steps,
-        sample_rate=setting.batch / problem.n,
+        expected_batch=setting.batch,
         relation=setting.relation,
         directions_per_step=k,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any, NotRequired, Required, Unpack
 
 from dpzero_theory import check
 from dpzero_theory.check import Array
@@ -22,13 +22,14 @@ from dpzero_theory.privacy.ledger import Settings
 from dpzero_theory.privacy.mechanism import Mechanism
 from dpzero_theory.privacy.noise import NoiseSource
 from dpzero_theory.privacy.sampling import Sampling, drawn
+from dpzero_theory.privacy.step import Drawing, Step
 from dpzero_theory.theory.problem import Prescription
 
 MOST_SCALE = 2**56
 """Of noise on a lattice, in its points: what 64 bits hold, with its tail."""
 
 
-class Target(TypedDict, total=False):
+class Target(Drawing, total=False):
     """The settings of a private run: keyword arguments of `Plan.for_target`, n excepted."""
 
     target_epsilon: Required[float]
@@ -38,8 +39,6 @@ class Target(TypedDict, total=False):
     clip: Required[Any]
     step_size: Required[StepSize]
     smoothing: Required[float]
-    relation: Required[str]
-    sampling: Required[str]
     algorithm: NotRequired[str]
     noise: NotRequired[str]
     direction: NotRequired[str]
@@ -135,8 +134,6 @@ class Plan:
         clip: float,
         step_size: StepSize,
         smoothing: float,
-        relation: str,
-        sampling: str,
         algorithm: str = "dpzero",
         noise: str = "gaussian",
         direction: str = "rademacher",
@@ -145,6 +142,7 @@ class Plan:
         update: str = "plain",
         weight_decay: float = 0.0,
         groups: Given | None = None,
+        **drawing: Unpack[Drawing],
     ) -> "Plan":
         """The plan that is (target_epsilon, target_delta)-DP with the least noise.
 
@@ -181,7 +179,8 @@ class Plan:
         check.real("smoothing", smoothing, above=0.0)
         rule.require(direction, directions_per_step)
         check.integer("directions_per_step", directions_per_step, at_most=law.coordinates)
-        batches = drawn(sampling, _rate(n, expected_batch))
+        check.settings(drawing, Drawing.__annotations__, Drawing.__required_keys__)
+        relation, batches = drawing["relation"], drawn(drawing["sampling"], _rate(n, expected_batch))
         batches.batch_size(n)
         alphas = step_sizes(step_size, steps, schedule)
         goal = check.real("target_epsilon", target_epsilon, above=0.0)
@@ -190,9 +189,8 @@ class Plan:
                 target_epsilon=goal,
                 target_delta=target_delta,
                 steps=steps,
-                sampling=sampling,
+                sampling=batches,
                 relation=relation,
-                sample_rate=batches.sample_rate,
                 mechanism=law.name,
                 coordinates=rule.coordinates(directions_per_step),
             ).upper
@@ -212,7 +210,7 @@ class Plan:
             algorithm=algorithm,
             noise=noise,
             relation=relation,
-            sampling=sampling,
+            sampling=batches.word,
             n=int(n),
             sample_rate=batches.sample_rate,
             steps=int(steps),
@@ -377,18 +375,22 @@ class Plan:
         runs = self.law is self.rule.law(self.noise)
         return Settings(
             n=self.n,
-            sample_rate=self.sample_rate,
             noise_multiplier=self.noise_multiplier if runs else _rounded_down(self.scale, self.levels),
             clip=self.clip,
             relation=self.relation,
-            sampling=self.sampling,
+            sampling=self.batches,
             mechanism=self.law.name,
             coordinates=self.rule.coordinates(self.directions_per_step),
         )
 
+    @property
+    def step(self) -> Step:
+        """One release of the run, as the accountant counts it. Raises ValueError for a plan without noise."""
+        return self.settings.step
+
     def epsilon(self, delta: float) -> Bracket:
         """What the whole run costs at this delta; use its upper end. Arguments as `epsilon_of_history`."""
-        return epsilon_of_history([self.settings.release(self.steps)], delta)
+        return epsilon_of_history(self.step * self.steps, delta)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), allow_nan=False)

@@ -511,8 +511,10 @@ def runnable() -> tuple[str, ...]:
     return tuple(name for name, kind in SAMPLINGS.items() if kind.runnable and not kind.arguments.startswith(":"))
 
 
-def drawn(word: str, sample_rate: float | None) -> Sampling:
-    """As `sampling_of`, of one whose batches a run can draw. Raises ValueError for any other."""
+def drawn(word: str | Sampling, sample_rate: float | None) -> Sampling:
+    """As `sampling_of`, of one whose batches a run can draw, or such a value. Raises ValueError for any other."""
+    if isinstance(word, Sampling):
+        return drawn(word.word, sample_rate)
     name = word.partition(":")[0] if isinstance(word, str) else ""
     if not (name in SAMPLINGS and SAMPLINGS[name].runnable):
         check.choice("sampling", word, runnable())

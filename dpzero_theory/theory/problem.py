@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from dpzero_theory import check
 from dpzero_theory.privacy.gaussian import noise_multiplier_of
 from dpzero_theory.privacy.relation import Relation
+
+if TYPE_CHECKING:
+    from dpzero_theory.privacy.sampling import Sampling
 
 
 class Guarantee(StrEnum):
@@ -92,8 +96,8 @@ class Prescription:
         algorithm: 'dpgd-0th' (Algorithm 1) or 'dpzero' (Algorithm 2).
         n: number of samples.
         relation: neighbouring relation of the privacy.
-        sampling: 'full' or 'poisson'.
-        sample_rate: q_s in (0, 1], 1 for full batches; averages are over the expected batch q_s n.
+        batches: how batches are drawn, `Poisson(q_s)`, or None for full ones; averages are over the
+            expected batch q_s n.
         direction: law of u, one of `sphere.DIRECTIONS`.
         directions_per_step: K >= 1.
         gdp: mu of the whole run, the one number through which privacy enters; for Poisson batches that of full
@@ -117,8 +121,7 @@ class Prescription:
     algorithm: str
     n: int
     relation: Relation = Relation.REPLACE_ONE
-    sampling: str = "full"
-    sample_rate: float = 1.0
+    batches: "Sampling | None" = None
     direction: str = "sphere"
     directions_per_step: int = 1
     gdp: float
@@ -134,6 +137,16 @@ class Prescription:
     evaluations: int
     noise_ratio: float = 1.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def sampling(self) -> str:
+        """The word for how batches are drawn, 'full' or 'poisson'."""
+        return "full" if self.batches is None else self.batches.word
+
+    @property
+    def sample_rate(self) -> float:
+        """q_s in (0, 1], 1 for full batches."""
+        return 1.0 if self.batches is None else self.batches.sample_rate
 
     @property
     def expected_batch(self) -> float:

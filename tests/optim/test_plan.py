@@ -20,6 +20,8 @@ from dpzero_theory.privacy.gaussian import gdp_from_epsilon
 from dpzero_theory.privacy.ledger import Ledger
 from dpzero_theory.privacy.noise import SeededNoise
 from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import FixedOrder, FixedSize
+from dpzero_theory.privacy.step import Drawing
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.results import RESULTS
 from dpzero_theory.theory.sharp import certificate
@@ -40,8 +42,10 @@ def test_noise_has_the_law_of_the_plan() -> None:
 
 def test_the_typed_keywords_are_those_of_the_plan() -> None:
     taken = dict(inspect.signature(Plan.for_target).parameters)
-    del taken["n"]
-    assert Target.__required_keys__ == {name for name, one in taken.items() if one.default is one.empty}
+    del taken["n"], taken["drawing"]
+    assert Target.__required_keys__ - Drawing.__required_keys__ == {
+        name for name, one in taken.items() if one.default is one.empty
+    }
     assert Target.__optional_keys__ == {name for name, one in taken.items() if one.default is not one.empty}
 
 
@@ -80,13 +84,13 @@ def prescriptions() -> dict[str, Prescription]:
     }  # fmt: skip
     found |= {
         f"poisson, {relation}, {direction}": prescribe_poisson(
-            SMALL, GDP, poisson_noise(EPSILON, DELTA), max_evaluations=40 * N, sample_rate=0.25, relation=relation,
-            direction=direction,
+            SMALL, GDP, poisson_noise(EPSILON, DELTA), max_evaluations=40 * N, expected_batch=0.25 * N,
+            relation=relation, direction=direction,
         )
         for relation, direction in (("replace-one", "sphere"), ("add-remove", "rademacher"))
     }  # fmt: skip
     found["poisson at rate 1"] = prescribe_poisson(
-        SMALL, GDP, poisson_noise(EPSILON, DELTA), max_evaluations=40 * N, sample_rate=1.0
+        SMALL, GDP, poisson_noise(EPSILON, DELTA), max_evaluations=40 * N, expected_batch=N
     )
     found |= {
         f"four directions, {direction}": certificate.prescribe(
@@ -163,8 +167,8 @@ def test_noise_that_shrinks_is_refused_in_one_line() -> None:
         ({"algorithm": "sgd"}, "algorithm must be one of dpzero"),
         ({"algorithm": "mezo"}, "noise must be one of none"),
         ({"algorithm": "dpgd-0th", "direction": "gaussian"}, "direction must be one of"),
-        ({"sampling": "fixed-order", "sample_rate": 0.5}, "sampling must be one of full, poisson, fixed-size"),
-        ({"sampling": "fixed-size", "sample_rate": 0.26}, r"sample_rate \* n must be an integer"),
+        ({"batches": FixedOrder(0.5)}, "sampling must be one of full, poisson, fixed-size"),
+        ({"batches": FixedSize(0.26)}, r"sample_rate \* n must be an integer"),
         ({"smoothing": 0.0}, "smoothing must be"),
         ({"noise_std": 0.0}, "noise_multiplier must be"),
         ({"clip": math.nan}, "(clip|noise_multiplier) must be"),
@@ -287,7 +291,7 @@ def test_a_run_on_a_coarse_lattice_claims_what_it_costs(tmp_path: Path, capsys: 
     assert "(0.600001, 0)-differentially private" in said
     assert "discrete-laplace:1: integers" in said
     ledger = tmp_path / "run" / LEDGER
-    fine = replace(run.plan.settings, mechanism="laplace")
+    fine = run.plan.settings.changed(mechanism="laplace")
     header = contents(tmp_path / "run" / TRANSCRIPT)
     ledger.unlink()
     Ledger.create(

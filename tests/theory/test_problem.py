@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dpzero_theory.check import PreconditionError
+from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.theory.problem import Problem
 from dpzero_theory.theory.theorems import theorem_3
 
@@ -50,6 +51,6 @@ def test_the_noise_multiplier_is_the_noise_of_the_sum_over_the_clip() -> None:
     p = theorem_3(Problem(**BASE), 0.4)
     assert p.expected_batch == 10_000
     assert p.noise_multiplier == pytest.approx(2 * math.sqrt(p.steps) / 0.4, rel=1e-12)
-    sampled = dataclasses.replace(p, sample_rate=0.01)
+    sampled = dataclasses.replace(p, batches=Poisson(0.01))
     assert sampled.expected_batch == 100
     assert sampled.noise_multiplier == pytest.approx(p.noise_multiplier / 100, rel=1e-12)

@@ -77,27 +77,16 @@ def private_loop(module: Callable[[], nn.Module], losses: Losses, dataset: Calla
 
 def _plan(settings: dict[str, Any], n: int) -> Plan:
     named = ("epsilon", "delta", "steps", "batch", "clip", "step_size", "smoothing", "relation", "sampling")
-    planned = _planned(n, int(settings.get("directions_per_step", 1)), *(settings[name] for name in named))
+    planned = _planned(n, int(settings.get("directions_per_step", 1)), tuple(settings[name] for name in named))
     multiplier = float(settings["noise_multiplier"])
     assert planned.law is not None
     return replace(planned, noise_multiplier=multiplier, scale=int(planned.law.scale(multiplier, planned.levels)))
 
 
 @lru_cache(maxsize=64)
-def _planned(
-    n: int,
-    directions_per_step: int,
-    epsilon: float,
-    delta: float,
-    steps: int,
-    batch: float,
-    clip: float,
-    step_size: float,
-    smoothing: float,
-    relation: str,
-    sampling: str,
-) -> Plan:
+def _planned(n: int, directions_per_step: int, claimed: tuple[Any, ...]) -> Plan:
     """The plan for the claimed epsilon; its noise is then replaced by the noise multiplier asked for."""
+    epsilon, delta, steps, batch, clip, step_size, smoothing, relation, sampling = claimed
     return Plan.for_target(
         n=n,
         target_epsilon=epsilon,

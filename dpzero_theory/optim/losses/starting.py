@@ -27,7 +27,7 @@ times, on a sentence encoder 3 and 4 times: `benchmarks.prescription`). Nothing 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ from dpzero_theory.optim.plan import Plan
 from dpzero_theory.optim.step.estimator import two_point_difference
 from dpzero_theory.optim.weights.directions import Directions
 from dpzero_theory.optim.weights.module import Weights
+from dpzero_theory.privacy.step import Drawing
 
 DECLARED = ("public", "synthetic")
 WIDTHS = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -97,13 +98,12 @@ def starting_values(
     target_epsilon: float,
     target_delta: float,
     expected_batch: float,
-    relation: str,
-    sampling: str,
     directions_per_step: int | None = None,
     direction: str = "rademacher",
     least_loss: float = 0.0,
     collate: Collate = None,
     private_data: Data | None = None,
+    **drawing: Unpack[Drawing],
 ) -> Start:
     """Clip, step size, smoothing, K and T for a run on n private records.
 
@@ -131,8 +131,8 @@ def starting_values(
     check.precondition(norm > 0, "public_data must show a slope: half of its records' losses do not change")
     target: dict[str, Any] = {
         "target_epsilon": target_epsilon, "target_delta": target_delta, "steps": steps,
-        "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": smoothing, "relation": relation,
-        "sampling": sampling, "direction": direction, "directions_per_step": k,
+        "expected_batch": expected_batch, "clip": math.sqrt(k) * norm, "smoothing": smoothing, **drawing,
+        "direction": direction, "directions_per_step": k,
     }  # fmt: skip
     plan = Plan.for_target(n=n, step_size=0.0, **target)
     noise = plan.noise_multiplier * plan.clip / plan.expected_batch

@@ -22,6 +22,7 @@ L/ell and losses in units of L^2/ell, so prescriptions scale exactly.
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,6 +44,9 @@ from dpzero_theory.theory.sharp.smallest import (
     solve_quadratic,
     step_terms,
 )
+
+if TYPE_CHECKING:
+    from dpzero_theory.privacy.sampling import Sampling
 
 ALGORITHMS = ("dpzero", "dpgd-0th")  # the paper's Algorithm 2 (DPZero) and Algorithm 1 (DPGD-0th)
 
@@ -196,6 +200,15 @@ def _vector_norm(p: Problem, direction: str, directions: int, algorithm: str) ->
     return math.sqrt(p.d)
 
 
+def _batches(rate: float) -> "Sampling | None":
+    """Poisson batches of this rate; None for full ones, which need no accountant."""
+    if rate == 1:
+        return None
+    from dpzero_theory.privacy.sampling import Poisson
+
+    return Poisson(rate)
+
+
 def at_point(
     search: SmallestBound,
     c: float,
@@ -238,8 +251,7 @@ def at_point(
         algorithm="dpzero",
         n=p.n,
         relation=relation,
-        sampling="full" if rate == 1 else "poisson",
-        sample_rate=rate,
+        batches=_batches(rate),
         direction=search.direction,
         directions_per_step=directions,
         gdp=gdp,

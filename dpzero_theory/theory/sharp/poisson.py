@@ -8,6 +8,7 @@ from dpzero_theory import check
 from dpzero_theory.privacy.calibration import calibrate_noise_multiplier
 from dpzero_theory.privacy.gaussian import noise_std_of
 from dpzero_theory.privacy.relation import Relation
+from dpzero_theory.privacy.sampling import Poisson
 from dpzero_theory.theory.limits import LARGEST_GDP, MOST_STEPS, SMALLEST_GDP
 from dpzero_theory.theory.problem import Prescription, Problem
 from dpzero_theory.theory.sharp.certificate import at_point
@@ -24,14 +25,13 @@ def poisson_noise(epsilon: float, delta: float) -> PoissonNoise:
     through.
     """
 
-    def noise_multiplier(sample_rate: float, steps: int, relation: Relation) -> float:
+    def noise_multiplier(rate: float, steps: int, relation: Relation) -> float:
         return calibrate_noise_multiplier(
             target_epsilon=epsilon,
             target_delta=delta,
             steps=steps,
-            sampling="poisson" if sample_rate < 1 else "full",
+            sampling=Poisson(rate),
             relation=relation,
-            sample_rate=sample_rate,
         ).upper
 
     return noise_multiplier
@@ -44,7 +44,7 @@ def prescribe_poisson(
     *,
     max_evaluations: int,
     max_steps: int | None = None,
-    sample_rate: float | None = None,
+    expected_batch: float | None = None,
     relation: str = "replace-one",
     direction: str = "sphere",
     directions_per_step: int | str = 1,
@@ -61,7 +61,7 @@ def prescribe_poisson(
         noise_multiplier: what the wanted privacy needs: an accountant for Poisson sampling, such as `poisson_noise`.
         max_evaluations: a cap on q_s n K T, the expected number of finite differences of single samples.
         max_steps: a cap on T.
-        sample_rate: q_s, if it is not to be searched.
+        expected_batch: q_s n, if the rate q_s is not to be searched.
         relation: neighbouring relation, a `privacy.relation.Relation` or its name.
         direction: see `certificate.certificate`.
         directions_per_step: K, or 'best': chosen with the rate by the central-limit multiplier.
@@ -73,6 +73,7 @@ def prescribe_poisson(
     p = problem
     gdp = check.real("gdp", gdp, at_least=SMALLEST_GDP, at_most=LARGEST_GDP)
     between = Relation.of(relation)
+    given = expected_batch and check.real("expected_batch", expected_batch, above=0, at_most=p.n) / p.n
     evaluations = check.integer("max_evaluations", max_evaluations)
     most = MOST_STEPS if max_steps is None else check.integer("max_steps", max_steps, at_most=MOST_STEPS)
     search_of = cache(lambda k: SmallestBound(p, direction, k))
@@ -94,14 +95,14 @@ def prescribe_poisson(
         return smallest(rate, multiplier, k), multiplier
 
     def rates_of(k: int) -> list[float]:
-        high = min(1.0, evaluations / (p.n * k)) if sample_rate is None else sample_rate
-        rate = check.real("sample_rate", high, above=0, at_most=1)
+        high = min(1.0, evaluations / (p.n * k)) if given is None else given
+        rate = high
         check.precondition(
             most_steps(rate, k) >= 1,
-            "max_evaluations >= sample_rate n directions_per_step is required; "
-            f"got {evaluations} with sample_rate n = {rate * p.n:g}",
+            "max_evaluations >= expected_batch directions_per_step is required; "
+            f"got {evaluations} with expected_batch = {rate * p.n:g}",
         )
-        if sample_rate is not None:
+        if given is not None:
             return [rate]
         low = min(high, max(1 / p.n, evaluations / (p.n * k * most)))
         return [high / 1.5**i for i in range(1 + math.floor(math.log(high / low, 1.5)))]
@@ -110,7 +111,7 @@ def prescribe_poisson(
     def best_rate(k: int) -> tuple[float, int]:
         return min((by_central_limit(rate, k), i) for i, rate in enumerate(rates_of(k)))
 
-    most_directions = evaluations / (1.0 if sample_rate is None else sample_rate * p.n)
+    most_directions = evaluations / (1.0 if given is None else given * p.n)
     k = number_of_directions(p, direction, directions_per_step, most_directions, lambda k: best_rate(k)[0])
     rates, (_, i) = rates_of(k), best_rate(k)
     for step in (1, -1):

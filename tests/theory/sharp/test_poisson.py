@@ -22,7 +22,7 @@ def test_poisson_at_rate_one_is_full_batch() -> None:
         GDP,
         lambda rate, steps, relation: 2 * math.sqrt(steps) / GDP,
         max_evaluations=20_000_000,
-        sample_rate=1.0,
+        expected_batch=PAPER.n,
     )
     assert sampled.bound == pytest.approx(full.bound, rel=1e-12)
     assert sampled.noise_std == pytest.approx(full.noise_std, rel=1e-12)
@@ -30,7 +30,7 @@ def test_poisson_at_rate_one_is_full_batch() -> None:
 
 def test_poisson_with_the_accountant() -> None:
     accountant = poisson_noise(2, 1e-6)
-    fixed = prescribe_poisson(PAPER, GDP, accountant, max_evaluations=4_672_000, sample_rate=0.01)
+    fixed = prescribe_poisson(PAPER, GDP, accountant, max_evaluations=4_672_000, expected_batch=0.01 * PAPER.n)
     assert fixed.steps == 46_720
     assert fixed.noise_multiplier == pytest.approx(accountant(0.01, 46_720, Relation.REPLACE_ONE), rel=1e-14)
     assert (fixed.sampling, fixed.sample_rate, fixed.relation) == ("poisson", 0.01, Relation.REPLACE_ONE)
@@ -53,7 +53,9 @@ def test_poisson_with_the_accountant() -> None:
 
 def test_poisson_needs_a_step() -> None:
     with pytest.raises(PreconditionError, match="max_evaluations"):
-        prescribe_poisson(PAPER, GDP, lambda rate, steps, relation: 1.0, max_evaluations=10, sample_rate=0.5)
+        prescribe_poisson(
+            PAPER, GDP, lambda rate, steps, relation: 1.0, max_evaluations=10, expected_batch=0.5 * PAPER.n
+        )
     with pytest.raises(ValueError, match="noise_multiplier"):
         prescribe_poisson(PAPER, GDP, lambda rate, steps, relation: math.nan, max_evaluations=10**6)
 
@@ -66,7 +68,7 @@ def test_the_accountant_is_asked_about_the_relation_that_is_prescribed() -> None
         return relation.sensitivity * math.sqrt(steps) / GDP
 
     both = {
-        name: prescribe_poisson(PAPER, GDP, noise, max_evaluations=10**6, sample_rate=0.1, relation=name)
+        name: prescribe_poisson(PAPER, GDP, noise, max_evaluations=10**6, expected_batch=0.1 * PAPER.n, relation=name)
         for name in Relation
     }
     assert set(asked) == set(Relation)
