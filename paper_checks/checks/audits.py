@@ -62,7 +62,8 @@ def _compare_reference(algorithm: int) -> float:
 
 @check("algo1-sensitivity")
 def _(full: bool) -> Finding:
-    """Algorithm 1's released average changes by at most 2C/n: brute force over opposite samples, clip active."""
+    """The average that Algorithm 1 releases changes by at most 2C/n: brute force over opposite samples, with the clip
+    active."""
     _compare_reference(1)
     rng, largest, n, clip = np.random.default_rng(34), 0.0, 4, 0.6
     for _ in range(500):
@@ -79,7 +80,7 @@ def _(full: bool) -> Finding:
 
 @check("algo2-sensitivity")
 def _(full: bool) -> Finding:
-    """Algorithm 2's released scalar changes by at most 2C/n, with equality for opposite clipped samples."""
+    """The scalar that Algorithm 2 releases changes by at most 2C/n, with equality for opposite clipped samples."""
     _compare_reference(2)
     rng, largest, n, clip = np.random.default_rng(35), 0.0, 4, 0.6
     for _ in range(500):

@@ -16,7 +16,8 @@ from paper_checks.tables import fact, printed
 
 @check("toy-assumptions")
 def _(full: bool) -> Finding:
-    """The quadratic loss is not Lipschitz: |A(x - x_i)| along x = s e_1 grows like s |A e_1|, within 1% at 1e6."""
+    """The quadratic loss of the experiment is not Lipschitz: |A(x - x_i)| along x = s e_1 grows like s |A e_1|, within
+    1% at s = 1e6."""
     data, matrix = np.random.default_rng(101).normal(1, 1, size=(100, 20)), spectrum("c", 20)
     norms = [float(np.max(np.linalg.norm((s * np.eye(20)[0] - data) * matrix, axis=1))) for s in (0, 1e3, 1e6)]
     numbers = {"|grad f| at |x| = 0": norms[0], "at 1e6": norms[2]}
@@ -41,7 +42,8 @@ for _mode, _low, _high in (("a", 1.0, 1.0), ("b", 1.6, 2.0), ("c", 1.0, 1.3)):
 
 @check("toy-smoothing")
 def _(full: bool) -> Finding:
-    """lambda = 1e-4 in the experiment: the finite difference of a quadratic is exact, so any lambda gives the same run.
+    """The experiment's lambda = 1e-4 does not matter: the finite difference of a quadratic is exact, so any lambda
+    gives the same run.
 
     In float64 at d = 2,000 the difference is within 1e-6 of u'A(x - x_i); in float32 it is off by 0.1 or more (n = 50).
     """
@@ -62,9 +64,9 @@ def _(full: bool) -> Finding:
 
 @check("toy-theory-grid")
 def _(full: bool) -> Finding:
-    """Theorem 3's T and step size lie inside the searched grids in the low-rank cells only, at the synthetic settings.
+    """At the synthetic settings, Theorem 3's T and step size lie inside the searched grids in the low-rank cells only.
 
-    T <= 5,120 and alpha >= 1e-5 in every cell of mode (c), and not in mode (a) from d = 100 on.
+    T <= 5,120 and alpha >= 1e-5 hold in every cell of mode (c), and do not in mode (a) from d = 100 on.
     """
     inside = {}
     for mode in "abc":
@@ -80,9 +82,10 @@ def _(full: bool) -> Finding:
 
 @check("search-privacy")
 def _(full: bool) -> Finding:
-    """The clipping thresholds tried on the same data: seven (2, 1e-5) runs compose to sqrt(7) mu.
+    """The search for a clip on the same data costs privacy: seven (2, 1e-5) runs compose to sqrt(7) mu.
 
-    Stated: all seven released still cost epsilon = 2. Repaired: one does, and all more than 5 at delta = 1e-5.
+    Stated: all seven released runs together still cost epsilon = 2. Repaired: one run does, and all seven cost more
+    than 5 at delta = 1e-5.
     """
     low, high = 0.0, 10.0
     for _ in range(60):
@@ -95,9 +98,10 @@ def _(full: bool) -> Finding:
 
 @check("mini-batch-outside")
 def _(full: bool) -> Finding:
-    """Algorithm 2's noise for full batches of n, put on mini-batches of B: sensitivity 2C/B, so mu is n/B times larger.
+    """Algorithm 2's noise is for full batches of n. With mini-batches of B the sensitivity is 2C/B, so mu is n/B times
+    larger.
 
-    On SST-2 n = 1,024 and B = 64. Noise for (2, 1e-5) then costs epsilon above 10 where nothing is known of how the
+    On SST-2, n = 1,024 and B = 64. Noise for (2, 1e-5) then costs epsilon above 10 where nothing is known of how the
     batches are drawn, and less than 2 with Poisson sampling (replace-one): the sampling decides.
     """
     n = printed("samples per class")[0] * fact("classes of SST-2")[0]

@@ -12,9 +12,11 @@ from paper_checks.registry import Finding, agree, check
 
 @check("extension-gaussian")
 def _(full: bool) -> Finding:
-    """Gaussian u: E[(u'a)^2 u'Hu] = 2a'Ha + |a|^2 tr(H), the sphere's value times (d+2)/d; tail 2 exp(-C^2/(2|a|^2)).
+    """For Gaussian u, E[(u'a)^2 u'Hu] = 2a'Ha + |a|^2 tr(H), which is the sphere's value times (d+2)/d; and the tail is
+    at most 2 exp(-C^2/(2|a|^2)).
 
-    By quadrature in R^2, exact for polynomials. So (r + 2) ell in the one-step inequality needs no change.
+    Both sides are quadratures in R^2, exact for polynomials. So the factor (r + 2) ell in the one-step inequality need
+    not change.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(8)
     weights = weights / weights.sum()
@@ -33,9 +35,11 @@ def _(full: bool) -> Finding:
 
 @check("extension-any-u")
 def _(full: bool) -> Finding:
-    """u = +-sqrt(d) e_i has E[uu'] = I and |u|^2 = d; with H = e_1 e_1' (r = 1) and a = e_1, E[(u'a)^2 u'Hu] = d.
+    """Not every law of u will do: u = +-sqrt(d) e_i has E[uu'] = I and |u|^2 = d, but with H = e_1 e_1' (r = 1) and a =
+    e_1, E[(u'a)^2 u'Hu] = d.
 
-    The proofs of Theorems 2 and 3 need at most (r + 2) = 3. Correction: also E[(u'a)^2 u'Hu] <= (r + 2) ell |a|^2.
+    The proofs of Theorems 2 and 3 need at most (r + 2) = 3. Correction: E[(u'a)^2 u'Hu] <= (r + 2) ell |a|^2 is needed
+    as well.
     """
     d = 50
     u = math.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
@@ -49,9 +53,11 @@ def _(full: bool) -> Finding:
 
 @check("extension-one-point")
 def _(full: bool) -> Finding:
-    """(f(x + lambda u)/lambda) u: E|g|^2 = (d/lambda^2) E f^2 grows without bound as lambda -> 0 unless f(x) = 0.
+    """For the one-point estimator (f(x + lambda u)/lambda) u, E|g|^2 = (d/lambda^2) E f^2 grows without bound as lambda
+    -> 0 unless f(x) = 0.
 
-    So no bound 2d|grad f|^2 + O(lambda^2) exists, and |g| <= L d fails: the prescribed lambda and C do not carry over.
+    So there is no bound 2d|grad f|^2 + O(lambda^2), and |g| <= L d fails: the prescribed lambda and C do not carry
+    over.
     """
     problem = Instance(np.array([[1.0, 0.2]]), np.array([0.3]), np.array([1.0]), wave=True)
     x, u = np.array([1.0, -0.4]), circle(256)
@@ -65,7 +71,8 @@ def _(full: bool) -> Finding:
 
 @check("extension-directional")
 def _(full: bool) -> Finding:
-    """u'grad f u (lambda = 0): mean grad f, E|g|^2 = d|grad f|^2, |u'grad f| <= L sqrt(d)."""
+    """The directional derivative u'grad f u (lambda = 0) has mean grad f, E|g|^2 = d|grad f|^2 and |u'grad f| <= L
+    sqrt(d)."""
     rng, worst = np.random.default_rng(86), 0.0
     u = circle(64)
     for _ in range(10):
@@ -79,7 +86,7 @@ def _(full: bool) -> Finding:
 
 @check("clipping-scalar")
 def _(full: bool) -> Finding:
-    """clip of s u at C|u| equals (clip of s at C) u, for every s and u: seed 87, 10,000 cases."""
+    """Clipping the vector s u at C|u| equals clipping the scalar s at C, times u: seed 87, 10,000 cases."""
     rng = np.random.default_rng(87)
     s, u = 5 * rng.standard_normal(10_000), rng.standard_normal((10_000, 7))
     g = s[:, None] * u
@@ -90,9 +97,10 @@ def _(full: bool) -> Finding:
 
 @check("clipping-dpgd0th-costly")
 def _(full: bool) -> Finding:
-    """DPGD-0th 'still requires per-sample clipping of the gradient estimator, which is costly'.
+    """The paper says that DPGD-0th 'still requires per-sample clipping of the gradient estimator, which is costly'.
 
-    All n estimators are multiples of one u, so clipping them is clipping n scalars at C/|u|: no (n, d) array.
+    It is not: all n estimators are multiples of one u, so clipping them is clipping n scalars at C/|u|, without an (n,
+    d) array.
     """
     rng, n, d, clip = np.random.default_rng(88), 50, 400, 3.0
     s, u = rng.standard_normal(n), rng.standard_normal(d)
@@ -110,8 +118,9 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """(f(x + lambda u) - f(x - lambda u))/(2 lambda) is odd and L-Lipschitz in u, so eq:tail-unit bounds it directly.
 
-    No smoothness of f and no term ell lambda d/2. Kinked losses sum_k |a_k'x - b_k| scaled to L = 1, 200,000 draws
-    (seed 94), d = 2, 10, 50, lambda = 0.01, 1, 10: the empirical tail must not pass the bound by 5 standard errors.
+    Neither smoothness of f nor the term ell lambda d/2 is needed. For kinked losses sum_k |a_k'x - b_k| scaled to L =
+    1, 200,000 draws (seed 94), d = 2, 10, 50 and lambda = 0.01, 1, 10, the empirical tail must not pass the bound by 5
+    standard errors.
     """
     rng, size, worst, ratio = np.random.default_rng(94), 200_000 if full else 50_000, -math.inf, 0.0
     for d in (2, 10, 50):

@@ -94,7 +94,7 @@ def _least(way: str, above: str, below: str, measured: str) -> float:
 
 @check("toy-full-rank-scales")
 def _(full: bool) -> Finding:
-    """Stated: in mode (a) every method's slope is above 0.25, of the last iterate and of x_tau."""
+    """Stated: in mode (a) every method's slope is above 0.25, for the last iterate and for x_tau."""
     slopes = {
         f"slope, {method}, {iterate}, {way}": _slope(way, method, "a", measured)
         for way, method, (iterate, measured) in product(WAYS, METHODS, ITERATES.items())
@@ -104,9 +104,10 @@ def _(full: bool) -> Finding:
 
 @check("toy-strong-dependence")
 def _(full: bool) -> Finding:
-    """Stated: DPGD-0th's slope is above 0.5 from d = 20 to 100 in every mode; in mode (c) the others' are below it.
+    """Stated: DPGD-0th's slope is above 0.5 from d = 20 to 100 in every mode; in mode (c) the slopes of the other
+    methods are below it.
 
-    The latter over all d, for the last iterate and for x_tau.
+    The latter is over all d, for the last iterate and for x_tau.
     """
     first = {}
     for way, mode in product(WAYS, MODES):
@@ -148,7 +149,8 @@ def _(full: bool) -> Finding:
 
 @check("toy-low-rank-flat")
 def _(full: bool) -> Finding:
-    """Stated: in mode (c) both slopes of the last iterate are below 0.15. Repaired: those of x_tau are.
+    """Stated: in mode (c) the slopes of the last iterate of DPZero and DP-GD are below 0.15. Repaired: those of x_tau
+    are.
 
     x_tau is the mean over the iterates.
     """
@@ -171,7 +173,8 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """Stated: DP-GD's best gradient norm is the smallest in every cell, on the training and the test set.
 
-    With settings from other seeds up to noise: no other method is below it by more than three standard errors.
+    With settings from other seeds this holds up to noise: no other method is below it by more than three standard
+    errors.
     """
     others = ("dpzero", "dpgd-0th")
     least = {
@@ -226,10 +229,10 @@ def _(full: bool) -> Finding:
 
 @check("toy-loss")
 def _(full: bool) -> Finding:
-    """Stated: by the best loss too DPGD-0th is worst and DP-GD best in every cell, on both sets.
+    """Stated: by the best loss, too, DPGD-0th is worst and DP-GD best in every cell, on both sets.
 
-    Losses hold their minimum, about tr(A)/2, beside which a small excess is lost in the rows' digits: equal ones are a
-    tie on seed 0, and on other seeds what is within three standard errors below.
+    A loss contains its minimum, about tr(A)/2, beside which a small excess is lost in the digits of the rows. So equal
+    losses count as a tie on seed 0, and on other seeds a value within three standard errors below counts as one.
     """
     numbers: dict[str, float | str] = {}
     holds, equal = True, 0

@@ -13,9 +13,10 @@ from paper_checks.registry import Finding, Plot, agree, check
 
 @check("asp-rank-to-smooth")
 def _(full: bool) -> Finding:
-    """f_1 = |x|, f_2 = 2 sqrt(1 + x^2) - |x|: Lipschitz, the average sqrt(1 + x^2) is 1-smooth, no f_i is smooth.
+    """Assumption asp:smooth does not imply asp:rank: f_1 = |x| and f_2 = 2 sqrt(1 + x^2) - |x| are Lipschitz, and their
+    average sqrt(1 + x^2) is 1-smooth, but neither is smooth.
 
-    So Assumption asp:smooth holds and asp:rank, which asks every f_i to be smooth, fails although r = d = 1.
+    asp:rank asks every f_i to be smooth, and fails although r = d = 1.
     """
     h = 1e-6
     second = abs((abs(h) - 2 * abs(0.0) + abs(-h)) / h**2)
@@ -29,9 +30,11 @@ def _(full: bool) -> Finding:
 
 @check("asp-trace")
 def _(full: bool) -> Finding:
-    """eq:onestep2 with tr(H) = r ell < r' |H|: an H with |H| = ell/3 needs r' = 3 r under the printed assumption.
+    """eq:onestep2 needs only tr(H) = r ell, and not r |H|: an H with |H| = ell/3 would need r' = 3 r under the printed
+    assumption.
 
-    The one-step bound with the smaller r (from ell) holds on random problems (seed 81), as no step uses |H|.
+    The one-step bound with the smaller r (from ell) holds on random problems (seed 81), because no step of the proof
+    uses |H|.
     """
     rng, worst, gain = np.random.default_rng(81), -math.inf, []
     u = circle(128)
@@ -52,10 +55,10 @@ def _(full: bool) -> Finding:
 
 @check("low-rank-hessian")
 def _(full: bool) -> Finding:
-    """Losses of a rank-k feature matrix satisfy asp:rank with r <= k: -H <= Hessian <= H with tr(H) <= k |H|.
+    """Losses of a feature matrix of rank k satisfy asp:rank with r <= k: -H <= Hessian <= H with tr(H) <= k |H|.
 
-    n = 12 samples with features of rank k = 1, 2, 5 in R^9 (seed 98); the Hessian at 40 points by differences of the
-    gradient. Equality of r and k in the case of equal lengths and orthogonal features.
+    There are n = 12 samples with features of rank k = 1, 2, 5 in R^9 (seed 98); the Hessian at 40 points comes from
+    differences of the gradient. r equals k for equal lengths and orthogonal features.
     """
     rng, worst, over = np.random.default_rng(98), -math.inf, 0.0
     for k in (1, 2, 5):
@@ -78,7 +81,8 @@ def _(full: bool) -> Finding:
 
 @check("eigenvalue-example")
 def _(full: bool) -> Finding:
-    """Eigenvalues ell/i: r = H_d <= 1 + log d, full rank; H_d - log d tends to Euler's constant."""
+    """With eigenvalues ell/i, r is the harmonic number H_d <= 1 + log d at full rank; H_d - log d tends to Euler's
+    constant."""
     sizes = [10**k for k in range(1, 8)]
     harmonic = [float(np.sum(1 / np.arange(1, d + 1))) for d in sizes]
     holds = all(h <= 1 + math.log(d) for h, d in zip(harmonic, sizes, strict=True))
@@ -95,7 +99,8 @@ def _(full: bool) -> Finding:
 
 @check("remark-naive-sources")
 def _(full: bool) -> Finding:
-    """The three sources: E|G|^2 -> d|grad F|^2 exactly, C = L d, E|z|^2 = d sigma^2 = O(d C^2) = O(d^3)."""
+    """The three sources of the naive rate: E|G|^2 -> d|grad F|^2 exactly, C = L d, and E|z|^2 = d sigma^2 = O(d C^2) =
+    O(d^3)."""
     sigma2 = (f.noise**2).subs(f.C, f.L * f.d)
     power = int(sp.degree(sp.expand(f.d * sigma2), f.d))
     rng, d = np.random.default_rng(82), 6
@@ -114,9 +119,9 @@ def _onestep_noise(trace: sp.Expr) -> sp.Expr:
 
 @check("eq-onestep1simple")
 def _(full: bool) -> Finding:
-    """The last term is c alpha^2 d^3 with c = 16 ell L^2 T K/(n eps)^2, free of alpha and d for given T.
+    """The last term is c alpha^2 d^3 with c = 16 ell L^2 T K/(n eps)^2, which is free of alpha and d for given T.
 
-    Balancing: min over alpha T of 4 gap/(alpha T) + 64 ell L^2 alpha T d^3 K/(n eps)^2 grows as d^{3/2}.
+    Balancing: the minimum over alpha T of 4 gap/(alpha T) + 64 ell L^2 alpha T d^3 K/(n eps)^2 grows as d^{3/2}.
     """
     c = sp.simplify(_onestep_noise(f.d) / f.d**3)
     free = f.d not in c.free_symbols and f.alpha not in c.free_symbols
@@ -136,9 +141,10 @@ def _(full: bool) -> Finding:
 
 @check("remark-small-step")
 def _(full: bool) -> Finding:
-    """1 - 2 d ell alpha > 0 iff alpha < 1/(2 ell d), also that the factor 2d comes from E|G|^2 and is not needed.
+    """1 - 2 d ell alpha > 0 holds exactly if alpha < 1/(2 ell d). The factor 2d comes from E|G|^2, and is not needed.
 
-    At lambda -> 0 on F = (ell/2)|x|^2 a step decreases E F iff alpha < 2/(ell d): four times larger (d = 40, exact).
+    As lambda -> 0, on F = (ell/2)|x|^2, a step decreases E F exactly if alpha < 2/(ell d), which is four times larger
+    (d = 40).
     """
     d, ell = 40, 1.0
 
@@ -155,7 +161,7 @@ def _(full: bool) -> Finding:
 
 @check("remark-d-worse")
 def _(full: bool) -> Finding:
-    """Theorem 1's rate over DP-GD's own (r = d): proportional to d, no other power."""
+    """Theorem 1's rate over DP-GD's own (r = d) is proportional to d, and to no other power."""
     ratio = sp.simplify(f.STATEMENTS["thm1"].bound / f.dpgd_bound().subs(f.r, f.d) / f.d)
     return Finding(
         f.d not in ratio.free_symbols, numbers={"ratio/d at the synthetic setting": f.value(ratio, f.SYNTHETIC)}
@@ -164,7 +170,7 @@ def _(full: bool) -> Finding:
 
 @check("remark-clip-never")
 def _(full: bool) -> Finding:
-    """|g_lambda| <= L d pointwise (seed 83, 20,000 cases), with equality for a linear loss along u (L = 1)."""
+    """|g_lambda| <= L d everywhere (seed 83, 20,000 cases), with equality for a linear loss along u (L = 1)."""
     rng, worst = np.random.default_rng(83), 0.0
     for _ in range(20):
         d = int(rng.integers(1, 8))
@@ -182,7 +188,8 @@ def _(full: bool) -> Finding:
 
 @check("remark-onestep2-factor")
 def _(full: bool) -> Finding:
-    """E|G|_H^2 <= (r + 2) d/(d + 2) ell |grad F|^2 against d ell |grad F|^2 (and E|z|_H^2: r against d)."""
+    """E|G|_H^2 <= (r + 2) d/(d + 2) ell |grad F|^2, where the general bound is d ell |grad F|^2; and E|z|_H^2 has r
+    where that has d."""
     rng, d, worst = np.random.default_rng(84), 40, 0.0
     h = np.diag(1 / np.arange(1.0, d + 1))
     r = float(np.trace(h))
@@ -197,10 +204,12 @@ def _(full: bool) -> Finding:
 
 @check("related-d-times")
 def _(full: bool) -> Finding:
-    """'The norm of the zeroth-order gradient scales with d' and 'the required stepsize is d-times smaller'.
+    """The paper says 'The norm of the zeroth-order gradient scales with d' and 'the required stepsize is d-times
+    smaller'.
 
-    On F = (ell/2)|x|^2 at lambda -> 0, exactly: E|g|^2 = d |grad F|^2, and steps descend below 2/(ell d) against 2/ell.
-    Stated: E|g| grows as d (its slope in log d is above 0.9). Repaired: as sqrt(d), and the squared norm as d.
+    On F = (ell/2)|x|^2 as lambda -> 0, exactly: E|g|^2 = d |grad F|^2, and steps descend below 2/(ell d), against 2/ell
+    for the gradient. Stated: E|g| grows as d (its slope in log d is above 0.9). Repaired: it grows as sqrt(d), and its
+    square as d.
     """
     sizes, rng = (10, 100, 1000), np.random.default_rng(79)
     squares, norms, steps = [], [], []
@@ -208,7 +217,7 @@ def _(full: bool) -> Finding:
         gradient = np.full(d, 1 / math.sqrt(d))
         squares.append(float(np.trace(sphere.projection_outer(gradient))))
         norms.append(float(np.mean(np.abs(sphere.sample_sphere(rng, 4000, d) @ gradient))) * math.sqrt(d))
-        steps.append(2 / squares[-1])  # -alpha + ell alpha^2 E|g|^2/2 < 0
+        steps.append(2 / squares[-1])  # the largest alpha with -alpha + ell alpha^2 E|g|^2/2 < 0
     power, square, step = (math.log(v[-1] / v[0]) / math.log(sizes[-1] / sizes[0]) for v in (norms, squares, steps))
     repaired = abs(power - 0.5) < 0.02 and abs(square - 1) < 1e-9 and abs(step + 1) < 1e-9
     numbers = {"power of d, E|g|": power, "E|g|^2": square, "largest step": step}

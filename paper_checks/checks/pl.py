@@ -12,12 +12,12 @@ from paper_checks.registry import Finding, Plot, check
 
 @check("pl-setting")
 def _(full: bool) -> Finding:
-    """L-Lipschitz, ell-smooth and PL on all of R^d force F to be constant.
+    """A function that is L-Lipschitz, ell-smooth and satisfies PL on all of R^d is constant.
 
-    Along the ascent flow x' = grad F (which exists for ever, grad F being Lipschitz) y = F - F* has
-    y' = |grad F|^2 >= 2 mu y, so y grows at least as e^{2 mu t}; but y <= |grad F|^2/(2 mu) <= L^2/(2 mu). So y passes
-    its bound by the time log(L^2/(2 mu y_0))/(2 mu), exactly (sympy). Two Lipschitz losses show it: their PL constant,
-    |grad F|^2/(2 (F - F*)), falls like L^2/(2 |x - x*|), within 1% of it at distances from 1e3 on.
+    Along the ascent flow x' = grad F (which exists for ever, grad F being Lipschitz), y = F - F* has y' = |grad F|^2 >=
+    2 mu y, so y grows at least as e^{2 mu t}; but y <= |grad F|^2/(2 mu) <= L^2/(2 mu). So y passes its bound by the
+    time log(L^2/(2 mu y_0))/(2 mu), exactly (sympy). Two Lipschitz losses show it: their PL constant, |grad F|^2/(2 (F
+    - F*)), falls like L^2/(2 |x - x*|), within 1% of it at distances from 1e3 on.
     """
     t, mu, start, lipschitz = sp.symbols("t mu y_0 L", positive=True)
     y = sp.Function("y")
@@ -45,9 +45,10 @@ def _(full: bool) -> Finding:
 
 @check("pl-gradient-typo")
 def _(full: bool) -> Finding:
-    """The proofs of Corollaries 1 and 2 print |F_S(x_t)|^2 for |grad F_S(x_t)|^2.
+    """The proofs of Corollaries 1 and 2 print |F_S(x_t)|^2 where |grad F_S(x_t)|^2 is meant.
 
-    As printed the step to the next line asks F^2 >= 2 mu (F - F*), false for F = (mu/2) x^2 - c near the zero of F.
+    As printed, the step to the next line needs F^2 >= 2 mu (F - F*), which is false for F = (mu/2) x^2 - c near the
+    zero of F.
     """
     x, c, mu = sp.symbols("x c mu", positive=True)
     loss = mu / 2 * x**2 - c
@@ -85,7 +86,8 @@ for _id in ("cor1", "cor2", "cor3"):
 
 @check("cor3-event")
 def _(full: bool) -> Finding:
-    """The event's terms: (4L^2 d + 8B/alpha) alpha/4 = L^2 d alpha + 2B, over mu alpha/2, plus 2B, as displayed."""
+    """The terms of the event are (4L^2 d + 8B/alpha) alpha/4 = L^2 d alpha + 2B, over mu alpha/2, plus 2B, as
+    displayed."""
     step = sp.expand((4 * f.L**2 * f.d + 8 * f.B / f.alpha) * f.alpha / 4)
     first = sp.simplify(step - (f.L**2 * f.d * f.alpha + 2 * f.B)) == 0
     total = sp.simplify(2 / (f.mu * f.alpha) * step + 2 * f.B)
@@ -99,7 +101,8 @@ def _(full: bool) -> Finding:
 
 @check("pl-geometric")
 def _(full: bool) -> Finding:
-    """sum_{k<T} (1 - q)^k = (1 - (1 - q)^T)/q <= 1/q and (1 - q)^T <= e^{-qT}, q = mu alpha/2, exactly for T to 60."""
+    """sum_{k<T} (1 - q)^k = (1 - (1 - q)^T)/q <= 1/q and (1 - q)^T <= e^{-qT} with q = mu alpha/2, exactly for T up to
+    60."""
     holds = True
     for q in (sp.Rational(1, 8), sp.Rational(1, 100), sp.Rational(1, 2)):
         for steps in (1, 2, 7, 60):
@@ -111,10 +114,10 @@ def _(full: bool) -> Finding:
 
 @check("pl-contraction")
 def _(full: bool) -> Finding:
-    """0 <= 1 - mu alpha/2 < 1 as mu <= ell: mu alpha/2 = 1/(8 kappa k) <= 1/8 with k >= 1 and kappa >= 1.
+    """0 <= 1 - mu alpha/2 < 1, as mu <= ell: mu alpha/2 = 1/(8 kappa k) <= 1/8 with k >= 1 and kappa >= 1.
 
-    kappa >= 1: the PL constant of a convex quadratic, the least |grad F|^2/(2 (F - F*)) over its eigenvectors and 200
-    points (seed 95), is its least eigenvalue and never above its smoothness.
+    kappa >= 1 because the PL constant of a convex quadratic, the least |grad F|^2/(2 (F - F*)) over its eigenvectors
+    and 200 points (seed 95), is its least eigenvalue and never above its smoothness.
     """
     rng, worst, ratios = np.random.default_rng(95), 0.0, list[float]()
     for _ in range(50):
@@ -131,9 +134,10 @@ def _(full: bool) -> Finding:
 
 @check("pl-proof-equality")
 def _(full: bool) -> Finding:
-    """The last lines of the proofs of Corollaries 1 and 2 are printed as equalities.
+    """The last lines of the proofs of Corollaries 1 and 2 are printed as equalities, and are inequalities.
 
-    With lambda below its largest value they are strict: the un-substituted bound at half of it is smaller.
+    With lambda below its largest value they are strict: the bound before substitution at half of that lambda is
+    smaller.
     """
     ratios = []
     for id in ("cor1", "cor2"):
@@ -148,8 +152,8 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """The first entry of Corollary 3's minimum over lambda is never the smaller one where the corollary applies.
 
-    There r K/(n eps)^2 < 1/kappa <= 1, so the second is at most 4L/sqrt(d) and the first at least
-    (2 - sqrt 2) 8 L sqrt(log(32 sqrt(2 pi) 3)) = 11 L (in units of 1/(2 ell d)). 800 random settings, seed 96.
+    There r K/(n eps)^2 < 1/kappa <= 1, so the second entry is at most 4L/sqrt(d) and the first at least (2 - sqrt 2) 8
+    L sqrt(log(32 sqrt(2 pi) 3)) = 11 L (in units of 1/(2 ell d)). 800 random settings, seed 96.
     """
     rng, smaller, cells, first_least, second_most = np.random.default_rng(96), 0, 0, math.inf, 0.0
     s = f.STATEMENTS["cor3"]
@@ -171,7 +175,7 @@ def _(full: bool) -> Finding:
 
 @check("pl-trivial")
 def _(full: bool) -> Finding:
-    """Where the logarithm of a corollary is 0 its bound is gap + 2L^2/ell: no better than x_0."""
+    """Where the logarithm of a corollary is 0, its bound is gap + 2L^2/ell: no better than that of x_0."""
     excess = []
     for id, size in (("cor1", f.d**3), ("cor2", f.r * f.d**2), ("cor3", f.r)):
         scale = f.n * f.eps / sp.sqrt(f.ell / f.mu * size)
@@ -182,7 +186,8 @@ def _(full: bool) -> Finding:
 
 @check("pl-tilde-redefined")
 def _(full: bool) -> Finding:
-    """L-tilde of Corollary 3 against Theorem 3's at the same setting: 64 times the square, times a ratio of logarithms.
+    """L-tilde of Corollary 3 is another than Theorem 3's at the same setting: 64 times the square, times a ratio of
+    logarithms.
 
     The two thresholds C agree up to the logarithms: within 10% at the synthetic setting.
     """
@@ -197,11 +202,12 @@ def _(full: bool) -> Finding:
 
 @check("pl-quadratic-growth")
 def _(full: bool) -> Finding:
-    """PL holds locally: on |x| <= R pseudo-Huber sums with independent a_i have a PL constant that R bounds from below.
+    """PL holds locally: on |x| <= R, sums of pseudo-Huber losses with independent a_i have a PL constant that R bounds
+    from below.
 
-    With s_i = a_i'x - b_i and h_i = sqrt(1 + s_i^2): |grad F|^2 >= lambda_min(A A') sum (c_i s_i/h_i)^2/n^2 and
-    F - F* = sum c_i s_i^2/(h_i + 1)/n, so mu >= lambda_min(A A') min_i c_i (h_i + 1)/h_i^2/(2n). Measured on 40,000
-    points (n = 2, d = 4, R = 3, seed 97): never below, and within a factor of 10 of it.
+    With s_i = a_i'x - b_i and h_i = sqrt(1 + s_i^2): |grad F|^2 >= lambda_min(A A') sum (c_i s_i/h_i)^2/n^2 and F - F*
+    = sum c_i s_i^2/(h_i + 1)/n, so mu >= lambda_min(A A') min_i c_i (h_i + 1)/h_i^2/(2n). Measured on 40,000 points (n
+    = 2, d = 4, R = 3, seed 97), the PL constant is never below that, and within a factor of 10 of it.
     """
     rng, ratios, radius, n, d = np.random.default_rng(97), [], 3.0, 2, 4
     for _ in range(5):
@@ -220,9 +226,11 @@ def _(full: bool) -> Finding:
 
 @check("remark-pl")
 def _(full: bool) -> Finding:
-    """Corollary 3's bound tends to 0 (1/n^2 up to logarithms) and, at fixed r, grows only as log d; n = 1e8.
+    """Corollary 3's bound tends to 0 (as 1/n^2 up to logarithms) and, at fixed r, grows only as log d; checked at n =
+    1e8.
 
-    And Theorem k's inequality with PL gives Corollary k for k = 1, 2, 3 (utility, one-step and pl-recursion).
+    And Theorem k's inequality with PL gives Corollary k for k = 1, 2, 3 (checked with utility, one-step and
+    pl-recursion).
     """
     bound = f.STATEMENTS["cor3"].bound
     sizes = [10.0**k for k in range(3, 16, 2)]

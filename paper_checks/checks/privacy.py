@@ -15,7 +15,8 @@ from paper_checks.registry import Finding, Plot, agree, check
 
 @check("def-neighbouring")
 def _(full: bool) -> Finding:
-    """Datasets of equal size 3 over 3 values: max{|S - S'|, |S' - S|} = 1 as multisets means one record replaced."""
+    """For datasets of equal size 3 over 3 values, max{|S - S'|, |S' - S|} = 1 as multisets means that one record is
+    replaced."""
     values, holds = range(3), True
     data = list(itertools.product(values, repeat=3))
     for s, t in itertools.product(data, repeat=2):
@@ -29,7 +30,7 @@ def _(full: bool) -> Finding:
 
 @check("def-clip")
 def _(full: bool) -> Finding:
-    """|clip_C(x)| <= C, clip_C(x) = x inside, 1-Lipschitz; scalars and vectors, seed 31, 20,000 pairs."""
+    """|clip_C(x)| <= C, clip_C(x) = x inside, and clip_C is 1-Lipschitz: scalars and vectors, seed 31, 20,000 pairs."""
     rng = np.random.default_rng(31)
     holds = True
     for d in (1, 2, 5):
@@ -46,7 +47,8 @@ def _(full: bool) -> Finding:
 
 @check("dpgd-sensitivity")
 def _(full: bool) -> Finding:
-    """sup |A(S) - A(S')|, A the mean of n = 5 clipped vectors: attained by opposite clipped vectors, never passed."""
+    """The supremum of |A(S) - A(S')|, for A the mean of n = 5 clipped vectors, is attained by opposite clipped vectors,
+    and never passed."""
     rng, n, clip, largest = np.random.default_rng(32), 5, 0.7, 0.0
     for _ in range(2000):
         rows = rng.standard_normal((n, 3)) * 3
@@ -86,7 +88,7 @@ def _(full: bool) -> Finding:
 
 @check("composition-slack")
 def _(full: bool) -> Finding:
-    """The lemma asks for 2.2 to 2.5 times the noise needed: mu_exact/mu_lemma over the paper's budgets."""
+    """The lemma asks for 2.2 to 2.5 times the noise that is needed: mu_exact/mu_lemma over the paper's budgets."""
     numbers: dict[str, float | str] = {}
     ratios = []
     for epsilon, delta in ((2, 1e-6), (2, 1e-5), (6, 1e-5)):
@@ -134,10 +136,12 @@ def _adaptive_delta(
 
 @check("composition-adaptive-vectors")
 def _(full: bool) -> Finding:
-    """T = 4 releases in R^3, each query chosen from the releases before: delta against one scalar of sqrt(T) the shift.
+    """T = 4 releases in R^3, each query chosen from the releases before, have the delta of one scalar release with
+    sqrt(T) the shift.
 
     Queries of full length attain it whatever their direction (within 4.5 standard errors, seed 39); an adversary who
-    stops early stays below. Each loss is the ratio of the two densities, with nothing said about their sum.
+    stops early stays below. Each privacy loss is computed as the ratio of the two densities, without any statement
+    about the sum of the losses.
     """
     rng, steps, scores, below = np.random.default_rng(39), 4, [], []
     for shift, epsilon in ((0.5, 0.5), (0.8, 1.0)):
@@ -152,9 +156,11 @@ def _(full: bool) -> Finding:
 
 @check("variance-sigma")
 def _(full: bool) -> Finding:
-    """Algorithms 1 and 2 give 'variance sigma = 4C sqrt(2T log)/(n eps)'. As a variance the noise depends on units.
+    """Algorithms 1 and 2 print 'variance sigma = 4C sqrt(2T log)/(n eps)'. Read as a variance, the noise would depend
+    on units.
 
-    Read as a standard deviation it is the lemma's. As a variance, multiplying losses by 100 changes mu by 10.
+    Read as a standard deviation it is the lemma's. Read as a variance, multiplying the losses by 100 changes mu by a
+    factor of 10.
     """
 
     def gdp(scale: float, variance: bool) -> float:
@@ -235,9 +241,10 @@ for _id in ("thm1-privacy", "thm2-privacy", "thm3-privacy"):
 
 @check("direction-public")
 def _(full: bool) -> Finding:
-    """Any data-independent u_t: given u the release is a scalar Gaussian with the same sensitivity for every law of u.
+    """Privacy holds for any u_t that does not depend on the data: given u, the release is a scalar Gaussian with the
+    same sensitivity.
 
-    Sphere, a fixed basis vector, heavy tails: the clipped mean's largest change is 2C/n for each, and attained.
+    For the sphere, a fixed basis vector and heavy tails, the largest change of the clipped mean is 2C/n, and attained.
     """
     rng, n, clip, ratios = np.random.default_rng(37), 4, 0.6, []
     for law in ("sphere", "fixed", "cauchy"):

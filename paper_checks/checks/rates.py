@@ -16,7 +16,8 @@ from paper_checks.tables import printed
 
 @check("scalar-noise-gain")
 def _(full: bool) -> Finding:
-    """E|z u|_H^2 with C = L sqrt(d), scalar, over E|z|_H^2 with C = L d, vector: 1/d, so 1/sqrt(d) in the bound."""
+    """E|z u|_H^2 with C = L sqrt(d), for the scalar, over E|z|_H^2 with C = L d, for the vector, is 1/d; so 1/sqrt(d)
+    in the bound."""
     scalar = (f.noise**2).subs(f.C, f.L * sp.sqrt(f.d)) * f.r * f.ell
     vector = (f.noise**2).subs(f.C, f.L * f.d) * f.r * f.ell
     gain = sp.simplify(scalar / vector)
@@ -25,7 +26,8 @@ def _(full: bool) -> Finding:
 
 @check("clip-threshold-gain")
 def _(full: bool) -> Finding:
-    """L sqrt(d) over C = 4 L-tilde: grows as sqrt(d) up to the log; below 1 until d is several hundred (n = 10,000)."""
+    """L sqrt(d) over C = 4 L-tilde grows as sqrt(d) up to the logarithm, and is below 1 until d is several hundred (n =
+    10,000)."""
     ratio = f.L * sp.sqrt(f.d) / f.STATEMENTS["thm3"].C
     values = {d: f.value(ratio, {**f.SYNTHETIC, "d": d}) for d in (10**2, 10**4, 10**8, 10**12)}
     slope = math.log(values[10**12] / values[10**8]) / math.log(10**4)
@@ -36,7 +38,7 @@ def _(full: bool) -> Finding:
 
 @check("clip-order")
 def _(full: bool) -> Finding:
-    """C^2/(L^2 log(n d)) stays below 60 for n, d from 1e2 to 1e12, any r in [1, d] (other constants 1)."""
+    """C^2/(L^2 log(n d)) stays below 60 for n and d from 1e2 to 1e12 and any r in [1, d] (other constants 1)."""
     ratio = (f.STATEMENTS["thm3"].C / f.L) ** 2 / sp.log(f.n * f.d)
     values = [
         f.value(ratio, {**f.SYNTHETIC, "n": 10.0**a, "d": 10.0**b, "r": 10.0 ** (b * c)})
@@ -49,7 +51,7 @@ def _(full: bool) -> Finding:
 
 @check("thm3-logarithmic")
 def _(full: bool) -> Finding:
-    """bound/log d at fixed r is bounded and the growth per factor of d tends to 64 L^2 per unit of log d."""
+    """The bound over log d at fixed r is bounded, and its growth per factor of d tends to 64 L^2 per unit of log d."""
     sizes = [10.0**k for k in range(3, 16, 2)]
     settings = [{**f.SYNTHETIC, "d": d} for d in sizes]
     scale = sp.sqrt(f.r * f.K) / (f.n * f.eps)
@@ -69,7 +71,7 @@ def _(full: bool) -> Finding:
 
 @check("thm3-matches-dpgd")
 def _(full: bool) -> Finding:
-    """At r = d, Theorem 3 over DP-GD's bound by the same proof: grows only as log d ('nearly matches')."""
+    """At r = d, Theorem 3's bound over DP-GD's by the same proof grows only as log d ('nearly matches')."""
     ratio = (f.STATEMENTS["thm3"].bound / f.dpgd_bound()).subs(f.r, f.d)
     values = [f.value(ratio, {**f.SYNTHETIC, "d": 10.0**k}) for k in (2, 5, 8, 11)]
     steps = np.diff(values)
@@ -79,7 +81,7 @@ def _(full: bool) -> Finding:
 
 @check("dpgd-match-exactly")
 def _(full: bool) -> Finding:
-    """'Matches this rate' without 'nearly': the ratio to DP-GD's bound is unbounded in d and in n."""
+    """'Matches this rate', without 'nearly', is too strong: the ratio to DP-GD's bound is unbounded in d and in n."""
     ratio = (f.STATEMENTS["thm3"].bound / f.dpgd_bound()).subs(f.r, f.d)
     near, far = (f.value(ratio, {**f.SYNTHETIC, "d": d, "n": n}) for d, n in ((20.0, 1e3), (1e12, 1e12)))
     return Finding(far / near < 1.5, repaired=far / near < 20, numbers={"ratio, small": near, "ratio, large": far})
@@ -87,7 +89,8 @@ def _(full: bool) -> Finding:
 
 @check("thm3-factor-d")
 def _(full: bool) -> Finding:
-    """Theorem 2 over Theorem 3 is d divided by 4(gap ell + L-tilde^2 + L^2/32)/(gap ell + 2 L^2), about 49 there."""
+    """Theorem 2's bound over Theorem 3's is d divided by 4(gap ell + L-tilde^2 + L^2/32)/(gap ell + 2 L^2), about 49
+    there."""
     ratio = f.STATEMENTS["thm2"].bound / f.STATEMENTS["thm3"].bound
     at = f.value(ratio, f.SYNTHETIC)
     loss = f.value(f.d / ratio, f.SYNTHETIC)
@@ -103,7 +106,7 @@ def _(full: bool) -> Finding:
 
 @check("remark-thm3-noise")
 def _(full: bool) -> Finding:
-    """E|z u|_H^2 = sigma^2 tr(H), and sigma^2 with C = 4 L-tilde depends on d only through the log in L-tilde."""
+    """E|z u|_H^2 = sigma^2 tr(H), and sigma^2 with C = 4 L-tilde depends on d only through the logarithm in L-tilde."""
     statement = f.STATEMENTS["thm3"]
     noise = (f.noise**2).subs(f.C, statement.C).subs(f.T, statement.T) * f.r * f.ell
     values = [f.value(noise, {**f.SYNTHETIC, "d": 10.0**k}) for k in (3, 6, 9, 12)]
@@ -139,7 +142,8 @@ for _name in _CELLS:
 
 @check("table-compare-iterations")
 def _(full: bool) -> Finding:
-    """T of Theorem 3 over T of DP-GD at alpha = 1/(2 ell) and the same alpha T: 2(r + 2), so O(r) times as many."""
+    """T of Theorem 3 over T of DP-GD at alpha = 1/(2 ell) and the same alpha T is 2(r + 2): O(r) times as many
+    steps."""
     product = sp.Symbol("p", positive=True)
     ratio = (product / f.STATEMENTS["thm3"].alpha) / (product * 2 * f.ell)
     return Finding(sp.simplify(ratio - 2 * (f.r + 2)) == 0, numbers={"ratio at r = 200": float(ratio.subs(f.r, 200))})
@@ -153,9 +157,9 @@ def _times_more(r: float) -> float:
 
 @check("iterations-o-r")
 def _(full: bool) -> Finding:
-    """O(r) times more iterations than DP-GD: between 2 r and 6 r, at r = 1 to 1e6.
+    """O(r) times more iterations than DP-GD: between 2 r and 6 r times, at r = 1 to 1e6.
 
-    The paper's experiment took 10 times more, fewer than the 404 that the theory gives at the r = 200 it cites.
+    The paper's experiment took 10 times more, fewer than the 404 that the theory gives at the r = 200 that it cites.
     """
     ratios = [_times_more(r) / r for r in (1.0, 2.0, 10.0, 200.0, 1e6)]
     cited = _times_more(printed("dimensions of RoBERTa")[0])
@@ -177,10 +181,10 @@ def _sharp(d: int) -> Prescription:
 
 @check("dpgd0th-persists")
 def _(full: bool) -> Finding:
-    """A guarantee for DPGD-0th that grows with d at a fixed rank: Theorem 2's is linear in d, Theorem 1's d^{3/2}.
+    """A guarantee for DPGD-0th grows with d at a fixed rank: Theorem 2's is linear in d, Theorem 1's grows as d^{3/2}.
 
-    Slopes of log(bound) in log d at r = 1, 10, 100, d = 1e3 to 1e9 (exactly 1; r = d: 3/2). The sharpened certificate,
-    too, grows at fixed r (slope above 0.4 from d = 1e4 to 1e6).
+    Slopes of log(bound) in log d at r = 1, 10, 100 and d = 1e3 to 1e9 (exactly 1; at r = d: 3/2). The sharpened
+    certificate, too, grows at fixed r (its slope is above 0.4 from d = 1e4 to 1e6).
     """
     sizes = [10.0**k for k in range(3, 10)]
     theorem = f.STATEMENTS["thm2"].bound
@@ -196,10 +200,10 @@ def _(full: bool) -> Finding:
 
 @check("onestep2-linear")
 def _(full: bool) -> Finding:
-    """The rate of DPGD-0th under low rank is linear in d, 'due to the clipping threshold C = O(d)'.
+    """The paper says that the rate of DPGD-0th under low rank is linear in d, 'due to the clipping threshold C = O(d)'.
 
     Stated: the certified bound at the best parameters grows faster than d^{0.9} too. Repaired: at r = 5, from d = 1e4
-    to 1e6, it grows as sqrt(d) with a clip that grows as sqrt(d) (powers within 0.05: logarithms).
+    to 1e6, it grows as sqrt(d) with a clip that grows as sqrt(d) (powers within 0.05, because of logarithms).
     """
     found = [_sharp(d) for d in (10**4, 10**6)]
     power, clip = (_power(values, (1e4, 1e6)) for values in ([p.bound for p in found], [p.clip for p in found]))
@@ -209,9 +213,10 @@ def _(full: bool) -> Finding:
 
 @check("clip-consistent-thm3")
 def _(full: bool) -> Finding:
-    """Theorem 3's C = 4 L-tilde against the C = L that is enough for DP-GD: larger at every setting, 10 to 100 times.
+    """Theorem 3's C = 4 L-tilde is larger than the C = L that is enough for DP-GD at every setting, by a factor of 10
+    to 100.
 
-    n, d from 1e2 to 1e12 and r in {1, sqrt d, d}, other constants 1.
+    n and d go from 1e2 to 1e12, r is 1, sqrt d or d, and the other constants are 1.
     """
     ratio = f.STATEMENTS["thm3"].C / f.L
     values = [
@@ -225,9 +230,10 @@ def _(full: bool) -> Finding:
 
 @check("clip-high-probability")
 def _(full: bool) -> Finding:
-    """At Theorem 3's C and T the union bound on P(any clipping) is sqrt(r K)/(4 n eps (d + 8 ell B (r + 2)/L^2)).
+    """At Theorem 3's C and T the union bound on the probability of any clipping is sqrt(r K)/(4 n eps (d + 8 ell B (r +
+    2)/L^2)).
 
-    In sympy, with C_0 = C/sqrt(2); below 1% in each of the 21 cells of the synthetic experiment.
+    This is shown in sympy, with C_0 = C/sqrt(2); it is below 1% in each of the 21 cells of the synthetic experiment.
     """
     s = f.STATEMENTS["thm3"]
     bound = f.tail_probability().subs({f.C0: s.C / sp.sqrt(2), f.T: s.T})
@@ -243,10 +249,11 @@ def _(full: bool) -> Finding:
 
 @check("glm-match")
 def _(full: bool) -> Finding:
-    """'Matches' sqrt(r log(1/delta))/(n eps): Theorem 3 over DP-GD's bound by the same proof at rank r.
+    """The paper says that Theorem 3 'matches' sqrt(r log(1/delta))/(n eps); compared is DP-GD's bound by the same proof
+    at rank r.
 
-    Stated: it grows by less than 1.5 from small to large n and d at r = 10. Repaired: as log(n d), within
-    a factor of 1.5 above and 2 below.
+    Stated: the ratio grows by less than a factor of 1.5 from small to large n and d at r = 10. Repaired: it grows as
+    log(n d), within a factor of 1.5 above and 2 below.
     """
     ratio = f.STATEMENTS["thm3"].bound / f.dpgd_bound()
     near, far = (f.value(ratio, {**f.SYNTHETIC, "r": 10, "d": d, "n": n}) for d, n in ((20.0, 1e3), (1e12, 1e12)))

@@ -117,9 +117,11 @@ for _theorem in (1, 2, 3):
 
 @check("eq-onestep3b")
 def _(full: bool) -> Finding:
-    """eq:onestep3b at every t of 4-step runs with clipping in 0.1% to 90% of runs; 100,000 runs, d = n = 3, seed 47.
+    """eq:onestep3b holds at every t of 4-step runs with clipping in 0.1% to 90% of runs; 100,000 runs, d = n = 3, seed
+    47.
 
-    Q: no clipping in the whole run. The right side uses the runs' own P(not Q) and E[(F_t - F_{t+1}) 1_Q].
+    Q is the event of no clipping in the whole run. The right side uses the runs' own P(not Q) and E[(F_t - F_{t+1})
+    1_Q].
     """
     rng, worst, ratios, shares = np.random.default_rng(47), -math.inf, [], []
     for k in range(3):
@@ -142,10 +144,10 @@ def _(full: bool) -> Finding:
 
 @check("pl-recursion")
 def _(full: bool) -> Finding:
-    """The PL recursions with the largest mu for which E|grad F(x_t)|^2 >= 2 mu E[F(x_t) - F*] along the runs.
+    """The PL recursions hold with the largest mu for which E|grad F(x_t)|^2 >= 2 mu E[F(x_t) - F*] along the runs.
 
-    That inequality in expectation is all the proofs use. Convex pseudo-Huber sums (n = d = 3), 12 steps, three
-    algorithms' constants, 20,000 runs; the last iterate must not pass the bound by 5 standard errors.
+    That inequality in expectation is all that the proofs use. Convex pseudo-Huber sums (n = d = 3), 12 steps, the
+    constants of three algorithms, 20,000 runs; the last iterate must not pass the bound by 5 standard errors.
     """
     rng, worst, ratios = np.random.default_rng(48), -math.inf, []
     for k in range(3):
@@ -169,8 +171,8 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """P(any clipping) <= 2 sqrt(2 pi) n T exp(-C_0^2/(8 L^2)) with C = C_0 + ell lambda d/2: 20,000 runs of 4 steps.
 
-    d = n = 3, bounded losses (seed 49), at thresholds where the bound is 1, 0.5 and 0.1; and for one step of a linear
-    loss at d = 200, where the exact chance is a Beta tail (C_0 = 1 to 5 L). At most 5 standard errors above.
+    d = n = 3, bounded losses (seed 49), at thresholds where the bound is 1, 0.5 and 0.1; and one step of a linear loss
+    at d = 200, where the exact probability is a Beta tail (C_0 = 1 to 5 L). It may be at most 5 standard errors above.
     """
     rng, worst, runs, steps, n = np.random.default_rng(49), -math.inf, 20_000, 4, 3
     shares = []

@@ -53,9 +53,9 @@ def exact_tail(c: float, d: int) -> float:
 
 @check("sphere-i-mean")
 def _(full: bool) -> Finding:
-    """Each coordinate's mean over 40,000 draws of the library against 0: below 5 standard errors (seed 12).
+    """Each coordinate's mean over 40,000 draws of the library is within 5 standard errors of 0 (seed 12).
 
-    By symmetry: u and its mirror image in a coordinate have one law, so the same draws mirrored must pass too.
+    By symmetry, u and its mirror image in a coordinate have one law, so the same draws mirrored must pass too.
     """
     rng, size, worst = np.random.default_rng(12), 40_000, 0.0
     for d in (1, 2, 5, 40):
@@ -131,7 +131,8 @@ def _(full: bool) -> Finding:
 
 @check("sphere-iii-offdiagonal")
 def _(full: bool) -> Finding:
-    """The printed sum over all i != j against the off-diagonal entry itself, for a = (1, 2, 3) and (i, j) = (1, 2)."""
+    """The printed sum over all i != j is compared with the off-diagonal entry itself, for a = (1, 2, 3) and (i, j) =
+    (1, 2)."""
     a = [Fraction(1), Fraction(2), Fraction(3)]
     entry = _projected(a, (0, 1))
     weight = moment((2, 2, 0), 3)
@@ -150,7 +151,7 @@ def _(full: bool) -> Finding:
 
 @check("sphere-diagonal")
 def _(full: bool) -> Finding:
-    """eq:diagonal: the (i, i) entry from w_1 and w_2 alone."""
+    """eq:diagonal: the (i, i) entry follows from w_1 and w_2 alone."""
     holds = True
     for d in _DIMENSIONS:
         a = _vector(d)
@@ -163,7 +164,8 @@ def _(full: bool) -> Finding:
 
 @check("sphere-fourth-moments")
 def _(full: bool) -> Finding:
-    """w_1 = 3d/(d+2), w_2 = d/(d+2), for every d, from Gamma functions in sympy; against the library at many d."""
+    """w_1 = 3d/(d+2) and w_2 = d/(d+2) for every d, from Gamma functions in sympy, and against the library at many
+    d."""
     d = sp.symbols("d", positive=True)
 
     def raw(k: int) -> sp.Expr:
@@ -219,7 +221,7 @@ def _(full: bool) -> Finding:
 
 @check("sphere-iv-quadratic")
 def _(full: bool) -> Finding:
-    """Any square H, symmetric or not."""
+    """The statement holds for any square H, symmetric or not."""
     holds = True
     for d in _DIMENSIONS[:-1]:
         a = _vector(d)
@@ -239,7 +241,8 @@ def _(full: bool) -> Finding:
 
 @check("sphere-normalised-gaussian")
 def _(full: bool) -> Finding:
-    """sqrt(d) z/|z| has the moments of the uniform law: 4th-moment z-scores, n = 200,000, seed 3, threshold 5."""
+    """sqrt(d) z/|z| has the moments of the uniform law: z-scores of fourth moments, n = 200,000, seed 3, threshold
+    5."""
     rng, size, worst = np.random.default_rng(3), 200_000, 0.0
     for d in (2, 6, 30):
         z = rng.standard_normal((size, d))

@@ -36,9 +36,11 @@ def _(full: bool) -> Finding:
 
 @check("sphere-tail-constant")
 def _(full: bool) -> Finding:
-    """8 is not needed in the exponent: 2 exp(-C^2/(2|a|^2)) bounds the exact tail; 1.9 for its 2 fails at d = 1e6.
+    """The 8 in the exponent is not needed: 2 exp(-C^2/(2|a|^2)) bounds the exact tail, while 1.9 in place of that 2
+    fails at d = 1e6.
 
-    For every C and d because the moments of u_1 are at most a standard normal's (checked exactly).
+    It holds for every C and d because the moments of u_1 are at most those of a standard normal number (checked
+    exactly).
     """
     ratio = max(exact_tail(c, d) / (2 * math.exp(-c * c / 2)) for c, d in _tail_grid())
     smaller = max(exact_tail(c, 10**6) / (2 * math.exp(-c * c / 1.9)) for c in np.linspace(0, 14, 60))
@@ -55,7 +57,7 @@ def _(full: bool) -> Finding:
 
 @check("sphere-arccos")
 def _(full: bool) -> Finding:
-    """2(1 - cos t) <= t^2 on [0, pi]: t^2/2 + cos t - 1 vanishes at 0 and has derivative t - sin t >= 0."""
+    """2(1 - cos t) <= t^2 on [0, pi], because t^2/2 + cos t - 1 vanishes at 0 and has the derivative t - sin t >= 0."""
     t = sp.symbols("t", nonnegative=True)
     slope = sp.diff(t**2 / 2 + sp.cos(t) - 1, t)
     smallest = float(min(slope.subs(t, sp.Rational(k, 100)) for k in range(315)))
@@ -65,9 +67,9 @@ def _(full: bool) -> Finding:
 
 @check("sphere-tail-unit")
 def _(full: bool) -> Finding:
-    """eq:tail-unit for h = angle to a pole, whose level sets are the caps that Levy's inequality makes extremal.
+    """eq:tail-unit for the angle h to a pole, whose level sets are the caps that are extremal in Levy's inequality.
 
-    P(|theta - pi/2| >= gamma) = P(|x_1| >= sin gamma), exactly; also for the linear h of the proof.
+    P(|theta - pi/2| >= gamma) = P(|x_1| >= sin gamma), exactly; checked also for the linear h of the proof.
     """
     worst = 0.0
     for d in (2, 3, 5, 10, 100, 2000):
@@ -81,7 +83,7 @@ def _(full: bool) -> Finding:
 
 @check("sphere-worst-case-rare")
 def _(full: bool) -> Finding:
-    """-log P(|u'a| >= sqrt(d)|a|/2) grows linearly in d, between d = 50 and 400 by at least 0.1 per dimension."""
+    """-log P(|u'a| >= sqrt(d)|a|/2) grows linearly in d: between d = 50 and 400 by at least 0.1 per dimension."""
     with mpmath.workdps(60):
         logs = [
             float(mpmath.log(mpmath.betainc(mpmath.mpf("0.5"), (d - 1) / mpmath.mpf(2), 0.25, 1, regularized=True)))
@@ -95,7 +97,8 @@ def _(full: bool) -> Finding:
 
 @check("main-text-tail")
 def _(full: bool) -> Finding:
-    """The tail displayed in the text, for gradients of norm at most L: exact over bound on a grid; worst at norm L."""
+    """The tail displayed in the text, for gradients of norm at most L: the exact tail over the bound on a grid; the
+    worst case is norm L."""
     worst = 0.0
     for d in (2, 10, 1000):
         for norm in (0.2, 0.7, 1.0):

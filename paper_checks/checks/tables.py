@@ -51,7 +51,7 @@ def _(full: bool) -> Finding:
 
 @check("table-drop-dpzero-any-eps")
 def _(full: bool) -> Finding:
-    """The sentence with 2.6% names no eps; the table has two."""
+    """The sentence with 2.6% names no epsilon, and the table has two."""
     drops = np.concatenate([_roberta("MeZO") - _roberta(f"DPZero ({e})") for e in (6, 2)])
     at_six, stated = float(np.max(drops[:6])), printed("largest drop, DPZero")[0] + _SLACK
     return Finding(
@@ -72,7 +72,8 @@ def _(full: bool) -> Finding:
 
 @check("table-gap-smaller")
 def _(full: bool) -> Finding:
-    """First-order minus zeroth-order accuracy, private against not, per task, both first-order methods and both eps."""
+    """The gap, first-order minus zeroth-order accuracy, is smaller with privacy than without, on each task, for both
+    first-order methods and both epsilon."""
     smallest = math.inf
     for method in ("AdamW", "LoRA"):
         public = _roberta(method) - _roberta("MeZO")
@@ -101,7 +102,7 @@ def _(full: bool) -> Finding:
 
 @check("table-near-zero-cost")
 def _(full: bool) -> Finding:
-    """'Near-zero': at most 2% in time and in memory."""
+    """'Near-zero' is taken as at most 2%, in time and in memory."""
     extra = _cost("DPZero") / _cost("MeZO") - 1
     numbers = {"extra time": float(extra[0]), "extra memory": float(extra[1])}
     return Finding(bool(np.all(extra <= 0.02)), numbers=numbers)
@@ -109,14 +110,14 @@ def _(full: bool) -> Finding:
 
 @check("table-dp-overhead-time")
 def _(full: bool) -> Finding:
-    """'Considerable': at least 5%."""
+    """'Considerable' is taken as at least 5% more time."""
     extra = [float(_cost(f"DP-{m}")[0] / _cost(m)[0] - 1) for m in ("AdamW", "LoRA")]
     return Finding(min(extra) >= 0.05, numbers={"DP-AdamW": extra[0], "DP-LoRA": extra[1]})
 
 
 @check("table-dp-overhead-memory")
 def _(full: bool) -> Finding:
-    """'Considerable': at least 5%. Correction: for DP-AdamW only."""
+    """'Considerable' is taken as at least 5% more memory. Correction: it holds for DP-AdamW only."""
     extra = [float(_cost(f"DP-{m}")[1] / _cost(m)[1] - 1) for m in ("AdamW", "LoRA")]
     numbers = {"DP-AdamW": extra[0], "DP-LoRA": extra[1]}
     return Finding(min(extra) >= 0.05, repaired=extra[0] >= 0.05, numbers=numbers)
@@ -133,7 +134,7 @@ _PAIRS = (
 
 @check("table-others-overhead")
 def _(full: bool) -> Finding:
-    """Both time and memory at least 5% more, in each of the five comparisons. Correction: without LoRA."""
+    """Both time and memory are at least 5% more in each of the five comparisons. Correction: it holds without LoRA."""
     ratios = {a: row("tab:others", a)[1:] / row("tab:others", b)[1:] - 1 for a, b in _PAIRS}
     numbers = {f"{a}: time, memory": f"{v[0]:+.1%}, {v[1]:+.1%}" for a, v in ratios.items()}
     everywhere = all(np.all(v >= 0.05) for v in ratios.values())
@@ -143,21 +144,21 @@ def _(full: bool) -> Finding:
 
 @check("table-others-similar")
 def _(full: bool) -> Finding:
-    """'Similar': within 2 points of every private first-order row."""
+    """'Similar' is taken as within 2 points of every private first-order row."""
     gaps = [float(row("tab:others", a)[0] - row("tab:others", "DPZero")[0]) for a, _ in _PAIRS]
     return Finding(max(map(abs, gaps)) <= 2, numbers={"largest difference (points)": max(gaps, key=abs)})
 
 
 @check("table-memory-saving")
 def _(full: bool) -> Finding:
-    """'A significant amount': at least a factor 2 against each private first-order row."""
+    """'A significant amount' is taken as at least a factor of 2 against each private first-order row."""
     factors = [float(row("tab:others", a)[2] / row("tab:others", "DPZero")[2]) for a, _ in _PAIRS]
     return Finding(min(factors) >= 2, numbers={"least factor": min(factors), "largest factor": max(factors)})
 
 
 @check("table-memory-saving-greater")
 def _(full: bool) -> Finding:
-    """(DP first-order)/DPZero against (first-order)/MeZO, the same codebase in each pair."""
+    """The ratio (DP first-order)/DPZero is compared with (first-order)/MeZO, within the same codebase in each pair."""
     private = [float(_cost(f"DP-{m}")[1] / _cost("DPZero")[1]) for m in ("AdamW", "LoRA")]
     public = [float(_cost(m)[1] / _cost("MeZO")[1]) for m in ("AdamW", "LoRA")]
     numbers = {"AdamW: private, public": f"{private[0]:.2f}, {public[0]:.2f}"}
@@ -167,7 +168,8 @@ def _(full: bool) -> Finding:
 
 @check("table-noise-negligible")
 def _(full: bool) -> Finding:
-    """Gaussian minus sphere in units of the two standard errors together; 'no notable difference': below 2."""
+    """Gaussian minus sphere, in units of the two standard errors together; 'no notable difference' is taken as
+    below 2."""
     scores, values = [], []
     for task in ("SST-2", "SST-5"):
         mean, error = row("tab:noise", task), row("tab:noise", f"{task}_error")
@@ -180,7 +182,8 @@ def _(full: bool) -> Finding:
 
 @check("table-consistent")
 def _(full: bool) -> Finding:
-    """The same quantity has the same value wherever it is printed: tab:noise, tab:others, and the sentence's 82.0."""
+    """The same quantity has the same value wherever it is printed: in tab:noise, in tab:others, and as the sentence's
+    82.0."""
     same = np.array_equal(row("tab:noise", "SST-2")[:2], [_roberta(f"DPZero ({e})")[0] for e in (6, 2)])
     same &= np.array_equal(row("tab:noise", "SST-5")[:2], [_roberta(f"DPZero ({e})")[1] for e in (6, 2)])
     pairs = {f"{name} (li2022large)": name for name in ("AdamW", "DP-AdamW", "LoRA", "DP-LoRA")}
@@ -194,7 +197,7 @@ def _(full: bool) -> Finding:
 
 @check("table-dpgd0th-trec")
 def _(full: bool) -> Finding:
-    """67.0 against the table's 82.0: larger than 5 of DPZero's standard errors."""
+    """67.0 is below the table's 82.0 by more than 5 of DPZero's standard errors."""
     gap = float(_roberta("DPZero (2)")[5] - printed("DPGD-0th on TREC")[0])
     error = float(_roberta("DPZero (2)_error")[5])
     return Finding(gap > 5 * error, numbers={"difference (points)": gap, "DPZero's standard error": error})
@@ -202,7 +205,7 @@ def _(full: bool) -> Finding:
 
 @check("table-iterations")
 def _(full: bool) -> Finding:
-    """10,000 against 1,000 iterations, and seconds: DPZero's run takes longer than DP-AdamW's in total."""
+    """10,000 iterations against 1,000, and the seconds of each: DPZero's whole run takes longer than DP-AdamW's."""
     more, fewer = printed("iterations, DPZero")[0], printed("iterations, first order")[0]
     total = {"DPZero": more * _cost("DPZero")[0], "DP-AdamW": fewer * _cost("DP-AdamW")[0]}
     total["DP-LoRA"] = fewer * _cost("DP-LoRA")[0]
@@ -212,9 +215,10 @@ def _(full: bool) -> Finding:
 
 @check("table-tang-clip")
 def _(full: bool) -> Finding:
-    """'Aligns with the order of magnitude': 0.05/(2 lambda) = 25 is within a factor sqrt(10) of the grid 50 to 400.
+    """'Aligns with the order of magnitude': 0.05/(2 lambda) = 25 is within a factor of sqrt(10) of the grid from 50 to
+    400.
 
-    The finite difference divides by 2 lambda, the sentence by lambda: 50, on the grid's end.
+    The finite difference divides by 2 lambda, and the sentence by lambda: 50, which is the edge of the grid.
     """
     there = printed("clip of the difference")[0] / (2 * printed("smoothing")[0])
     grid, order = printed("clips, DPZero"), math.sqrt(10)
@@ -228,7 +232,7 @@ def _mib(parameters: float, bytes_each: float) -> float:
 
 @check("table-opt-memory-limit")
 def _(full: bool) -> Finding:
-    """20,548 MiB is below 24 GiB, and the half-precision weights of 13B alone are above it."""
+    """20,548 MiB is below 24 GiB, and the half-precision weights of the 13B model alone are above it."""
     limit = 1024 * printed("memory (GiB)")[0]
     weights = _mib(fact("OPT, 10^9 parameters")[3], fact("half precision, bytes a parameter")[0])
     used, mezo = row("tab:opt-memory", "DPZero"), row("tab:opt-memory", "MeZO")
@@ -239,7 +243,8 @@ def _(full: bool) -> Finding:
 
 @check("table-opt-scaling")
 def _(full: bool) -> Finding:
-    """'Does not suffer in high dimensions': from 1.3B to 6.7B the drop at eps = 6 grows by less than 2 errors."""
+    """'Does not suffer in high dimensions': from 1.3B to 6.7B the drop at epsilon = 6 grows by less than 2 standard
+    errors."""
     worst, worst_two = -math.inf, -math.inf
     for table in ("tab:opt-cls", "tab:opt-gen"):
         for e in (6, 2):
@@ -258,7 +263,8 @@ def _(full: bool) -> Finding:
 
 @check("table-opt-larger-better")
 def _(full: bool) -> Finding:
-    """Same scaling as MeZO: every task better at 6.7B than at 1.3B, both for MeZO and for DPZero at both eps."""
+    """'The same scaling as MeZO': every task is better at 6.7B than at 1.3B, both for MeZO and for DPZero at both
+    epsilon."""
     gains = []
     for table in ("tab:opt-cls", "tab:opt-gen"):
         for name in ("MeZO", "DPZero (6)", "DPZero (2)"):
@@ -269,9 +275,9 @@ def _(full: bool) -> Finding:
 
 @check("table-training-samples")
 def _(full: bool) -> Finding:
-    """512 per class needs 512 questions of every class; TREC's training file has 86 of class ABBR.
+    """512 per class needs 512 questions of every class, and TREC's training file has 86 of class ABBR.
 
-    Repaired: with all there are where they are fewer, TREC has the n of between 5 and 6 times 512.
+    Repaired: with all questions of the classes that have fewer, TREC's n is between 5 and 6 times 512.
     """
     counts, wanted = fact("TREC, questions per class"), printed("samples per class")[0]
     n, classes = sum(min(c, wanted) for c in counts), len(counts)
@@ -283,9 +289,10 @@ def _(full: bool) -> Finding:
 
 @check("table-test-samples")
 def _(full: bool) -> Finding:
-    """1000 test samples need that many labelled ones; GLUE's SST-2 and RTE development sets and TREC have fewer.
+    """1000 test samples need that many labelled ones; the development sets of GLUE's SST-2 and RTE, and TREC, have
+    fewer.
 
-    Repaired: on all three tasks it can be at most what there is.
+    Repaired: on all three tasks the number can be at most what there is.
     """
     sizes, wanted = fact("labelled evaluation samples"), printed("test samples")[0]
     numbers = {f"{k}: labelled evaluation samples": v for k, v in zip(("SST-2", "RTE", "TREC"), sizes, strict=True)}

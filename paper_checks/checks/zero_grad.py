@@ -45,7 +45,7 @@ class _Counted:
 
 @check("zero-grad-two-evaluations")
 def _(full: bool) -> Finding:
-    """The points at which the library's Algorithms 1 and 2 ask for the samples' losses: 2 a step (7 steps, seed 20)."""
+    """The library's Algorithms 1 and 2 ask for the samples' losses at 2 points a step (7 steps, seed 20)."""
     steps, counts = 7, []
     for run in (reference.dpgd_0th, reference.dpzero):
         counted = _Counted(random_instance(np.random.default_rng(20), 3, 2, wave=True))
@@ -58,7 +58,7 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-unbiased")
 def _(full: bool) -> Finding:
-    """E[g_lambda] = grad f_lambda on smooth losses in R^2, both sides by quadrature, lambda from 0.01 to 1."""
+    """E[g_lambda] = grad f_lambda on smooth losses in R^2; both sides by quadrature, lambda from 0.01 to 1."""
     rng, worst = np.random.default_rng(21), 0.0
     ball, weights = _disc(96, 24)
     u = circle(192)
@@ -73,7 +73,8 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-any-function")
 def _(full: bool) -> Finding:
-    """'Any function': f = 1{x > 0} at d = 1 has f_lambda = clip((x + lambda)/(2 lambda), 0, 1), with a corner.
+    """'Any function' is too much: f = 1{x > 0} at d = 1 has f_lambda = clip((x + lambda)/(2 lambda), 0, 1), which has a
+    corner.
 
     Its one-sided derivatives at -lambda are 0 and 1/(2 lambda). For continuous f, |x| included, they agree.
     """
@@ -104,7 +105,7 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-symmetric")
 def _(full: bool) -> Finding:
-    """E[two-point] = E[f(x + lambda u) u/lambda], by quadrature in R^2."""
+    """The two-point estimator has the mean E[f(x + lambda u) u/lambda], by quadrature in R^2."""
     rng, u, worst = np.random.default_rng(22), circle(192), 0.0
     for _ in range(8):
         problem, x = random_instance(rng, 3, 2, wave=True), rng.standard_normal(2)
@@ -132,9 +133,9 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-bias-order")
 def _(full: bool) -> Finding:
-    """The bias bound has d^{3/2}/2 where E|v| = sqrt(d) d/(d+1) suffices, as grad f_lambda = E grad f(x + lambda v).
+    """The bias bound has d^{3/2}/2 where E|v| = sqrt(d) d/(d+1) is enough, as grad f_lambda = E grad f(x + lambda v).
 
-    The sharper constant is met with equality at d = 1 by f = ell x|x|/2 at 0.
+    The sharper constant is attained at d = 1 by f = ell x|x|/2 at 0.
     """
     d, ell, smoothing = sp.symbols("d ell lambda", positive=True)
     rho, v = sp.symbols("rho v", positive=True)
@@ -155,7 +156,7 @@ def _(full: bool) -> Finding:
 def _(full: bool) -> Finding:
     """E|g_lambda|^2 <= 2d|grad f|^2 + (ell^2/2) lambda^2 d^3: quadrature at d = 2, 200,000 draws (seed 24) at d = 12.
 
-    The Monte Carlo mean must lie below the bound by more than -5 standard errors.
+    The Monte Carlo mean may be above the bound by less than 5 standard errors.
     """
     rng, worst, score = np.random.default_rng(24), 0.0, -math.inf
     for _ in range(30):
@@ -178,7 +179,7 @@ def _(full: bool) -> Finding:
 
 @check("zero-grad-second-moment-chain")
 def _(full: bool) -> Finding:
-    """eq:bound-finite-diff: the three lines of constants, in sympy."""
+    """eq:bound-finite-diff: its three lines of constants, in sympy."""
     d, ell, smoothing, g = sp.symbols("d ell lambda g", positive=True)
     scale = d / (4 * smoothing**2)
     first = scale * 2 * (2 * smoothing) ** 2 * g
@@ -206,7 +207,7 @@ def _(full: bool) -> Finding:
 
 @check("finite-difference-per-sample")
 def _(full: bool) -> Finding:
-    """eq:d-free-C-upper-bound, pointwise on 200,000 random (f, x, u, lambda), seed 26."""
+    """eq:d-free-C-upper-bound holds at 200,000 random (f, x, u, lambda), seed 26."""
     rng, worst = np.random.default_rng(26), -math.inf
     for _ in range(40):
         d = int(rng.integers(1, 9))
@@ -227,7 +228,7 @@ def _(full: bool) -> Finding:
 
 @check("finite-difference-square")
 def _(full: bool) -> Finding:
-    """eq:upper-bound-finite-diff, pointwise on random problems (seed 27)."""
+    """eq:upper-bound-finite-diff holds at random points of random problems (seed 27)."""
     rng, worst = np.random.default_rng(27), -math.inf
     for _ in range(40):
         d = int(rng.integers(1, 9))
