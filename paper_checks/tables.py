@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 TABLES = Path(__file__).with_name("tables.toml")
 SENTENCES, FACTS = "sentences", "facts"
-"""The two parts that are no tables."""
+"""The two parts of the file that are no tables."""
 
 
 @cache
 def load() -> dict[str, Any]:
-    """Everything, by table and row."""
+    """The whole file, by table and row."""
     with TABLES.open("rb") as file:
         return tomllib.load(file)
 
@@ -26,10 +26,10 @@ def row(table: str, name: str) -> NDArray[np.float64]:
 
 
 def printed(name: str) -> list[float]:
-    """The numbers of a sentence or of a list of hyper-parameters."""
+    """The paper's numbers in a sentence, or in a list of hyper-parameters."""
     return [float(x) for x in load()[SENTENCES][name]["values"]]
 
 
 def fact(name: str) -> list[float]:
-    """Numbers that are not the paper's."""
+    """Numbers that are not in the paper."""
     return [float(x) for x in load()[FACTS][name]["values"]]

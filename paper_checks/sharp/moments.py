@@ -21,7 +21,7 @@ POWERS = ((1, 1), (1, 3), (2, 0), (2, 2), (3, 0), (4, 0), (0, 1), (0, 2))
 
 
 def tail_moments() -> Checked:
-    """E[(v - c)_+^i v^j] of every law of v that the constants use, against quadrature."""
+    """Section 4: the moments E[(v - c)_+^i v^j] that the library states for every law of v agree with quadrature."""
     worst = 0.0
     for k, d in ((1, 2), (1, 3), (1, 50), (1, 2000), (1, math.inf), (4, 5), (4, 400), (64, 2000), (64, 128_000)):
         law = Projection(k, d)
@@ -60,7 +60,8 @@ def _tail_integral(law: Projection, i: int, j: int, c: float) -> float:
 
 
 def tail_moments_sampled() -> Checked:
-    """The same by sampling directions, for the laws whose v is one of them."""
+    """Section 4: the same moments agree with sampled directions, for the laws of v that are the law of a
+    ||U'a||/sqrt(K)."""
     worst = 0.0
     for kind, k, d, c in (
         ("sphere", 1, 1, 0.5),
@@ -134,7 +135,7 @@ class Configuration:
 
 
 def _configurations() -> Iterator[Configuration]:
-    """Random gradients, then the extremal ones of each inequality."""
+    """Random gradients, then the extremal gradients of each inequality."""
     rng = np.random.default_rng(SEED + 1)
     for d in (1, 2, 5, 30, 400):
         for power in (0.0, 1.0, 8.0):
@@ -156,9 +157,10 @@ def _configurations() -> Iterator[Configuration]:
 
 @cache
 def _sampled(kind: str, k: int) -> list[tuple[Configuration, float, dict[str, tuple[float, float]]]]:
-    """For each configuration, G and the (mean, standard error) of six moments of the jointly clipped mean.
+    """For each configuration, G and the mean and standard error of six moments of the jointly clipped mean.
 
-    Configurations of one curvature share their directions, drawn in blocks that stay in the processor's cache.
+    Configurations with the same curvature share their directions, which are drawn in blocks that stay in the
+    processor's cache.
     """
     rng = np.random.default_rng(SEED + 2)
     found = []

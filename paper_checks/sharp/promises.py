@@ -58,7 +58,8 @@ def privacy_of_prescription() -> Checked:
 
 
 def minimiser() -> Checked:
-    """No point of a fine grid of (alpha, C) around and away from the prescription has a smaller bound."""
+    """The prescription is a minimiser: no point of a fine grid of (alpha, C) around it and away from it has a smaller
+    bound."""
     worst = -math.inf
     gdp = float(gdp_from_epsilon(2, 1e-6))
     for n, d, r, cap, k in (
@@ -140,7 +141,7 @@ def directions_table() -> Checked:
 
 
 def dimension() -> Checked:
-    """With r fixed the bound at d = 10^6 is within 5% of that at d = 10^3."""
+    """With r fixed, the bound at d = 10^6 is within 5% of the bound at d = 10^3."""
     gdp = float(gdp_from_epsilon(2, 1e-6))
     bounds = [sharp.prescribe(Problem(n=10_000, d=d, r=8.178), gdp, max_steps=7008).bound for d in (10**3, 10**6)]
     return within(abs(bounds[1] / bounds[0] - 1), 0.05, "bound at d = 10^6 over that at d = 10^3, minus 1")

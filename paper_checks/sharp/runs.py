@@ -65,7 +65,8 @@ def runs() -> Checked:
 
 
 def last_iterate() -> Checked:
-    """Section 8: 4000 runs on pseudo-Huber losses; mean of (F(x_T) - F*) on the event of staying in Omega."""
+    """Section 8: 4000 runs on pseudo-Huber losses; the mean of F(x_T) - F* on the event that a run stays in the set
+    Omega is below its bound."""
     rng = np.random.default_rng(SEED + 12)
     worst, shares = -math.inf, []
     for d, schedule, k in ((3, "constant", 1), (12, "shrinking", 1), (12, "shrinking", 4)):
@@ -74,7 +75,7 @@ def last_iterate() -> Checked:
         best, least = loss.minimum()
         radius = 1.0
         reach = np.sqrt(1 + (radius + np.linalg.norm(data - best, axis=1)) ** 2)
-        pl = float(np.mean(reach**-3.0))  # grad^2 f_i >= I/(1 + |x - x_i|^2)^(3/2)
+        pl = float(np.mean(reach**-3.0))  # because grad^2 f_i >= I/(1 + |x - x_i|^2)^(3/2)
         start = best + 0.5 / math.sqrt(d)
         gap = float(loss.losses(start[None, :]).mean()) - least
         problem = Problem(n=3000, d=d, r=d, gap=gap, pl=pl)
@@ -101,19 +102,19 @@ def last_iterate() -> Checked:
 
 @dataclass(frozen=True)
 class _Huber:
-    """sqrt(1 + (x - x_i)' A (x - x_i)), A diagonal, at many points at once."""
+    """The losses sqrt(1 + (x - x_i)' A (x - x_i)) with diagonal A, at many points at once."""
 
     centers: Array
     spectrum: Array
 
     def losses(self, points: Array) -> Array:
-        """Shape (m, n) at points of shape (m, d)."""
+        """The losses, shape (m, n), at points of shape (m, d)."""
         ones = np.ones(len(self.centers))
         values: Array = np.sqrt(1 + 2 * sum_quadratic(points, self.centers, ones, self.spectrum))
         return values
 
     def gradient(self, points: Array) -> Array:
-        """Gradient of the mean, shape (m, d)."""
+        """The gradient of the mean loss, shape (m, d)."""
         weights = 1 / self.losses(points)
         mean: Array = self.spectrum * (
             points * weights.mean(axis=1)[:, None] - weights @ self.centers / len(self.centers)

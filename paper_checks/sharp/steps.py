@@ -1,4 +1,4 @@
-"""Steps 1 and 5 of proof.md: one step of the algorithm on random problems and on ones near equality."""
+"""Steps 1 and 5 of proof.md: one step of the algorithm, on random problems and on ones near equality."""
 
 import itertools
 import math
@@ -17,7 +17,8 @@ from paper_checks.outcome import BLOCK, KINDS, SEED, STANDARD_ERRORS, Checked, c
 
 @dataclass(frozen=True)
 class OneStep:
-    """A point of a problem with losses(points (m, d)) -> (m, n), its constants, and the parameters of a step."""
+    """A problem with a function losses from points (m, d) to (m, n), its constants, and the parameters of a step from x
+    = 0."""
 
     name: str
     losses: Callable[[Array], Array]
@@ -31,7 +32,7 @@ class OneStep:
 
 
 def one_step_problems() -> Iterator[OneStep]:
-    """Random one-step problems (d from 1 to 10^4, r from 1 to d, clipping active), then three near equality."""
+    """Random problems (d from 1 to 10^4, r from 1 to d, clipping active), then three near equality."""
     rng = np.random.default_rng(SEED + 4)
     for d in (1, 2, 6, 40, 500, 10_000):
         for power in (0.0, 1.0, 4.0):
@@ -93,7 +94,7 @@ def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, r
         phase = rng.uniform(0, 6, n)
         norms = np.linalg.norm(centers, axis=1).max()
         rows = centers / norms
-        problem = Problem(n=n, d=d, r=1)  # tr(H) <= ell for generalised linear losses
+        problem = Problem(n=n, d=d, r=1)  # generalised linear losses have tr(H) <= ell
 
         def losses(points: Array) -> Array:
             waves: Array = np.cos(points @ rows.T + phase)
@@ -106,7 +107,7 @@ def _random_step(family: str, centers: Array, h: Array, r: float, clip: float, r
 
 
 def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Array:
-    """signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n) at points of shape (m, d)."""
+    """The losses signs_i/2 (x - c_i)' diag(h) (x - c_i), shape (m, n), at points of shape (m, d)."""
     values: Array = points @ (-2 * centers * h).T
     values += ((points * points) @ h)[:, None]
     values += (centers * centers) @ h
@@ -116,12 +117,12 @@ def sum_quadratic(points: Array, centers: Array, signs: Array, h: Array) -> Arra
 
 @cache
 def _one_steps() -> list[tuple[OneStep, float, float]]:
-    """Each problem with the sampled mean decrease F(x+) - F(x) and its standard error, at x = 0."""
+    """Each problem with the sampled mean of F(x+) - F(x) and its standard error, at x = 0."""
     return list(_mean_changes(one_step_problems(), "sphere", 1, np.random.default_rng(SEED + 5), _scalar_noise))
 
 
 def differences(case: OneStep, directions: Array) -> Array:
-    """The finite differences at x = 0 along directions of shape (m, K, d), shape (m, K, n)."""
+    """The finite differences at x = 0 along directions of shape (m, K, d); shape (m, K, n)."""
     m, k, d = directions.shape
     moved = case.smoothing * directions.reshape(m * k, d)
     rise: Array = (case.losses(moved) - case.losses(-moved)) / (2 * case.smoothing)
@@ -134,7 +135,8 @@ Change = Callable[[OneStep, Array, np.random.Generator], Array]
 def _mean_changes(
     problems: Iterable[OneStep], kind: str, k: int, rng: np.random.Generator, change: Change, count: int = 8_000
 ) -> Iterator[tuple[OneStep, float, float]]:
-    """Each problem with mean and standard error of `change` for K directions, of 2,000,000 numbers at most if d > 300.
+    """Each problem with the mean and standard error of `change` for K directions; at d > 300 at most 2,000,000 numbers
+    are drawn.
 
     Neighbouring problems of one dimension share their directions.
     """
@@ -152,7 +154,8 @@ def _mean_changes(
 
 
 def _scalar_noise(case: OneStep, directions: Array, rng: np.random.Generator) -> Array:
-    """F(x+) - F(x) at x = 0 for each U', the clip sqrt(K) times, batch and noise drawn, the noise with both signs."""
+    """F(x+) - F(x) at x = 0 for each U'. The clip is sqrt(K) times that of the case, and batch and noise are drawn; the
+    noise is used with both signs."""
     size, k, _ = directions.shape
     clipped = clip_jointly(differences(case, directions), case.clip * math.sqrt(k))
     chosen = rng.random((size, 1, case.problem.n)) < case.sample_rate
@@ -194,7 +197,8 @@ def _one_step_bound(case: OneStep, kind: str, k: int) -> float:
 
 
 def smoothing_error() -> Checked:
-    """Step 2: E[|e_u u'g|] and E[e_u^2 u'Hu]^(1/2) of pseudo-Huber and cosine losses over their bounds."""
+    """Step 2: E[|e_u u'g|] and E[e_u^2 u'Hu]^(1/2), where e_u is the error of the finite difference, over their bounds,
+    on pseudo-Huber and cosine losses."""
     worst = 0.0
     for clip, d, r, kind, sample_rank, k, first, second in _smoothing_errors():
         found = constants.constants(np.array(clip), d, r, kind, sample_rank, k)
@@ -204,7 +208,8 @@ def smoothing_error() -> Checked:
 
 @cache
 def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int, float, float]]:
-    """What `constants` takes, and the sampled E|e_U'U'g|/(K e G) and E[e_U'U'HU e_U]^(1/2)/(K e), e = lambda/2."""
+    """The arguments of `constants`, and the sampled E|e_U'U'g|/(K e G) and E[e_U'U'HU e_U]^(1/2)/(K e) with e =
+    lambda/2."""
     rng = np.random.default_rng(SEED + 14)
     found: list[tuple[float, int, float, str, float | None, int, float, float]] = []
     for kind, k in itertools.product(KINDS, (1, 5)):
@@ -226,7 +231,7 @@ def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int,
                 curved = (moved * moved) @ np.arange(1, p.d + 1, dtype=float) ** -_power(p)
                 second = math.sqrt(float(np.mean(curved)))
             found.append((case.clip, p.d, p.r, kind, p.sample_rank, k, first, second))
-        for d in (1, 4, 50):  # x_1 |x_1|/2 at 0: equality in the second for one direction
+        for d in (1, 4, 50):  # for x_1 |x_1|/2 at 0 and one direction the second bound is attained
             if k == 1:
                 first_coordinates = np.concatenate([draw(kind, rng, 4000, 1, d)[:, 0, 0] for _ in range(25)])
                 found.append((1.0, d, 1.0, kind, 1.0, 1, 0.0, math.sqrt(float(np.mean(first_coordinates**6)))))
@@ -234,13 +239,13 @@ def _smoothing_errors() -> list[tuple[float, int, float, str, float | None, int,
 
 
 def _power(p: Problem) -> float:
-    """The power of the spectrum i^-power of `one_step_problems` whose sum is r."""
+    """The power with which the spectrum i^-power of `one_step_problems` has the sum r."""
     index = np.arange(1, p.d + 1, dtype=float)
     return min((0.0, 1.0, 4.0), key=lambda power: abs(float((index**-power).sum()) - p.r))
 
 
 def one_step_other_directions() -> Checked:
-    """The one-step inequality for every law and K up to 64, d up to 40."""
+    """Step 5: the one-step inequality for every law of directions and K up to 64, d up to 40."""
     rng = np.random.default_rng(SEED + 6)
     worst = -math.inf
     for kind, k in itertools.product(KINDS, (1, 4, 64)):
@@ -257,7 +262,7 @@ def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) ->
     """F(x+) - F(x) at x = 0 for Algorithm 1, whose clip is sqrt(d) times that of the case."""
     u = directions[:, 0]
     slopes = differences(case, directions)[:, 0]
-    norms = np.abs(slopes) * math.sqrt(case.problem.d)  # of s_i u
+    norms = np.abs(slopes) * math.sqrt(case.problem.d)  # the norms of the s_i u
     clip = case.clip * math.sqrt(case.problem.d)
     m = (slopes * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=1)
     z = case.noise_std * rng.standard_normal(u.shape)
@@ -265,7 +270,7 @@ def _vector_noise(case: OneStep, directions: Array, rng: np.random.Generator) ->
 
 
 def vector_noise() -> Checked:
-    """Algorithm 1: clip of s u is clip of s at C/sqrt(d) times u, and one step with vector noise obeys the bound."""
+    """Algorithm 1: clipping s u is clipping s at C/sqrt(d), times u; and one step with vector noise obeys the bound."""
     rng = np.random.default_rng(SEED + 11)
     worst = -math.inf
     problems = (case for case in one_step_problems() if case.problem.d <= 500 and case.sample_rate == 1)
@@ -286,7 +291,7 @@ def vector_noise() -> Checked:
 
 
 def poisson_variance() -> Checked:
-    """Poisson step: mean and variance of the batch mean over all 2^n batches, exactly."""
+    """Poisson step: the mean and the variance of the batch mean, by a sum over all 2^n batches, are the stated ones."""
     rng = np.random.default_rng(SEED + 8)
     worst = 0.0
     for n, rate in ((1, 0.3), (4, 0.1), (7, 0.6), (9, 0.95)):
