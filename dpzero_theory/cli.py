@@ -218,7 +218,7 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 
 
 def _path(text: str, rule: str, holds: Callable[[Path], bool]) -> Path:
-    """The path as it was given, if `holds` is true of the absolute one."""
+    """The path as it was given; an error of the command line unless `holds` is true of the absolute path."""
     try:
         if text and holds(Path(text).absolute()):
             return Path(text)

@@ -177,7 +177,7 @@ def sphere_tail(threshold: ArrayLike, norm: float, d: int) -> Array:
 
 
 def subgaussian_tail(threshold: ArrayLike, norm: float) -> Array:
-    """2 exp(-C^2/(2 ||a||^2)), an upper bound on `sphere_tail` that is sharper than the paper's for every C and d.
+    """An upper bound on P(|u^T a| >= C), 2 exp(-C^2/(2 ||a||^2)), sharper than the paper's for every C and d.
 
     The moments E[u_1^(2k)] = d^k (1/2)_k/(d/2)_k are at most (2k-1)!!, those of N(0, 1), because (d/2)_k >= (d/2)^k. So
     E[exp(s u_1)] <= exp(s^2/2), and Chernoff's bound at s = C/||a|| on both sides gives the claim. The same holds for
@@ -187,7 +187,7 @@ def subgaussian_tail(threshold: ArrayLike, norm: float) -> Array:
 
 
 def paper_tail(threshold: ArrayLike, norm: float) -> Array:
-    """2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)), the upper bound of Lemma lm:sphere (ii).
+    """The upper bound on P(|u^T a| >= C) of Lemma lm:sphere (ii): 2 sqrt(2 pi) exp(-C^2/(8 ||a||^2)).
 
     The value may exceed 1. Arguments as for `sphere_tail`.
     """

@@ -58,11 +58,11 @@ class Claim:
         return self.batch / self.n
 
     def unit(self, batch: float | None = None) -> float:
-        """What one clip is in a release, at the claim's (expected) batch or another one."""
+        """What a contribution of one clip adds to a release, at the claim's (expected) batch or at another one."""
         return self.clip / (self.batch if batch is None else batch) if self.average == "mean" else self.clip
 
     def noise_std(self, batch: float | None = None) -> float:
-        """Of the noise on a release."""
+        """The standard deviation of the noise on a release."""
         return noise_std_of(self.noise_multiplier, self.unit(batch), 1)
 
     def release(self, sampling: str | None = None) -> Release:
@@ -79,10 +79,13 @@ class Claim:
 class View:
     """What is not secret, beside what the loop returns and writes.
 
-    seed: `public` where the loop's seed may be known (a configuration file, a default, a number small enough to be
-    searched: torch keeps 32 bits), `secret` where it has the entropy of a key and is never shown. records: `any`, or
-    `finite` where something before the loop refuses NaN and infinity, record by record. hidden: names of outputs that
-    nobody sees. names: the loop's names of settings, by ours, as in {"step_size": "lr"}.
+    Attributes:
+        seed: `public` where the loop's seed may be known: it stands in a configuration file, is a default, or is a
+            number small enough to be searched (torch keeps 32 bits). `secret` where it has the entropy of a key and is
+            never shown.
+        records: `finite` where something before the loop refuses NaN and infinity record by record, else `any`.
+        hidden: names of outputs that nobody sees.
+        names: the loop's names of settings, by ours, as in {"step_size": "lr"}.
     """
 
     seed: str = "public"

@@ -26,7 +26,12 @@ _EPSILONS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 """epsilon/mu^2 of the bets: the likelihood-ratio test at epsilon cuts at this many distances of the means."""
 _EVENTS = (-0.5, -0.25, -0.125, 0.0, 0.125, 0.25, 0.5, 1.0)
 """The cuts: an event is that a score exceeds one of them. The means are at +1/2 and -1/2."""
-_STAKES = (0.08, 0.25, 0.5, 0.8)  # The stakes, as shares of the largest admissible one
+_STAKES = (
+    0.08,
+    0.25,
+    0.5,
+    0.8,
+)  # Stakes of the bets, as shares of the largest stake that keeps the wealth from falling below 0
 _BOTH_SCORES = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
 """Whether the first score of a pair, and whether the second one, is above a cut: the four outcomes of a bet."""
 _LARGEST_EPSILON = 40.0  # The largest epsilon that is bet on; e^epsilon stays within float64

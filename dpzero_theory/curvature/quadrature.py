@@ -72,7 +72,10 @@ def _recurrence(points: Array, weights: Array, steps: int) -> tuple[Array, Array
 
 
 def _radau(a: Array, b: Array, count: int) -> tuple[Array, Array]:
-    """The Jacobi matrix of the rule with `count` points of which one is 0 (Golub 1973)."""
+    """The Jacobi matrix (its diagonal and off-diagonal) of the quadrature rule with `count` points, one of them at 0.
+
+    The points must include 0 so that the rule errs to one side (Golub 1973).
+    """
     inner = min(count, len(a)) - 1
     if inner == 0:
         return np.zeros(1), np.zeros(0)

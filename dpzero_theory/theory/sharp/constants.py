@@ -125,12 +125,12 @@ def constants(
 
 
 def _line(c: Array, beta: Array, lower: Projection) -> dict[str, Array]:
-    """kept and bias, from the map h -> E[min(h v, c) v], which is at least h (1 - beta(c/h)) and at most that of
-    `lower`.
+    """The constants kept and bias at clip c, by name.
 
-    The tangent to the latter at h = c/c', for any c' >= c, gives a valid pair. The best one is where M_2(c') + c
-    M_1(c') = beta(c), M_1 and M_2 being the tail moments of `lower`. Where its v is 1 the map is min(h, c), and the
-    best pair is known.
+    They come from the map h -> E[min(h v, c) v], which is at least h (1 - beta(c/h)) and at most that of `lower`. The
+    tangent to the latter at h = c/c', for any c' >= c, gives a valid pair. The best one is where M_2(c') + c M_1(c') =
+    beta(c), M_1 and M_2 being the tail moments of `lower`. Where its v is 1 the map is min(h, c), and the best pair is
+    known.
     """
     if lower.constant:
         kink = np.minimum(c, 1.0)

@@ -228,10 +228,11 @@ class _LastIterateBound:
     directions: int
 
     def parameters(self, clip: Array, exponent: Array, steps: int) -> tuple[Array, Array, Array]:
-        """alpha ell, the variance of the last noise over K L^2, and the logarithm of the noise ratio, which is near
-        rho^(-1/4).
+        """The step size, the variance of the last step's noise, and the logarithm of the noise ratio, for each grid
+        point.
 
-        The factor 1 + 1e-9 covers the rounding of ratio^T, on the side of more noise.
+        They are in units of 1/ell, of K L^2, and near rho^(-1/4). The factor 1 + 1e-9 covers the rounding of ratio^T,
+        on the side of more noise.
         """
         alpha = exponent * self.problem.condition_number / (2 * steps)
         if not self.shrinking:

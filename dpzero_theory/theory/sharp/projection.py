@@ -69,11 +69,11 @@ class Projection:
         return tuple(np.sum(mass * over**i * v**j, axis=-1) for i, j in powers)
 
     def _nodes(self, c: Array) -> tuple[Array, Array, Array]:
-        """Nodes above c: (v - c, v, mass), with a last axis for the nodes, scaled such that E[v^2] = 1 at c = 0.
+        """Quadrature nodes above c: v - c, v and the mass at each node, with a last axis for the nodes.
 
-        v = sqrt(D/K) sin(x) makes the density sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2. Its logarithm
-        is concave with second derivative at most -(sqrt(K-1) + sqrt(D-K-1))^2. That says how far from its mode, or
-        beyond c, it can matter.
+        The masses are scaled such that E[v^2] = 1 at c = 0. Substituting v = sqrt(D/K) sin(x) makes the density
+        sin(x)^(K-1) cos(x)^(D-K-1), smooth up to the end x = pi/2. Its logarithm is concave with second derivative at
+        most -(sqrt(K-1) + sqrt(D-K-1))^2, which says how far from its mode, or beyond c, the density can matter.
         """
         if self.constant:
             over = np.maximum(1 - c, 0)[..., None]
